@@ -1,0 +1,41 @@
+# Two commands set up everything on a fresh machine with Python >= 3.11: `make run` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: run test check bench simulate clean
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "garlicfarm needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/base.stamp: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install -e . -c constraints.txt
+	@touch $@
+
+$(VENV)/all.stamp: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install -e '.[pipeline,test]' -c constraints.txt
+	@touch $@ $(VENV)/base.stamp
+
+# A farm of three routers on loopback; Ctrl-C stops it. FOR=60 stops it after 60 seconds.
+run: $(VENV)/base.stamp
+	$(BIN)/garlicfarm up --servers 3 $(if $(FOR),--for $(FOR))
+
+test: $(VENV)/all.stamp
+	$(BIN)/python -m pytest $(TESTS)
+
+check: $(VENV)/all.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/all.stamp
+	$(BIN)/python -m benchmarks
+
+simulate: $(VENV)/all.stamp
+	$(BIN)/python -m tests.simulation $(ARGS)
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

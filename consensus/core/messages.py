@@ -1,0 +1,62 @@
+"""Raft's messages as the core sees them, whatever wire carries them.
+
+Every request carries `correlation`, a number that its sender chose; the reply repeats it. Wires that lack the word
+(Garlic Farm answers in connection order) translate it in their mapping. Every request that reaches a server is answered
+exactly once, even a refused one: wires that answer in order would stall otherwise.
+"""
+
+from dataclasses import dataclass
+
+from consensus.core.position import Entry, Index, LogPosition, ServerId, Term
+
+
+@dataclass(frozen=True, slots=True)
+class RequestVote:
+    """RequestVote RPC (Raft figure 2); with `pre_vote` only a question, which changes nobody's term or vote."""
+
+    term: Term
+    candidate: ServerId
+    last: LogPosition
+    correlation: int
+    pre_vote: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VoteReply:
+    """Answer to a RequestVote. For a granted pre-vote `term` is the asked-for term."""
+
+    term: Term
+    granted: bool
+    correlation: int
+    pre_vote: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AppendEntries:
+    """AppendEntries RPC (Raft figure 2); with no entries it is a heartbeat."""
+
+    term: Term
+    leader: ServerId
+    previous: LogPosition
+    entries: tuple[Entry, ...]
+    commit: Index
+    correlation: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReply:
+    """Answer to AppendEntries.
+
+    Success: `next_index` is one beyond the last entry that is now known to equal the leader's, and durable.
+    Failure: `next_index` is the follower's hint from where to try (Raft section 5.3, last paragraph but one).
+    """
+
+    term: Term
+    success: bool
+    next_index: Index
+    correlation: int
+
+
+Request = RequestVote | AppendEntries
+Reply = VoteReply | AppendReply
+Message = Request | Reply

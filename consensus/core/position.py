@@ -1,0 +1,75 @@
+"""The nouns that every part of Raft shares: servers, terms, indexes, positions, entries, configurations.
+
+`LogPosition(index, term)` is the shared noun of all three protocols: a vote's last entry, AppendEntries' `prev` and
+Fetch's (offset, last fetched epoch) are the same thing. Indexes are 1-based and inclusive; index 0 with term 0 is the
+empty log.
+"""
+
+from dataclasses import dataclass
+from typing import NewType
+
+ServerId = NewType("ServerId", int)
+"""A Raft id: positive, signed 32-bit on the Garlic Farm wire."""
+
+Term = int
+Index = int
+Milliseconds = int
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """An entry's place: its index, and the term in which a leader created it."""
+
+    index: Index
+    term: Term
+
+    def at_least_as_up_to_date_as(self, other: "LogPosition") -> bool:
+        """The vote restriction (Raft section 5.4.1): the later term wins, then the longer log."""
+        return (self.term, self.index) >= (other.term, other.index)
+
+
+ORIGIN = LogPosition(0, 0)
+"""Where the empty log ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A member of a configuration: its Raft id and where it listens, such as `tcp://127.0.0.1:7669`."""
+
+    server_id: ServerId
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Raft's member set. Takes effect when appended, not when committed (Raft section 6)."""
+
+    voters: tuple[Server, ...]
+
+    @property
+    def voter_ids(self) -> frozenset[ServerId]:
+        """The ids that count towards a majority."""
+        return frozenset(server.server_id for server in self.voters)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """An application's entry: opaque to Raft."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the log. A `Configuration` that repeats the current one serves as the no-op of a new term."""
+
+    term: Term
+    content: Command | Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """What a server must remember about elections: the latest term it saw, and for whom it voted in it."""
+
+    term: Term
+    voted_for: ServerId | None = None

@@ -1,0 +1,1 @@
+"""The pure floor of gossip: no sockets, no clock, no global randomness."""

@@ -1,0 +1,45 @@
+"""What can happen to a `Swim`: the inputs of `step(event, now)`."""
+
+from dataclasses import dataclass
+
+from gossip.core.member import Address
+from gossip.core.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message whose seal, signatures, token and auth the wire floor has already checked.
+
+    `token_valid`: a JoinReq's token was minted by us for this address and is fresh, and its auth is right.
+    """
+
+    source: Address
+    message: Message
+    token_valid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineReached:
+    """`core.deadline` has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedsGiven:
+    """Addresses to join through, from configuration or discovery; tried again for ever with backoff."""
+
+    addresses: tuple[Address, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataChanged:
+    """The application changed what this node says about itself; the incarnation number is raised."""
+
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveRequested:
+    """The operator wants this node to leave; it tells its peers and answers no joins from then on."""
+
+
+Event = Received | DeadlineReached | SeedsGiven | MetadataChanged | LeaveRequested

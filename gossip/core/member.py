@@ -1,0 +1,73 @@
+"""Who a member is, how it stands, and which of two claims about it wins.
+
+A node is named by its `NodeId`; each of its lives has a `generation` (a persisted restart counter) and within a life it
+raises `number` to refute suspicion or to announce new metadata. The pair is its `Incarnation`.
+
+    claim A beats claim B  <=>  (A.incarnation, A.status) > (B.incarnation, B.status)
+    with left > dead > suspect > alive at equal incarnation
+
+One total order decides everything. SWIM's own rule (a death is final) would be simpler and is wrong for operators: a
+healed partition could then never come back together, because each half had declared the other dead for good.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NewType
+
+NodeId = NewType("NodeId", bytes)
+"""First 8 bytes of the SHA-256 of a node's identity key."""
+
+NODE_ID_BYTES = 8
+METADATA_LIMIT_BYTES = 512
+CREDENTIAL_LIMIT_BYTES = 128
+
+
+class Status(IntEnum):
+    """How a member stands; the numeric order is the precedence at equal incarnation."""
+
+    ALIVE = 0
+    SUSPECT = 1
+    DEAD = 2
+    LEFT = 3
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Incarnation:
+    """A member's life (`generation`) and the claims it made within that life (`number`)."""
+
+    generation: int
+    number: int
+
+    def raised(self) -> "Incarnation":
+        """The next claim of the same life."""
+        return Incarnation(self.generation, self.number + 1)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """A UDP endpoint: numeric host and port."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """What a node says about itself, signed as a whole.
+
+    `capacity` is the number of peers that it is willing to probe. `metadata` is opaque to gossip (at most 512 bytes).
+    `credential` is what the wire floor made to prove that the node itself said so (identity key and signature); the
+    core passes it on unchanged and never looks inside. It is empty for the node's own description until the wire signs.
+    """
+
+    node_id: NodeId
+    address: Address
+    incarnation: Incarnation
+    capacity: int
+    metadata: bytes = b""
+    credential: bytes = b""
+
+
+def supersedes(claim: tuple[Incarnation, Status], known: tuple[Incarnation, Status]) -> bool:
+    """Whether `claim` replaces what is `known`: the one precedence rule."""
+    return claim > known
