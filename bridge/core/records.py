@@ -7,8 +7,8 @@ Four kinds of JSON object travel as application entries of the Raft log. A membe
     publication   `publication`                       the publisher's commitment, before it signs and hands over
     foreign       anything else that is a JSON object kept in the log, ignored by the state machine
 
-The decoder lives on the wire floor; the state machine sees only these values. Unknown members are ignored there and stay
-in the log. What a router kind cannot tell is `None`: unknown, never invented.
+The decoder lives on the wire floor; the state machine sees only these values. Unknown members are ignored there and
+stay in the log. What a router kind cannot tell is `None`: unknown, never invented.
 """
 
 from dataclasses import dataclass

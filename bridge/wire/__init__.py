@@ -1,0 +1,1 @@
+"""I2P structures, application JSON and keys as bytes and back."""

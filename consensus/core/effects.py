@@ -14,7 +14,7 @@ from consensus.core.position import Ballot, Entry, Index, LogPosition, ServerId,
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Make durable: `ballot`, then the log cut so that it ends before `truncate_from`, then `entries` from index `first`.
+    """Make durable, in order: `ballot`; a log that ends before `truncate_from`; `entries` from index `first` on.
 
     What is None or empty is left as it is.
     """

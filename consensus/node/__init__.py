@@ -1,0 +1,1 @@
+"""The owner task, the executor, storage and transports around the Raft core."""

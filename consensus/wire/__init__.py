@@ -1,0 +1,1 @@
+"""Raft's messages and records as bytes and back."""

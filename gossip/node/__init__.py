@@ -1,0 +1,1 @@
+"""The trio agent around the gossip core."""
