@@ -1,0 +1,283 @@
+"""The view: one immutable picture of the farm as one node sees it at one moment.
+
+    Swim.describe()  ─┐
+    Raft.describe()  ─┼─▶ FarmView ─▶ control endpoint ─▶ terminal view, `--json`, metrics
+    farm, publisher  ─┘
+
+Every operator surface shows a `FarmView` and nothing else, so that two surfaces can never disagree and nothing is
+computed twice. It is plain data: identifiers are already text (node ids in hexadecimal, destinations as `….b32.i2p`),
+times carry their unit in the name, and what is not known is None, never a made-up figure. Nothing in it is secret.
+
+Three clocks occur and are kept apart: `taken_at_ms` and event times are the node's own clock (milliseconds since the
+epoch), `log_time_ms` is the farm's agreed time, and ages and round-trip times are durations.
+
+Counters are (name, value) pairs, ordered by name; a name is lower-case words joined by `_`, the same word that the
+metric of that counter has.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Phase(Enum):
+    """How far a node has come on its way into a farm."""
+
+    DISCOVERING = "discovering"
+    """Looking for other routers of this farm."""
+    FORMING = "forming"
+    """Enough founders are in sight; promises are being made."""
+    FOUNDED = "founded"
+    """A voter of a farm that has its first configuration."""
+    OBSERVER = "observer"
+    """Knows the farm, follows it, and does not vote."""
+    STOPPING = "stopping"
+    """Says goodbye to its peers."""
+
+
+class MemberStatus(Enum):
+    """How gossip judges a member."""
+
+    ALIVE = "alive"
+    SUSPECT = "suspect"
+    DEAD = "dead"
+    LEFT = "left"
+
+
+class RaftRole(Enum):
+    """What a server is in Raft; `none` before the farm is founded and for nodes outside of the configuration."""
+
+    NONE = "none"
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+@dataclass(frozen=True, slots=True)
+class CounterView:
+    """A number that only grows while the process lives."""
+
+    name: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """The node that took the picture."""
+
+    name: str
+    node_id: str
+    raft_id: int | None
+    generation: int
+    pid: int
+    version: str
+    uptime_ms: int
+    phase: Phase
+    control_address: str
+    state_directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class FarmIdentity:
+    """Which farm this is. `label` is the public hash of the farm key; `cluster_id` exists once it is founded."""
+
+    label: str
+    cluster: str
+    cluster_id: str | None
+    expect: int
+    demo: bool
+    """Throwaway master and leaves: a demonstration that never leaves the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """One member as gossip knows it. `name`, `raft_id` and `endpoint` come from its signed metadata."""
+
+    node_id: str
+    name: str
+    status: MemberStatus
+    generation: int
+    number: int
+    address: str
+    is_self: bool
+    is_peer: bool
+    """Probed by this node; others are only known by hearsay."""
+    rtt_ms: float | None = None
+    peer_count: int | None = None
+    capacity: int | None = None
+    raft_id: int | None = None
+    endpoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GossipView:
+    """This node's place in the overlay."""
+
+    peer_count: int
+    capacity: int
+    known_count: int
+    counters: tuple[CounterView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VoterView:
+    """A member of Raft's configuration."""
+
+    raft_id: int
+    endpoint: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerView:
+    """A follower as its leader sees it; only the leader's view has any."""
+
+    raft_id: int
+    name: str | None
+    match_index: int
+    lag_entries: int
+    last_contact_ms: int | None
+    """How long ago it last answered; None if it never did in this term."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaftView:
+    """This node's replica."""
+
+    role: RaftRole
+    term: int
+    leader_id: int | None
+    leader_name: str | None
+    leader_endpoint: str | None
+    first_index: int
+    last_index: int
+    commit_index: int
+    applied_index: int
+    log_time_ms: int | None
+    voters: tuple[VoterView, ...] = ()
+    followers: tuple[FollowerView, ...] = ()
+    counters: tuple[CounterView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetaEntryView:
+    """One entry of the published Meta LS2. A lower cost is preferred by those who resolve it."""
+
+    destination: str
+    name: str | None
+    cost: int
+    end_s: int
+    healthy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PublishingView:
+    """What is published for one master destination, and by whom."""
+
+    master: str
+    publisher_id: int | None
+    publisher_name: str | None
+    reason: str
+    """Why that server was chosen, in words."""
+    published_s: int | None = None
+    expires_s: int | None = None
+    seconds_to_expiry: int | None = None
+    """Until the earliest entry ends, by log time; negative when it has."""
+    lease_set_file: str | None = None
+    """Where this node's router keeps the structure, if it is of the file kind and has one."""
+    entries: tuple[MetaEntryView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReportView:
+    """The latest application entry of one server, as the state machine judges it."""
+
+    raft_id: int
+    name: str | None
+    age_ms: int
+    stale: bool
+    score: float | None
+    """What the publisher's choice compares; higher is healthier. None when the server cannot be chosen."""
+    can_publish: bool
+    publishing: bool
+    attached: bool
+    clock_off: bool
+    healthy_destinations: int
+    destinations: int
+    job_lag_ms: float | None = None
+    cpu_percent: float | None = None
+    memory_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmView:
+    """Something that an operator must see: what it is, in words, and what to do."""
+
+    kind: str
+    text: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventView:
+    """One line of the recent past."""
+
+    time_ms: int
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FarmView:
+    """The whole picture."""
+
+    taken_at_ms: int
+    node: NodeView
+    farm: FarmIdentity
+    gossip: GossipView
+    raft: RaftView
+    members: tuple[MemberView, ...] = ()
+    publishing: tuple[PublishingView, ...] = ()
+    reports: tuple[ReportView, ...] = ()
+    alarms: tuple[AlarmView, ...] = ()
+    events: tuple[EventView, ...] = ()
+    """Oldest first."""
+    counters: tuple[CounterView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessView:
+    """One process of a local farm, and the last picture that its node gave (None while it does not answer)."""
+
+    name: str
+    pid: int | None
+    running: bool
+    detail: str
+    """How it ended, or nothing while it runs."""
+    view: FarmView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFarmView:
+    """What `garlicfarm up` shows: every process that it started."""
+
+    taken_at_ms: int
+    state_directory: str
+    processes: tuple[ProcessView, ...]
+    notice: str = ""
+
+
+def best_view(farm: LocalFarmView) -> FarmView | None:
+    """The picture to show for a whole local farm: the leader's of the highest term, else that with the longest log."""
+    views = [process.view for process in farm.processes if process.running and process.view is not None]
+    if not views:
+        return None
+
+    def rank(view: FarmView) -> tuple[bool, int, int]:
+        return (view.raft.role is RaftRole.LEADER, view.raft.term, view.raft.commit_index)
+
+    return max(views, key=rank)
+
+
+def counters(values: dict[str, int]) -> tuple[CounterView, ...]:
+    """Counters in their one order."""
+    return tuple(CounterView(name, value) for name, value in sorted(values.items()))
