@@ -1,0 +1,291 @@
+"""Application entries: the keys of the proposal, and nothing that a client can send raises."""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.core.records import (
+    Clock,
+    Foreign,
+    LeafStatus,
+    MetaStatus,
+    Publication,
+    PublishConfig,
+    Report,
+    RouterStatus,
+)
+from bridge.wire.application import ENTRY_LIMIT_BYTES, ApplicationError, decode, encode
+from bridge.wire.i2p import ed25519_destination
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "application-json.md"
+
+
+def destination(number: int) -> str:
+    return ed25519_destination(sha256(b"%d" % number).digest(), bytes(32)).base64
+
+
+FULL = Report(
+    cluster="farm",
+    date_ms=1_767_225_600_000,
+    server_id=2,
+    router=RouterStatus(
+        attached=True,
+        uptime_ms=5_000,
+        job_lag_ms=1.25,
+        exploratory_tunnels=4,
+        participating_tunnels=120,
+        configured_bandwidth_bytes_per_s=1_000_000,
+        current_bandwidth_bytes_per_s=40_000,
+        cpu_percent=12.5,
+        memory_percent=40.0,
+        last_published_router_info="AAAA",
+    ),
+    meta=MetaStatus(
+        destination=destination(0),
+        publish_config=PublishConfig.AUTO,
+        publishing=True,
+        last_published_time_ms=1_767_225_500_000,
+        last_published_lease_set="BBBB",
+        can_sign_until_s=1_769_900_000,
+    ),
+    destinations=(
+        LeafStatus(destination(1), healthy=True, uptime_ms=4_000, configured_tunnels=3, current_tunnels=3),
+        LeafStatus(
+            destination(2),
+            healthy=False,
+            configured_bandwidth_bytes_per_s=10,
+            current_bandwidth_bytes_per_s=0,
+            configured_connections=5,
+            current_connections=1,
+        ),
+    ),
+    request="0011223344556677-3-9",
+)
+
+
+def test_a_report_is_written_with_the_keys_of_the_proposal() -> None:
+    written = json.loads(encode(FULL, config={"reportingPeriod": 2000}))
+    assert written == {
+        "cluster": "farm",
+        "date": 1_767_225_600_000,
+        "id": 2,
+        "request": "0011223344556677-3-9",
+        "config": {"reportingPeriod": 2000},
+        "meta": {
+            "destination": destination(0),
+            "lastPublishedLS": "BBBB",
+            "lastPublishedTime": 1_767_225_500_000,
+            "publishConfig": "auto",
+            "publishing": True,
+            "canSignUntil": 1_769_900_000,
+        },
+        "router": {
+            "attached": True,
+            "uptime": 5_000,
+            "jobLag": 1.25,
+            "exploratoryTunnels": 4,
+            "participatingTunnels": 120,
+            "configuredBandwidth": 1_000_000,
+            "currentBandwidth": 40_000,
+            "cpuPercent": 12.5,
+            "memoryPercent": 40.0,
+            "lastPublishedRI": "AAAA",
+        },
+        "destinations": [
+            {
+                "destination": destination(1),
+                "healthy": True,
+                "uptime": 4_000,
+                "configuredTunnels": 3,
+                "currentTunnels": 3,
+            },
+            {
+                "destination": destination(2),
+                "healthy": False,
+                "configuredBandwidth": 10,
+                "currentBandwidth": 0,
+                "configuredConnections": 5,
+                "currentConnections": 1,
+            },
+        ],
+    }
+
+
+def test_every_key_that_is_written_is_in_the_documented_table() -> None:
+    document = DOCUMENT.read_text()
+
+    def keys(value: object) -> set[str]:
+        if isinstance(value, dict):
+            return set(value) | set().union(*(keys(inner) for inner in value.values()))
+        return set().union(*(keys(inner) for inner in value)) if isinstance(value, list) else set()
+
+    written = keys(json.loads(encode(FULL, config={})))
+    assert {key for key in written if f"`{key}`" not in document} == set()
+
+
+def test_a_report_comes_back_as_it_was() -> None:
+    assert decode(encode(FULL)) == FULL
+
+
+def test_what_a_router_cannot_tell_is_left_out_and_comes_back_as_unknown() -> None:
+    unknown = Report(cluster="farm", date_ms=0, server_id=0, router=RouterStatus(attached=False))
+    assert json.loads(encode(unknown)) == {"cluster": "farm", "date": 0, "id": 0, "router": {"attached": False}}
+    assert decode(encode(unknown)) == unknown
+
+
+def test_a_clock_entry_is_written_and_read() -> None:
+    assert json.loads(encode(Clock(time_ms=17, server_id=3))) == {"clock": {"time": 17, "id": 3}}
+    assert decode(b'{"clock":{"time":17,"id":3,"later":{}},"more":1}') == Clock(time_ms=17, server_id=3)
+
+
+def test_a_publication_entry_is_written_and_read() -> None:
+    publication = Publication(master=destination(0), server_id=1, published_s=1_767_225_600, content_hash="ab" * 32)
+    assert json.loads(encode(publication)) == {
+        "publication": {
+            "master": destination(0),
+            "id": 1,
+            "published": 1_767_225_600,
+            "contentHash": "ab" * 32,
+        }
+    }
+    assert decode(encode(publication)) == publication
+
+
+def test_unknown_keys_are_ignored_at_every_level() -> None:
+    entry = json.loads(encode(FULL))
+    entry["later"] = entry["router"]["later"] = entry["meta"]["later"] = entry["destinations"][0]["later"] = [{}]
+    assert decode(json.dumps(entry).encode()) == FULL
+
+
+def test_a_report_with_the_proposals_keys_alone_is_read() -> None:
+    entry = {
+        "cluster": "farm",
+        "date": 1,
+        "id": 1,
+        "config": {},
+        "meta": {"destination": destination(0), "lastPublishedTime": 0, "publishConfig": "on", "publishing": False},
+        "router": {"uptime": 9},
+        "destinations": [{"destination": destination(1), "uptime": 3}],
+    }
+    report = decode(json.dumps(entry).encode())
+    assert isinstance(report, Report)
+    assert report.router == RouterStatus(attached=True, uptime_ms=9)
+    assert report.destinations == (LeafStatus(destination(1), healthy=False, uptime_ms=3),)
+    assert report.meta is not None
+    assert report.meta.can_sign_until_s is None
+
+
+def changed(**members: Any) -> bytes:
+    return json.dumps(json.loads(encode(FULL)) | members).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "truncated"),
+        (b"[]", "object"),
+        (b"17", "object"),
+        (b"{}", "no kind"),
+        (b'{"kraft":1}', "no kind"),
+        (b'{"clock":{"time":1,"id":1},"router":{}}', "several kinds at once: router, clock"),
+        (b'{"router":{}}', "missing required field `cluster`"),
+        (b'{"clock":{"time":-1,"id":1}}', ">= 0"),
+        (b'{"clock":{"time":1e999,"id":1}}', "out of range"),
+        (b'{"clock":{"time":NaN,"id":1}}', "malformed"),
+        (b'{"clock":{"time":1,"id":1}} {}', "trailing"),
+        (b'{"clock":\xff\xfe}', ""),
+        (b'{"clock":{"time":"\\ud800","id":1}}', ""),
+        (changed(cluster=""), "length >= 1"),
+        (changed(cluster="x" * 65), "length <= 64"),
+        (changed(id=2**31), "2147483647"),
+        (changed(id=True), "int"),
+        (changed(date=2**53), "9007199254740991"),
+        (changed(date=2**80), ""),
+        (changed(request="x" * 129), "length <= 128"),
+        (changed(destinations=[{"destination": "a leaf"}]), "not I2P base64"),
+        (changed(destinations=[{"destination": destination(1)}] * 2), "twice"),
+        (changed(destinations=[{"destination": destination(n)} for n in range(65)]), "length <= 64"),
+        (changed(router={"cpuPercent": 100.1}), "<= 100"),
+        (changed(router={"uptime": None, "jobLag": "much"}), "float"),
+        (changed(meta={"destination": destination(0), "publishConfig": "maybe"}), "enum"),
+        (changed(config=[]), "object"),
+        (changed(later="x" * ENTRY_LIMIT_BYTES), "the limit is 65536"),
+    ],
+)
+def test_what_is_no_entry_is_foreign_with_the_reason(data: bytes, reason: str) -> None:
+    record = decode(data)
+    assert isinstance(record, Foreign)
+    assert reason.lower() in record.reason.lower()
+    assert len(record.reason) <= 200
+
+
+@pytest.mark.parametrize("where", [b'{"router":%s}', b'{"later":%s}', b'{"clock":{"time":1,"id":1},"later":%s}'])
+@pytest.mark.parametrize("nested", [b"[" * 30_000 + b"]" * 30_000, b'{"a":' * 10_000 + b"1" + b"}" * 10_000])
+def test_endless_nesting_is_foreign_however_deep_the_callers_stack(where: bytes, nested: bytes) -> None:
+    assert decode(where % nested) == Foreign("more than 256 opening brackets")
+
+
+def test_the_nesting_that_is_allowed_is_read() -> None:
+    assert decode(b'{"clock":{"time":1,"id":1},"later":%s}' % (b"[" * 250 + b"]" * 250)) == Clock(1, 1)
+
+
+def test_a_record_over_the_limits_is_refused_before_it_reaches_the_log() -> None:
+    with pytest.raises(ApplicationError, match="65536"):
+        encode(FULL, config={"a": "x" * ENTRY_LIMIT_BYTES})
+    with pytest.raises(ApplicationError, match="length <= 64"):
+        encode(Report(cluster="x" * 65, date_ms=0, server_id=0, router=RouterStatus(attached=False)))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_become_a_record(data: bytes) -> None:
+    assert isinstance(decode(data), Report | Clock | Publication | Foreign)
+
+
+@given(st.dictionaries(st.sampled_from(["router", "clock", "publication", "meta", "id"]), json_values))
+def test_any_json_under_known_keys_becomes_a_record(entry: dict[str, Any]) -> None:
+    assert isinstance(decode(msgspec.json.encode(entry)), Report | Clock | Publication | Foreign)
+
+
+@given(st.integers(min_value=0), st.integers(min_value=0, max_value=255))
+def test_any_changed_byte_of_a_report_leaves_a_record(position: int, value: int) -> None:
+    data = bytearray(encode(FULL))
+    data[position % len(data)] = value
+    assert isinstance(decode(bytes(data)), Report | Foreign)
+
+
+@given(st.integers(min_value=0))
+def test_every_truncation_of_a_report_is_foreign(length: int) -> None:
+    data = encode(FULL)
+    assert isinstance(decode(data[: length % len(data)]), Foreign)
+
+
+counts = st.none() | st.integers(min_value=0, max_value=2**53 - 1)
+
+
+@given(
+    st.builds(
+        RouterStatus,
+        attached=st.booleans(),
+        uptime_ms=counts,
+        job_lag_ms=st.none() | st.floats(min_value=0, max_value=1e9),
+        participating_tunnels=counts,
+        cpu_percent=st.none() | st.floats(min_value=0, max_value=100),
+    ),
+    st.integers(min_value=0, max_value=2**31 - 1),
+)
+def test_every_router_status_round_trips(status: RouterStatus, server_id: int) -> None:
+    report = Report(cluster="farm", date_ms=1, server_id=server_id, router=status)
+    assert decode(encode(report)) == report
