@@ -1,0 +1,206 @@
+"""A replica's picture of its log: where terms begin, the newest entries, and how much of it is durable.
+
+A pure core must not hold a log larger than memory. All that decisions need is the term at every index, so the log keeps
+the *runs of terms* (one record per term that left entries) and a bounded *tail* of entries. Older entries are read back
+from storage (`ReadEntries`) for a follower that lags or a state machine that restarts. Entries that are not durable yet
+never leave the tail, because storage could not give them back.
+
+    index     1  2  3  4  5  6  7  8  9
+    term      1  1  1  4  4  5  5  6  6        runs  (1, t1) (4, t4) (6, t5) (8, t6)
+                                ^  ^  ^        tail  7..9
+                                ^              durable 7: Persists of 8 and 9 are under way
+
+Configurations take effect when appended and are taken back when their entry is truncated (Raft section 6), so the log
+also knows at which index the member set last differed from the one before.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from consensus.core.position import Command, Configuration, Entry, Index, LogPosition, Term
+
+ENTRY_OVERHEAD_BYTES = 32
+"""What an entry costs beside its data, on any wire and in memory, so that empty entries are not free."""
+
+
+def entry_bytes(entry: Entry) -> int:
+    """The size of an entry for the purpose of limits."""
+    if isinstance(entry.content, Command):
+        return ENTRY_OVERHEAD_BYTES + len(entry.content.data)
+    return ENTRY_OVERHEAD_BYTES + sum(ENTRY_OVERHEAD_BYTES + len(server.endpoint) for server in entry.content.voters)
+
+
+@dataclass(frozen=True, slots=True)
+class TermRun:
+    """Entries from `first` on, up to the next run, have `term`."""
+
+    first: Index
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredLog:
+    """What storage found at start: all of it durable. The default is an empty log.
+
+    `tail` holds the entries from `tail_first` to the end, as many as storage likes (the core trims). `configurations`
+    are the places where a Configuration entry differs from the one before it, oldest first.
+    """
+
+    runs: tuple[TermRun, ...] = ()
+    tail_first: Index = 1
+    tail: tuple[Entry, ...] = ()
+    configurations: tuple[tuple[Index, Configuration], ...] = ()
+
+    @property
+    def last(self) -> LogPosition:
+        """Where the log ends."""
+        return LogPosition(self.tail_first + len(self.tail) - 1, self.runs[-1].term if self.runs else 0)
+
+
+def describe_entries(entries: Sequence[Entry]) -> RecoveredLog:
+    """The recovered log that holds exactly `entries`, from index 1 on."""
+    runs: list[TermRun] = []
+    configurations: list[tuple[Index, Configuration]] = []
+    for index, entry in enumerate(entries, start=1):
+        if not runs or runs[-1].term != entry.term:
+            runs.append(TermRun(index, entry.term))
+        match entry.content:
+            case Configuration() as content if not configurations or configurations[-1][1] != content:
+                configurations.append((index, content))
+            case _:
+                pass
+    return RecoveredLog(tuple(runs), 1, tuple(entries), tuple(configurations))
+
+
+class Log:
+    """The log of one replica. Indexes are 1-based; index 0 with term 0 is the place before the first entry."""
+
+    def __init__(self, recovered: RecoveredLog, initial: Configuration) -> None:
+        self._initial = initial
+        self._runs = list(recovered.runs)
+        self._tail = deque(recovered.tail)
+        self._tail_first = recovered.tail_first
+        self._tail_bytes = sum(map(entry_bytes, recovered.tail))
+        self._configurations = list(recovered.configurations)
+        self._durable = self.last_index
+        self._writing: deque[tuple[int, Index]] = deque()
+
+    @property
+    def last_index(self) -> Index:
+        """Index of the newest entry, durable or not."""
+        return self._tail_first + len(self._tail) - 1
+
+    @property
+    def last(self) -> LogPosition:
+        """Where the log ends."""
+        return LogPosition(self.last_index, self._runs[-1].term if self._runs else 0)
+
+    @property
+    def durable_index(self) -> Index:
+        """Up to here a restart would find this same log."""
+        return self._durable
+
+    @property
+    def tail_first(self) -> Index:
+        """The oldest index that is still in memory (one beyond the end if none is)."""
+        return self._tail_first
+
+    @property
+    def tail_bytes(self) -> int:
+        """Size of the entries in memory."""
+        return self._tail_bytes
+
+    @property
+    def writing_number(self) -> int:
+        """The number of the newest Persist under way that touches the log, or 0."""
+        return self._writing[-1][0] if self._writing else 0
+
+    @property
+    def configuration(self) -> Configuration:
+        """The latest configuration in the log, committed or not; the initial one if the log has none."""
+        return self._configurations[-1][1] if self._configurations else self._initial
+
+    def term_at(self, index: Index) -> Term | None:
+        """The term of the entry at `index` (0 at index 0), or None beyond the end."""
+        if index == 0:
+            return 0
+        if not 0 < index <= self.last_index:
+            return None
+        return self._runs[self._run_at(index)].term
+
+    def matches(self, position: LogPosition) -> bool:
+        """The consistency check of AppendEntries: this log has the entry at `position`, in that term."""
+        return self.term_at(position.index) == position.term
+
+    def divergence(self, previous: LogPosition) -> Index:
+        """From where a leader should try after `previous` failed to match: skips our whole conflicting term."""
+        if previous.index > self.last_index:
+            return self.last_index + 1
+        return self._runs[self._run_at(previous.index)].first
+
+    def entries(self, first: Index, last: Index, limit_bytes: int) -> tuple[Entry, ...] | None:
+        """Entries [first, last], at least one, cut at `limit_bytes`; None if they begin before the tail."""
+        if first < self._tail_first:
+            return None
+        chosen: list[Entry] = []
+        size = 0
+        start = first - self._tail_first
+        for entry in islice(self._tail, start, last + 1 - self._tail_first):
+            size += entry_bytes(entry)
+            if chosen and size > limit_bytes:
+                break
+            chosen.append(entry)
+        return tuple(chosen)
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Add entries at the end; they are durable only when the Persist that `written` names is."""
+        for entry in entries:
+            index = self.last_index + 1
+            if not self._runs or self._runs[-1].term != entry.term:
+                self._runs.append(TermRun(index, entry.term))
+            if isinstance(entry.content, Configuration) and entry.content != self.configuration:
+                self._configurations.append((index, entry.content))
+            self._tail.append(entry)
+            self._tail_bytes += entry_bytes(entry)
+
+    def truncate_from(self, index: Index) -> None:
+        """Drop the entry at `index` and all that follow it."""
+        while self._tail and self.last_index >= index:
+            self._tail_bytes -= entry_bytes(self._tail.pop())
+        if not self._tail:
+            self._tail_first = min(self._tail_first, index)
+        while self._runs and self._runs[-1].first >= index:
+            self._runs.pop()
+        while self._configurations and self._configurations[-1][0] >= index:
+            self._configurations.pop()
+        self._durable = min(self._durable, index - 1)
+        self._writing = deque((number, min(last, index - 1)) for number, last in self._writing)
+
+    def written(self, number: int) -> None:
+        """Persist `number` carries the log as it ends now."""
+        self._writing.append((number, self.last_index))
+
+    def persisted(self, number: int) -> None:
+        """Every Persist up to `number` is durable."""
+        while self._writing and self._writing[0][0] <= number:
+            self._durable = self._writing.popleft()[1]
+
+    def trim(self, keep_entries: int, keep_bytes: int) -> None:
+        """Forget the oldest entries beyond the limits, but none that is not durable."""
+        while (
+            self._tail
+            and self._tail_first <= self._durable
+            and (len(self._tail) > keep_entries or self._tail_bytes > keep_bytes)
+        ):
+            self._tail_bytes -= entry_bytes(self._tail.popleft())
+            self._tail_first += 1
+
+    def _run_at(self, index: Index) -> int:
+        return bisect_right(self._runs, index, key=_first_of) - 1
+
+
+def _first_of(run: TermRun) -> Index:
+    return run.first
