@@ -1,0 +1,116 @@
+"""Starts the processes of a local farm, watches them, and ends them: what `garlicfarm up` stands on.
+
+    stopped ──start──▶ running ──SIGTERM──▶ stopping ──exit──▶ stopped
+                          └──────exits by itself──────────────▶ stopped (how it ended is kept)
+
+Each child is in a session of its own, so that Ctrl-C in the terminal reaches only this process, which then stops the
+children in order. Each child's standard input is a pipe that this process never writes to: when this process dies by
+any means, the pipe closes and the child stops by itself. (Killing a process group from a signal handler would be
+simpler and leaves orphans behind after SIGKILL.)
+
+A child that ends is not started again: an operator who kills a router to see what the farm does must see what the farm
+does. The command that starts it again is printed.
+"""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+STOP_GRACE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One process to run: its name, its arguments after `garlicfarm`, and where its output goes."""
+
+    name: str
+    arguments: tuple[str, ...]
+    log_file: Path
+
+
+@dataclass(slots=True)
+class Child:
+    """One started process."""
+
+    command: Command
+    process: trio.Process
+    exit_text: str = ""
+    exited: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def pid(self) -> int:
+        """The process id; reused by the system some time after the process ended."""
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return not self.exited.is_set()
+
+
+async def run_children(
+    commands: tuple[Command, ...],
+    use: Callable[[tuple[Child, ...]], Awaitable[None]],
+) -> None:
+    """Starts `commands`, calls `use` with the children, and stops every child when `use` returns or is cancelled."""
+    async with trio.open_nursery() as nursery:
+        children: list[Child] = []
+        try:
+            for command in commands:
+                child = await _start(command)
+                children.append(child)
+                nursery.start_soon(_watch, child)
+            await use(tuple(children))
+        finally:
+            with trio.CancelScope(shield=True):
+                await _stop_all(children)
+            nursery.cancel_scope.cancel()
+
+
+async def _start(command: Command) -> Child:
+    with command.log_file.open("ab") as output:
+        process = await trio.lowlevel.open_process(
+            [sys.executable, "-m", "bridge.cli.main", *command.arguments],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return Child(command, process)
+
+
+async def _watch(child: Child) -> None:
+    with trio.CancelScope(shield=True):
+        code = await child.process.wait()
+    child.exit_text = describe_exit(code)
+    child.exited.set()
+
+
+async def _stop_all(children: list[Child]) -> None:
+    for child in children:
+        if child.running:
+            child.process.terminate()
+    with trio.move_on_after(STOP_GRACE_SECONDS):
+        for child in children:
+            await child.exited.wait()
+    for child in children:
+        if child.running:
+            child.process.kill()
+            await child.exited.wait()
+        if child.process.stdin is not None:
+            await child.process.stdin.aclose()
+
+
+def describe_exit(code: int) -> str:
+    """How a process ended, in words: `ended by SIGKILL`, `exit code 1`."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"ended by signal {-code}"

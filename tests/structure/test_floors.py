@@ -1,0 +1,57 @@
+"""The house keeps its shape: floors import one way, cores are pure, every module explains itself."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("gossip", "consensus", "bridge", "pipeline")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+CORE_MODULES = [path for path in MODULES if "core" in path.relative_to(ROOT).parts]
+
+PURE = frozenset(
+    {
+        "abc", "array", "base64", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq",
+        "itertools", "math", "operator", "random", "statistics", "string", "types", "typing",
+    }
+)  # fmt: skip
+"""What of the standard library a core may use: nothing that reads a clock, a file, a socket or the environment."""
+
+
+def _imports(path: Path) -> list[tuple[str, list[str]]]:
+    found: list[tuple[str, list[str]]] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.extend((alias.name, []) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            found.append((node.module or "", [alias.name for alias in node.names]))
+    return found
+
+
+def test_every_import_contract_is_kept() -> None:
+    result = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("path", CORE_MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_core_imports_only_what_is_pure(path: Path) -> None:
+    for module, names in _imports(path):
+        top = module.partition(".")[0]
+        assert top in PURE or top in PACKAGES, f"{module} is not known to be pure"
+        if top == "random":
+            assert names == ["Random"], "a core is given its Random; the module's own functions are global state"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_module_opens_by_explaining_itself(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree), "a file opens with a docstring"
