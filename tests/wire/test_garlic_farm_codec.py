@@ -1,0 +1,440 @@
+"""Garlic Farm messages against recorded bytes, hand-checked bytes, and bytes that are wrong."""
+
+import gzip
+import json
+import struct
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consensus.wire.garlic_farm import messages
+from consensus.wire.garlic_farm.codec import (
+    ReplyReader,
+    RequestReader,
+    decode_reply,
+    decode_request,
+    encode_reply,
+    encode_request,
+)
+from consensus.wire.garlic_farm.entries import decode_value, encode_value
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.limits import Limits
+from consensus.wire.garlic_farm.log_pack import decode_log_pack, encode_log_pack
+from consensus.wire.garlic_farm.values import (
+    Application,
+    ClusterServer,
+    Configuration,
+    LogEntry,
+    LogPack,
+    PackedEntry,
+    SnapshotSyncRequest,
+    Value,
+    ValueType,
+)
+
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent.parent / "vectors" / "garlic-farm.json").read_text())[
+    "messages"
+]
+VECTOR_IDS = [f"{number}-{vector['msg']}" for number, vector in enumerate(VECTORS)]
+
+
+def described_value(kind: str, value: Any) -> Value:
+    match kind:
+        case "Application":
+            return Application(value.encode())
+        case "Configuration":
+            servers = tuple(ClusterServer(server_id, endpoint) for server_id, endpoint in value["servers"])
+            return Configuration(value["logIndex"], value["lastLogIndex"], servers)
+        case "ClusterServer":
+            return ClusterServer(value["id"], value.get("endpoint"))
+        case "LogPack":
+            packed = []
+            for term, record_kind, record in value["entries"]:
+                record_value = described_value(record_kind, record)
+                assert isinstance(record_value, Application | Configuration)
+                packed.append(PackedEntry(term, record_value))
+            return LogPack(value["index"][0], tuple(packed))
+        case _:
+            raise AssertionError(kind)
+
+
+def described_message(vector: dict[str, Any]) -> messages.Message:
+    message_class = getattr(messages, vector["msg"])
+    if "nextIndex" in vector:
+        reply: messages.Reply = message_class(
+            vector["src"], vector["dst"], vector["term"], vector["nextIndex"], vector["accepted"] == 1
+        )
+        return reply
+    request: messages.Request = message_class(
+        vector["src"],
+        vector["dst"],
+        vector["term"],
+        vector["lastLogTerm"],
+        vector["lastLogIndex"],
+        vector["commit"],
+        tuple(LogEntry(entry["term"], described_value(entry["type"], entry["value"])) for entry in vector["entries"]),
+    )
+    return request
+
+
+def encode(message: messages.Message) -> bytes:
+    return encode_reply(message) if isinstance(message, messages.Reply) else encode_request(message)
+
+
+def decode(data: bytes, like: messages.Message) -> messages.Message:
+    return decode_reply(data) if isinstance(like, messages.Reply) else decode_request(data)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=VECTOR_IDS)
+def test_a_recorded_message_decodes_to_its_described_meaning(vector: dict[str, Any]) -> None:
+    expected = described_message(vector)
+    found = decode(bytes.fromhex(vector["hex"]), expected)
+    assert found == expected
+    assert type(found).__name__ == vector["msg"]
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=VECTOR_IDS)
+def test_a_recorded_message_encodes_to_the_same_bytes(vector: dict[str, Any]) -> None:
+    assert encode(described_message(vector)).hex() == vector["hex"]
+
+
+# Written down by hand from the layouts; spaces separate the fields.
+ID_AND_TERM = "00000001 00000002 0000000000000003"
+NO_LOG = "00000000"
+HAND_CHECKED: list[tuple[messages.Message, str]] = [
+    (
+        messages.AddServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, ClusterServer(4, "tcp://localhost:9004")),)),
+        (
+            "06 00000000 00000000 0000000000000000 0000000000000000 0000000000000000 0000000000000000 00000029"
+            "0000000000000000 03 0000001c 00000004 00000014 7463703a2f2f6c6f63616c686f73743a39303034"
+        ),
+    ),
+    (
+        messages.AddServerResponse(1, 2, 3, 20, accepted=True),
+        f"07 {ID_AND_TERM} 0000000000000014 01",
+    ),
+    (
+        messages.LeaveClusterRequest(1, 2, 3, 0, 19, 19),
+        f"0e {ID_AND_TERM} 0000000000000000 0000000000000013 0000000000000013 {NO_LOG}",
+    ),
+    (
+        messages.InstallSnapshotRequest(
+            1,
+            2,
+            3,
+            2,
+            100,
+            105,
+            (
+                LogEntry(
+                    3,
+                    SnapshotSyncRequest(
+                        100, 2, Configuration(18, 1, (ClusterServer(1, "a"),)), 4096, b"\xca\xfe", done=True
+                    ),
+                ),
+            ),
+        ),
+        (
+            f"10 {ID_AND_TERM} 0000000000000002 0000000000000064 0000000000000069 00000049"
+            "0000000000000003 05 0000003c 0000000000000064 0000000000000002 00000019"
+            "0000000000000012 0000000000000001 00000001 00000001 61"
+            "0000000000001000 00000002 cafe 01"
+        ),
+    ),
+    (
+        messages.InstallSnapshotResponse(2, 1, 3, 4098, accepted=True),
+        "11 00000002 00000001 0000000000000003 0000000000001002 01",
+    ),
+    (
+        messages.PreVoteRequest(1, 2, 3, 2, 9, 0),
+        f"40 {ID_AND_TERM} 0000000000000002 0000000000000009 0000000000000000 {NO_LOG}",
+    ),
+    (
+        messages.PreVoteResponse(2, 1, 3, 0, accepted=False),
+        "41 00000002 00000001 0000000000000003 0000000000000000 00",
+    ),
+    (
+        messages.AppendEntriesResponse(2, -1, 3, 0, accepted=False),
+        "04 00000002 ffffffff 0000000000000003 0000000000000000 00",
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "hexadecimal"), HAND_CHECKED, ids=lambda value: type(value).__name__)
+def test_a_message_that_was_never_recorded_has_the_bytes_of_its_layout(
+    message: messages.Message, hexadecimal: str
+) -> None:
+    data = bytes.fromhex(hexadecimal)
+    assert encode(message).hex() == data.hex()
+    assert decode(data, message) == message
+
+
+def test_every_message_type_has_a_recorded_or_hand_checked_vector() -> None:
+    known = {vector["msg"] for vector in VECTORS} | {type(message).__name__ for message, _ in HAND_CHECKED}
+    assert known == {kind.__name__ for kind in (*messages.REQUEST_TYPES, *messages.REPLY_TYPES)}
+    assert len(known) == 17 + 2
+
+
+def test_message_numbers_are_those_of_the_document() -> None:
+    names = """
+        RequestVoteRequest RequestVoteResponse AppendEntriesRequest AppendEntriesResponse ClientRequest
+        AddServerRequest AddServerResponse RemoveServerRequest RemoveServerResponse SyncLogRequest SyncLogResponse
+        JoinClusterRequest JoinClusterResponse LeaveClusterRequest LeaveClusterResponse InstallSnapshotRequest
+        InstallSnapshotResponse
+    """
+    for number, name in enumerate(names.split(), start=1):
+        assert (messages.REQUEST_TYPES | messages.REPLY_TYPES)[getattr(messages, name)] == number
+
+
+def test_a_header_is_45_bytes_and_a_reply_26() -> None:
+    assert len(encode_request(messages.RequestVoteRequest(1, 2, 3, 4, 5, 6))) == 45
+    assert len(encode_reply(messages.RequestVoteResponse(1, 2, 3, 4, accepted=False))) == 26
+
+
+APPLICATION = LogEntry(1, Application(b"{}"))
+CONFIGURATION = LogEntry(1, Configuration(1, 0, ()))
+ADDED = LogEntry(1, ClusterServer(4, "tcp://localhost:9004"))
+REMOVED = LogEntry(1, ClusterServer(4, None))
+PACK = LogEntry(1, LogPack(7, (PackedEntry(1, Application(b"x")),)))
+CHUNK = LogEntry(1, SnapshotSyncRequest(9, 1, Configuration(1, 0, ()), 0, b"s", done=False))
+EVERY_VALUE = (APPLICATION, CONFIGURATION, ADDED, REMOVED, PACK, CHUNK)
+
+
+@pytest.mark.parametrize(
+    ("request_class", "permitted"),
+    [
+        (messages.RequestVoteRequest, ()),
+        (messages.AppendEntriesRequest, (APPLICATION, CONFIGURATION)),
+        (messages.ClientRequest, (APPLICATION,)),
+        (messages.AddServerRequest, (ADDED,)),
+        (messages.RemoveServerRequest, (REMOVED,)),
+        (messages.SyncLogRequest, (PACK,)),
+        (messages.JoinClusterRequest, (CONFIGURATION,)),
+        (messages.LeaveClusterRequest, ()),
+        (messages.InstallSnapshotRequest, (CHUNK,)),
+        (messages.PreVoteRequest, ()),
+    ],
+)
+def test_a_request_carries_only_the_entries_that_the_document_gives_it(
+    request_class: type[messages.Request], permitted: tuple[LogEntry, ...]
+) -> None:
+    type_byte = messages.REQUEST_TYPES[request_class]
+    for entry in EVERY_VALUE:
+        request = request_class(1, 2, 3, 4, 5, 6, (entry,))
+        carrier = next(kind for kind, rule in messages.EXCHANGES.items() if rule.permits((entry,)))
+        data = bytes((type_byte,)) + encode_request(messages.EXCHANGES[carrier].request(1, 2, 3, 4, 5, 6, (entry,)))[1:]
+        if entry in permitted:
+            assert decode_request(data) == request
+        else:
+            with pytest.raises(GarlicFarmError, match="must carry"):
+                decode_request(data)
+            with pytest.raises(GarlicFarmError, match="must carry"):
+                encode_request(request)
+
+
+@pytest.mark.parametrize("entries", [(), (PACK, PACK)])
+def test_a_sync_log_request_carries_exactly_one_pack(entries: tuple[LogEntry, ...]) -> None:
+    with pytest.raises(GarlicFarmError, match="one log pack"):
+        encode_request(messages.SyncLogRequest(1, 2, 3, 4, 5, 6, entries))
+
+
+def test_every_truncation_of_a_recorded_message_is_refused_or_awaited() -> None:
+    for vector in VECTORS:
+        data = bytes.fromhex(vector["hex"])
+        message = described_message(vector)
+        for length in range(len(data)):
+            with pytest.raises(GarlicFarmError):
+                decode(data[:length], message)
+            if not isinstance(message, messages.Reply):
+                reader = RequestReader()
+                reader.feed(data[:length])
+                assert reader.next() is None
+
+
+def test_mutated_and_random_bytes_decode_or_raise_the_one_error() -> None:
+    seed = 20_240_615
+    random = Random(seed)
+    originals = [bytes.fromhex(vector["hex"]) for vector in VECTORS] + [encode(message) for message, _ in HAND_CHECKED]
+    refused = 0
+    for round_number in range(20_000):
+        data = bytearray(random.choice(originals))
+        for _ in range(random.randrange(1, 4)):
+            data[random.randrange(len(data))] = random.randrange(256)
+        if random.random() < 0.2:
+            data = bytearray(random.randbytes(random.randrange(200)))
+        for decoder in (decode_request, decode_reply):
+            try:
+                again = encode(decoder(bytes(data)))
+            except GarlicFarmError:
+                refused += 1
+            except Exception as error:
+                raise AssertionError(f"seed {seed} round {round_number}: {data.hex()}") from error
+            else:
+                assert len(again) >= 26
+    assert refused > 1000
+
+
+def test_values_decode_or_raise_the_one_error_whatever_their_bytes() -> None:
+    seed = 7
+    random = Random(seed)
+    samples = [encode_value(entry.value) for entry in EVERY_VALUE]
+    for round_number in range(20_000):
+        value_type, original = random.choice(samples)
+        data = bytearray(original)
+        for _ in range(random.randrange(3)):
+            if data:
+                data[random.randrange(len(data))] = random.randrange(256)
+        del data[random.randrange(len(data) + 1) :]
+        try:
+            decode_value(value_type, bytes(data))
+        except GarlicFarmError:
+            continue
+        except Exception as error:
+            raise AssertionError(f"seed {seed} round {round_number}: {value_type} {data.hex()}") from error
+
+
+LONGS = st.integers(0, 2**63 - 1)
+IDS = st.integers(-(2**31), 2**31 - 1)
+SERVERS = st.builds(ClusterServer, IDS, st.text(max_size=40))
+APPLICATIONS = st.builds(Application, st.binary(max_size=200))
+CONFIGURATIONS = st.builds(Configuration, LONGS, LONGS, st.lists(SERVERS, max_size=5).map(tuple))
+
+
+@given(LONGS, IDS, st.lists(st.builds(LogEntry, LONGS, APPLICATIONS | CONFIGURATIONS), max_size=6).map(tuple))
+@settings(max_examples=150, deadline=None)
+def test_append_entries_round_trips(long: int, server_id: int, entries: tuple[LogEntry, ...]) -> None:
+    request = messages.AppendEntriesRequest(server_id, server_id, long, long, long, long, entries)
+    assert decode_request(encode_request(request)) == request
+
+
+@given(
+    st.integers(0, 2**40),
+    st.lists(st.builds(PackedEntry, LONGS, APPLICATIONS | CONFIGURATIONS), min_size=1, max_size=8).map(tuple),
+)
+@settings(max_examples=100, deadline=None)
+def test_log_packs_round_trip(first_offset: int, entries: tuple[PackedEntry, ...]) -> None:
+    pack = LogPack(first_offset, entries)
+    assert decode_log_pack(encode_log_pack(pack)) == pack
+
+
+@pytest.mark.parametrize("value", [-1, 2**63, 2**64])
+def test_a_term_that_another_implementation_cannot_hold_is_not_sent(value: int) -> None:
+    with pytest.raises(GarlicFarmError, match="2\\^63"):
+        encode_request(messages.RequestVoteRequest(1, 2, value, 0, 0, 0))
+
+
+def test_a_term_that_another_implementation_cannot_hold_is_not_accepted() -> None:
+    data = bytearray(encode_reply(messages.RequestVoteResponse(1, 2, 3, 4, accepted=True)))
+    data[9] = 0x80
+    with pytest.raises(GarlicFarmError, match="2\\^63"):
+        decode_reply(bytes(data))
+
+
+def test_a_gzip_bomb_is_refused_at_the_limit() -> None:
+    bomb = gzip.compress(bytes(8 * 2**20))
+    assert len(bomb) < 10_000
+    with pytest.raises(GarlicFarmError, match="inflates to more than") as refusal:
+        decode_log_pack(bomb, Limits(inflated_bytes=2**20))
+    assert refusal.value.fault is Fault.TOO_LARGE
+
+
+def packed(index: list[int], log: bytes) -> bytes:
+    return gzip.compress(struct.pack(f">II{len(index)}Q", 8 * len(index), len(log), *index) + log)
+
+
+RECORD = struct.pack(">QB", 1, 1) + b"value"
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"", "gzip"),
+        (b"rubbish", "gzip"),
+        (gzip.compress(b"\0" * 7), "shorter"),
+        (gzip.compress(b"\0\0\0\7\0\0\0\1" + b"\0" * 8), "announces"),
+        (packed([], RECORD), "no index"),
+        (packed([10, 9], RECORD * 2), "outside"),
+        (packed([0, 2**62], RECORD * 2), "outside"),
+        (packed([0, 3], RECORD), "shorter"),
+        (packed([0], RECORD[:8] + b"\3" + b"1234"), "no log contains"),
+        (packed([0], RECORD)[:-3], "one gzip member"),
+        (packed([0], RECORD) + b"more", "one gzip member"),
+        (packed([0], RECORD) * 2, "one gzip member"),
+    ],
+)
+def test_a_log_pack_that_contradicts_itself_is_refused(data: bytes, complaint: str) -> None:
+    with pytest.raises(GarlicFarmError, match=complaint):
+        decode_log_pack(data)
+
+
+SMALL = Limits(log_bytes=100, entry_bytes=50, entries=3, servers=2, endpoint_bytes=10)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        (LogEntry(1, Application(bytes(51))),),
+        tuple(LogEntry(1, Application(b"x")) for _ in range(4)),
+        tuple(LogEntry(1, Application(bytes(30))) for _ in range(3)),
+        (LogEntry(1, Configuration(1, 0, tuple(ClusterServer(1, "") for _ in range(3)))),),
+        (LogEntry(1, Configuration(1, 0, (ClusterServer(1, "tcp://localhost"),))),),
+    ],
+    ids=["entry", "entries", "log", "servers", "endpoint"],
+)
+def test_each_limit_holds_in_both_directions(entries: tuple[LogEntry, ...]) -> None:
+    request = messages.AppendEntriesRequest(1, 2, 3, 4, 5, 6, entries)
+    with pytest.raises(GarlicFarmError) as refused_by_encoder:
+        encode_request(request, SMALL)
+    with pytest.raises(GarlicFarmError) as refused_by_decoder:
+        decode_request(encode_request(request), SMALL)
+    assert refused_by_encoder.value.fault is refused_by_decoder.value.fault is Fault.TOO_LARGE
+
+
+def test_a_reader_finds_messages_however_the_stream_is_cut() -> None:
+    requests = [message for vector in VECTORS if not isinstance(message := described_message(vector), messages.Reply)]
+    stream = b"".join(encode_request(request) for request in requests)
+    for seed in range(20):
+        random, reader, found, at = Random(seed), RequestReader(), [], 0
+        while at < len(stream):
+            step = random.randrange(1, 300)
+            reader.feed(stream[at : at + step])
+            at += step
+            while (request := reader.next()) is not None:
+                found.append(request)
+        assert found == requests, f"seed {seed}"
+        assert reader.buffered_bytes == 0
+
+
+def test_a_reader_refuses_an_announced_size_before_the_bytes_arrive() -> None:
+    reader = RequestReader(SMALL)
+    reader.feed(encode_request(messages.AppendEntriesRequest(1, 2, 3, 4, 5, 6))[:-4] + b"\x7f\xff\xff\xff")
+    with pytest.raises(GarlicFarmError, match="announces 2147483647"):
+        reader.next()
+
+
+def test_a_reader_that_is_fed_without_end_refuses() -> None:
+    reader = ReplyReader()
+    fed = 0
+    while fed < 65_536:
+        reader.feed(bytes(100))
+        fed += 100
+    with pytest.raises(GarlicFarmError, match="more bytes"):
+        reader.feed(bytes(100))
+
+
+def test_a_reply_among_requests_is_out_of_turn_and_so_is_a_request_among_replies() -> None:
+    requests, replies = RequestReader(), ReplyReader()
+    requests.feed(bytes((messages.MessageType.APPEND_ENTRIES_RESPONSE,)))
+    replies.feed(bytes((messages.MessageType.CLIENT_REQUEST,)))
+    for reader in (requests, replies):
+        with pytest.raises(GarlicFarmError, match="arrived where") as refusal:
+            reader.next()
+        assert refusal.value.fault is Fault.OUT_OF_TURN
+
+
+def test_value_numbers_are_those_of_the_document() -> None:
+    assert [kind.value for kind in ValueType] == [1, 2, 3, 4, 5]
