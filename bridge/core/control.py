@@ -1,0 +1,103 @@
+"""What the control endpoint answers, as values: pages of log and trace, who leads, how a submission ended.
+
+The node's composition root produces these values, the wire floor turns them into JSON and back, and the command line
+and the terminal view consume them, so that both ends of the control socket speak about the same things.
+
+Reading is by position, never by session: a reader says from where it wants to go on, and a page says where the next one
+begins. A slow reader therefore costs the node nothing; what it misses of the bounded trace is counted in `lost`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from bridge.core.view import VoterView
+
+Scalar = str | int | float | bool | None
+"""What a trace event may carry: facts, not structures, so that its data are columns of a table."""
+
+
+class EntryKind(Enum):
+    """What a log entry is to its reader."""
+
+    APPLICATION = "application"
+    CONFIGURATION = "configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntryView:
+    """One committed entry. `log_time_ms` is the farm's log time after it was applied."""
+
+    index: int
+    term: int
+    kind: EntryKind
+    log_time_ms: int | None
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """Committed entries in order, and where the log begins and ends on this node."""
+
+    first_index: int
+    last_index: int
+    commit_index: int
+    next_index: int
+    entries: tuple[LogEntryView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """Something that happened on a node, for people and for the pipeline."""
+
+    cursor: int
+    time_ms: int
+    log_time_ms: int | None
+    kind: str
+    node: str
+    data: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Events in order. `lost` were overwritten before this reader came for them."""
+
+    next_cursor: int
+    lost: int
+    events: tuple[TraceEvent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAnswer:
+    """Who leads, where, and who votes: what a client of the farm needs to find its way."""
+
+    cluster: str
+    cluster_id: str | None
+    raft_id: int | None
+    term: int
+    commit_index: int
+    leader_id: int | None
+    leader_name: str | None
+    leader_endpoint: str | None
+    voters: tuple[VoterView, ...] = ()
+
+
+class SubmitOutcome(Enum):
+    """How a submission ended. Only `committed` is an acknowledgement; after `unknown` it may still be committed."""
+
+    COMMITTED = "committed"
+    REFUSED = "refused"
+    BUSY = "busy"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitAnswer:
+    """The answer to one submission."""
+
+    outcome: SubmitOutcome
+    index: int | None = None
+    term: int | None = None
+    reason: str = ""
+    leader_id: int | None = None
+    leader_endpoint: str | None = None

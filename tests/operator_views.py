@@ -1,0 +1,190 @@
+"""A fabricated picture of a farm of five routers, with every kind of thing that the operator's surfaces must show."""
+
+from dataclasses import replace
+
+from bridge.core.view import (
+    AlarmView,
+    EventView,
+    FarmIdentity,
+    FarmView,
+    FollowerView,
+    GossipView,
+    LocalFarmView,
+    MemberStatus,
+    MemberView,
+    MetaEntryView,
+    NodeView,
+    Phase,
+    ProcessView,
+    PublishingView,
+    RaftRole,
+    RaftView,
+    ReportView,
+    VoterView,
+    counters,
+)
+
+NOW_MS = 1_760_000_000_000
+MASTER = "wkq7xjh3r2mqy5vdo4n6t5gqzc3b2e7xkfp4nq6lw2a5s7d3yueq.b32.i2p"
+STATUSES = (MemberStatus.ALIVE, MemberStatus.ALIVE, MemberStatus.ALIVE, MemberStatus.SUSPECT, MemberStatus.DEAD)
+
+
+def leaf(number: int) -> str:
+    """A destination's address."""
+    return f"leaf{number}" + "abcdefghijklmnopqrstuvwxyz234567abcdefghijklmnop"[:47] + ".b32.i2p"
+
+
+def farm_view(number: int = 1, *, leader: int = 1, servers: int = 5) -> FarmView:
+    """What node `number` sees while `leader` leads."""
+    leads = number == leader
+    return FarmView(
+        taken_at_ms=NOW_MS,
+        node=NodeView(
+            name=f"node-{number}",
+            node_id=f"{number:016x}",
+            raft_id=number,
+            generation=1,
+            pid=4000 + number,
+            version="0.1.0",
+            uptime_ms=93_000,
+            phase=Phase.FOUNDED,
+            control_address=f"farm-state/node-{number}/control.sock",
+            state_directory=f"farm-state/node-{number}",
+        ),
+        farm=FarmIdentity("1f8a0c5e", "demo", "c0ffee00c0ffee00", servers, demo=True),
+        gossip=GossipView(servers - 1, 30, servers, counters({"pings_sent": 812, "datagrams_dropped": 3})),
+        raft=RaftView(
+            role=RaftRole.LEADER if leads else RaftRole.FOLLOWER,
+            term=3,
+            leader_id=leader,
+            leader_name=f"node-{leader}",
+            leader_endpoint=f"tcp://127.0.0.1:{7700 + leader}",
+            first_index=1,
+            last_index=218,
+            commit_index=217,
+            applied_index=217,
+            log_time_ms=NOW_MS - 400,
+            voters=tuple(
+                VoterView(each, f"tcp://127.0.0.1:{7700 + each}", f"node-{each}") for each in servers_of(servers)
+            ),
+            followers=followers(leader, servers) if leads else (),
+            counters=counters({"elections_started": 2}),
+        ),
+        members=tuple(member(each, number, servers) for each in servers_of(servers)),
+        publishing=(publishing(servers),),
+        reports=tuple(report(each) for each in servers_of(servers)),
+        alarms=(
+            AlarmView(
+                "signing-key-ends",
+                "the transient signing key of node-2 ends in 6 days",
+                "sign a new one: garlicfarm keys transient",
+            ),
+        ),
+        events=tuple(
+            EventView(NOW_MS - 1000 * (12 - each), "member-suspect", f"node-4 is suspected, confirmation {each}")
+            for each in range(12)
+        ),
+        counters=counters({"control_requests": 9}),
+    )
+
+
+def servers_of(count: int) -> range:
+    """Raft ids of a farm."""
+    return range(1, count + 1)
+
+
+def followers(leader: int, servers: int) -> tuple[FollowerView, ...]:
+    """How the leader sees the others; the last one never answered."""
+    return tuple(
+        FollowerView(each, f"node-{each}", 217 - each, 1 + each, None if each == servers else 40 + each)
+        for each in servers_of(servers)
+        if each != leader
+    )
+
+
+def member(each: int, number: int, servers: int) -> MemberView:
+    """One member; the later ones are in trouble."""
+    return MemberView(
+        node_id=f"{each:016x}",
+        name=f"node-{each}",
+        status=STATUSES[(each - 1) % len(STATUSES)],
+        generation=1,
+        number=each,
+        address=f"127.0.0.1:{7600 + each}",
+        is_self=each == number,
+        is_peer=each != number,
+        rtt_ms=None if each == number else 0.31 * each,
+        peer_count=servers - 1,
+        capacity=30,
+        raft_id=each,
+        endpoint=f"tcp://127.0.0.1:{7700 + each}",
+    )
+
+
+def publishing(servers: int) -> PublishingView:
+    """What node-2 publishes."""
+    return PublishingView(
+        master=MASTER,
+        publisher_id=2,
+        publisher_name="node-2",
+        reason="healthiest recent state",
+        published_s=NOW_MS // 1000 - 20,
+        expires_s=NOW_MS // 1000 + 880,
+        seconds_to_expiry=880,
+        lease_set_file="farm-state/node-2/published/master.ls2",
+        entries=tuple(
+            MetaEntryView(leaf(each), f"node-{each}", 10 * each, NOW_MS // 1000 + 880 + each, each != servers)
+            for each in servers_of(servers)
+        ),
+    )
+
+
+def report(each: int) -> ReportView:
+    """The latest application entry of one server."""
+    return ReportView(
+        raft_id=each,
+        name=f"node-{each}",
+        age_ms=700 * each,
+        stale=False,
+        score=0.9 - each / 100,
+        can_publish=True,
+        publishing=each == 2,
+        attached=False,
+        clock_off=False,
+        healthy_destinations=1,
+        destinations=1,
+        job_lag_ms=0.4,
+        cpu_percent=3.5,
+        memory_percent=41.0,
+    )
+
+
+def forming_view() -> FarmView:
+    """What a lone node sees before there is a farm."""
+    view = farm_view()
+    return replace(
+        view,
+        node=replace(view.node, raft_id=None, phase=Phase.DISCOVERING),
+        farm=replace(view.farm, cluster_id=None),
+        raft=RaftView(RaftRole.NONE, 0, None, None, None, 1, 0, 0, 0, None),
+        members=(view.members[0],),
+        publishing=(),
+        reports=(),
+        alarms=(),
+        events=(),
+    )
+
+
+def local_farm(servers: int = 5) -> LocalFarmView:
+    """What `up` shows: every process, of which one was killed."""
+    running = tuple(
+        ProcessView(f"node-{each}", 4000 + each, running=True, detail="", view=farm_view(each, servers=servers))
+        for each in servers_of(servers - 1)
+    )
+    killed = ProcessView(f"node-{servers}", 4000 + servers, running=False, detail="killed by signal 9", view=None)
+    return LocalFarmView(
+        NOW_MS,
+        "farm-state",
+        (*running, killed),
+        "demonstration: throwaway keys, nothing leaves this machine",
+    )

@@ -1,0 +1,101 @@
+"""FarmView as JSON: stable keys, nothing lost, nothing but one error for what is not understood."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.core.view import FarmView, LocalFarmView, best_view
+from bridge.wire.view_json import ViewError, camel, decode_view, encode_view, snake
+from tests.operator_views import farm_view, forming_view, local_farm
+
+
+@pytest.mark.parametrize("view", [farm_view(), farm_view(2), forming_view()], ids=["leader", "follower", "forming"])
+def test_a_view_read_back_equals_the_view_written(view: FarmView) -> None:
+    assert decode_view(encode_view(view)) == view
+
+
+def keys_of(value: object, path: str = "") -> set[str]:
+    match value:
+        case dict():
+            return {f"{path}{key}" for key in value}.union(
+                *(keys_of(item, f"{path}{key}.") for key, item in value.items())
+            )
+        case list():
+            return set().union(*(keys_of(item, path) for item in value))
+        case _:
+            return set()
+
+
+def test_the_keys_of_the_view_are_the_documented_ones() -> None:
+    found = keys_of(json.loads(encode_view(farm_view())))
+    assert found == set(DOCUMENTED.split())
+
+
+DOCUMENTED = """
+schema takenAtMs node farm gossip raft members publishing reports alarms events counters
+node.name node.nodeId node.raftId node.generation node.pid node.version node.uptimeMs node.phase node.controlAddress
+node.stateDirectory
+farm.label farm.cluster farm.clusterId farm.expect farm.demo
+gossip.peerCount gossip.capacity gossip.knownCount gossip.counters gossip.counters.pings_sent
+gossip.counters.datagrams_dropped
+raft.role raft.term raft.leaderId raft.leaderName raft.leaderEndpoint raft.firstIndex raft.lastIndex raft.commitIndex
+raft.appliedIndex raft.logTimeMs raft.voters raft.voters.raftId raft.voters.endpoint raft.voters.name raft.followers
+raft.followers.raftId raft.followers.name raft.followers.matchIndex raft.followers.lagEntries
+raft.followers.lastContactMs raft.counters raft.counters.elections_started
+members.nodeId members.name members.status members.generation members.number members.address members.isSelf
+members.isPeer members.rttMs members.peerCount members.capacity members.raftId members.endpoint
+publishing.master publishing.publisherId publishing.publisherName publishing.reason publishing.publishedS
+publishing.expiresS publishing.secondsToExpiry publishing.leaseSetFile publishing.entries
+publishing.entries.destination publishing.entries.name publishing.entries.cost publishing.entries.endS
+publishing.entries.healthy
+reports.raftId reports.name reports.ageMs reports.stale reports.score reports.canPublish reports.publishing
+reports.attached reports.clockOff reports.healthyDestinations reports.destinations reports.jobLagMs
+reports.cpuPercent reports.memoryPercent
+alarms.kind alarms.text alarms.action events.timeMs events.kind events.text counters.control_requests
+"""
+
+
+def test_a_key_that_a_newer_version_added_is_ignored() -> None:
+    newer = {**json.loads(encode_view(farm_view())), "weather": "fine"}
+    assert decode_view(json.dumps(newer).encode()) == farm_view()
+
+
+def test_another_schema_is_refused_with_what_to_do() -> None:
+    other = {**json.loads(encode_view(farm_view())), "schema": 2}
+    with pytest.raises(ViewError, match="schema 2, this version understands 1"):
+        decode_view(json.dumps(other).encode())
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b"null", b'{"schema":1}', b"[" * 100_000, b"\xff\xfe"])
+def test_what_is_not_a_view_raises_the_one_error(data: bytes) -> None:
+    with pytest.raises(ViewError):
+        decode_view(data)
+
+
+@given(position=st.integers(0, 10_000), replacement=st.sampled_from(["null", "[]", "{}", "-1", '"x"', "1e999", ""]))
+def test_a_mutated_view_is_read_or_raises_the_one_error(position: int, replacement: str) -> None:
+    text = encode_view(farm_view()).decode()
+    at = position % len(text)
+    mutated = text[:at] + replacement + text[at + 1 :]
+    try:
+        decode_view(mutated.encode())
+    except ViewError:
+        return
+
+
+@given(st.lists(st.text("abcdefghijklmnopqrstuvwxyz", min_size=1), min_size=1))
+def test_a_key_leads_back_to_its_field(words: list[str]) -> None:
+    name = "_".join(words)
+    assert snake(camel(name)) == name
+
+
+def test_the_best_picture_of_a_local_farm_is_its_leaders() -> None:
+    chosen = best_view(local_farm())
+    assert chosen is not None
+    assert chosen.node.raft_id == chosen.raft.leader_id
+
+
+def test_a_local_farm_of_which_nobody_answers_has_no_picture() -> None:
+    assert best_view(LocalFarmView(0, "farm-state", ())) is None

@@ -1,0 +1,124 @@
+"""The control endpoint's bodies as JSON: exact entries, facts of the trace, and one error for the rest."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.core.control import (
+    ClusterAnswer,
+    EntryKind,
+    EventPage,
+    LogEntryView,
+    LogPage,
+    SubmitAnswer,
+    SubmitOutcome,
+    TraceEvent,
+)
+from bridge.core.view import VoterView
+from bridge.wire.control_json import (
+    cluster_document,
+    cluster_from,
+    event_page_document,
+    event_page_from,
+    log_entry,
+    log_page_document,
+    log_page_from,
+    submit_document,
+    submit_from,
+)
+from bridge.wire.trace import event_text
+from bridge.wire.view_json import ViewError
+from consensus.core.position import Command, Configuration, Entry, Server, ServerId
+
+numbers = st.integers(0, 2**53)
+
+
+@given(
+    st.lists(st.builds(LogEntryView, numbers, numbers, st.sampled_from(EntryKind), st.none() | numbers, st.binary()))
+)
+def test_every_entry_keeps_its_exact_bytes(entries: list[LogEntryView]) -> None:
+    page = LogPage(1, 10, 9, 10, tuple(entries))
+    assert log_page_from(json.loads(json.dumps(log_page_document(page)))) == page
+
+
+def test_an_entry_of_text_is_readable_and_one_of_other_bytes_is_base64() -> None:
+    text = LogEntryView(7, 2, EntryKind.APPLICATION, 5, b'{"id": 1}')
+    other = LogEntryView(8, 2, EntryKind.APPLICATION, None, b"\xff\x00")
+    entries = log_page_document(LogPage(1, 8, 8, 9, (text, other)))["entries"]
+    assert entries[0] == {"index": 7, "term": 2, "kind": "application", "logTimeMs": 5, "value": '{"id": 1}'}
+    assert entries[1] == {"index": 8, "term": 2, "kind": "application", "logTimeMs": None, "base64": "/wA="}
+
+
+def test_a_configuration_entry_is_json_text() -> None:
+    entry = Entry(3, Configuration((Server(ServerId(1), "tcp://127.0.0.1:7669"),)))
+    shown = log_entry(4, entry, None)
+    assert shown.kind is EntryKind.CONFIGURATION
+    assert json.loads(shown.value) == {"voters": [{"id": 1, "endpoint": "tcp://127.0.0.1:7669"}]}
+
+
+def test_a_command_entry_is_its_bytes() -> None:
+    assert log_entry(4, Entry(3, Command(b"x")), 9) == LogEntryView(4, 3, EntryKind.APPLICATION, 9, b"x")
+
+
+def test_a_page_of_the_trace_reads_back() -> None:
+    data = {"leader": "node-1", "term": 3, "rtt": 0.25, "early": False, "previous": None}
+    page = EventPage(18, 2, (TraceEvent(17, 1000, None, "leader-elected", "node-2", data),))
+    assert event_page_from(json.loads(json.dumps(event_page_document(page)))) == page
+
+
+def test_an_event_is_a_line_for_people() -> None:
+    event = TraceEvent(
+        1, 0, None, "leader-elected", "node-2", {"term": 3, "early": True, "previous": None, "rtt": 0.25}
+    )
+    assert event_text(event) == "leader-elected term=3 early=yes previous=- rtt=0.25"
+
+
+def test_who_leads_reads_back() -> None:
+    answer = ClusterAnswer(
+        "demo", "c0ffee", 2, 3, 217, 1, "node-1", "tcp://127.0.0.1:7701", (VoterView(1, "tcp://a:1"),)
+    )
+    found = json.loads(json.dumps(cluster_document(answer)))
+    assert found["leaderEndpoint"] == "tcp://127.0.0.1:7701"
+    assert cluster_from(found) == answer
+
+
+@pytest.mark.parametrize("outcome", SubmitOutcome)
+def test_only_committed_is_an_acknowledgement(outcome: SubmitOutcome) -> None:
+    answer = SubmitAnswer(outcome, 5, 2, "because", 1, "tcp://a:1")
+    found = json.loads(json.dumps(submit_document(answer)))
+    assert found["accepted"] is (outcome is SubmitOutcome.COMMITTED)
+    assert submit_from(found) == answer
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {},
+        {"schema": 1},
+        {"schema": 1, "firstIndex": 1, "lastIndex": 1, "commitIndex": 1, "nextIndex": 2, "entries": [1]},
+        {"schema": 1, "firstIndex": 1, "lastIndex": 1, "commitIndex": 1, "nextIndex": 2, "entries": {}},
+        {
+            "schema": 1,
+            "firstIndex": 1,
+            "lastIndex": 1,
+            "commitIndex": 1,
+            "nextIndex": 2,
+            "entries": [{"index": 1, "term": 1, "kind": "application", "logTimeMs": None, "base64": "*"}],
+        },
+    ],
+)
+def test_what_is_not_a_page_of_the_log_raises_the_one_error(found: dict[str, object]) -> None:
+    with pytest.raises(ViewError):
+        log_page_from(found)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"nested": {}}, {"list": []}, {"infinite": float("inf")}, {str(number): 1 for number in range(40)}],
+)
+def test_an_event_carries_facts_only(data: dict[str, object]) -> None:
+    event = {"cursor": 1, "timeMs": 1, "logTimeMs": None, "kind": "x", "node": "n", "data": data}
+    with pytest.raises(ViewError):
+        event_page_from({"schema": 1, "next": 2, "lost": 0, "events": [event]})
