@@ -1,0 +1,201 @@
+"""Who said it: Ed25519 signatures over what a node says about itself.
+
+A node's identity is an Ed25519 key, its `NodeId` the first 8 bytes of the key's SHA-256. The credential of a `NodeInfo`
+is the public key and a signature over all of its other fields, so that the info stays provable however many hops it
+travels. The farm's key alone would not do: whoever steals one router's key file could then speak for every router.
+
+What a holder of the farm's key can and cannot do to *another* node:
+
+- cannot announce it, change its address, metadata or incarnation, or revive it: an `AliveUpdate`, `JoinReq`, `JoinAck`,
+  `Broadcast` or sample counts only with that node's own signature;
+- cannot send its `Leave`: a leaving is signed for that purpose alone, an info seen elsewhere does not serve;
+- can *accuse* it: a verdict (suspect, dead, and left as hearsay) is somebody's opinion and not signed by its subject.
+  The subject hears of it and refutes it with a higher signed incarnation, as with every false suspicion. Against a
+  member that accuses without end the answer is eviction.
+
+Verification costs about 0.1 ms and samples repeat the same infos for ever, so `Verifier` remembers what it has found
+true, within a bound; what was found false is not remembered, since its forms are endless.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from hashlib import sha256
+from typing import Final, assert_never
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from gossip.core.member import NODE_ID_BYTES, NodeId, NodeInfo
+from gossip.core.messages import (
+    AliveUpdate,
+    Broadcast,
+    JoinAck,
+    JoinNak,
+    JoinRedirect,
+    JoinReq,
+    Leave,
+    Message,
+    Payload,
+    PingRequest,
+    PingResponse,
+    Update,
+)
+from gossip.wire.encoding import encode_node_info
+
+PUBLIC_KEY_BYTES: Final = 32
+CREDENTIAL_BYTES: Final = PUBLIC_KEY_BYTES + 64
+VERIFIED_LIMIT: Final = 4096
+SIGNED_LIMIT: Final = 8
+
+
+class Purpose(Enum):
+    """What a signature may be used for; the value begins the signed bytes."""
+
+    PRESENCE = b"garlic farm, gossip 1: present\x00"
+    LEAVING = b"garlic farm, gossip 1: leaving\x00"
+
+
+class ForgedError(Exception):
+    """The node that a message speaks for did not sign it."""
+
+
+def node_id_of(public_key: bytes) -> NodeId:
+    """The name that follows from an identity's public key."""
+    return NodeId(sha256(public_key).digest()[:NODE_ID_BYTES])
+
+
+def _signed_bytes(info: NodeInfo, purpose: Purpose) -> bytes:
+    return purpose.value + encode_node_info(replace(info, credential=b""))
+
+
+def sign(info: NodeInfo, key: Ed25519PrivateKey, purpose: Purpose = Purpose.PRESENCE) -> NodeInfo:
+    """The info with its credential; `key` must be the one that its node id names."""
+    public_key = key.public_key().public_bytes_raw()
+    if node_id_of(public_key) != info.node_id:
+        raise ValueError(f"the identity key belongs to {node_id_of(public_key).hex()}, not to {info.node_id.hex()}")
+    return replace(info, credential=public_key + key.sign(_signed_bytes(info, purpose)))
+
+
+def verify(info: NodeInfo, purpose: Purpose = Purpose.PRESENCE) -> bool:
+    """Whether the node that `info` names signed it for `purpose`."""
+    public_key, signature = info.credential[:PUBLIC_KEY_BYTES], info.credential[PUBLIC_KEY_BYTES:]
+    if len(info.credential) != CREDENTIAL_BYTES or node_id_of(public_key) != info.node_id:
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, _signed_bytes(info, purpose))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+@dataclass(slots=True)
+class Verifier:
+    """Verifies infos, each only once while it is remembered (least recently seen forgotten first)."""
+
+    limit: int = VERIFIED_LIMIT
+    verified: OrderedDict[tuple[NodeInfo, Purpose], None] = field(default_factory=OrderedDict)
+
+    def holds(self, info: NodeInfo, purpose: Purpose = Purpose.PRESENCE) -> bool:
+        """Whether the info is its node's own word."""
+        if (info, purpose) in self.verified:
+            self.verified.move_to_end((info, purpose))
+            return True
+        if not verify(info, purpose):
+            return False
+        self.verified[info, purpose] = None
+        if len(self.verified) > self.limit:
+            self.verified.popitem(last=False)
+        return True
+
+    def authenticate(self, message: Message) -> tuple[Message, int]:
+        """The message as far as it is proved, and how many infos riding on it were not and are left out.
+
+        An unproved sender is `ForgedError`. An unproved *rider* is dropped alone: the ping that carries it is still a
+        sign of life, and to ignore that would turn one forged rumour into false suspicions of honest members.
+        """
+        match message:
+            case JoinReq(source) | Broadcast(source):
+                self._require(source, Purpose.PRESENCE)
+            case Leave(source):
+                self._require(source, Purpose.LEAVING)
+                # The core may keep this info; without its leaving-only credential it cannot be mistaken for presence.
+                return Leave(replace(source, credential=b"")), 0
+            case JoinAck(description, sample):
+                self._require(description, Purpose.PRESENCE)
+                kept = self._kept(sample)
+                return replace(message, sample=kept), len(sample) - len(kept)
+            case PingRequest(payload=payload) | PingResponse(payload=payload):
+                proved, left_out = self._proved(payload)
+                return (replace(message, payload=proved) if left_out else message), left_out
+            case JoinNak() | JoinRedirect():
+                pass
+            case _:
+                assert_never(message)
+        return message, 0
+
+    def _require(self, info: NodeInfo, purpose: Purpose) -> None:
+        if not self.holds(info, purpose):
+            raise ForgedError(f"what claims to be {info.node_id.hex()} is not signed by it")
+
+    def _kept(self, sample: tuple[NodeInfo, ...]) -> tuple[NodeInfo, ...]:
+        return tuple(info for info in sample if self.holds(info))
+
+    def _proved(self, payload: Payload) -> tuple[Payload, int]:
+        updates = tuple(
+            update for update in payload.updates if not isinstance(update, AliveUpdate) or self.holds(update.info)
+        )
+        proved = replace(payload, updates=updates, sample=self._kept(payload.sample))
+        before, after = (len(each.updates) + len(each.sample) for each in (payload, proved))
+        return proved, before - after
+
+
+@dataclass(slots=True)
+class Signer:
+    """Signs this node's own infos on their way out; the core hands them over with an empty credential."""
+
+    key: Ed25519PrivateKey
+    node_id: NodeId = field(init=False)
+    signed: OrderedDict[tuple[NodeInfo, Purpose], NodeInfo] = field(default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        self.node_id = node_id_of(self.key.public_key().public_bytes_raw())
+
+    def signed_info(self, info: NodeInfo, purpose: Purpose = Purpose.PRESENCE) -> NodeInfo:
+        """Our own info with its credential, remembered; that of another as it is."""
+        if info.node_id != self.node_id:
+            return info
+        bare = replace(info, credential=b"")
+        signed = self.signed.get((bare, purpose))
+        if signed is None:
+            signed = self.signed[bare, purpose] = sign(bare, self.key, purpose)
+            if len(self.signed) > SIGNED_LIMIT:
+                self.signed.popitem(last=False)
+        return signed
+
+    def endorse(self, message: Message) -> Message:
+        """The message with our own infos signed, and without riders that nobody could verify."""
+        match message:
+            case JoinReq(source) | Broadcast(source):
+                return replace(message, source=self.signed_info(source))
+            case Leave(source):
+                return Leave(self.signed_info(source, Purpose.LEAVING))
+            case JoinAck(description, sample):
+                return JoinAck(self.signed_info(description), self._sample(sample))
+            case PingRequest(payload=payload) | PingResponse(payload=payload):
+                updates = tuple(update for update in map(self._update, payload.updates) if update is not None)
+                endorsed = replace(payload, updates=updates, sample=self._sample(payload.sample))
+                return replace(message, payload=endorsed)
+            case JoinNak() | JoinRedirect():
+                return message
+            case _:
+                assert_never(message)
+
+    def _sample(self, sample: tuple[NodeInfo, ...]) -> tuple[NodeInfo, ...]:
+        return tuple(info for info in map(self.signed_info, sample) if info.credential)
+
+    def _update(self, update: Update) -> Update | None:
+        if not isinstance(update, AliveUpdate):
+            return update
+        info = self.signed_info(update.info)
+        return AliveUpdate(info) if info.credential else None

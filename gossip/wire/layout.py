@@ -1,0 +1,47 @@
+"""Codes, field limits and the one error of datagrams.
+
+The RFC names codes and fields and leaves the spelling of bodies open. A datagram is one code byte and one CBOR array in
+the order of the message's fields, and nothing behind it:
+
+    node info     [node id, address, generation, number, capacity, metadata, credential]
+    address       [packed IPv4 or IPv6, port]
+    incarnation   generation, number (two fields in place)
+    update        [0, node info]  |  [status, node id, generation, number, accuser]
+    payload       [[update ...], capacity, peer count, [node info ...]]
+
+Each value has exactly one encoding, so that what is signed, compared or counted has one form.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+INCARNATION_LIMIT: Final = (1 << 63) - 1
+SEQUENCE_LIMIT: Final = (1 << 64) - 1
+CAPACITY_LIMIT: Final = (1 << 32) - 1
+ERROR_CODE_LIMIT: Final = (1 << 32) - 1
+TTL_LIMIT: Final = 255
+PORT_LIMIT: Final = 65_535
+PACKED_ADDRESS_BYTES: Final = (4, 16)
+DOMAIN_LIMIT_CHARACTERS: Final = 32
+ETAG_LIMIT_BYTES: Final = 128
+AUTH_LIMIT_BYTES: Final = 64
+UPDATES_LIMIT: Final = 128
+SAMPLE_LIMIT: Final = 64
+ADDRESSES_LIMIT: Final = 64
+
+
+class Code(IntEnum):
+    """First byte of a datagram."""
+
+    JOIN_REQ = 63
+    JOIN_ACK = 64
+    JOIN_REDIRECT = 65
+    JOIN_NAK = 66
+    PING_REQUEST = 67
+    PING_RESPONSE = 68
+    LEAVE = 69
+    BROADCAST = 250
+
+
+class DatagramError(Exception):
+    """These bytes are no message (or, while encoding, this message fits no datagram)."""

@@ -1,0 +1,255 @@
+"""Sealed datagrams: only holders of the farm's key can read or write them, and each is taken once.
+
+    code 1 | farm label 8 | key id 4 | boot salt 16 | counter 8 | ChaCha20-Poly1305(body) | tag 16
+    `--------------- clear, and authenticated as associated data ---------------'
+
+The key of a datagram is HKDF(farm key, boot salt) and its nonce the counter. The salt is drawn at random at every
+start, so a counter that starts again at 1 never meets the same key; a stored counter would have to be fsynced, and a
+copied disk image would repeat it.
+
+*Other farms.* The label is a hash of the farm's founding key. Two farms on one LAN see each other's datagrams; those of
+the other label are counted as such and nothing more.
+
+*Replay.* Each salt has a window of the last `WINDOW` counters, each taken once. Salts are remembered up to
+`SALT_LIMIT`, the longest unheard forgotten first; only datagrams that open create or refresh an entry, so strangers
+cannot push anything out. A salt that was forgotten, or that this node never heard because it has just started, can be
+replayed once per datagram by somebody who recorded it. No window can prevent that without clocks that agree, so the
+protocol above is built to be indifferent to it: claims are ordered by incarnation, so an old claim loses and an old
+verdict is refuted; answers count only for a sequence number that is outstanding; a join needs a token minted a few
+seconds ago for its address; a leaving names the incarnation that left. What remains is one answer to a recorded ping
+per replay. A window guards against strangers, not against holders of the farm's key, who can seal under any salt.
+
+*Rotation.* A ring has a primary key, which seals, and others, which open as well. A retired key opens a JoinReq only:
+the answer, sealed with the same key, can then tell the applicant that its key is out of date.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import sha256
+from typing import Final, Protocol
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from gossip.wire.layout import Code
+
+KEY_BYTES: Final = 32
+LABEL_BYTES: Final = 8
+KEY_ID_BYTES: Final = 4
+SALT_BYTES: Final = 16
+COUNTER_BYTES: Final = 8
+TAG_BYTES: Final = 16
+HEADER_BYTES: Final = 1 + LABEL_BYTES + KEY_ID_BYTES + SALT_BYTES + COUNTER_BYTES
+OVERHEAD_BYTES: Final = HEADER_BYTES - 1 + TAG_BYTES
+KEYS_LIMIT: Final = 16
+SALT_LIMIT: Final = 4096
+WINDOW: Final = 1024
+_NONCE_BYTES: Final = 12
+_COUNTER_LIMIT: Final = (1 << 8 * COUNTER_BYTES) - 1
+
+
+class SealRefusal(Enum):
+    """Why a datagram was not opened."""
+
+    SHORT = "short"
+    OTHER_FARM = "other-farm"
+    UNKNOWN_KEY = "unknown-key"
+    RETIRED_KEY = "retired-key"
+    BAD_SEAL = "bad-seal"
+    REPLAY = "replay"
+    ECHO = "echo"
+
+
+class SealError(Exception):
+    """A datagram that this farm's keys do not open, or opened before."""
+
+    def __init__(self, refusal: SealRefusal) -> None:
+        super().__init__(refusal.value)
+        self.refusal = refusal
+
+
+def derive(key: bytes, salt: bytes, purpose: bytes) -> bytes:
+    """One 32-byte key for one purpose."""
+    return HKDF(SHA256(), KEY_BYTES, salt, b"garlic farm, gossip 1: " + purpose).derive(key)
+
+
+def farm_label(founding_key: bytes) -> bytes:
+    """What tells farms apart in clear: a hash of the key that the farm was founded with."""
+    return sha256(b"garlic farm, gossip 1: label" + founding_key).digest()[:LABEL_BYTES]
+
+
+def key_id(key: bytes) -> bytes:
+    """A short public name of a key."""
+    return sha256(b"garlic farm, gossip 1: key id" + key).digest()[:KEY_ID_BYTES]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class KeyRing:
+    """The farm's gossip keys: `primary` seals; `others` open as well; `retired` open nothing but a JoinReq.
+
+    `label` stays with the farm when its keys rotate; by default it is that of the primary (a farm's first key).
+    """
+
+    primary: bytes
+    others: tuple[bytes, ...] = ()
+    retired: tuple[bytes, ...] = ()
+    label: bytes = b""
+
+    def __post_init__(self) -> None:
+        keys = (self.primary, *self.others, *self.retired)
+        if any(len(key) != KEY_BYTES for key in keys) or len(keys) > KEYS_LIMIT:
+            raise ValueError(f"a key ring has up to {KEYS_LIMIT} keys of {KEY_BYTES} bytes each")
+        if len({key_id(key) for key in keys}) != len(keys):
+            raise ValueError("a key is in the ring twice")
+        if not self.label:
+            object.__setattr__(self, "label", farm_label(self.primary))
+        if len(self.label) != LABEL_BYTES:
+            raise ValueError(f"a farm label has {LABEL_BYTES} bytes, not {len(self.label)}")
+
+    def __repr__(self) -> str:
+        """Names keys by their ids: a ring must not print what it guards."""
+        ids = ", ".join(key_id(key).hex() for key in (self.primary, *self.others, *self.retired))
+        return f"KeyRing(label={self.label.hex()}, keys={ids})"
+
+
+@dataclass(slots=True)
+class _Window:
+    """Which of the last counters of one salt were taken: bit 0 is `highest`."""
+
+    highest: int = 0
+    taken: int = 0
+
+    def fresh(self, counter: int) -> bool:
+        behind = self.highest - counter
+        return behind < 0 or (behind < WINDOW and not self.taken >> behind & 1)
+
+    def take(self, counter: int) -> None:
+        ahead = counter - self.highest
+        if ahead >= WINDOW:  # a counter far ahead must not shift by its own size
+            self.highest, self.taken = counter, 1
+        elif ahead > 0:
+            self.highest, self.taken = counter, (self.taken << ahead | 1) & ((1 << WINDOW) - 1)
+        else:
+            self.taken |= 1 << -ahead
+
+
+@dataclass(slots=True)
+class _Salt:
+    """What is remembered of another node's start under one key."""
+
+    cipher: ChaCha20Poly1305
+    window: _Window = field(default_factory=_Window)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A datagram's plain text, and the id of the key that sealed it if that key is retired."""
+
+    plain: bytes
+    retired_key_id: bytes = b""
+
+
+class Envelope(Protocol):
+    """Puts a plain datagram (code byte and body) into its form on the wire and takes it out again."""
+
+    overhead_bytes: int
+
+    def seal(self, plain: bytes, retired_key_id: bytes = b"") -> bytes:
+        """The datagram as it travels."""
+
+    def open(self, datagram: bytes) -> Opened:
+        """The plain datagram, or `SealError`."""
+
+
+class Unsealed:
+    """No envelope: code and CBOR in clear, for tests and for `--insecure`."""
+
+    overhead_bytes = 0
+
+    def seal(self, plain: bytes, retired_key_id: bytes = b"") -> bytes:  # noqa: ARG002 - the protocol of envelopes
+        """The same bytes."""
+        return plain
+
+    def open(self, datagram: bytes) -> Opened:
+        """The same bytes."""
+        return Opened(datagram)
+
+
+class Sealed:
+    """The envelope of one node's life: its own salt and counter, and the salts of those it hears."""
+
+    overhead_bytes = OVERHEAD_BYTES
+
+    def __init__(self, ring: KeyRing, salt: bytes, salt_limit: int = SALT_LIMIT) -> None:
+        if len(salt) != SALT_BYTES:
+            raise ValueError(f"a boot salt has {SALT_BYTES} bytes, not {len(salt)}")
+        self._label = ring.label
+        self._salt = salt
+        self._salt_limit = salt_limit
+        self._counter = 0
+        self._keys = {key_id(key): key for key in (ring.primary, *ring.others, *ring.retired)}
+        self._primary_id = key_id(ring.primary)
+        self._retired_ids = frozenset(key_id(key) for key in ring.retired)
+        self._own = {each: _cipher(key, salt) for each, key in self._keys.items()}
+        self._salts: OrderedDict[tuple[bytes, bytes], _Salt] = OrderedDict()
+
+    @property
+    def salts_remembered(self) -> int:
+        """How many starts of other nodes have a replay window here."""
+        return len(self._salts)
+
+    def seal(self, plain: bytes, retired_key_id: bytes = b"") -> bytes:
+        """Seal under the primary key, or under a retired one to answer its holder."""
+        if self._counter >= _COUNTER_LIMIT:
+            raise OverflowError("the datagram counter is used up: restart the node")
+        self._counter += 1
+        chosen = retired_key_id or self._primary_id
+        header = b"".join(
+            (plain[:1], self._label, chosen, self._salt, self._counter.to_bytes(COUNTER_BYTES, "big")),
+        )
+        return header + self._own[chosen].encrypt(_nonce(self._counter), plain[1:], header)
+
+    def open(self, datagram: bytes) -> Opened:
+        """Check label, key, window and tag, in the order of their cost; only then is anything remembered."""
+        if len(datagram) < HEADER_BYTES + TAG_BYTES:
+            raise SealError(SealRefusal.SHORT)
+        header, sealed = datagram[:HEADER_BYTES], datagram[HEADER_BYTES:]
+        label, rest = header[1 : 1 + LABEL_BYTES], header[1 + LABEL_BYTES :]
+        used, salt = rest[:KEY_ID_BYTES], rest[KEY_ID_BYTES:-COUNTER_BYTES]
+        counter = int.from_bytes(header[-COUNTER_BYTES:], "big")
+        if label != self._label:
+            raise SealError(SealRefusal.OTHER_FARM)
+        if used not in self._keys:
+            raise SealError(SealRefusal.UNKNOWN_KEY)
+        if used in self._retired_ids and header[0] != Code.JOIN_REQ:
+            raise SealError(SealRefusal.RETIRED_KEY)
+        if salt == self._salt:
+            raise SealError(SealRefusal.ECHO)
+        known = self._salts.get((used, salt))
+        if known is not None and not known.window.fresh(counter):
+            raise SealError(SealRefusal.REPLAY)
+        entry = known or _Salt(_cipher(self._keys[used], salt))
+        try:
+            body = entry.cipher.decrypt(_nonce(counter), sealed, header)
+        except InvalidTag:
+            raise SealError(SealRefusal.BAD_SEAL) from None
+        entry.window.take(counter)
+        self._remember(used, salt, entry)
+        return Opened(header[:1] + body, used if used in self._retired_ids else b"")
+
+    def _remember(self, used: bytes, salt: bytes, entry: _Salt) -> None:
+        self._salts[used, salt] = entry
+        self._salts.move_to_end((used, salt))
+        if len(self._salts) > self._salt_limit:
+            self._salts.popitem(last=False)
+
+
+def _cipher(key: bytes, salt: bytes) -> ChaCha20Poly1305:
+    return ChaCha20Poly1305(derive(key, salt, b"datagram"))
+
+
+def _nonce(counter: int) -> bytes:
+    return counter.to_bytes(_NONCE_BYTES, "big")

@@ -1,0 +1,68 @@
+"""Join tokens and auths: admission without remembering who asked.
+
+    applicant                        seed
+    JoinReq(info)             ->
+                              <-     JoinNak(TOKEN_EXPECTED, token)        minted, not stored
+    JoinReq(info, token, auth) ->    token is ours, fresh, for this address and id; auth proves the farm's key
+
+A token is `minter's node id | expiry | MAC(secret, minter, expiry, address, port, applicant)`; the secret is drawn at
+start and never leaves the process. The first round trip proves that the applicant receives at the address it sends
+from, so that a forged source address cannot make us ping a stranger. A table of pending joins would do the same and
+could be filled by anybody; a MAC costs nothing to keep. A token outlives its use until it expires: within these seconds
+the same applicant may join again from the same address, which changes nothing.
+
+The auth is `HMAC(join key of the farm, token, encoded NodeInfo)`. The token begins with the id of the node that minted
+it, so the auth is bound to that target and shown to another node proves nothing.
+"""
+
+import hmac
+from hashlib import sha256
+from typing import Final
+
+from gossip.core.member import NODE_ID_BYTES, Address, NodeId, NodeInfo
+from gossip.wire.encoding import encode_node_info, pack_address
+from gossip.wire.layout import DatagramError
+
+TOKEN_LIFETIME_MS: Final = 10_000
+TOKEN_SECRET_BYTES: Final = 32
+_EXPIRY_BYTES: Final = 8
+_MAC_BYTES: Final = 16
+TOKEN_BYTES: Final = NODE_ID_BYTES + _EXPIRY_BYTES + _MAC_BYTES
+
+
+class TokenMint:
+    """Mints and recognises the tokens of one node's life."""
+
+    def __init__(self, node_id: NodeId, secret: bytes, lifetime_ms: int = TOKEN_LIFETIME_MS) -> None:
+        if len(secret) != TOKEN_SECRET_BYTES:
+            raise ValueError(f"a token secret has {TOKEN_SECRET_BYTES} bytes, not {len(secret)}")
+        self._node_id = node_id
+        self._secret = secret
+        self._lifetime_ms = lifetime_ms
+
+    def mint(self, address: Address, applicant: NodeId, now_ms: int) -> bytes:
+        """A token for `applicant` at `address`."""
+        head = self._node_id + (now_ms + self._lifetime_ms).to_bytes(_EXPIRY_BYTES, "big")
+        return head + self._mac(head, address, applicant)
+
+    def recognises(self, token: bytes, address: Address, applicant: NodeId, now_ms: int) -> bool:
+        """Whether we minted `token` for this applicant at this address, and it has not expired."""
+        if len(token) != TOKEN_BYTES:
+            return False
+        head, mac = token[:-_MAC_BYTES], token[-_MAC_BYTES:]
+        if not hmac.compare_digest(mac, self._mac(head, address, applicant)):
+            return False
+        return now_ms <= int.from_bytes(head[NODE_ID_BYTES:], "big")
+
+    def _mac(self, head: bytes, address: Address, applicant: NodeId) -> bytes:
+        try:
+            packed = pack_address(address)
+        except DatagramError as error:
+            raise ValueError(str(error)) from error
+        place = bytes([len(packed)]) + packed + address.port.to_bytes(2, "big")
+        return hmac.digest(self._secret, head + place + applicant, sha256)[:_MAC_BYTES]
+
+
+def join_auth(join_key: bytes, token: bytes, applicant: NodeInfo) -> bytes:
+    """Proof of the farm's key for one join; `applicant` is the signed info exactly as it travels."""
+    return hmac.digest(join_key, bytes([len(token)]) + token + encode_node_info(applicant), sha256)
