@@ -1,4 +1,4 @@
-"""Codes, field limits and the one error of datagrams.
+"""Codes, field limits and errors of datagrams.
 
 The RFC names codes and fields and leaves the spelling of bodies open. A datagram is one code byte and one CBOR array in
 the order of the message's fields, and nothing behind it:
@@ -12,7 +12,7 @@ the order of the message's fields, and nothing behind it:
 Each value has exactly one encoding, so that what is signed, compared or counted has one form.
 """
 
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Final
 
 INCARNATION_LIMIT: Final = (1 << 63) - 1
@@ -45,3 +45,17 @@ class Code(IntEnum):
 
 class DatagramError(Exception):
     """These bytes are no message (or, while encoding, this message fits no datagram)."""
+
+
+class Refusal(Enum):
+    """Why a datagram was dropped before the core saw it; the values are the names that operators see."""
+
+    SHORT = "short"
+    OTHER_FARM = "other-farm"
+    UNKNOWN_KEY = "unknown-key"
+    RETIRED_KEY = "retired-key"
+    BAD_SEAL = "bad-seal"
+    REPLAY = "replay"
+    ECHO = "echo"
+    MALFORMED = "malformed"
+    FORGED = "forged"

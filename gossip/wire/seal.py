@@ -25,7 +25,6 @@ the answer, sealed with the same key, can then tell the applicant that its key i
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from enum import Enum
 from hashlib import sha256
 from typing import Final, Protocol
 
@@ -34,7 +33,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from gossip.wire.layout import Code
+from gossip.wire.layout import Code, Refusal
 
 KEY_BYTES: Final = 32
 LABEL_BYTES: Final = 8
@@ -51,24 +50,12 @@ _NONCE_BYTES: Final = 12
 _COUNTER_LIMIT: Final = (1 << 8 * COUNTER_BYTES) - 1
 
 
-class SealRefusal(Enum):
-    """Why a datagram was not opened."""
-
-    SHORT = "short"
-    OTHER_FARM = "other-farm"
-    UNKNOWN_KEY = "unknown-key"
-    RETIRED_KEY = "retired-key"
-    BAD_SEAL = "bad-seal"
-    REPLAY = "replay"
-    ECHO = "echo"
-
-
 class SealError(Exception):
     """A datagram that this farm's keys do not open, or opened before."""
 
-    def __init__(self, refusal: SealRefusal) -> None:
-        super().__init__(refusal.value)
-        self.refusal = refusal
+    def __init__(self, reason: Refusal) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
 
 
 def derive(key: bytes, salt: bytes, purpose: bytes) -> bytes:
@@ -215,27 +202,27 @@ class Sealed:
     def open(self, datagram: bytes) -> Opened:
         """Check label, key, window and tag, in the order of their cost; only then is anything remembered."""
         if len(datagram) < HEADER_BYTES + TAG_BYTES:
-            raise SealError(SealRefusal.SHORT)
+            raise SealError(Refusal.SHORT)
         header, sealed = datagram[:HEADER_BYTES], datagram[HEADER_BYTES:]
         label, rest = header[1 : 1 + LABEL_BYTES], header[1 + LABEL_BYTES :]
         used, salt = rest[:KEY_ID_BYTES], rest[KEY_ID_BYTES:-COUNTER_BYTES]
         counter = int.from_bytes(header[-COUNTER_BYTES:], "big")
         if label != self._label:
-            raise SealError(SealRefusal.OTHER_FARM)
+            raise SealError(Refusal.OTHER_FARM)
         if used not in self._keys:
-            raise SealError(SealRefusal.UNKNOWN_KEY)
+            raise SealError(Refusal.UNKNOWN_KEY)
         if used in self._retired_ids and header[0] != Code.JOIN_REQ:
-            raise SealError(SealRefusal.RETIRED_KEY)
+            raise SealError(Refusal.RETIRED_KEY)
         if salt == self._salt:
-            raise SealError(SealRefusal.ECHO)
+            raise SealError(Refusal.ECHO)
         known = self._salts.get((used, salt))
         if known is not None and not known.window.fresh(counter):
-            raise SealError(SealRefusal.REPLAY)
+            raise SealError(Refusal.REPLAY)
         entry = known or _Salt(_cipher(self._keys[used], salt))
         try:
             body = entry.cipher.decrypt(_nonce(counter), sealed, header)
         except InvalidTag:
-            raise SealError(SealRefusal.BAD_SEAL) from None
+            raise SealError(Refusal.BAD_SEAL) from None
         entry.window.take(counter)
         self._remember(used, salt, entry)
         return Opened(header[:1] + body, used if used in self._retired_ids else b"")

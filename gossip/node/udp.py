@@ -1,0 +1,144 @@
+"""UDP sockets under trio, and the interface by which tests put a network of their own in their place.
+
+Sending is synchronous and never blocks: when the kernel's buffer is full the datagram is dropped, which gossip expects
+of a network anyway. Effects of one step are thereby carried out without a gap in which something else could happen.
+
+Receiving asks the kernel for one byte more than is allowed, so that a datagram that was too long shows as such instead
+of arriving cut off.
+"""
+
+import errno
+import socket
+import sys
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+import trio
+
+from gossip.core.member import Address
+
+_RECEIVE_BUFFER_BYTES: Final = 1 << 20
+_PAUSE_AFTER_ERROR_S: Final = 0.1
+
+
+class DatagramSocket(Protocol):
+    """A bound datagram socket."""
+
+    @property
+    def address(self) -> Address:
+        """Where it is bound."""
+
+    def send(self, datagram: bytes, target: Address) -> bool:
+        """Send now, or drop and return false."""
+
+    async def receive(self) -> tuple[bytes, Address]:
+        """The next datagram; a longer one than allowed comes with one byte more than the limit."""
+
+    def close(self) -> None:
+        """Close it; closing twice is fine."""
+
+
+class Network(Protocol):
+    """What an agent needs of a network."""
+
+    def bind(self, address: Address, limit_bytes: int) -> DatagramSocket:
+        """A socket for sending and receiving, allowed to send to broadcast addresses."""
+
+    def hear_broadcasts(self, address: Address, limit_bytes: int) -> DatagramSocket:
+        """A socket that hears what is sent to a broadcast address, beside others on the same machine."""
+
+    async def resolve(self, host: str, port: int) -> Iterable[Address]:
+        """Numeric addresses of a name; `OSError` if there are none (now)."""
+
+
+class UdpSocket:
+    """A `DatagramSocket` of the kernel."""
+
+    def __init__(self, kernel_socket: socket.socket, limit_bytes: int) -> None:
+        kernel_socket.settimeout(0)
+        self._socket = kernel_socket
+        self._limit_bytes = limit_bytes
+        self._address = _address(kernel_socket.getsockname())
+
+    @property
+    def address(self) -> Address:
+        """Where it is bound."""
+        return self._address
+
+    def send(self, datagram: bytes, target: Address) -> bool:
+        """Send now, or drop and return false (buffer full, no route, no such family)."""
+        try:
+            self._socket.sendto(datagram, (target.host, target.port))
+        except OSError:
+            return False
+        return True
+
+    async def receive(self) -> tuple[bytes, Address]:
+        """The next datagram."""
+        await trio.lowlevel.checkpoint()  # a flood must not keep the other tasks from running
+        while True:
+            try:
+                data, source = self._socket.recvfrom(self._limit_bytes + 1)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._socket.fileno())
+            except OSError as error:
+                if error.errno == errno.EBADF:
+                    raise trio.ClosedResourceError from error
+                await trio.sleep(_PAUSE_AFTER_ERROR_S)  # an interface went down, memory is short: the socket lives on
+            else:
+                return data, _address(source)
+
+    def close(self) -> None:
+        """Close it; closing twice is fine."""
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket.fileno())
+            self._socket.close()
+
+
+class UdpNetwork:
+    """The machine's own network."""
+
+    def bind(self, address: Address, limit_bytes: int) -> UdpSocket:
+        """A UDP socket at `address`; port 0 takes any free one."""
+        kernel_socket = _new_socket(address)
+        try:
+            if kernel_socket.family == socket.AF_INET:
+                kernel_socket.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+            kernel_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+            kernel_socket.bind((address.host, address.port))
+            return UdpSocket(kernel_socket, limit_bytes)
+        except BaseException:
+            kernel_socket.close()
+            raise
+
+    def hear_broadcasts(self, address: Address, limit_bytes: int) -> UdpSocket:
+        """A UDP socket bound to the broadcast address itself, so that nothing sent to a single host arrives there."""
+        kernel_socket = _new_socket(address)
+        try:
+            kernel_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if sys.platform != "linux":  # on Linux the option would bar other users of the machine from sharing
+                kernel_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            kernel_socket.bind((address.host, address.port))
+            return UdpSocket(kernel_socket, limit_bytes)
+        except BaseException:
+            kernel_socket.close()
+            raise
+
+    async def resolve(self, host: str, port: int) -> list[Address]:
+        """Ask the resolver; addresses of a link's scope are left out, the wire has no room for scopes."""
+        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        return list(dict.fromkeys(_address(each[4]) for each in found if "%" not in str(each[4][0])))
+
+
+def _new_socket(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    kernel_socket = socket.socket(family, socket.SOCK_DGRAM)
+    if family == socket.AF_INET6:
+        kernel_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # no mapped IPv4: one spelling per address
+    return kernel_socket
+
+
+def _address(name: tuple[object, ...]) -> Address:
+    """The part of a socket name that names an endpoint; IPv6 names carry flow and scope behind it."""
+    host, port = name[:2]
+    return Address(str(host), int(str(port)))
