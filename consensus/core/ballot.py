@@ -1,0 +1,41 @@
+"""The vote: who gets it (Raft sections 5.2, 5.4.1), and who may ask at all (section 6).
+
+    deaf            a word from a leader came within the minimum election timeout, or we lead: refuse, term unchanged.
+                    Without this, one server that hears no heartbeats deposes leader after leader.
+    pre-vote        "would you vote for me?": no term or vote changes, so a cut-off server cannot raise anybody's term
+    vote            at most one in a term, first come first served, only for a log at least as up to date as ours
+
+The vote itself is durable before its answer leaves: otherwise a crash and restart could vote twice in one term.
+"""
+
+from consensus.core.messages import RequestVote
+from consensus.core.position import Ballot, LogPosition
+from consensus.core.replica import Replica
+
+
+def may_vote(ballot: Ballot, last: LogPosition, request: RequestVote) -> bool:
+    """Whether the vote of the current term goes to the candidate."""
+    return (
+        request.term == ballot.term
+        and ballot.voted_for in (None, request.candidate)
+        and request.last.at_least_as_up_to_date_as(last)
+    )
+
+
+def would_vote(ballot: Ballot, last: LogPosition, request: RequestVote) -> bool:
+    """Whether a real request would get a vote, were its term to begin."""
+    return request.term > ballot.term and request.last.at_least_as_up_to_date_as(last)
+
+
+def answer_pre_vote(replica: Replica, request: RequestVote) -> None:
+    """Answer a pre-vote: nothing changes here."""
+    replica.answer_vote(request, granted=would_vote(replica.ballot, replica.log.last, request))
+
+
+def answer_vote(replica: Replica, request: RequestVote) -> bool:
+    """Answer a vote request of the current term or an older one; returns whether it was granted."""
+    granted = may_vote(replica.ballot, replica.log.last, request)
+    if granted and replica.ballot.voted_for is None:
+        replica.set_ballot(Ballot(request.term, request.candidate))
+    replica.answer_vote(request, granted=granted)
+    return granted

@@ -1,0 +1,77 @@
+"""A campaign: first the question whether it could be won (pre-vote), then the vote itself (Raft section 5.2).
+
+    timeout ──▶ pre-vote ──majority would──▶ vote in term + 1 ──majority did──▶ leader
+                   │                            │
+                   └──────── denied by so many that no majority is left, or a leader appears ──▶ follower
+                   └──────── timeout ──▶ again from the start, with a new random timeout
+
+Pre-vote is asked only of peers whose handshake said that they understand it. The others count as granting: a server
+among peers without the extension behaves as plain Raft, which is disruptive at worst and never unsafe, whereas
+counting them as denials would stop every election in a mixed cluster. During pre-vote the server is still a follower to
+the outside, for nothing about it has changed. Our own vote counts when it is durable, like everybody's.
+"""
+
+from dataclasses import dataclass, field
+
+from consensus.core import quorum
+from consensus.core.messages import RequestVote, VoteReply
+from consensus.core.position import Ballot, Milliseconds, ServerId, Term
+from consensus.core.quorum import Verdict
+from consensus.core.replica import Replica
+
+
+@dataclass(slots=True)
+class Candidate:
+    """One round of a campaign, in its pre-vote phase or for real."""
+
+    deadline: Milliseconds
+    pre_vote: bool
+    term: Term
+    """The term that is asked for: one above ours during pre-vote."""
+    asked: dict[ServerId, int] = field(default_factory=dict)
+    votes: dict[ServerId, bool] = field(default_factory=dict)
+
+    def receive(self, replica: Replica, sender: ServerId, reply: VoteReply) -> None:
+        """Count an answer to this round's question, once per voter."""
+        if self.asked.get(sender) != reply.correlation or reply.pre_vote != self.pre_vote:
+            replica.dropped["stale or foreign vote reply"] += 1
+            return
+        del self.asked[sender]
+        self.votes[sender] = reply.granted
+
+    def count_own_vote(self, replica: Replica, durable: int) -> None:
+        """Persist `durable` is done; if our ballot was in it or before it, our own vote counts."""
+        if not self.pre_vote and durable >= replica.ballot_number:
+            self.votes[replica.server_id] = True
+
+    def verdict(self, replica: Replica) -> Verdict:
+        """How this round stands."""
+        return quorum.tally(self.votes, replica.voters)
+
+
+def begin_pre_vote(replica: Replica) -> Candidate:
+    """Ask who would vote for us in the next term; no term or vote changes anywhere."""
+    round_ = Candidate(replica.random_election_deadline(), pre_vote=True, term=replica.term + 1)
+    round_.votes[replica.server_id] = True
+    for peer in replica.others:
+        if replica.understands_pre_vote(peer):
+            _ask(replica, round_, peer)
+        else:
+            round_.votes[peer] = True
+    return round_
+
+
+def begin_vote(replica: Replica) -> Candidate:
+    """On conversion to candidate: increment the term, vote for ourselves, reset the timer, ask everybody."""
+    replica.set_ballot(Ballot(replica.term + 1, replica.server_id))
+    round_ = Candidate(replica.random_election_deadline(), pre_vote=False, term=replica.term)
+    for peer in replica.others:
+        _ask(replica, round_, peer)
+    return round_
+
+
+def _ask(replica: Replica, round_: Candidate, peer: ServerId) -> None:
+    correlation = replica.next_correlation()
+    request = RequestVote(round_.term, replica.server_id, replica.log.last, correlation, round_.pre_vote)
+    replica.outbox.send(peer, request, after=0 if round_.pre_vote else replica.ballot_number)
+    round_.asked[peer] = correlation

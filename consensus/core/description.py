@@ -1,0 +1,40 @@
+"""How a replica describes itself: plain data for the view, the control endpoint and the tests."""
+
+from dataclasses import dataclass
+
+from consensus.core.effects import Role
+from consensus.core.position import Configuration, Index, LogPosition, Milliseconds, ServerId, Term
+from consensus.core.progress import Pace
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerProgress:
+    """One follower as its leader sees it. `contact_ms` is how long ago it answered."""
+
+    server_id: ServerId
+    match: Index
+    next: Index
+    in_flight: int
+    contact_ms: Milliseconds
+    pace: Pace
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """One replica at one moment. `followers` is empty unless it leads; `dropped` counts what was ignored, by reason."""
+
+    server_id: ServerId
+    role: Role
+    term: Term
+    voted_for: ServerId | None
+    leader: ServerId | None
+    last: LogPosition
+    durable_index: Index
+    commit_index: Index
+    applied_index: Index
+    pending_proposals: int
+    followers: tuple[FollowerProgress, ...]
+    configuration: Configuration
+    pre_vote: tuple[tuple[ServerId, bool], ...]
+    """What the handshakes settled: whether each peer understands pre-vote."""
+    dropped: tuple[tuple[str, int], ...]

@@ -1,0 +1,84 @@
+"""A follower: takes what the leader sends, votes, and campaigns when it hears nothing (Raft sections 5.2, 5.3).
+
+An append passes the consistency check (`previous` is in our log, in that term) or is refused with a hint. Then
+entries that are there already are skipped, a conflicting suffix is cut, the rest is appended. An append that is a
+prefix of what we hold cuts nothing: it may be an old one that was delayed. The commit index follows the leader's only
+as far as this append proved our log equal to the leader's; beyond, we may hold entries that it never had.
+
+Success is answered when what it claims is durable. A heartbeat is answered at once, with what is durable already, so a
+follower whose disk is slow is late but never seems dead.
+"""
+
+from dataclasses import dataclass
+
+from consensus.core.messages import AppendEntries, AppendReply
+from consensus.core.position import Index, Milliseconds, ServerId
+from consensus.core.replica import Replica
+
+
+@dataclass(slots=True)
+class Follower:
+    """The role of follower, of a known leader or of none."""
+
+    deadline: Milliseconds
+    leader: ServerId | None = None
+    contact_ms: Milliseconds | None = None
+
+    def hears_a_leader(self, replica: Replica) -> bool:
+        """Whether the minimum election timeout since the last word of a leader has not passed."""
+        if self.contact_ms is None:
+            return False
+        return replica.now < self.contact_ms + replica.tuning.election_timeout_min_ms
+
+    def receive(self, replica: Replica, request: AppendEntries) -> None:
+        """An append from the leader of our term."""
+        self.leader = request.leader
+        self.contact_ms = replica.now
+        self.deadline = replica.random_election_deadline()
+        if not replica.log.matches(request.previous):
+            hint = replica.log.divergence(request.previous)
+            replica.refuse_append(request.leader, request.correlation, hint)
+            return
+        conflict = first_new_index(replica, request)
+        if conflict is not None and conflict <= replica.applier.commit:
+            replica.dropped["append that contradicts committed entries"] += 1
+            replica.refuse_append(request.leader, request.correlation, replica.applier.commit + 1)
+            return
+        if conflict is not None and _backlog_is_full(replica):
+            replica.dropped["append while the backlog is full"] += 1
+            matched = request.previous.index
+            acknowledge(replica, request, min(matched, replica.log.durable_index), replica.ballot_number)
+        else:
+            matched = request.previous.index + len(request.entries)
+            self._take(replica, request, conflict, matched)
+        replica.applier.commit_up_to(min(request.commit, matched))
+
+    def _take(self, replica: Replica, request: AppendEntries, first_new: Index | None, matched: Index) -> None:
+        if first_new is not None:
+            truncate_from = first_new if first_new <= replica.log.last_index else None
+            replica.append(request.entries[first_new - request.previous.index - 1 :], truncate_from)
+        if not request.entries:
+            acknowledge(replica, request, min(matched, replica.log.durable_index), replica.ballot_number)
+        else:
+            acknowledge(replica, request, matched, max(replica.ballot_number, replica.log.writing_number))
+
+
+def first_new_index(replica: Replica, request: AppendEntries) -> Index | None:
+    """Index of the first entry of the append that we do not hold, or hold in another term; None if we hold all."""
+    for index, entry in enumerate(request.entries, start=request.previous.index + 1):
+        if replica.log.term_at(index) != entry.term:
+            return index
+    return None
+
+
+def acknowledge(replica: Replica, request: AppendEntries, matched: Index, after: int) -> None:
+    """Answer success up to `matched` once Persist `after` is durable."""
+    reply = AppendReply(replica.term, success=True, next_index=matched + 1, correlation=request.correlation)
+    replica.outbox.send(request.leader, reply, after)
+
+
+def _backlog_is_full(replica: Replica) -> bool:
+    waiting = replica.log.last_index - replica.log.durable_index
+    return waiting >= replica.tuning.tail_entries or (
+        waiting > 0 and replica.log.tail_bytes >= 2 * replica.tuning.tail_bytes
+    )

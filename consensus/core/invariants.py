@@ -1,0 +1,49 @@
+"""What must hold after every step, whatever was received: checked in production too, for it costs little.
+
+A replica that breaks one of these would corrupt the log of others next. It stops instead: the error ends the process,
+and a restart begins from what is durable.
+"""
+
+from consensus.core.applier import Applier
+from consensus.core.leader import Leader
+from consensus.core.progress import MAX_REMEMBERED_REQUESTS
+from consensus.core.replica import Replica
+
+
+class InvariantBrokenError(Exception):
+    """This replica contradicts itself: a bug in it, never the fault of what it received."""
+
+
+def check(replica: Replica, leader: Leader | None) -> None:
+    """Raise `InvariantBrokenError` if the replica's state is impossible."""
+    log, applier = replica.log, replica.applier
+    _require(0 <= log.durable_index <= log.last_index, "durable index beyond the log", replica)
+    _require(log.last.term <= replica.term, "entry of a term that this server has not seen", replica)
+    _check_applier(replica, applier)
+    if leader is not None:
+        _check_leader(replica, leader)
+
+
+def _check_applier(replica: Replica, applier: Applier) -> None:
+    _require(applier.applied <= applier.commit, "applied beyond the commit index", replica)
+    _require(applier.commit <= replica.log.last_index, "commit index beyond the log", replica)
+
+
+def _check_leader(replica: Replica, leader: Leader) -> None:
+    log = replica.log
+    _require(replica.ballot.voted_for == replica.server_id, "leads a term without its own vote", replica)
+    _require(log.last.term == replica.term, "leads without an entry of its own term", replica)
+    for progress in leader.progress.values():
+        _require(0 <= progress.match < progress.next <= log.last_index + 1, "progress out of range", replica)
+        remembered = max(len(progress.in_flight), len(progress.written_off))
+        _require(remembered <= MAX_REMEMBERED_REQUESTS, "too many requests remembered", replica)
+
+
+def _require(holds: bool, what: str, replica: Replica) -> None:  # noqa: FBT001 - reads as a sentence at every call
+    if not holds:
+        log, applier = replica.log, replica.applier
+        raise InvariantBrokenError(
+            f"raft server {replica.server_id} in term {replica.term}: {what} (log ends at {log.last_index}, durable "
+            f"{log.durable_index}, commit {applier.commit}, applied {applier.applied}); restart the process, which "
+            f"begins again from what is durable, and report this"
+        )

@@ -1,0 +1,60 @@
+"""The effects of one step, in order, with at most one Persist, which comes first.
+
+Whatever a step changes durably (ballot, truncation, entries) goes into one numbered Persist, so one fsync covers it.
+Its number is known before it is drained: effects that rest on it name it as `after`. Effects that rest on nothing
+(an established leader's appends) carry 0 and need not wait although they come later in the list.
+"""
+
+from consensus.core.effects import Effect, Persist, Send
+from consensus.core.messages import Message
+from consensus.core.position import Ballot, Entry, Index, ServerId
+
+
+class Outbox:
+    """Collects what a step wants done."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._ballot: Ballot | None = None
+        self._truncate_from: Index | None = None
+        self._first: Index = 0
+        self._entries: tuple[Entry, ...] = ()
+        self._effects: list[Effect] = []
+
+    @property
+    def staged_number(self) -> int:
+        """The number of the Persist that carries what this step changes durably."""
+        return self._number + 1
+
+    def stage_ballot(self, ballot: Ballot) -> int:
+        """Make `ballot` durable; returns the number of the Persist that does."""
+        self._ballot = ballot
+        return self.staged_number
+
+    def stage_log(self, truncate_from: Index | None, first: Index, entries: tuple[Entry, ...]) -> int:
+        """Make a change of the log durable (at most one in a step); returns the number of the Persist that does."""
+        self._truncate_from = truncate_from
+        self._first = first
+        self._entries = entries
+        return self.staged_number
+
+    def send(self, recipient: ServerId, message: Message, after: int = 0) -> None:
+        """Send `message` once Persist `after` is durable."""
+        self._effects.append(Send(recipient, message, after))
+
+    def add(self, effect: Effect) -> None:
+        """Any other effect."""
+        self._effects.append(effect)
+
+    def drain(self) -> list[Effect]:
+        """The effects of the step that ends."""
+        effects, self._effects = self._effects, []
+        if self._ballot is None and self._truncate_from is None and not self._entries:
+            return effects
+        self._number += 1
+        persist = Persist(self._number, self._ballot, self._truncate_from, self._first, self._entries)
+        self._ballot = None
+        self._truncate_from = None
+        self._first = 0
+        self._entries = ()
+        return [persist, *effects]

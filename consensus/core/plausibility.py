@@ -1,0 +1,60 @@
+"""What no correct server sends: checked before anything else sees a message.
+
+Peers are authenticated, yet a bug, a foreign version or a stolen key must not break a replica. A message with numbers
+out of range, out of order or in another's name is dropped and counted; a request is answered by a refusal at our term,
+since every request is answered. Terms of absurd height are refused here, so they are never adopted.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from consensus.core.messages import AppendEntries, AppendReply, Message, RequestVote, VoteReply
+from consensus.core.position import Configuration, LogPosition, ServerId
+from consensus.core.replica import MAX_NUMBER
+
+
+def implausible(server_id: ServerId, sender: ServerId, message: Message) -> str | None:
+    """What is wrong with the message, in the words of the counter; None if nothing is."""
+    if sender == server_id:
+        return "message in our own name"
+    if not 0 <= message.term <= MAX_NUMBER:
+        return "term out of range"
+    match message:
+        case RequestVote():
+            return next(_faults_of_vote(sender, message), None)
+        case AppendEntries():
+            return next(_faults_of_append(sender, message), None)
+        case AppendReply():
+            return None if 1 <= message.next_index <= MAX_NUMBER else "append reply out of range"
+        case VoteReply():
+            return None
+
+
+def _faults_of_vote(sender: ServerId, request: RequestVote) -> Iterator[str]:
+    if request.candidate != sender:
+        yield "vote request in another's name"
+    if not _possible_position(request.last) or request.last.term > request.term:
+        yield "vote request with an impossible position"
+
+
+def _faults_of_append(sender: ServerId, append: AppendEntries) -> Iterator[str]:
+    if append.leader != sender:
+        yield "append in another's name"
+    if not _possible_position(append.previous) or append.previous.index + len(append.entries) > MAX_NUMBER:
+        yield "append at an impossible position"
+    if not 0 <= append.commit <= MAX_NUMBER:
+        yield "commit index out of range"
+    terms = (append.previous.term, *(entry.term for entry in append.entries), append.term)
+    if any(later < earlier for earlier, later in pairwise(terms)) or 0 in terms[1:]:
+        yield "append with terms out of order"
+    for entry in append.entries:
+        if isinstance(entry.content, Configuration) and not _possible_configuration(entry.content):
+            yield "append with an impossible configuration"
+
+
+def _possible_position(position: LogPosition) -> bool:
+    return 0 <= position.index <= MAX_NUMBER and (position.term >= 1 if position.index else position.term == 0)
+
+
+def _possible_configuration(configuration: Configuration) -> bool:
+    return len(configuration.voter_ids) == len(configuration.voters) > 0

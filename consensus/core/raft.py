@@ -1,0 +1,296 @@
+"""One replica of a Raft group, without I/O.
+
+    event ──▶ step(event, now) ──▶ [effect, …]        and `deadline`, when `DeadlineReached` is due
+
+                      times out              majority of votes
+          Follower ─────────────▶ Candidate ───────────────────▶ Leader
+              ▲                       │                             │
+              └───────────────────────┴─────────────────────────────┘
+                 a higher term, a leader of this term, or no majority in reach
+
+Every message first meets the term check (Raft figure 2, rules for all servers); only then does the role see it: a
+higher term makes a follower, a request of an older term is refused at ours, an older reply is ignored. Two exceptions:
+a vote request within the minimum election timeout of a leader's word is refused and changes nothing (section 6), and
+pre-votes never change a term. Roles report, this module makes the transitions.
+"""
+
+from random import Random
+from typing import assert_never
+
+from consensus.core import ballot as voting
+from consensus.core import candidate, invariants
+from consensus.core.candidate import Candidate
+from consensus.core.description import Description, FollowerProgress
+from consensus.core.dialect import Dialect
+from consensus.core.effects import Effect, Outcome, Resolve, Role, RoleChanged
+from consensus.core.events import DeadlineReached, EntriesRead, Event, PeerExtensions, Persisted, Proposed, Received
+from consensus.core.follower import Follower
+from consensus.core.leader import Leader
+from consensus.core.log import RecoveredLog
+from consensus.core.messages import AppendEntries, AppendReply, Message, Reply, RequestVote, VoteReply
+from consensus.core.plausibility import implausible
+from consensus.core.position import Ballot, Configuration, Milliseconds, ServerId
+from consensus.core.quorum import Verdict
+from consensus.core.replica import MAX_NUMBER, Replica
+from consensus.core.tuning import Tuning
+
+
+class Raft:
+    """One replica. Servers start as followers (Raft section 5.2), with what storage recovered."""
+
+    def __init__(
+        self,
+        server_id: ServerId,
+        configuration: Configuration,
+        ballot: Ballot,
+        log: RecoveredLog,
+        tuning: Tuning,
+        dialect: Dialect,
+        random: Random,
+        now: Milliseconds,
+    ) -> None:
+        self._replica = Replica(server_id, configuration, ballot, log, tuning, dialect, random, now)
+        self._role: Follower | Candidate | Leader = Follower(self._replica.random_election_deadline())
+        self._announced = RoleChanged(Role.FOLLOWER, ballot.term, None)
+
+    @property
+    def deadline(self) -> Milliseconds:
+        """When `DeadlineReached` is to be given, unless something happens before."""
+        return self._role.deadline
+
+    def step(self, event: Event, now: Milliseconds) -> list[Effect]:
+        """Take one event; returns what is to be done, in order. A clock that goes back is taken to stand still."""
+        replica = self._replica
+        replica.now = max(replica.now, now)
+        match event:
+            case Received(sender, message):
+                self._receive(sender, message)
+            case DeadlineReached():
+                if replica.now >= self.deadline:
+                    self._expire()
+            case Proposed():
+                self._propose(event)
+            case Persisted(number):
+                self._persisted(number)
+            case EntriesRead():
+                self._entries_read(event)
+            case PeerExtensions(peer, pre_vote):
+                replica.learn_extensions(peer, pre_vote=pre_vote)
+            case _:
+                assert_never(event)
+        replica.log.trim(replica.tuning.tail_entries, replica.tuning.tail_bytes)
+        self._announce()
+        invariants.check(replica, self._role if isinstance(self._role, Leader) else None)
+        return replica.outbox.drain()
+
+    def describe(self) -> Description:
+        """This replica as plain data."""
+        replica, applier = self._replica, self._replica.applier
+        return Description(
+            server_id=replica.server_id,
+            role=self._announced.role,
+            term=replica.term,
+            voted_for=replica.ballot.voted_for,
+            leader=self._announced.leader,
+            last=replica.log.last,
+            durable_index=replica.log.durable_index,
+            commit_index=applier.commit,
+            applied_index=applier.applied,
+            pending_proposals=self._role.pending if isinstance(self._role, Leader) else 0,
+            followers=self._describe_followers(),
+            configuration=replica.log.configuration,
+            pre_vote=tuple(sorted(replica.pre_vote_of.items())),
+            dropped=tuple(sorted(replica.dropped.items())),
+        )
+
+    def _receive(self, sender: ServerId, message: Message) -> None:
+        replica = self._replica
+        problem = implausible(replica.server_id, sender, message)
+        if problem is not None:
+            replica.dropped[problem] += 1
+            self._refuse(sender, message)
+            return
+        match message:
+            case RequestVote():
+                self._vote_requested(message)
+            case AppendEntries():
+                self._append_requested(message)
+            case VoteReply() | AppendReply():
+                self._replied(sender, message)
+            case _:
+                assert_never(message)
+
+    def _refuse(self, sender: ServerId, message: Message) -> None:
+        replica = self._replica
+        match message:
+            case RequestVote(correlation=correlation, pre_vote=pre_vote):
+                reply = VoteReply(replica.term, granted=False, correlation=correlation, pre_vote=pre_vote)
+                replica.outbox.send(sender, reply)
+            case AppendEntries(correlation=correlation):
+                replica.refuse_append(sender, correlation, replica.log.last_index + 1)
+            case VoteReply() | AppendReply():
+                pass
+            case _:
+                assert_never(message)
+
+    def _vote_requested(self, request: RequestVote) -> None:
+        replica = self._replica
+        if self._is_deaf_to_candidates():
+            replica.answer_vote(request, granted=False)
+            return
+        if request.pre_vote:
+            voting.answer_pre_vote(replica, request)
+            return
+        self._check_term(request.term)
+        if voting.answer_vote(replica, request):
+            self._role = Follower(replica.random_election_deadline())
+
+    def _append_requested(self, request: AppendEntries) -> None:
+        replica = self._replica
+        if request.term < replica.term:
+            replica.refuse_append(request.leader, request.correlation, replica.log.last_index + 1)
+            return
+        self._check_term(request.term)
+        if isinstance(self._role, Leader) or self._role_leader() not in (None, request.leader):
+            # Two leaders in one term cannot be (election safety); one of the two is lying.
+            replica.dropped["append from a second leader of the term"] += 1
+            replica.refuse_append(request.leader, request.correlation, replica.log.last_index + 1)
+            return
+        if isinstance(self._role, Candidate):
+            self._become_follower()
+        if isinstance(self._role, Follower):
+            self._role.receive(replica, request)
+
+    def _replied(self, sender: ServerId, reply: Reply) -> None:
+        replica = self._replica
+        if sender not in replica.voters:
+            replica.dropped["reply from a server outside the configuration"] += 1
+            return
+        grants_pre_vote = isinstance(reply, VoteReply) and reply.pre_vote and reply.granted
+        if not grants_pre_vote:
+            self._check_term(reply.term)
+            if reply.term < replica.term and not (isinstance(reply, VoteReply) and not reply.granted):
+                replica.dropped["reply of an older term"] += 1
+                return
+        match self._role, reply:
+            case Candidate() as role, VoteReply():
+                role.receive(replica, sender, reply)
+                self._conclude_campaign()
+            case Leader() as role, AppendReply():
+                role.receive(sender, reply)
+            case _:
+                replica.dropped["reply that nobody waits for"] += 1
+
+    def _check_term(self, term: int) -> None:
+        """All servers: if RPC request or response contains term > currentTerm, set currentTerm and convert."""
+        if term > self._replica.term:
+            self._replica.adopt_term(term)
+            self._become_follower()
+
+    def _is_deaf_to_candidates(self) -> bool:
+        match self._role:
+            case Leader():
+                return True
+            case Follower() as role:
+                return role.hears_a_leader(self._replica)
+            case Candidate():
+                return False
+
+    def _expire(self) -> None:
+        replica = self._replica
+        match self._role:
+            case Leader() as role:
+                if not role.expire():
+                    self._become_follower()
+            case Follower() | Candidate():
+                if replica.server_id not in replica.voters or replica.term == MAX_NUMBER:
+                    self._become_follower()
+                    self._role.deadline = replica.random_election_deadline()
+                else:
+                    self._role = candidate.begin_pre_vote(replica)
+                    self._conclude_campaign()
+
+    def _conclude_campaign(self) -> None:
+        """A vote was counted: go on, give up, or wait."""
+        role = self._role
+        if not isinstance(role, Candidate):
+            return
+        match role.verdict(self._replica):
+            case Verdict.WON if role.pre_vote:
+                self._role = candidate.begin_vote(self._replica)
+            case Verdict.WON:
+                self._role = Leader(self._replica)
+            case Verdict.LOST:
+                self._become_follower()
+            case Verdict.OPEN:
+                pass
+
+    def _become_follower(self) -> None:
+        """Follow nobody yet. A follower keeps its timer: only a leader's word or a vote given may reset it."""
+        match self._role:
+            case Follower(deadline=deadline):
+                self._role = Follower(deadline)
+            case Candidate():
+                self._role = Follower(self._replica.random_election_deadline())
+            case Leader() as role:
+                role.resign()
+                self._role = Follower(self._replica.random_election_deadline())
+
+    def _propose(self, proposed: Proposed) -> None:
+        if isinstance(self._role, Leader):
+            self._role.propose(proposed)
+        else:
+            resolve = Resolve(proposed.proposal_id, Outcome.NOT_LEADER, leader=self._role_leader())
+            self._replica.outbox.add(resolve)
+
+    def _persisted(self, number: int) -> None:
+        replica = self._replica
+        replica.log.persisted(number)
+        match self._role:
+            case Candidate() as role:
+                role.count_own_vote(replica, number)
+                self._conclude_campaign()
+            case Leader() as role:
+                role.acknowledge()
+            case Follower():
+                pass
+
+    def _entries_read(self, event: EntriesRead) -> None:
+        replica = self._replica
+        if replica.applier.entries_read(event.request_id, event.first, event.entries):
+            return
+        if not (isinstance(self._role, Leader) and self._role.entries_read(event)):
+            replica.dropped["entries read for nobody"] += 1
+
+    def _role_leader(self) -> ServerId | None:
+        match self._role:
+            case Follower(leader=leader):
+                return leader
+            case Candidate():
+                return None
+            case Leader():
+                return self._replica.server_id
+
+    def _announce(self) -> None:
+        match self._role:
+            case Candidate(pre_vote=False):
+                role = Role.CANDIDATE
+            case Leader():
+                role = Role.LEADER
+            case Follower() | Candidate():
+                role = Role.FOLLOWER
+        changed = RoleChanged(role, self._replica.term, self._role_leader())
+        if changed != self._announced:
+            self._announced = changed
+            self._replica.outbox.add(changed)
+
+    def _describe_followers(self) -> tuple[FollowerProgress, ...]:
+        if not isinstance(self._role, Leader):
+            return ()
+        now = self._replica.now
+        return tuple(
+            FollowerProgress(
+                peer, progress.match, progress.next, len(progress.in_flight), now - progress.contact_ms, progress.pace
+            )
+            for peer, progress in self._role.progress.items()
+        )

@@ -1,0 +1,114 @@
+"""What a replica has in every role: the state of Raft's figure 2, and the few acts that touch it.
+
+`ballot` (currentTerm, votedFor) and `log` are durable once the Persist that carries them is; commit and applied index
+are volatile. Roles decide, this module changes: a term is adopted, a vote cast and an entry appended here and nowhere
+else, so the numbers of the Persists that these rest on are kept in one place.
+"""
+
+from collections import Counter
+from random import Random
+
+from consensus.core.applier import Applier
+from consensus.core.dialect import Dialect
+from consensus.core.log import Log, RecoveredLog
+from consensus.core.messages import AppendReply, RequestVote, VoteReply
+from consensus.core.outbox import Outbox
+from consensus.core.position import Ballot, Configuration, Entry, Index, Milliseconds, ServerId, Term
+from consensus.core.tuning import Tuning
+
+MAX_NUMBER = 2**63 - 1
+"""Terms, indexes and correlations are signed 64-bit on the wires."""
+_MAX_KNOWN_PEERS = 256
+
+
+class Replica:
+    """State and acts that are common to follower, candidate and leader."""
+
+    def __init__(
+        self,
+        server_id: ServerId,
+        configuration: Configuration,
+        ballot: Ballot,
+        log: RecoveredLog,
+        tuning: Tuning,
+        dialect: Dialect,
+        random: Random,
+        now: Milliseconds,
+    ) -> None:
+        self.server_id = server_id
+        self.ballot = ballot
+        self.ballot_number = 0
+        self.log = Log(log, configuration)
+        self.tuning = tuning
+        self.dialect = dialect
+        self.random = random
+        self.now = now
+        self.outbox = Outbox()
+        self.applier = Applier(self.log, self.outbox, tuning)
+        self.pre_vote_of: dict[ServerId, bool] = {}
+        self.dropped: Counter[str] = Counter()
+        self._correlation = random.randrange(2**32)
+
+    @property
+    def term(self) -> Term:
+        """The latest term that this server has seen."""
+        return self.ballot.term
+
+    @property
+    def voters(self) -> frozenset[ServerId]:
+        """Who counts towards a majority, by the latest configuration in the log."""
+        return self.log.configuration.voter_ids
+
+    @property
+    def others(self) -> tuple[ServerId, ...]:
+        """The other voters, in order (never in the order of a set: a seed must give the same run)."""
+        return tuple(sorted(self.voters - {self.server_id}))
+
+    def random_election_deadline(self) -> Milliseconds:
+        """A fresh randomized election timeout from now on (Raft section 5.2)."""
+        shortest, longest = self.tuning.election_timeout_min_ms, self.tuning.election_timeout_max_ms
+        return self.now + self.random.randint(shortest, longest)
+
+    def next_correlation(self) -> int:
+        """A number that no other request of this process carries, and none of the process before by chance."""
+        self._correlation += 1
+        return self._correlation
+
+    def learn_extensions(self, peer: ServerId, *, pre_vote: bool) -> None:
+        """Remember what the handshake with `peer` settled, for a bounded number of peers."""
+        if peer in self.pre_vote_of or len(self.pre_vote_of) < _MAX_KNOWN_PEERS:
+            self.pre_vote_of[peer] = pre_vote
+        else:
+            self.dropped["extensions of too many peers"] += 1
+
+    def understands_pre_vote(self, peer: ServerId) -> bool:
+        """Whether the protocol and the handshake with `peer` allow pre-vote requests."""
+        return self.dialect.pre_vote and self.pre_vote_of.get(peer, False)
+
+    def adopt_term(self, term: Term) -> None:
+        """All servers: a higher term is taken over, without a vote in it."""
+        self.set_ballot(Ballot(term))
+
+    def set_ballot(self, ballot: Ballot) -> None:
+        """Change term or vote; whatever rests on it waits for `ballot_number`."""
+        self.ballot = ballot
+        self.ballot_number = self.outbox.stage_ballot(ballot)
+
+    def append(self, entries: tuple[Entry, ...], truncate_from: Index | None = None) -> None:
+        """Change the log, in memory now and durably with this step's Persist."""
+        if truncate_from is not None:
+            self.log.truncate_from(truncate_from)
+        first = self.log.last_index + 1
+        self.log.append(entries)
+        self.log.written(self.outbox.stage_log(truncate_from, first, entries))
+
+    def answer_vote(self, request: RequestVote, *, granted: bool) -> None:
+        """Answer a vote request; a vote waits for its Persist, a refusal or a pre-vote rests on nothing durable."""
+        term = request.term if granted else self.term
+        after = self.ballot_number if granted and not request.pre_vote else 0
+        reply = VoteReply(term, granted, request.correlation, request.pre_vote)
+        self.outbox.send(request.candidate, reply, after)
+
+    def refuse_append(self, recipient: ServerId, correlation: int, hint: Index) -> None:
+        """Answer an append that changed nothing."""
+        self.outbox.send(recipient, AppendReply(self.term, success=False, next_index=hint, correlation=correlation))
