@@ -196,14 +196,19 @@ def verify(structure: MetaLeaseSet) -> Verification:
         names = ", ".join(SIGNATURE_TYPES.get(number, (f"type {number}", 0, 0))[0] for number in strange)
         reason = f"cannot verify signatures of {names}; Ed25519 and RedDSA can be checked here"
         return Verification(Verdict.CANNOT_VERIFY, reason, signed_by, expires_s)
-    if offline is not None and not _is_signed(
-        structure.destination.signing_key, offline.signature, offline.signed_part
-    ):
+    if offline is not None and not verify_offline(structure.destination, offline):
         reason = "the destination did not sign this transient key"
         return Verification(Verdict.BROKEN, reason, signed_by, expires_s)
     if not _is_signed(signing_key, structure.signature, structure.signed_part):
         return Verification(Verdict.BROKEN, f"the signature is not the {signed_by}'s", signed_by, expires_s)
     return Verification(Verdict.HOLDS, f"signed by the {signed_by}", signed_by, expires_s)
+
+
+def verify_offline(destination: Destination, offline: OfflineSignature) -> bool:
+    """Whether the destination signed the transient key and its expiry."""
+    return destination.signature_type in _VERIFIABLE and _is_signed(
+        destination.signing_key, offline.signature, offline.signed_part
+    )
 
 
 def _is_signed(public_key: bytes, signature: bytes, data: bytes) -> bool:

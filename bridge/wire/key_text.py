@@ -1,0 +1,52 @@
+"""What all key files share: TOML that a person may read, typed, bounded, and errors that never quote a value.
+
+A key file is read by an operator's program and printed in an operator's error. The parser's own messages name lines
+and columns, msgspec's name fields; neither quotes what stands there, and nothing here adds it.
+"""
+
+import base64
+import binascii
+import tomllib
+from typing import Final, TypeVar
+
+import msgspec
+
+KEY_BYTES: Final = 32
+TEXT_LIMIT: Final = 65_536
+
+Shape = TypeVar("Shape", bound=msgspec.Struct)
+
+
+class KeyTextError(ValueError):
+    """The text is not the key file that it should be. Its message never holds key material."""
+
+
+def parse(text: str, shape: type[Shape], what: str) -> Shape:
+    """Read TOML into `shape`; `what` names the file's kind in errors."""
+    if len(text) > TEXT_LIMIT:
+        raise KeyTextError(f"this is no {what}: it has {len(text)} characters, a key file has at most {TEXT_LIMIT}")
+    try:
+        table = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        place = str(error).rpartition("(")[2].rstrip(")")
+        raise KeyTextError(f"this is no {what}: not TOML {place}".rstrip()) from None
+    try:
+        return msgspec.convert(table, shape)
+    except msgspec.ValidationError as error:
+        raise KeyTextError(f"this is no valid {what}: {error}") from None
+
+
+def encode_key(key: bytes) -> str:
+    """Key bytes as text."""
+    return base64.b64encode(key).decode("ascii")
+
+
+def decode_key(text: str, what: str, size: int = KEY_BYTES) -> bytes:
+    """Inverse of `encode_key`; the error names the field, not the value."""
+    try:
+        key = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise KeyTextError(f"`{what}` is not base64") from None
+    if len(key) != size:
+        raise KeyTextError(f"`{what}` has {len(key)} bytes where {size} belong: the file was cut or changed")
+    return key

@@ -1,0 +1,142 @@
+"""Master and transient keys of the farm's destination, and their files."""
+
+from dataclasses import replace
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.wire.destination_keys import (
+    DestinationKeyError,
+    MasterKey,
+    SigningKey,
+    master_key_text,
+    new_demo_leaf,
+    new_master_key,
+    parse_master_key,
+    parse_signing_key,
+    signing_key_text,
+)
+from bridge.wire.i2p import ed25519_destination
+from bridge.wire.key_text import encode_key
+from bridge.wire.meta_lease_set import MetaLease, decode, encode, verify
+
+NOW_S = 1_767_225_600
+MASTER_PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+MASTER = MasterKey(
+    ed25519_destination(MASTER_PRIVATE.public_key().public_bytes_raw(), b"p" * 32),
+    MASTER_PRIVATE,
+)
+TRANSIENT = MASTER.sign_transient(NOW_S)
+LEASES = (MetaLease(new_demo_leaf().hash, cost=0, ends_s=NOW_S + 900),)
+
+
+def same(one: SigningKey, other: SigningKey) -> bool:
+    return (one.destination, one.offline, one.demo) == (
+        other.destination,
+        other.offline,
+        other.demo,
+    ) and one.private_key.private_bytes_raw() == other.private_key.private_bytes_raw()
+
+
+def test_a_transient_key_lasts_30_days_and_comes_back_from_its_file() -> None:
+    assert TRANSIENT.expires_s == TRANSIENT.can_sign_until_s == NOW_S + 30 * 86_400
+    assert same(parse_signing_key(signing_key_text(TRANSIENT)), TRANSIENT)
+
+
+def test_what_a_transient_key_signs_verifies_as_the_masters() -> None:
+    structure = decode(encode(TRANSIENT.sign(NOW_S, LEASES)))
+    assert structure.destination == MASTER.destination
+    assert verify(structure).holds
+    assert verify(structure).signed_by == "transient key"
+
+
+def test_each_router_gets_a_transient_key_of_its_own_without_the_masters_private_key() -> None:
+    other = MASTER.sign_transient(NOW_S)
+    assert other.private_key.private_bytes_raw() != TRANSIENT.private_key.private_bytes_raw()
+    assert encode_key(MASTER.private_key.private_bytes_raw()) not in signing_key_text(TRANSIENT)
+
+
+def test_a_master_key_comes_back_from_its_file_and_signs_directly() -> None:
+    again = parse_master_key(master_key_text(MASTER))
+    assert again.destination == MASTER.destination
+    direct = parse_signing_key(master_key_text(MASTER))
+    assert direct.offline is None
+    assert direct.expires_s is None
+    assert direct.can_sign_until_s > NOW_S
+    assert verify(direct.sign(NOW_S, LEASES)).signed_by == "destination"
+    assert same(parse_signing_key(signing_key_text(direct)), direct)
+
+
+def test_demo_keys_mark_what_they_sign_and_others_do_not() -> None:
+    demo = new_master_key(demo=True)
+    for key in (demo.as_signing_key(), parse_signing_key(signing_key_text(demo.sign_transient(NOW_S)))):
+        assert decode(encode(key.sign(NOW_S, LEASES))).is_demo
+    assert not TRANSIENT.sign(NOW_S, LEASES).is_demo
+
+
+def test_new_destinations_differ() -> None:
+    assert len({new_demo_leaf().hash, new_demo_leaf().hash, new_master_key().destination.hash}) == 3
+
+
+def test_a_transient_key_file_is_not_taken_for_a_master_key() -> None:
+    with pytest.raises(DestinationKeyError, match="the master key file is needed"):
+        parse_master_key(signing_key_text(TRANSIENT))
+
+
+def test_an_impossible_life_is_refused() -> None:
+    for life_s in (0, -1, 1 << 32):
+        with pytest.raises(DestinationKeyError, match="cannot end"):
+            MASTER.sign_transient(NOW_S, life_s)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("expires = 1769817600", "expires = 1769817601", "the master did not sign this key and expiry"),
+        ("version = 1", "version = 7", "version 7"),
+        ('kind = "transient"', 'kind = "lasting"', "enum"),
+        ('kind = "transient"', 'kind = "master"', "does not belong"),
+        ("[offline]", "[online]", "unknown field `online`"),
+        ("demo = false", 'demo = "no"', "bool"),
+        ('private_key = "', 'private_key = "AAAA', "35 bytes where 32 belong"),
+        ('destination = "', 'destination = "?', "I2P base64"),
+        ("BQAEAAcAAA==", "BQAEAAEAAA==", "signs with type 1; only Ed25519"),
+        ("\n[offline]\n", "\n", "unknown field|the .offline. table"),
+    ],
+)
+def test_what_is_wrong_with_a_key_file_is_said_without_showing_the_key(old: str, new: str, says: str) -> None:
+    text = signing_key_text(TRANSIENT)
+    assert old in text
+    with pytest.raises(DestinationKeyError, match=says) as caught:
+        parse_signing_key(text.replace(old, new, 1))
+    assert encode_key(TRANSIENT.private_key.private_bytes_raw())[8:] not in str(caught.value)
+
+
+def test_a_file_without_the_masters_word_is_refused() -> None:
+    text = signing_key_text(TRANSIENT).partition("\n[offline]")[0]
+    with pytest.raises(DestinationKeyError, match=r"offline\] table with the master's signature is missing"):
+        parse_signing_key(text)
+
+
+def test_a_private_key_that_is_not_the_destinations_is_refused() -> None:
+    mixed = master_key_text(replace(MASTER, private_key=TRANSIENT.private_key))
+    with pytest.raises(DestinationKeyError, match="does not belong"):
+        parse_master_key(mixed)
+
+
+def test_no_repr_shows_a_key() -> None:
+    shown = repr(MASTER) + repr(TRANSIENT) + str([TRANSIENT])
+    for key in (MASTER.private_key, TRANSIENT.private_key):
+        assert key.private_bytes_raw().hex() not in shown
+        assert encode_key(key.private_bytes_raw()) not in shown
+    assert MASTER.destination.address in shown
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_the_one_error(text: str) -> None:
+    with pytest.raises(DestinationKeyError):
+        parse_signing_key(text)
+    with pytest.raises(DestinationKeyError):
+        parse_master_key(text)

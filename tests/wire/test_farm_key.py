@@ -1,0 +1,156 @@
+"""The farm key file: what it carries, what it derives, and that neither errors nor reprs show a key."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.wire.farm_key import (
+    DigestCredentials,
+    FarmKey,
+    FarmKeyError,
+    farm_key_text,
+    new_farm_key,
+    parse_farm_key,
+    rotated,
+)
+from bridge.wire.key_text import encode_key
+from gossip.wire.seal import farm_label
+
+FIXED = FarmKey("farm", 3, 1, farm_label(bytes(range(32))), (bytes(range(32)),))
+
+
+def test_a_new_farm_key_comes_back_from_its_text() -> None:
+    made = new_farm_key(expect=5, cluster="north")
+    assert parse_farm_key(farm_key_text(made)) == made
+    assert (made.expect, made.cluster, made.epoch) == (5, "north", 1)
+
+
+def test_two_farms_never_share_key_label_or_credentials() -> None:
+    one, other = new_farm_key(3), new_farm_key(3)
+    assert one.gossip_keys != other.gossip_keys
+    assert one.label != other.label
+    assert one.digest_credentials != other.digest_credentials
+
+
+def test_the_label_is_a_hash_of_the_founding_key_and_survives_rotation() -> None:
+    made = new_farm_key(3)
+    assert made.label == made.key_ring.label == farm_label(made.gossip_keys[0])
+    turned = rotated(made)
+    assert turned.label == turned.key_ring.label == made.label
+    assert turned.epoch == 2
+
+
+def test_after_rotation_a_new_key_seals_and_the_old_one_still_opens() -> None:
+    made = new_farm_key(3)
+    ring = rotated(made).key_ring
+    assert ring.primary not in made.gossip_keys
+    assert ring.others == made.gossip_keys
+
+
+def test_rotation_without_end_keeps_the_ring_bounded() -> None:
+    farm_key = new_farm_key(3)
+    for _ in range(40):
+        farm_key = rotated(farm_key)
+    assert len(farm_key.gossip_keys) == 16
+    assert parse_farm_key(farm_key_text(farm_key)) == farm_key
+
+
+def test_retired_keys_travel_with_the_ring() -> None:
+    farm_key = FarmKey("farm", 3, 2, FIXED.label, (bytes(32),), FIXED.gossip_keys)
+    assert parse_farm_key(farm_key_text(farm_key)).key_ring.retired == FIXED.gossip_keys
+
+
+def test_digest_credentials_depend_on_key_cluster_and_epoch_and_on_nothing_else() -> None:
+    credentials = FIXED.digest_credentials
+    assert FarmKey("farm", 9, 1, FIXED.label, FIXED.gossip_keys).digest_credentials == credentials
+    others = [
+        FarmKey("other", 3, 1, FIXED.label, FIXED.gossip_keys),
+        FarmKey("farm", 3, 2, FIXED.label, FIXED.gossip_keys),
+        FarmKey("farm", 3, 1, FIXED.label, (bytes(32),)),
+    ]
+    assert len({credentials.password, *(other.digest_credentials.password for other in others)}) == 4
+
+
+def test_digest_credentials_can_stand_in_a_quoted_header_string() -> None:
+    credentials = FIXED.digest_credentials
+    assert (credentials.username + credentials.password).replace("-", "").isalnum()
+    assert len(bytes.fromhex(credentials.password)) == 32
+
+
+def test_no_repr_shows_a_key() -> None:
+    shown = repr(FIXED) + repr(FIXED.key_ring) + repr(FIXED.digest_credentials)
+    secret = FIXED.gossip_keys[0]
+    for form in (secret.hex(), encode_key(secret), repr(secret), FIXED.digest_credentials.password):
+        assert form not in shown
+    assert repr(DigestCredentials("name", "word")) == "DigestCredentials(username='name')"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("version = 1", "version = 2", "version 2, this garlicfarm reads version 1: update it"),
+        ("expect = 3", "expect = 0", "expect is 0: 1 to 9 founders"),
+        ("expect = 3", "expect = 10", "expect is 10"),
+        ("expect = 3", 'expect = "three"', r"Expected `int`, got `str` - at `\$.expect`"),
+        ("expect = 3", "expected = 3", "unknown field `expected`|missing required field `expect`"),
+        ("expect = 3", "", "missing required field `expect`"),
+        ('cluster = "farm"', 'cluster = "-"', "cluster name '-'"),
+        ('cluster = "farm"', 'cluster = "a b"', "cluster name 'a b'"),
+        ("epoch = 1", "epoch = 0", ">= 1"),
+        ("label = ", "label = 1 #", "Expected `str`"),
+        ('label = "', 'label = "0', "16 hexadecimal digits"),
+        ("gossip_keys = [", "gossip_keys = [] #", "not TOML|length >= 1"),
+        ("AAEC", "AA!!", r"`gossip_keys\[0\]` is not base64"),
+        ("AAECAwQF", "", r"`gossip_keys\[0\]` has 26 bytes where 32 belong"),
+        ("retired_keys = [", "retired_keys = [[", "not TOML"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_without_showing_its_keys(old: str, new: str, says: str) -> None:
+    text = farm_key_text(FIXED)
+    assert old in text
+    with pytest.raises(FarmKeyError, match=says) as caught:
+        parse_farm_key(text.replace(old, new, 1))
+    message = str(caught.value)
+    assert encode_key(FIXED.gossip_keys[0])[4:] not in message
+    assert caught.value.__cause__ is None
+
+
+def test_a_key_twice_in_the_ring_is_refused() -> None:
+    text = farm_key_text(FarmKey("farm", 3, 1, FIXED.label, FIXED.gossip_keys, FIXED.gossip_keys))
+    with pytest.raises(FarmKeyError, match="twice"):
+        parse_farm_key(text)
+
+
+def test_a_farm_of_nobody_or_without_a_proper_name_is_not_made() -> None:
+    with pytest.raises(FarmKeyError, match="expect is 0"):
+        new_farm_key(0)
+    with pytest.raises(FarmKeyError, match="cluster name"):
+        new_farm_key(3, 'x"\ny')
+
+
+def test_the_error_says_how_to_make_a_key_file() -> None:
+    with pytest.raises(FarmKeyError, match="garlicfarm keys new-farm --expect N"):
+        parse_farm_key("hello")
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_the_one_error(text: str) -> None:
+    with pytest.raises(FarmKeyError):
+        parse_farm_key(text)
+
+
+@given(st.integers(min_value=0), st.characters())
+def test_any_changed_character_gives_a_key_or_the_one_error(position: int, character: str) -> None:
+    text = farm_key_text(FIXED)
+    position %= len(text)
+    try:
+        parse_farm_key(text[:position] + character + text[position + 1 :])
+    except FarmKeyError:
+        return
+
+
+def test_nesting_without_end_and_endless_files_are_the_one_error() -> None:
+    with pytest.raises(FarmKeyError):
+        parse_farm_key("a = " + "[" * 20_000)
+    with pytest.raises(FarmKeyError, match="at most 65536"):
+        parse_farm_key("#" * 70_000)
