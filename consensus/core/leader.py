@@ -163,7 +163,7 @@ class Leader:
             replica.outbox.add(Resolve(pending.proposal_id, Outcome.COMMITTED, position, replica.server_id))
 
     def _tell_commit_index(self, peer: ServerId, progress: Progress) -> None:
-        """Tell an idle follower now, which else would learn only from the next heartbeat; the others soon hear anyway."""
+        """Tell an idle follower now, not with the next heartbeat; the others hear of it soon anyway."""
         behind = progress.sent_commit < self._replica.applier.commit
         if behind and progress.pace is Pace.REPLICATING and not progress.in_flight:
             push.heartbeat(self._replica, peer, progress)
