@@ -1,0 +1,144 @@
+"""A node's gossip metadata: it fits into 512 bytes, comes back, and nothing hostile gets through."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.core.founding import EXPECT_MAX, FormationNotice, Founding, Promise
+from bridge.wire.metadata import MetadataError, NodeMetadata, RoleHint, decode_metadata, encode_metadata
+
+FOUNDERS = tuple(bytes([number]) * 8 for number in range(EXPECT_MAX))
+PROMISE = FormationNotice(promise=Promise(FOUNDERS, 2**48 - 1, b"n" * 16))
+FOUNDING = FormationNotice(founding=Founding(b"c" * 16, FOUNDERS, 1_767_225_600_000))
+PLAIN = NodeMetadata(cluster="farm", name="node-1", role=RoleHint.ELIGIBLE)
+FULL = NodeMetadata(
+    cluster="c" * 32,
+    name="n" * 32,
+    role=RoleHint.VOTER,
+    raft_id=2**31 - 1,
+    endpoint="tcp://" + "h" * 80 + ":65535",
+    fingerprint=b"f" * 32,
+    feature_level=65_535,
+    notice=PROMISE,
+)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        PLAIN,
+        FULL,
+        replace(FULL, notice=FOUNDING),
+        replace(FULL, notice=FormationNotice(proposal=FOUNDERS[:3])),
+        replace(PLAIN, endpoint="tcp://[fe80::1]:7669"),
+        replace(PLAIN, endpoint="tcp://127.0.0.1:1", role=RoleHint.OBSERVER),
+    ],
+)
+def test_metadata_comes_back_as_it_was(metadata: NodeMetadata) -> None:
+    assert decode_metadata(encode_metadata(metadata)) == metadata
+
+
+def test_the_fullest_metadata_fits_into_what_gossip_carries() -> None:
+    assert len(encode_metadata(FULL)) <= 512
+    assert len(encode_metadata(replace(FULL, notice=FOUNDING))) <= 512
+
+
+def test_elements_that_a_later_version_adds_are_ignored() -> None:
+    fields = cbor2.loads(encode_metadata(FULL))
+    assert decode_metadata(cbor2.dumps([*fields, "later", [1, 2]])) == FULL
+
+
+def changed(position: int, value: Any) -> bytes:
+    fields = cbor2.loads(encode_metadata(FULL))
+    fields[position] = value
+    return cbor2.dumps(fields)
+
+
+FOUNDER_LIST = [bytes(founder) for founder in FOUNDERS]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "CBOR"),
+        (b"\xff" * 10, "CBOR"),
+        (bytes(513), "at most 512 bytes"),
+        (cbor2.dumps({}), "CBOR"),
+        (cbor2.dumps([1] * 8), "at least 9"),
+        (changed(0, 2), "version 1 only"),
+        (changed(0, value=True), "version 1 only"),
+        (changed(1, ""), "cluster"),
+        (changed(1, "x" * 33), "cluster"),
+        (changed(1, b"farm"), "cluster"),
+        (changed(2, "a\nb"), "name"),
+        (changed(3, 3), "role 3 is unknown"),
+        (changed(3, None), "role"),
+        (changed(4, 2**31), "Raft id"),
+        (changed(4, value=True), "Raft id"),
+        (changed(5, "http://a:1"), "tcp://host:port"),
+        (changed(5, "tcp://a:0"), "tcp://host:port"),
+        (changed(5, "tcp://a:65536"), "tcp://host:port"),
+        (changed(5, "tcp://a b:1"), "tcp://host:port"),
+        (changed(6, b"f" * 31), "fingerprint"),
+        (changed(7, 2**16), "feature level"),
+        (changed(8, []), "notice"),
+        (changed(8, 5), "notice"),
+        (changed(8, [9, FOUNDER_LIST]), "kind of notice 9"),
+        (changed(8, [1, FOUNDER_LIST]), "another number of elements"),
+        (changed(8, [0, FOUNDER_LIST, 1, b"n" * 16]), "another number of elements"),
+        (changed(8, [0, []]), "1 to 9"),
+        (changed(8, [0, [bytes([n]) * 8 for n in range(10)]]), "1 to 9"),
+        (changed(8, [0, [b"short"]]), "founder's id"),
+        (changed(8, [0, FOUNDER_LIST[::-1]]), "ascending"),
+        (changed(8, [0, [FOUNDERS[0], FOUNDERS[0]]]), "ascending"),
+        (changed(8, [1, FOUNDER_LIST, 2**48, b"n" * 16]), "clock"),
+        (changed(8, [1, FOUNDER_LIST, 0, b"n" * 15]), "nonce"),
+        (changed(8, [2, FOUNDER_LIST, 0, b"c" * 15]), "cluster id"),
+        (changed(8, [2, FOUNDER_LIST, 2**48, b"c" * 16]), "log time base"),
+    ],
+)
+def test_what_is_no_metadata_is_the_one_error(data: bytes, says: str) -> None:
+    with pytest.raises(MetadataError, match=says):
+        decode_metadata(data)
+
+
+def test_what_would_be_refused_is_not_sent() -> None:
+    for metadata, says in (
+        (replace(FULL, name="a b"), "name"),
+        (replace(FULL, endpoint="tcp://nowhere"), "endpoint"),
+        (replace(FULL, notice=FormationNotice(proposal=FOUNDERS[::-1])), "ascending"),
+    ):
+        with pytest.raises(MetadataError, match=says):
+            encode_metadata(metadata)
+
+
+@given(st.binary(max_size=520))
+def test_any_bytes_are_the_one_error(data: bytes) -> None:
+    with pytest.raises(MetadataError):
+        decode_metadata(data)
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from([FULL, replace(FULL, notice=FOUNDING), PLAIN]))
+def test_mutated_metadata_decodes_to_what_can_be_encoded_or_is_the_one_error(
+    random: Random, metadata: NodeMetadata
+) -> None:
+    data = bytearray(encode_metadata(metadata))
+    for _ in range(random.randint(1, 4)):
+        data[random.randrange(len(data))] = random.randrange(256)
+    try:
+        decoded = decode_metadata(bytes(data))
+    except MetadataError:
+        return
+    assert decode_metadata(encode_metadata(decoded)) == decoded
+
+
+def test_every_truncation_is_the_one_error() -> None:
+    data = encode_metadata(FULL)
+    for length in range(len(data)):
+        with pytest.raises(MetadataError):
+            decode_metadata(data[:length])
