@@ -1,0 +1,155 @@
+"""Core messages to Garlic Farm messages and back.
+
+    core                         wire
+    RequestVote.last             last log term, last log index
+    AppendEntries.previous       last log term, last log index
+    AppendEntries.leader         source
+    Command / Configuration      Application / Configuration entry
+    VoteReply.granted            accepted
+    AppendReply.success          accepted;  next_index is next index
+    correlation                  not on the wire: replies come in the order of the requests on a connection
+
+A Configuration on the wire also names its own index, which follows from its place, and that of the configuration
+before, which only the sender's log knows: `configuration_before` tells it. Our own core reads neither.
+"""
+
+from collections.abc import Callable
+from typing import assert_never
+
+from consensus.core import messages as core
+from consensus.core import position
+from consensus.wire.garlic_farm import messages as wire
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError, malformed
+from consensus.wire.garlic_farm.values import Application, ClusterServer, Configuration, LogEntry
+
+ConfigurationBefore = Callable[[position.Index], position.Index]
+"""The index of the last configuration below an index, 0 if there is none."""
+
+
+def request_to_wire(
+    request: core.Request, recipient: position.ServerId, configuration_before: ConfigurationBefore
+) -> wire.Request:
+    """The wire's form of a request to `recipient`."""
+    match request:
+        case core.RequestVote(term, candidate, last, _, pre_vote):
+            kind = wire.PreVoteRequest if pre_vote else wire.RequestVoteRequest
+            return kind(candidate, recipient, term, last.term, last.index, 0)
+        case core.AppendEntries(term, leader, previous, entries, commit, _):
+            return wire.AppendEntriesRequest(
+                leader,
+                recipient,
+                term,
+                previous.term,
+                previous.index,
+                commit,
+                entries_to_wire(previous.index + 1, entries, configuration_before),
+            )
+        case _:
+            assert_never(request)
+
+
+def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
+    """The core's form of a vote, pre-vote or append request; others are no part of the core protocol."""
+    sender = server_id(request.source)
+    at = position.LogPosition(request.last_log_index, request.last_log_term)
+    match request:
+        case wire.RequestVoteRequest() | wire.PreVoteRequest():
+            pre_vote = isinstance(request, wire.PreVoteRequest)
+            return core.RequestVote(request.term, sender, at, correlation, pre_vote=pre_vote)
+        case wire.AppendEntriesRequest():
+            entries = entries_from_wire(request.entries)
+            return core.AppendEntries(request.term, sender, at, entries, request.commit_index, correlation)
+        case _:
+            raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {type(request).__name__} is no message between voters")
+
+
+def reply_to_wire(reply: core.Reply, asked: wire.Request) -> wire.Reply:
+    """The wire's form of the answer to `asked`."""
+    match reply:
+        case core.VoteReply(term, granted, _, pre_vote):
+            kind = wire.PreVoteResponse if pre_vote else wire.RequestVoteResponse
+            return kind(asked.destination, asked.source, term, 0, accepted=granted)
+        case core.AppendReply(term, success, next_index, _):
+            return wire.AppendEntriesResponse(asked.destination, asked.source, term, next_index, accepted=success)
+        case _:
+            assert_never(reply)
+
+
+def reply_from_wire(reply: wire.Reply, asked: core.Request) -> core.Reply:
+    """The core's form of the answer to `asked`, whose correlation it gets."""
+    match reply, asked:
+        case (wire.RequestVoteResponse(), core.RequestVote(pre_vote=False)):
+            return core.VoteReply(reply.term, reply.accepted, asked.correlation)
+        case (wire.PreVoteResponse(), core.RequestVote(pre_vote=True)):
+            return core.VoteReply(reply.term, reply.accepted, asked.correlation, pre_vote=True)
+        case (wire.AppendEntriesResponse(), core.AppendEntries()):
+            return core.AppendReply(reply.term, reply.accepted, reply.next_index, asked.correlation)
+        case _:
+            text = f"a {type(reply).__name__} does not answer a {type(asked).__name__}"
+            raise GarlicFarmError(Fault.OUT_OF_TURN, text)
+
+
+def entries_to_wire(
+    first: position.Index, entries: tuple[position.Entry, ...], configuration_before: ConfigurationBefore
+) -> tuple[LogEntry, ...]:
+    """Log entries from index `first` on."""
+    converted: list[LogEntry] = []
+    latest: position.Index | None = None
+    for index, entry in enumerate(entries, start=first):
+        match entry.content:
+            case position.Command(data):
+                converted.append(LogEntry(entry.term, Application(data)))
+            case position.Configuration() as configuration:
+                before = configuration_before(index) if latest is None else latest
+                converted.append(LogEntry(entry.term, configuration_to_wire(configuration, index, before)))
+                latest = index
+            case _:
+                assert_never(entry.content)
+    return tuple(converted)
+
+
+def entries_from_wire(entries: tuple[LogEntry, ...]) -> tuple[position.Entry, ...]:
+    """The core's log entries."""
+    return tuple(position.Entry(entry.term, _content(entry)) for entry in entries)
+
+
+def commands_from_wire(request: wire.ClientRequest) -> tuple[bytes, ...]:
+    """What a client wants appended."""
+    return tuple(entry.value.data for entry in request.entries if isinstance(entry.value, Application))
+
+
+def configuration_to_wire(
+    configuration: position.Configuration, index: position.Index, before: position.Index
+) -> Configuration:
+    """A configuration at `index`, which follows the one at `before`."""
+    servers = tuple(ClusterServer(server.server_id, server.endpoint) for server in configuration.voters)
+    return Configuration(index, before, servers)
+
+
+def configuration_from_wire(configuration: Configuration) -> position.Configuration:
+    """The member set. An id that appears twice would count twice, and is refused."""
+    voters = []
+    for server in configuration.servers:
+        if server.endpoint is None:
+            raise malformed(f"server {server.server_id} of a configuration has no endpoint")
+        voters.append(position.Server(server_id(server.server_id), server.endpoint))
+    if len({voter.server_id for voter in voters}) != len(voters):
+        raise malformed("a configuration names a server twice")
+    return position.Configuration(tuple(voters))
+
+
+def server_id(number: int) -> position.ServerId:
+    """A Raft id: positive."""
+    if number <= 0:
+        raise malformed(f"{number} is no server's id")
+    return position.ServerId(number)
+
+
+def _content(entry: LogEntry) -> position.Command | position.Configuration:
+    match entry.value:
+        case Application(data):
+            return position.Command(data)
+        case Configuration() as configuration:
+            return configuration_from_wire(configuration)
+        case _:
+            raise malformed(f"a {type(entry.value).__name__} is no entry of a log")

@@ -1,0 +1,87 @@
+"""Server nonces that need no memory until someone proves the password with one.
+
+    nonce = hex( milliseconds 8 │ random 8 │ HMAC-SHA256(secret, milliseconds │ random), first 16 bytes )
+
+A challenge stores nothing, so a flood of them costs nothing. Memory begins with the first authenticated use: for each
+nonce in use the highest `nc` is kept, and only a higher one is accepted: a recorded request cannot be sent again. The
+table is bounded. What falls out of it raises a floor under the time of issue, below which every nonce counts as
+expired: forgetting a nonce therefore never makes its old requests valid again. Whoever is refused here although the
+password was right is told `stale`, and starts over with a fresh nonce without asking anybody for the password.
+
+The clock only has to be one that does not go back while the process lives: the secret is new in each process, and with
+it every older nonce is void.
+"""
+
+import hmac
+import re
+import struct
+from collections.abc import Callable
+
+LIFETIME_MS = 2 * 60 * 60 * 1000
+_NONCE = re.compile(r"[0-9a-f]{64}")
+_STAMP = struct.Struct(">Q8s")
+_MAC_BYTES = 16
+
+
+class NonceBook:
+    """Mints nonces, and judges their use."""
+
+    def __init__(
+        self,
+        secret: bytes,
+        random_bytes: Callable[[int], bytes],
+        *,
+        lifetime_ms: int = LIFETIME_MS,
+        capacity: int = 4096,
+    ) -> None:
+        self._secret = secret
+        self._random_bytes = random_bytes
+        self._lifetime_ms = lifetime_ms
+        self._capacity = capacity
+        self._highest_count: dict[str, int] = {}
+        self._floor_ms = -1
+
+    def mint(self, now_ms: int) -> str:
+        """A fresh nonce."""
+        stamp = _STAMP.pack(now_ms, self._random_bytes(8))
+        return (stamp + self._mac(stamp)).hex()
+
+    def use(self, nonce: str, count: int, now_ms: int) -> bool:
+        """Accept `count` for `nonce`, once. Ask only after the password is proven."""
+        issued_ms = self._issued_ms(nonce)
+        if issued_ms is None or issued_ms > now_ms or now_ms - issued_ms >= self._lifetime_ms:
+            return False
+        if nonce not in self._highest_count:
+            if issued_ms <= self._floor_ms:
+                return False
+            self._make_room()
+        if count <= self._highest_count.get(nonce, 0):
+            return False
+        self._highest_count[nonce] = count
+        return True
+
+    @property
+    def in_use(self) -> int:
+        """How many nonces are remembered."""
+        return len(self._highest_count)
+
+    def _make_room(self) -> None:
+        if len(self._highest_count) < self._capacity:
+            return
+        # An eighth at once, so that a full table is not sorted for every newcomer. Fixed-width hex sorts by time.
+        for nonce in sorted(self._highest_count)[: max(1, self._capacity // 8)]:
+            del self._highest_count[nonce]
+            self._floor_ms = max(self._floor_ms, int(nonce[:16], 16))
+
+    def _issued_ms(self, nonce: str) -> int | None:
+        if not _NONCE.fullmatch(nonce):
+            return None
+        data = bytes.fromhex(nonce)
+        stamp, mac = data[: _STAMP.size], data[_STAMP.size :]
+        if not hmac.compare_digest(mac, self._mac(stamp)):
+            return None
+        issued_ms: int = _STAMP.unpack(stamp)[0]
+        return issued_ms
+
+    def _mac(self, stamp: bytes) -> bytes:
+        return hmac.digest(self._secret, stamp, "sha256")[:_MAC_BYTES]

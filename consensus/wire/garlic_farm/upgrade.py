@@ -1,0 +1,130 @@
+"""What both sides of the handshake share: the path, the headers, the extensions, the limits.
+
+    client ──▶ request 1: GET /GarlicFarm/CLUSTER/VERSION/websocket, Connection: close
+    server ──▶ 404, or 401 with a Digest challenge; both close
+    client ──▶ request 2: the same with Authorization and Upgrade: websocket
+    server ──▶ 101, and the same connection carries Raft's messages; or 401 again
+
+After the 101 the stream is Raft's, not WebSocket frames. Headers of our own, both ways, seen only by those who know
+the password: `X-Garlic-Cluster` (the cluster id; a mismatch is answered by 409) and `X-Garlic-Server` (the sender's
+Raft id). `Sec-WebSocket-Protocol` negotiates extensions: the client offers names in order of preference, the server
+answers with one that it knows (RFC 6455 allows no more), and a name stands for a whole set of extensions. A server of
+another make answers with none and is spoken to in the seventeen messages of the document.
+"""
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from consensus.wire.garlic_farm.errors import malformed
+from consensus.wire.garlic_farm.limits import ID_MAX
+
+VERSION = "1"
+HEAD_BYTES_MAX = 16_384
+CLUSTER_HEADER = "X-Garlic-Cluster"
+SERVER_HEADER = "X-Garlic-Server"
+_WEBSOCKET_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_WEBSOCKET_KEY_BYTES = 16
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_CLUSTER_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_SERVER_ID = re.compile(r"[1-9][0-9]{0,9}")
+
+
+class Extension(Enum):
+    """What our own servers understand beyond the document."""
+
+    PRE_VOTE = "pre-vote"
+
+
+EXTENSION_SETS: dict[str, frozenset[Extension]] = {"garlicfarm.prevote.v1": frozenset({Extension.PRE_VOTE})}
+"""The names that stand in `Sec-WebSocket-Protocol`, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a server is at the moment: None until the cluster exists and has given it an id."""
+
+    cluster_id: str | None = None
+    server_id: int | None = None
+
+    def headers(self) -> list[tuple[str, str]]:
+        """What the other side is told."""
+        headers = []
+        if self.cluster_id is not None:
+            headers.append((CLUSTER_HEADER, self.cluster_id))
+        if self.server_id is not None:
+            headers.append((SERVER_HEADER, str(self.server_id)))
+        return headers
+
+
+def path_of(cluster: str, version: str = VERSION) -> str:
+    """The path of a cluster's handshake."""
+    if not _NAME.fullmatch(cluster):
+        raise malformed(f"the cluster name {cluster!r} is not 1 to 64 letters, digits, dots, dashes or underscores")
+    return f"/GarlicFarm/{cluster}/{version}/websocket"
+
+
+def path_within(target: str) -> str:
+    """The path of a request target: a proxy may have left the absolute URI."""
+    for scheme in ("http://", "https://"):
+        if target.lower().startswith(scheme):
+            _, slash, path = target[len(scheme) :].partition("/")
+            return slash + path
+    return target
+
+
+def accept_token(key: str) -> str:
+    """Sec-WebSocket-Accept for a Sec-WebSocket-Key."""
+    digest = hashlib.sha1((key + _WEBSOCKET_GUID).encode(), usedforsecurity=False).digest()
+    return base64.b64encode(digest).decode()
+
+
+def is_websocket_key(key: str) -> bool:
+    """Whether a Sec-WebSocket-Key is 16 bytes in base64."""
+    try:
+        return len(base64.b64decode(key, validate=True)) == _WEBSOCKET_KEY_BYTES
+    except (binascii.Error, ValueError):
+        return False
+
+
+class Headers:
+    """A message's headers, by lower-case name."""
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._values: dict[str, list[str]] = {}
+        for name, value in raw:
+            self._values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+
+    def one(self, name: str) -> str | None:
+        """The header's only value, or None. Twice is an error: two readers could choose differently."""
+        values = self._values.get(name, [])
+        if len(values) > 1:
+            raise malformed(f"the header {name} appears {len(values)} times")
+        return values[0] if values else None
+
+    def every(self, name: str) -> list[str]:
+        """The header's values, one for each time it appears."""
+        return self._values.get(name, [])
+
+    def tokens(self, name: str) -> list[str]:
+        """The comma-separated members of a header, over all its appearances."""
+        return [token for value in self.every(name) for part in value.split(",") if (token := part.strip())]
+
+    def names_token(self, name: str, token: str) -> bool:
+        """Whether `token` is among the members, upper or lower case."""
+        return token in (found.lower() for found in self.tokens(name))
+
+    def identity(self) -> Identity:
+        """The other side's cluster id and Raft id, where given."""
+        cluster_id, server_id = self.one(CLUSTER_HEADER.lower()), self.one(SERVER_HEADER.lower())
+        if cluster_id is not None and not _CLUSTER_ID.fullmatch(cluster_id):
+            raise malformed(f"{CLUSTER_HEADER} is not 1 to 128 visible characters")
+        if server_id is None:
+            return Identity(cluster_id)
+        if not _SERVER_ID.fullmatch(server_id) or int(server_id) > ID_MAX:
+            raise malformed(f"{SERVER_HEADER} is not a positive 32-bit id")
+        return Identity(cluster_id, int(server_id))

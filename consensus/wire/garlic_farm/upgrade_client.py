@@ -1,0 +1,214 @@
+"""The asking side of the handshake, without I/O.
+
+    first connection:  request() ─▶ request 1;  receive(bytes) ─▶ Challenged: close, connect again
+    next connection:   request() ─▶ request 2;  receive(bytes) ─▶ Switched: Raft's stream begins
+
+What a challenge taught is kept in a `Session`, which outlives the connection: later connections to the same server
+begin with request 2. A `stale` answer replaces the nonce, and the third attempt uses it. Any other answer to request 2
+raises the one error, with the sentence that the operator needs.
+"""
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import h11
+
+from consensus.wire.garlic_farm.digest import (
+    Algorithm,
+    Authorization,
+    Challenge,
+    Credentials,
+    parse_challenge,
+    response_to,
+)
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError, malformed, too_large
+from consensus.wire.garlic_farm.upgrade import (
+    EXTENSION_SETS,
+    HEAD_BYTES_MAX,
+    VERSION,
+    Extension,
+    Headers,
+    Identity,
+    accept_token,
+    path_of,
+)
+
+CACHE_MS = 100 * 60 * 1000
+"""How long a challenge is used again: above the hour that the document asks for, below a nonce's two."""
+
+_SWITCHING, _UNAUTHORIZED, _NOT_FOUND, _CONFLICT = 101, 401, 404, 409
+_NONCE_COUNT_MAX = 2**32 - 1
+
+
+@dataclass(slots=True)
+class Session:
+    """What is remembered of one server between connections."""
+
+    challenge: Challenge | None = None
+    learned_ms: int = 0
+    nonce_count: int = 0
+
+    def usable(self, now_ms: int) -> bool:
+        """Whether a connection can begin with request 2."""
+        fresh = 0 <= now_ms - self.learned_ms < CACHE_MS
+        return self.challenge is not None and fresh and self.nonce_count < _NONCE_COUNT_MAX
+
+    def learn(self, challenge: Challenge, now_ms: int) -> None:
+        """Use this challenge from now on."""
+        self.challenge, self.learned_ms, self.nonce_count = challenge, now_ms, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What every handshake of one client has in common."""
+
+    cluster: str
+    credentials: Credentials
+    identity: Callable[[], Identity]
+    random_bytes: Callable[[int], bytes]
+    version: str = VERSION
+    offered: tuple[str, ...] = field(default=tuple(EXTENSION_SETS))
+
+
+@dataclass(frozen=True, slots=True)
+class Challenged:
+    """Close, connect again, and begin a new `UpgradeClient` with the same session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """The stream is Raft's, beginning with `trailing`."""
+
+    trailing: bytes
+    peer: Identity
+    extensions: frozenset[Extension]
+
+
+class UpgradeClient:
+    """One connection's handshake."""
+
+    def __init__(self, caller: Caller, session: Session, host: str, now_ms: int) -> None:
+        self._caller = caller
+        self._session = session
+        self._now_ms = now_ms
+        self._path = path_of(caller.cluster, caller.version)
+        self._host = host
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._received_bytes = 0
+        self._authorized = session.usable(now_ms)
+        self._key = base64.b64encode(caller.random_bytes(16)).decode()
+
+    def request(self) -> bytes:
+        """The bytes to send first: request 1, or request 2 when the session knows a challenge."""
+        headers = [("Host", self._host), ("Cache-Control", "no-cache")]
+        if self._authorized:
+            headers += [
+                ("Connection", "keep-alive, Upgrade"),
+                ("Upgrade", "websocket"),
+                ("Sec-WebSocket-Key", self._key),
+                ("Sec-WebSocket-Version", "13"),
+                ("Authorization", self._authorization()),
+                *self._caller.identity().headers(),
+            ]
+            if self._caller.offered:
+                headers.append(("Sec-WebSocket-Protocol", ", ".join(self._caller.offered)))
+        else:
+            headers.append(("Connection", "close"))
+        request = h11.Request(method="GET", target=self._path, headers=headers)
+        return (self._http.send(request) or b"") + (self._http.send(h11.EndOfMessage()) or b"")
+
+    def receive(self, data: bytes) -> Challenged | Switched | None:
+        """Take bytes; None until the head of the response is whole."""
+        self._received_bytes += len(data)
+        try:
+            self._http.receive_data(data)
+            event = self._http.next_event()
+        except h11.RemoteProtocolError as error:
+            raise malformed(f"the answer is not HTTP: {error}") from error
+        if event is h11.NEED_DATA:
+            if not data:
+                raise malformed("the connection ended inside the answer")
+            return None
+        if not isinstance(event, h11.InformationalResponse | h11.Response):
+            raise malformed("the connection ended before an answer")
+        trailing = self._http.trailing_data[0]
+        if self._received_bytes - len(trailing) > HEAD_BYTES_MAX:
+            raise too_large(f"an answer's head of more than {HEAD_BYTES_MAX} bytes")
+        headers = Headers(event.headers)
+        if event.status_code == _SWITCHING:
+            return self._switched(headers, trailing)
+        if event.status_code == _UNAUTHORIZED:
+            return self._challenged(headers)
+        raise self._refusal(event.status_code, headers)
+
+    def _authorization(self) -> str:
+        challenge = self._session.challenge
+        if challenge is None:  # `request` asks only when the session is usable
+            raise malformed("no challenge to answer")
+        self._session.nonce_count += 1
+        client_nonce = self._caller.random_bytes(16).hex()
+        credentials, count = self._caller.credentials, self._session.nonce_count
+        response = response_to(challenge, credentials, ("GET", self._path), count, client_nonce)
+        return Authorization(
+            credentials.user,
+            challenge.realm,
+            challenge.nonce,
+            self._path,
+            count,
+            client_nonce,
+            challenge.algorithm,
+            response,
+            challenge.opaque,
+        ).header()
+
+    def _challenged(self, headers: Headers) -> Challenged:
+        found = [parse_challenge(value) for value in headers.every("www-authenticate")]
+        challenges = [challenge for challenge in found if challenge is not None]
+        if not challenges:
+            raise GarlicFarmError(
+                Fault.REFUSED_UPGRADE, "the server asks for a kind of authentication that is not Digest with qop=auth"
+            )
+        best = next((one for one in challenges if one.algorithm is Algorithm.SHA_256), challenges[0])
+        if self._authorized and not best.stale:
+            self._session.challenge = None
+            raise GarlicFarmError(
+                Fault.WRONG_CREDENTIALS,
+                f"the server does not accept user {self._caller.credentials.user!r}; "
+                "check that both nodes have the same farm key file",
+            )
+        self._session.learn(best, self._now_ms)
+        return Challenged()
+
+    def _switched(self, headers: Headers, trailing: bytes) -> Switched:
+        if not self._authorized or not headers.names_token("upgrade", "websocket"):
+            raise GarlicFarmError(Fault.REFUSED_UPGRADE, "the server switched protocols without being asked to")
+        accept = headers.one("sec-websocket-accept")
+        if accept is not None and accept != accept_token(self._key):
+            raise malformed("Sec-WebSocket-Accept does not answer our key")
+        chosen = headers.one("sec-websocket-protocol")
+        if chosen is not None and chosen not in self._caller.offered:
+            raise malformed(f"the server chose {chosen[:64]!r}, which was not offered")
+        ours, peer = self._caller.identity(), headers.identity()
+        if None not in {ours.cluster_id, peer.cluster_id} and ours.cluster_id != peer.cluster_id:
+            raise self._wrong_cluster(peer)
+        extensions: frozenset[Extension] = frozenset() if chosen is None else EXTENSION_SETS.get(chosen, frozenset())
+        return Switched(trailing, peer, extensions)
+
+    def _refusal(self, status: int, headers: Headers) -> GarlicFarmError:
+        if status == _NOT_FOUND:
+            return GarlicFarmError(
+                Fault.WRONG_PATH,
+                f"the server does not know {self._path}: it serves another cluster or another version, "
+                "or something else listens at this address",
+            )
+        if status == _CONFLICT:
+            return self._wrong_cluster(headers.identity())
+        return GarlicFarmError(Fault.REFUSED_UPGRADE, f"the server answered the handshake with HTTP status {status}")
+
+    def _wrong_cluster(self, peer: Identity) -> GarlicFarmError:
+        return GarlicFarmError(
+            Fault.WRONG_CLUSTER,
+            f"the server belongs to cluster {peer.cluster_id}, this one to {self._caller.identity().cluster_id}; "
+            "two farms under one key never merge: one of them must rejoin as new servers",
+        )

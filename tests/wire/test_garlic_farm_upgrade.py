@@ -1,0 +1,458 @@
+"""The handshake of both sides against each other, against the document, and against whoever should not get in."""
+
+import re
+from random import Random
+
+import pytest
+
+from consensus.wire.garlic_farm.digest import (
+    Algorithm,
+    Authorization,
+    Challenge,
+    Credentials,
+    parse_authorization,
+    parse_challenge,
+    response_to,
+)
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.nonces import LIFETIME_MS, NonceBook
+from consensus.wire.garlic_farm.upgrade import Extension, Identity, accept_token, path_of
+from consensus.wire.garlic_farm.upgrade_client import (
+    CACHE_MS,
+    Caller,
+    Challenged,
+    Session,
+    Switched,
+    UpgradeClient,
+)
+from consensus.wire.garlic_farm.upgrade_server import Gatekeeper, Refused, Upgraded, UpgradeServer, Verdict
+
+PASSWORDS = {"router": "correct horse"}
+HOUR_MS = 3_600_000
+
+
+class Farm:
+    """One server's handshakes, with a clock that the test moves."""
+
+    def __init__(self, cluster: str = "farm", identity: Identity | None = None, capacity: int = 4096) -> None:
+        self.random = Random(1)
+        self.now_ms = 1_000_000
+        self.identity = identity or Identity("cluster-a", 2)
+        self.nonces = NonceBook(b"secret", self.random.randbytes, capacity=capacity)
+        self.gatekeeper = Gatekeeper(cluster, PASSWORDS.get, self.nonces, lambda: self.identity)
+
+    def answer(self, data: bytes) -> Verdict:
+        """The verdict on a connection that sends `data`."""
+        verdict = UpgradeServer(self.gatekeeper).receive(data, self.now_ms)
+        assert verdict is not None
+        return verdict
+
+
+def caller(
+    password: str = "correct horse",  # noqa: S107 - the test's own
+    *,
+    user: str = "router",
+    cluster: str = "farm",
+    version: str = "1",
+    identity: Identity | None = None,
+    offered: tuple[str, ...] = ("garlicfarm.prevote.v1",),
+) -> Caller:
+    ours = identity or Identity("cluster-a", 1)
+    return Caller(cluster, Credentials(user, password), lambda: ours, Random(2).randbytes, version, offered)
+
+
+def connect(farm: Farm, who: Caller, session: Session, more: bytes = b"") -> Challenged | Switched:
+    """One connection: the client's request to the server, and its answer back."""
+    client = UpgradeClient(who, session, "127.0.0.1:7669", farm.now_ms)
+    verdict = farm.answer(client.request())
+    outcome = client.receive(verdict.response + more)
+    assert outcome is not None
+    return outcome
+
+
+def status(verdict: Verdict) -> int:
+    return int(verdict.response.split(b" ", 2)[1])
+
+
+def authorized(farm: Farm, session: Session, who: Caller | None = None) -> bytes:
+    if session.challenge is None:
+        assert isinstance(connect(farm, who or caller(), session), Challenged)
+    return UpgradeClient(who or caller(), session, "h", farm.now_ms).request()
+
+
+def test_the_first_request_is_the_documents_and_asks_to_close() -> None:
+    request = UpgradeClient(caller(), Session(), "10.0.0.1:7669", 0).request().decode()
+    assert request.splitlines()[0] == "GET /GarlicFarm/farm/1/websocket HTTP/1.1"
+    assert "Host: 10.0.0.1:7669\r\n" in request
+    assert "Cache-Control: no-cache\r\n" in request
+    assert "Connection: close\r\n" in request
+    assert "Authorization" not in request
+    assert request.endswith("\r\n\r\n")
+
+
+def test_request_1_is_answered_by_a_digest_challenge_and_request_2_by_101() -> None:
+    farm, session = Farm(), Session()
+    first = farm.answer(UpgradeClient(caller(), session, "h", farm.now_ms).request())
+    assert isinstance(first, Refused)
+    assert status(first) == 401
+    assert b"\r\nConnection: close\r\n" in first.response
+    assert first.response.count(b"WWW-Authenticate: Digest ") == 2
+    assert connect(farm, caller(), session) == Challenged()
+    switched = connect(farm, caller(), session)
+    assert switched == Switched(b"", farm.identity, frozenset({Extension.PRE_VOTE}))
+
+
+def test_the_second_request_and_its_answer_are_the_documents() -> None:
+    farm, session = Farm(), Session()
+    request = authorized(farm, session).decode()
+    assert "Connection: keep-alive, Upgrade\r\n" in request
+    assert "Upgrade: websocket\r\n" in request
+    assert "Sec-WebSocket-Version: 13\r\n" in request
+    assert 'uri="/GarlicFarm/farm/1/websocket"' in request
+    verdict = farm.answer(request.encode())
+    assert isinstance(verdict, Upgraded)
+    lines = verdict.response.decode().split("\r\n")
+    assert lines[0] == "HTTP/1.1 101 Switching Protocols"
+    assert {"Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Protocol: garlicfarm.prevote.v1"} <= set(lines)
+    key = re.search("Sec-WebSocket-Key: (.*)\r\n", request)
+    assert key is not None
+    assert f"Sec-WebSocket-Accept: {accept_token(key[1])}" in lines
+    assert verdict.user == "router"
+    assert verdict.peer == Identity("cluster-a", 1)
+
+
+def test_the_accept_token_is_that_of_rfc_6455() -> None:
+    assert accept_token("dGhlIHNhbXBsZSBub25jZQ==") == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+
+
+def test_the_md5_response_is_that_of_rfc_2617() -> None:
+    challenge = Challenge("testrealm@host.com", "dcd98b7102dd2f0e8b11d0f600bfb0c093", Algorithm.MD5)
+    credentials = Credentials("Mufasa", "Circle Of Life")
+    found = response_to(challenge, credentials, ("GET", "/dir/index.html"), 1, "0a4f113b")
+    assert found == "6629fae49393a05397450978507c4ef1"
+
+
+def test_the_sha_256_response_is_that_of_rfc_7616() -> None:
+    nonce, client_nonce = "7ypf/xlj9XXwfDPEoM4URrv/xwf94BcCAzFZH4GiTo0v", "f2/wE4q74E6zIJEtWaHKaf5wv/H5QzzpXusqGemxURZJ"
+    challenge = Challenge("http-auth@example.org", nonce, Algorithm.SHA_256)
+    credentials = Credentials("Mufasa", "Circle of Life")
+    found = response_to(challenge, credentials, ("GET", "/dir/index.html"), 1, client_nonce)
+    assert found == "753927fa0e85d155564e2e272a28d1802ca10daf4496794697cf8db5856cb6c1"
+
+
+def test_bytes_after_the_heads_belong_to_raft_on_both_sides() -> None:
+    farm, session = Farm(), Session()
+    verdict = farm.answer(authorized(farm, session) + b"raft from the client")
+    assert isinstance(verdict, Upgraded)
+    assert verdict.trailing == b"raft from the client"
+    switched = connect(farm, caller(), session, b"raft from the server")
+    assert isinstance(switched, Switched)
+    assert switched.trailing == b"raft from the server"
+
+
+def test_heads_may_arrive_byte_by_byte() -> None:
+    farm, session = Farm(), Session()
+    request = authorized(farm, session) + b"raft"
+    server = UpgradeServer(farm.gatekeeper)
+    verdicts = [server.receive(bytes((byte,)), farm.now_ms) for byte in request[:-4]]
+    assert verdicts[:-1] == [None] * (len(request) - 5)
+    assert isinstance(verdicts[-1], Upgraded)
+
+
+def test_later_connections_begin_with_request_2_for_at_least_an_hour() -> None:
+    farm, session = Farm(), Session()
+    connect(farm, caller(), session)
+    for _ in range(6):
+        assert isinstance(connect(farm, caller(), session), Switched)
+        farm.now_ms += HOUR_MS // 6
+    assert CACHE_MS > HOUR_MS
+    farm.now_ms += CACHE_MS
+    assert b"Authorization" not in UpgradeClient(caller(), session, "h", farm.now_ms).request()
+
+
+def test_an_expired_nonce_is_stale_and_leads_to_a_new_one() -> None:
+    farm, session = Farm(), Session()
+    request = authorized(farm, session)
+    farm.now_ms += LIFETIME_MS
+    verdict = farm.answer(request)
+    assert status(verdict) == 401
+    assert b"stale=true" in verdict.response
+    session.learned_ms = farm.now_ms
+    client = UpgradeClient(caller(), session, "h", farm.now_ms)
+    client.request()
+    assert client.receive(verdict.response) == Challenged()
+    assert isinstance(connect(farm, caller(), session), Switched)
+
+
+def test_a_server_that_restarted_asks_for_a_new_nonce_and_not_for_a_password() -> None:
+    session = Session()
+    connect(Farm(), caller(), session)
+    restarted = Farm()
+    restarted.nonces = NonceBook(b"another secret", restarted.random.randbytes)
+    restarted.gatekeeper = Gatekeeper("farm", PASSWORDS.get, restarted.nonces, lambda: restarted.identity)
+    assert connect(restarted, caller(), session) == Challenged()
+    assert isinstance(connect(restarted, caller(), session), Switched)
+
+
+def test_a_request_that_was_recorded_and_sent_again_is_refused() -> None:
+    farm, session = Farm(), Session()
+    request = authorized(farm, session)
+    assert isinstance(farm.answer(request), Upgraded)
+    again = farm.answer(request)
+    assert isinstance(again, Refused)
+    assert status(again) == 401
+    assert again.fault is Fault.WRONG_CREDENTIALS
+    assert "sent before" in again.text
+
+
+def test_a_nonce_count_that_went_back_is_refused() -> None:
+    farm, session = Farm(), Session()
+    first, second = authorized(farm, session), authorized(farm, session)
+    assert isinstance(farm.answer(second), Upgraded)
+    assert isinstance(farm.answer(first), Refused)
+
+
+def test_nonces_forgotten_for_lack_of_room_are_not_valid_again() -> None:
+    farm, recorded = Farm(capacity=8), []
+    for _ in range(40):
+        farm.now_ms += 1
+        session = Session()
+        request = authorized(farm, session)
+        assert isinstance(farm.answer(request), Upgraded)
+        recorded.append(request)
+        assert farm.nonces.in_use <= 8
+    assert all(isinstance(farm.answer(request), Refused) for request in recorded)
+
+
+def test_a_challenge_alone_takes_no_memory() -> None:
+    farm = Farm()
+    for _ in range(1000):
+        connect(farm, caller(), Session())
+    assert farm.nonces.in_use == 0
+
+
+def test_a_wrong_password_is_refused_without_stale_and_says_what_to_do() -> None:
+    farm, session = Farm(), Session()
+    connect(farm, caller("wrong"), session)
+    with pytest.raises(GarlicFarmError, match="same farm key file") as refusal:
+        connect(farm, caller("wrong"), session)
+    assert refusal.value.fault is Fault.WRONG_CREDENTIALS
+    assert session.challenge is None
+    assert "wrong" not in repr(Credentials("router", "wrong"))
+
+
+@pytest.mark.parametrize(
+    "who", [caller("wrong"), caller(user="nobody"), caller("", user="nobody")], ids=["password", "user", "empty"]
+)
+def test_the_server_counts_wrong_credentials(who: Caller) -> None:
+    farm, session = Farm(), Session()
+    verdict = farm.answer(authorized(farm, session, who))
+    assert isinstance(verdict, Refused)
+    assert status(verdict) == 401
+    assert verdict.fault is Fault.WRONG_CREDENTIALS
+    assert b"stale" not in verdict.response
+
+
+@pytest.mark.parametrize("who", [caller(cluster="other"), caller(version="2")], ids=["cluster", "version"])
+def test_a_wrong_cluster_name_or_version_gets_404(who: Caller) -> None:
+    with pytest.raises(GarlicFarmError, match="another cluster or another version") as refusal:
+        connect(Farm(), who, Session())
+    assert refusal.value.fault is Fault.WRONG_PATH
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GET / HTTP/1.1",
+        "GET /GarlicFarm HTTP/1.1",
+        "GET /GarlicFarm/farm/1/websocket/ HTTP/1.1",
+        "GET /GarlicFarm/farm/1/websocket?x HTTP/1.1",
+        "GET /garlicfarm/farm/1/websocket HTTP/1.1",
+        "POST /GarlicFarm/farm/1/websocket HTTP/1.1",
+    ],
+)
+def test_any_other_path_gets_one_fixed_404_that_says_nothing(line: str) -> None:
+    verdict = Farm().answer(f"{line}\r\nHost: h\r\n\r\n".encode())
+    expected = (
+        b"HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 10\r\nConnection: close\r\n\r\n"
+        b"Not Found\n"
+    )
+    assert verdict.response == expected
+
+
+def test_a_challenge_does_not_name_what_this_is() -> None:
+    verdict = Farm().answer(b"GET /GarlicFarm/farm/1/websocket HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert not re.search(b"garlic|raft|farm|i2p", verdict.response, re.IGNORECASE)
+
+
+def test_a_member_of_another_cluster_is_refused_by_both_sides() -> None:
+    farm, session = Farm(), Session()
+    other = caller(identity=Identity("cluster-b", 1))
+    verdict = farm.answer(authorized(farm, session, other))
+    assert isinstance(verdict, Refused)
+    assert status(verdict) == 409
+    assert verdict.fault is Fault.WRONG_CLUSTER
+    with pytest.raises(GarlicFarmError, match="belongs to cluster cluster-a, this one to cluster-b") as refusal:
+        connect(farm, other, session)
+    assert refusal.value.fault is Fault.WRONG_CLUSTER
+    client = UpgradeClient(other, session, "h", farm.now_ms)
+    client.request()
+    with pytest.raises(GarlicFarmError, match="cluster-a"):
+        client.receive(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nX-Garlic-Cluster: cluster-a\r\n\r\n")
+
+
+def test_who_has_no_cluster_yet_may_speak_to_one() -> None:
+    farm, session = Farm(), Session()
+    newcomer = caller(identity=Identity(None, None))
+    connect(farm, newcomer, session)
+    switched = connect(farm, newcomer, session)
+    assert isinstance(switched, Switched)
+    assert switched.peer == Identity("cluster-a", 2)
+
+
+@pytest.mark.parametrize("offered", [(), ("chat",)])
+def test_without_a_common_extension_only_the_document_is_spoken(offered: tuple[str, ...]) -> None:
+    farm, session, who = Farm(), Session(), caller(offered=offered)
+    connect(farm, who, session)
+    switched = connect(farm, who, session)
+    assert isinstance(switched, Switched)
+    assert switched.extensions == frozenset()
+
+
+def test_the_server_chooses_the_first_extension_that_it_knows() -> None:
+    farm, session, who = Farm(), Session(), caller(offered=("garlicfarm.future.v9", "garlicfarm.prevote.v1"))
+    connect(farm, who, session)
+    switched = connect(farm, who, session)
+    assert isinstance(switched, Switched)
+    assert switched.extensions == {Extension.PRE_VOTE}
+
+
+def test_a_proxy_may_reorder_headers_replace_hosts_and_leave_the_absolute_uri() -> None:
+    farm, session = Farm(), Session()
+    line, *headers = authorized(farm, session).decode().split("\r\n")[:-2]
+    headers = [header for header in reversed(headers) if not header.startswith("Host")]
+    line = line.replace("GET /", "GET http://abc.b32.i2p/")
+    request = "\r\n".join([line, "Host: abc.b32.i2p", "X-I2P-DestHash: x", "User-Agent: MYOB", *headers, "", ""])
+    assert isinstance(farm.answer(request.encode()), Upgraded)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("Upgrade: websocket\r\n", "", 426),
+        ("keep-alive, Upgrade", "keep-alive", 426),
+        ("Sec-WebSocket-Version: 13", "Sec-WebSocket-Version: 8", 400),
+        ("Sec-WebSocket-Key: ", "Sec-WebSocket-Key: x", 400),
+        ("Host: h\r\n", "Host: h\r\nContent-Length: 5\r\n", 400),
+        ("Host: h\r\n", "Host: h\r\nTransfer-Encoding: chunked\r\n", 400),
+        ("Host: h\r\n", "Host: h\r\nAuthorization: Digest x=y\r\n", 400),
+        ("X-Garlic-Server: 1", "X-Garlic-Server: -1", 400),
+        ("X-Garlic-Server: 1", "X-Garlic-Server: 4294967296", 400),
+        (" HTTP/1.1", " HTTP/1.0", 400),
+        ("qop=auth", "qop=auth-int", 401),
+        ("qop=auth, ", "", 401),
+        ("Authorization: Digest", "Authorization: Basic", 401),
+        ("nc=00000001", "nc=1", 400),
+        ('realm="private"', 'realm="public"', 401),
+        ("nc=00000001", "nc=00000002", 401),
+        ('/websocket", algorithm', '/other", algorithm', 401),
+    ],
+)
+def test_a_request_2_that_is_not_quite_right_is_refused(old: str, new: str, expected: int) -> None:
+    farm, session = Farm(), Session()
+    request = authorized(farm, session).decode()
+    assert old in request
+    assert status(farm.answer(request.replace(old, new, 1).encode())) == expected
+
+
+def test_heads_that_never_end_are_cut_off() -> None:
+    farm = Farm()
+    server = UpgradeServer(farm.gatekeeper)
+    assert server.receive(b"GET / HTTP/1.1\r\n", farm.now_ms) is None
+    for number in range(20_000):
+        verdict = server.receive(b"X-%d: %d\r\n" % (number, number), farm.now_ms)
+        if verdict is not None:
+            break
+    assert isinstance(verdict, Refused)
+    assert number * 10 < 16_384
+    whole = b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 20_000 + b"\r\n\r\n"
+    assert status(farm.answer(whole)) == 431
+
+
+def test_an_answer_that_never_ends_is_cut_off() -> None:
+    client = UpgradeClient(caller(), Session(), "h", 0)
+    client.request()
+    client.receive(b"HTTP/1.1 401 No\r\n")
+    for _ in range(160):
+        client.receive(b"X: " + b"x" * 95 + b"\r\n")
+    with pytest.raises(GarlicFarmError, match="not HTTP"):
+        client.receive(b"X: " + b"x" * 1000 + b"\r\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", Fault.REFUSED_UPGRADE),
+        (b"HTTP/1.1 401 No\r\nWWW-Authenticate: Basic realm=x\r\n\r\n", Fault.REFUSED_UPGRADE),
+        (b"HTTP/1.1 401 No\r\nWWW-Authenticate: Digest realm=x\r\n\r\n", Fault.REFUSED_UPGRADE),
+        (b'HTTP/1.1 401 No\r\nWWW-Authenticate: Digest qop="auth"\r\n\r\n', Fault.MALFORMED),
+        (b"HTTP/1.1 101 Go\r\nUpgrade: websocket\r\n\r\n", Fault.MALFORMED),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", Fault.MALFORMED),
+        (b"", Fault.MALFORMED),
+    ],
+)
+def test_an_answer_that_is_no_answer_is_explained(answer: bytes, fault: Fault) -> None:
+    client = UpgradeClient(caller(), Session(), "h", 0)
+    client.request()
+    with pytest.raises(GarlicFarmError) as refusal:
+        client.receive(answer)
+    assert refusal.value.fault is fault
+
+
+def test_the_better_hash_is_chosen_where_two_are_offered() -> None:
+    farm, session = Farm(), Session()
+    connect(farm, caller(), session)
+    assert session.challenge is not None
+    assert session.challenge.algorithm is Algorithm.SHA_256
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+def test_headers_round_trip_with_every_quoting(algorithm: Algorithm) -> None:
+    challenge = Challenge('a "realm" \\', "abc", algorithm, "op,aque", stale=True)
+    assert parse_challenge(challenge.header()) == challenge
+    answer = Authorization('us"er\\', "r, x=y", "n", "/p", 255, "c", algorithm, "ab" * 16, 'o"')
+    assert parse_authorization(answer.header()) == answer
+
+
+def test_mutated_handshakes_end_in_a_verdict_or_the_one_error() -> None:
+    seed = 99
+    random, farm, session = Random(seed), Farm(), Session()
+    request = authorized(farm, session)
+    response = farm.answer(request).response
+    challenge = farm.answer(b"GET /GarlicFarm/farm/1/websocket HTTP/1.1\r\nHost: h\r\n\r\n").response
+    upgraded = 0
+    for round_number in range(1500):
+        data = bytearray(random.choice([request, response, challenge]))
+        for _ in range(random.randrange(1, 6)):
+            data[random.randrange(len(data))] = random.choice([random.randrange(256), *b'\r\n:",=\\ '])
+        if random.random() < 0.2:
+            del data[random.randrange(len(data)) :]
+        try:
+            verdict = UpgradeServer(farm.gatekeeper).receive(bytes(data), farm.now_ms)
+            upgraded += isinstance(verdict, Upgraded)
+            client = UpgradeClient(caller(), session, "h", farm.now_ms)
+            client.request()
+            client.receive(bytes(data))
+        except GarlicFarmError:
+            pass
+        except Exception as error:
+            raise AssertionError(f"seed {seed} round {round_number}: {bytes(data)!r}") from error
+        if session.challenge is None:
+            session = Session()
+    assert upgraded <= 1, "a recorded nonce count was accepted twice"
+
+
+def test_a_cluster_name_that_cannot_be_a_path_is_refused() -> None:
+    for name in ("", "a/b", "a b", "ä", "x" * 65):
+        with pytest.raises(GarlicFarmError, match="cluster name"):
+            path_of(name)
