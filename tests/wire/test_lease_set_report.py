@@ -1,0 +1,98 @@
+"""The description that operators see of a Meta LeaseSet2, and the two forms in which a file may hold it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.wire.lease_set_report import describe, read_structure
+from bridge.wire.meta_lease_set import LeaseSetError, decode
+
+VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "meta-ls2.json").read_text())
+HEXADECIMAL = {vector["name"]: vector["hex"] for vector in VECTORS["meta_lease_sets"]}
+PUBLISHED_S = 1_767_225_600
+
+
+def described(name: str, now_s: int = PUBLISHED_S) -> dict[str, Any]:
+    return describe(decode(read_structure(HEXADECIMAL[name].encode())), now_s)
+
+
+def test_the_report_of_a_recorded_structure_is_json_with_the_documented_keys() -> None:
+    report = described("five entries", PUBLISHED_S + 60)
+    assert json.loads(json.dumps(report)) == report
+    assert list(report) == [
+        "destination",
+        "published",
+        "expires",
+        "flags",
+        "unpublished",
+        "blinded",
+        "demo",
+        "offline",
+        "options",
+        "entries",
+        "revocations",
+        "signature",
+        "acceptable",
+        "sizeBytes",
+    ]
+    assert report["destination"]["address"] == VECTORS["keys"]["b32"]
+    assert report["destination"]["signatureTypeName"] == "EdDSA-SHA512-Ed25519"
+    assert report["entries"][1]["cost"] == 5
+    assert report["entries"][1]["typeName"] == "MetaLeaseSet"
+    assert report["entries"][0]["remaining"] == 3_600 - 60
+    assert report["signature"] == {
+        "verified": True,
+        "verdict": "holds",
+        "reason": "signed by the destination",
+        "signedBy": "destination",
+    }
+    assert report["acceptable"] == {"javaRouter": True, "reasons": []}
+    assert report["sizeBytes"] == len(HEXADECIMAL["five entries"]) // 2
+
+
+def test_a_tampered_structure_is_described_and_not_verified() -> None:
+    report = described("tampered")
+    assert report["signature"]["verified"] is False
+    assert report["signature"]["verdict"] == "broken"
+    assert report["acceptable"]["reasons"] == ["the signature is not the destination's"]
+
+
+def test_an_offline_signature_is_shown_with_its_end() -> None:
+    offline = described("offline signature")["offline"]
+    assert offline["expires"] == 0xF4865700
+    assert offline["expired"] is False
+    assert described("offline signature", 0xF4865700)["offline"]["expired"] is True
+    assert described("offline signature")["signature"]["signedBy"] == "transient key"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda text: bytes.fromhex(text),
+        lambda text: text.encode(),
+        lambda text: text.upper().encode() + b"\n",
+        lambda text: b"0x" + text.encode(),
+        lambda text: b" " + bytes.fromhex(text).hex(":").encode(),
+        lambda text: b"\r\n".join(text[at : at + 64].encode() for at in range(0, len(text), 64)),
+    ],
+    ids=["binary", "hex", "upper case", "0x", "colons", "lines"],
+)
+def test_a_file_may_hold_bytes_or_hexadecimal_text(form: Any) -> None:
+    text = HEXADECIMAL["one entry"]
+    assert read_structure(form(text)) == bytes.fromhex(text)
+
+
+def test_a_file_that_cannot_be_a_structure_is_the_one_error() -> None:
+    for content, says in ((b"", "empty"), (b" \n", "empty"), (b"abc", "odd number"), (bytes(300_000), "300000 bytes")):
+        with pytest.raises(LeaseSetError, match=says):
+            read_structure(content)
+
+
+@given(st.binary(max_size=600))
+def test_any_content_is_the_one_error(content: bytes) -> None:
+    with pytest.raises(LeaseSetError):
+        decode(read_structure(content))
