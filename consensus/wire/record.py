@@ -50,8 +50,8 @@ _SERVER = struct.Struct(">iH")
 RECORD_HEADER_BYTES = _RECORD.size
 RECORD_MAGIC_OFFSET = 8
 
-_COMMAND = 1
-_CONFIGURATION = 2
+COMMAND = 1
+CONFIGURATION = 2
 _NO_RECORD = bytes(RECORD_HEADER_BYTES)
 
 
@@ -81,7 +81,7 @@ class SegmentHeader:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a restart makes a million of them, and frozen ones cost three times as much
 class RecordHeader:
     """What a record says beside its entry's content."""
 
@@ -134,9 +134,9 @@ def encode_record(seed: int, index: Index, previous_term: Term, durable: Index, 
     """One record; raises `RecordError` for an entry that is too large or cannot be written."""
     match entry.content:
         case Command(data):
-            kind, payload = _COMMAND, data
+            kind, payload = COMMAND, data
         case Configuration():
-            kind, payload = _CONFIGURATION, encode_configuration(entry.content)
+            kind, payload = CONFIGURATION, encode_configuration(entry.content)
     if len(payload) > ENTRY_LIMIT_BYTES:
         raise RecordError(f"entry {index} has {len(payload)} bytes; at most {ENTRY_LIMIT_BYTES} can be stored")
     checked = _RECORD_CHECKED.pack(
@@ -164,15 +164,20 @@ def decode_record_header(seed: int, buffer: bytes, offset: int = 0) -> RecordHea
     return RecordHeader(kind, length_bytes, payload_checksum, index, previous_term, term, durable)
 
 
-def decode_content(seed: int, header: RecordHeader, payload: bytes) -> Entry:
-    """The entry whose header is known; raises `RecordError`."""
+def check_payload(seed: int, header: RecordHeader, payload: bytes | memoryview) -> None:
+    """Raise `RecordError` unless `payload` is the one that the header was written for."""
     if len(payload) != header.length_bytes:
         raise RecordError("the bytes end within a record")
     if crc32c(payload, seed) != header.payload_checksum:
         raise RecordError(f"the checksum of entry {header.index} does not match")
-    if header.kind == _COMMAND:
+
+
+def decode_content(seed: int, header: RecordHeader, payload: bytes) -> Entry:
+    """The entry whose header is known; raises `RecordError`."""
+    check_payload(seed, header, payload)
+    if header.kind == COMMAND:
         return Entry(header.term, Command(payload))
-    if header.kind == _CONFIGURATION:
+    if header.kind == CONFIGURATION:
         return Entry(header.term, decode_configuration(payload))
     raise RecordError(f"entry {header.index} is of kind {header.kind}, which this version does not know")
 

@@ -1,0 +1,1 @@
+"""Tests of the trio shells, and of the planners beneath them."""
