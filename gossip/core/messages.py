@@ -55,8 +55,8 @@ class Payload:
 class JoinReq:
     """Asks to become a peer of the receiver. First without `token`, then with the token that the nak carried.
 
-    `peer_count` is how many peers the source has. A receiver in a full overlay splits one of its links only for a source
-    that can use both ends; without that figure two members with one vacancy each would split links for ever.
+    `peer_count` is how many peers the source has. A receiver in a full overlay splits one of its links only for a
+    source that can use both ends; without that figure two members with one vacancy each would split links for ever.
     """
 
     source: NodeInfo

@@ -1,0 +1,136 @@
+"""The receiver's part of a join: a peer more, a redirect, a split link, or a refusal.
+
+    no valid token              a JoinNak with a token (minted by the wire floor)
+    room                        JoinAck; the link is symmetrical from now on
+    no room, others have        JoinRedirect to them
+    nobody known has room       the link A-B becomes A-new-B: JoinAck to new, JoinRedirect(EDGE_SPLIT) to B
+    new could not use two ends  JoinNak(AT_CAPACITY)
+
+Splitting is what lets a full overlay take a joiner: everybody's number of peers stays the same, and the new one gets
+two. It happens only for a source with two vacancies, so each split uses up two and splitting comes to an end.
+
+A source that we hold for dead, or of whose later life we know, is not made a peer by its word alone (the precedence
+rule would be broken): it is told what we hold, refutes, and asks again.
+"""
+
+from random import Random
+
+from gossip.core.claims import Claims
+from gossip.core.composer import Composer
+from gossip.core.effects import OfferToken
+from gossip.core.member import Address, Status
+from gossip.core.membership import Entry, Membership
+from gossip.core.messages import JoinAck, JoinNak, JoinRedirect, JoinReq
+from gossip.core.outbox import DropReason, Outbox
+from gossip.core.own import Own, is_plausible
+from gossip.core.probe import Prober
+from gossip.core.rate import Rate
+from gossip.core.refusal import DOMAIN, RefusalCode
+from gossip.core.tuning import Tuning
+
+_REDIRECT_ADDRESSES = 4
+_ENDS_OF_A_SPLIT = 2
+
+
+class Admission:
+    """Decides about JoinReqs."""
+
+    def __init__(
+        self,
+        own: Own,
+        membership: Membership,
+        claims: Claims,
+        composer: Composer,
+        prober: Prober,
+        outbox: Outbox,
+        tuning: Tuning,
+        random: Random,
+        now: int,
+    ) -> None:
+        self._own = own
+        self._membership = membership
+        self._claims = claims
+        self._composer = composer
+        self._prober = prober
+        self._outbox = outbox
+        self._random = random
+        self._tokens = Rate(tuning.join_rate_per_second, tuning.join_burst, now)
+        self._joins = Rate(tuning.join_rate_per_second, tuning.join_burst, now)
+
+    def receive(self, source: Address, request: JoinReq, now: int, *, token_valid: bool) -> None:
+        """Handle one JoinReq."""
+        if self._own.leaving:
+            self._outbox.drop(DropReason.LEAVING)
+        elif not is_plausible(request.source):
+            self._outbox.drop(DropReason.BAD_DESCRIPTION)
+        elif request.source.node_id == self._own.node_id and request.source.address == self._own.info.address:
+            self._outbox.drop(DropReason.OWN_MESSAGE)
+        elif not (self._joins if token_valid else self._tokens).take(now):
+            self._outbox.drop(DropReason.RATE_LIMITED)
+        elif not token_valid:
+            self._outbox.emit(OfferToken(source, request.source.node_id))
+        elif request.source.node_id == self._own.node_id:
+            self._claims.suspect_twin(request.source.address)
+        else:
+            self._consider(source, request, now)
+
+    def _consider(self, source: Address, request: JoinReq, now: int) -> None:
+        entry = self._membership.get(request.source.node_id)
+        if entry is None and not self._membership.has_room and not self._may_split(request):
+            # Not admitted, so not recorded: refusing costs no memory.
+            self._refuse(source, request)
+            return
+        entry = self._claims.hear_alive(request.source, now)
+        if entry is None:
+            self._outbox.drop(DropReason.DIRECTORY_FULL)
+            return
+        if not entry.is_live or entry.incarnation > request.source.incarnation:
+            self._outbox.drop(DropReason.STALE_JOIN)
+            self._prober.correct(entry, source, now)
+            return
+        entry.peer_count = request.peer_count
+        if self._membership.is_peer(entry.node_id) or self._membership.link(entry):
+            self._welcome(source, entry)
+        elif self._may_split(request):
+            self._split(source, entry)
+        else:
+            self._refuse(source, request)
+
+    def _may_split(self, request: JoinReq) -> bool:
+        return request.source.capacity - request.peer_count >= _ENDS_OF_A_SPLIT and not self._with_room(request)
+
+    def _with_room(self, request: JoinReq) -> list[Entry]:
+        return [
+            entry
+            for entry in self._membership.entries()
+            if entry.status is Status.ALIVE
+            and entry.has_room
+            and entry.node_id != request.source.node_id
+            and entry.address != request.source.address
+        ]
+
+    def _welcome(self, source: Address, entry: Entry, *others: Entry) -> None:
+        first = tuple(other.info for other in others)
+        self._outbox.send(source, JoinAck(self._own.info, self._composer.welcome_sample(entry.node_id, first)))
+
+    def _refuse(self, source: Address, request: JoinReq) -> None:
+        roomy = self._with_room(request)
+        if not roomy:
+            self._outbox.send(source, JoinNak(DOMAIN, RefusalCode.AT_CAPACITY))
+            return
+        chosen = self._random.sample(roomy, min(_REDIRECT_ADDRESSES, len(roomy)))
+        # The first named will probably be taken: do not send everybody there until it has told us its new figure.
+        chosen[0].peer_count = (chosen[0].peer_count or 0) + 1
+        addresses = tuple(entry.address for entry in chosen)
+        self._outbox.send(source, JoinRedirect(addresses, DOMAIN, RefusalCode.AT_CAPACITY))
+
+    def _split(self, source: Address, entry: Entry) -> None:
+        able = [peer for peer in self._membership.peers() if peer.status is Status.ALIVE]
+        if not able:
+            self._outbox.send(source, JoinNak(DOMAIN, RefusalCode.AT_CAPACITY))
+            return
+        other = self._random.choice(able)
+        self._membership.unlink(other.node_id)
+        self._membership.link(entry)
+        self._outbox.send(other.address, JoinRedirect((entry.address,), DOMAIN, RefusalCode.EDGE_SPLIT))
+        self._welcome(source, entry, other)

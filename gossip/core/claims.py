@@ -1,0 +1,178 @@
+"""Where every claim about a member meets the one precedence rule, and what follows from a claim that wins.
+
+    alive    known: the description is replaced, a suspicion ends        unknown: enters the directory
+    suspect  starts a suspicion, or confirms the one that runs           unknown: dropped
+    dead     the link ends, a tombstone stays                            unknown: dropped
+    left     the same, and only in the member's own name                 unknown: dropped
+
+A claim that changes the view is told on; one that does not is silence, which is what ends an epidemic. A verdict about
+an unknown member must not create it, or members long forgotten would walk from directory to directory. For the same
+reason a newcomer is told on only while the directory has room: above its size nobody remembers what he has told.
+
+Claims about this node itself are refuted by raising its own incarnation, at a bounded rate.
+"""
+
+from gossip.core.awareness import Awareness
+from gossip.core.dissemination import Dissemination
+from gossip.core.effects import AdoptGeneration, MembershipChanged
+from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status, supersedes
+from gossip.core.membership import Entry, Membership
+from gossip.core.messages import AliveUpdate, Payload, VerdictUpdate
+from gossip.core.outbox import DropReason, Outbox
+from gossip.core.own import Own, is_plausible, is_sound
+from gossip.core.suspicion import Suspicion
+from gossip.core.tuning import Tuning
+
+_TWIN_SUSPECTS_LIMIT = 4
+
+
+class Claims:
+    """Applies claims to the membership and spreads those that win."""
+
+    def __init__(
+        self,
+        own: Own,
+        membership: Membership,
+        news: Dissemination,
+        awareness: Awareness,
+        outbox: Outbox,
+        tuning: Tuning,
+    ) -> None:
+        self._own = own
+        self._membership = membership
+        self._news = news
+        self._awareness = awareness
+        self._outbox = outbox
+        self._tuning = tuning
+        self._suspicions: dict[NodeId, Suspicion] = {}
+        self.twin_suspects: dict[Address, None] = {}
+        """Other addresses at which this node's own id was claimed in a life as late as ours; to be pinged."""
+
+    @property
+    def deadline(self) -> int | None:
+        """When the next suspicion turns into a death."""
+        return min((suspicion.deadline for suspicion in self._suspicions.values()), default=None)
+
+    def expire(self, now: int) -> None:
+        """Declare dead those who did not refute in time."""
+        for node_id, suspicion in list(self._suspicions.items()):
+            if suspicion.deadline <= now:
+                self.hear_verdict(VerdictUpdate(node_id, suspicion.incarnation, Status.DEAD, self._own.node_id), now)
+                self._suspicions.pop(node_id, None)
+
+    def hear_payload(self, payload: Payload, now: int) -> None:
+        """All that rides on a ping: news, and a sample which is not told on."""
+        for update in payload.updates:
+            if isinstance(update, AliveUpdate):
+                self.hear_alive(update.info, now)
+            else:
+                self.hear_verdict(update, now)
+        for info in payload.sample:
+            self.hear_alive(info, now, tell_on=False)
+
+    def hear_alive(self, info: NodeInfo, now: int, *, tell_on: bool = True) -> Entry | None:
+        """A member's own word that it lives. Returns its entry, or None for ourselves and for what is refused."""
+        if not is_plausible(info):
+            self._outbox.drop(DropReason.BAD_DESCRIPTION)
+            return None
+        if info.node_id == self._own.node_id:
+            self.hear_of_self(info.incarnation, Status.ALIVE, now, info.address)
+            return None
+        entry = self._membership.get(info.node_id)
+        if entry is None:
+            return self._welcome(info, now, tell_on=tell_on)
+        if supersedes((info.incarnation, Status.ALIVE), (entry.incarnation, entry.status)):
+            previous = entry.status
+            entry.info = info
+            self._membership.set_status(entry, info.incarnation, Status.ALIVE, now)
+            self._suspicions.pop(info.node_id, None)
+            self._outbox.emit(MembershipChanged(info, Status.ALIVE, previous))
+            self._news.add(AliveUpdate(info))
+        elif entry.status is Status.ALIVE and info.incarnation == entry.incarnation:
+            entry.heard_ms = now
+        return entry
+
+    def _welcome(self, info: NodeInfo, now: int, *, tell_on: bool) -> Entry | None:
+        entry, evicted = self._membership.insert(info, now)
+        if entry is None:
+            return None
+        self._outbox.emit(MembershipChanged(info, Status.ALIVE, None))
+        if tell_on and not evicted:
+            self._news.add(AliveUpdate(info))
+        return entry
+
+    def hear_verdict(self, verdict: VerdictUpdate, now: int) -> None:
+        """Somebody's verdict about a member."""
+        if verdict.status is Status.ALIVE or not is_sound(verdict.incarnation):
+            self._outbox.drop(DropReason.BAD_VERDICT)
+            return
+        if verdict.status is Status.LEFT and verdict.accuser != verdict.node_id:
+            self._outbox.drop(DropReason.FORGED_LEFT)
+            return
+        if verdict.node_id == self._own.node_id:
+            self.hear_of_self(verdict.incarnation, verdict.status, now)
+            return
+        entry = self._membership.get(verdict.node_id)
+        if entry is None:
+            self._outbox.drop(DropReason.UNKNOWN_SUBJECT)
+            return
+        suspicion = self._suspicions.get(verdict.node_id)
+        if supersedes((verdict.incarnation, verdict.status), (entry.incarnation, entry.status)):
+            self._judge(entry, verdict, now)
+        elif (
+            suspicion is not None
+            and verdict.status is Status.SUSPECT
+            and verdict.incarnation == suspicion.incarnation
+            and suspicion.confirm(verdict.accuser)
+        ):
+            self._news.add(verdict)
+
+    def _judge(self, entry: Entry, verdict: VerdictUpdate, now: int) -> None:
+        previous = entry.status
+        self._suspicions.pop(entry.node_id, None)
+        self._membership.set_status(entry, verdict.incarnation, verdict.status, now)
+        if verdict.status is Status.SUSPECT:
+            self._suspicions[entry.node_id] = Suspicion(
+                verdict.incarnation, verdict.accuser, self._membership.group_size, self._tuning, now
+            )
+        self._outbox.emit(MembershipChanged(entry.info, verdict.status, previous))
+        self._news.add(verdict)
+
+    def accuse(self, node_id: NodeId, incarnation: Incarnation, now: int) -> None:
+        """This node's own verdict after a probe round without an answer."""
+        self.hear_verdict(VerdictUpdate(node_id, incarnation, Status.SUSPECT, self._own.node_id), now)
+
+    def hear_of_self(self, incarnation: Incarnation, status: Status, now: int, address: Address | None = None) -> None:
+        """A claim about this node: refuted if it would win, at a bounded rate."""
+        own = self._own
+        if own.leaving or not is_sound(Incarnation(incarnation.generation + 1, incarnation.number + 1)):
+            return
+        if address is not None and address != own.info.address and incarnation >= own.incarnation:
+            self.suspect_twin(address)
+        if not supersedes((incarnation, status), (own.incarnation, Status.ALIVE)):
+            return
+        if not own.refutations.take(now):
+            self._outbox.drop(DropReason.RATE_LIMITED)
+            return
+        if incarnation.generation > own.incarnation.generation:
+            own.adopt(incarnation.generation + 1)
+            self._outbox.emit(AdoptGeneration(own.incarnation.generation))
+        else:
+            own.raise_above(incarnation)
+        if status in {Status.SUSPECT, Status.DEAD}:
+            self._awareness.adjust(1)
+        self.announce_self()
+
+    def suspect_twin(self, address: Address) -> None:
+        """Have an address pinged at which our own id was claimed; only an answer proves a twin."""
+        if len(self.twin_suspects) < _TWIN_SUSPECTS_LIMIT:
+            self.twin_suspects[address] = None
+
+    def announce_self(self) -> None:
+        """Tell our own present claim."""
+        self._news.add(AliveUpdate(self._own.info))
+
+    def forget(self, node_id: NodeId) -> None:
+        """A member fell out of the directory."""
+        self._suspicions.pop(node_id, None)
+        self._news.forget(node_id)

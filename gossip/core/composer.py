@@ -1,0 +1,85 @@
+"""Fills the payload of one ping or answer, most urgent first, within the budget of a datagram.
+
+1. the notice: what we hold against the receiver itself, so that it can refute (Lifeguard's buddy notice)
+2. our own description, if the other end holds an older one
+3. news, told least first
+4. in answers: a sample of the living and one verdict we remember, which repairs what piggybacking missed
+"""
+
+from gossip.core.dissemination import Dissemination, info_bytes, update_bytes
+from gossip.core.member import NodeId, NodeInfo, Status
+from gossip.core.membership import Entry, Membership
+from gossip.core.messages import AliveUpdate, Payload, Update, VerdictUpdate
+from gossip.core.own import Own
+from gossip.core.tuning import Tuning
+
+
+def notice(entry: Entry, own_id: NodeId) -> Update:
+    """What we hold about a member, to be told to itself or to others."""
+    if entry.status is Status.ALIVE:
+        return AliveUpdate(entry.info)
+    accuser = entry.node_id if entry.status is Status.LEFT else own_id
+    return VerdictUpdate(entry.node_id, entry.incarnation, entry.status, accuser)
+
+
+class Composer:
+    """Composes payloads out of the queue of news and the directory."""
+
+    def __init__(self, own: Own, membership: Membership, news: Dissemination, tuning: Tuning) -> None:
+        self._own = own
+        self._membership = membership
+        self._news = news
+        self._tuning = tuning
+
+    def question(self, entry: Entry | None, first: tuple[Update, ...] = ()) -> Payload:
+        """The payload of a ping to `entry`."""
+        return self._compose(entry, list(first), with_sample=False)
+
+    def bare(self, entry: Entry) -> Payload:
+        """The payload of a relayed ping: the notice only, since helpers carry it at their own cost."""
+        updates = () if entry.status is Status.ALIVE else (notice(entry, self._own.node_id),)
+        return Payload(updates, self._own.info.capacity, self._membership.peer_count)
+
+    def answer(self, entry: Entry | None, first: tuple[Update, ...], *, with_own: bool) -> Payload:
+        """The payload of a ping's answer to `entry`."""
+        updates = list(first)
+        if with_own:
+            updates.append(AliveUpdate(self._own.info))
+        return self._compose(entry, updates, with_sample=True)
+
+    def welcome_sample(self, but: NodeId, first: tuple[NodeInfo, ...] = ()) -> tuple[NodeInfo, ...]:
+        """The members named in a JoinAck, beside this node's own description."""
+        budget = self._tuning.payload_budget_bytes - info_bytes(self._own.info)
+        chosen = list(first)
+        budget -= sum(info_bytes(info) for info in first)
+        named = {info.node_id for info in first}
+        for entry in self._membership.sample(self._tuning.sample_size, Status.ALIVE, but):
+            size = info_bytes(entry.info)
+            if size <= budget and entry.node_id not in named:
+                chosen.append(entry.info)
+                budget -= size
+        return tuple(chosen)
+
+    def _compose(self, entry: Entry | None, updates: list[Update], *, with_sample: bool) -> Payload:
+        told = entry.node_id if entry is not None else None
+        if entry is not None and entry.status is not Status.ALIVE and not updates:
+            updates.append(notice(entry, self._own.node_id))
+        budget = self._tuning.payload_budget_bytes - sum(update_bytes(update) for update in updates)
+        news = self._news.take(budget, self._membership.group_size, told)
+        budget -= sum(update_bytes(update) for update in news)
+        updates.extend(update for update in news if update not in updates)
+        sample: list[NodeInfo] = []
+        if with_sample:
+            for remembered in self._remembered(told):
+                if update_bytes(remembered) <= budget:
+                    updates.append(remembered)
+                    budget -= update_bytes(remembered)
+            for other in self._membership.sample(self._tuning.sample_size, Status.ALIVE, told):
+                if info_bytes(other.info) <= budget:
+                    sample.append(other.info)
+                    budget -= info_bytes(other.info)
+        return Payload(tuple(updates), self._own.info.capacity, self._membership.peer_count, tuple(sample))
+
+    def _remembered(self, but: NodeId | None) -> list[Update]:
+        tombstones = self._membership.sample(1, Status.DEAD, but) + self._membership.sample(1, Status.LEFT, but)
+        return [notice(entry, self._own.node_id) for entry in tombstones]

@@ -1,0 +1,189 @@
+"""Whom a node knows: peers, and the directory of everybody else that it heard of.
+
+    peer        a symmetrical link: each end probes the other and gossips with it; bounded by the node's capacity
+    directory   all known members, peers included; bounded and aged, so that ten thousand members do not have to fit
+
+The RFC bounds peers by capacity; knowing more members than one's peers costs memory only, and is what lets a node that
+loses peers find new ones. Dead and left members stay for a while as tombstones: without them a replayed or late claim
+would bring them back.
+
+Iteration is in insertion order everywhere (dicts, never sets of bytes), so that a run repeats exactly under one seed.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
+
+_LIVE = (Status.ALIVE, Status.SUSPECT)
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is known of one member. `incarnation` may be ahead of the signed one in `info`: verdicts are not signed."""
+
+    info: NodeInfo
+    status: Status
+    incarnation: Incarnation
+    since_ms: int
+    heard_ms: int
+    round_trip_ms: int | None = None
+    peer_count: int | None = None
+
+    @property
+    def node_id(self) -> NodeId:
+        """Whose entry it is."""
+        return self.info.node_id
+
+    @property
+    def address(self) -> Address:
+        """Where the member says it is."""
+        return self.info.address
+
+    @property
+    def is_live(self) -> bool:
+        """Neither dead nor left (a suspect is live until proven otherwise)."""
+        return self.status in _LIVE
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it could take a peer, by its last word; unknown counts as no."""
+        return self.peer_count is not None and self.peer_count < self.info.capacity
+
+
+class Membership:
+    """The directory, and which of it are peers. Holds no rules of precedence: see `claims`."""
+
+    def __init__(self, own_id: NodeId, capacity: int, directory_limit: int, random: Random) -> None:
+        self._own_id = own_id
+        self.capacity = capacity
+        self._limit = max(directory_limit, 2 * capacity)
+        self._random = random
+        self._entries: dict[NodeId, Entry] = {}
+        self._peers: dict[NodeId, Entry] = {}
+        self._live = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, node_id: NodeId) -> Entry | None:
+        """The entry of a member, if known."""
+        return self._entries.get(node_id)
+
+    def entries(self) -> list[Entry]:
+        """All known members."""
+        return list(self._entries.values())
+
+    def peers(self) -> list[Entry]:
+        """All peers."""
+        return list(self._peers.values())
+
+    def peer_ids(self) -> dict[NodeId, Entry]:
+        """The peers by id (not to be changed)."""
+        return self._peers
+
+    def is_peer(self, node_id: NodeId) -> bool:
+        """Whether there is a link to this member."""
+        return node_id in self._peers
+
+    @property
+    def peer_count(self) -> int:
+        """How many peers there are."""
+        return len(self._peers)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another peer fits."""
+        return len(self._peers) < self.capacity
+
+    @property
+    def live_count(self) -> int:
+        """How many other members are not known to be dead or gone."""
+        return self._live
+
+    @property
+    def group_size(self) -> int:
+        """The n of log n: the live ones and this node."""
+        return self._live + 1
+
+    @property
+    def is_short(self) -> bool:
+        """Whether this node should look for further peers."""
+        return len(self._peers) < min(self.capacity, self._live)
+
+    def peer_at(self, address: Address) -> Entry | None:
+        """The peer that lives at this address."""
+        return next((peer for peer in self._peers.values() if peer.address == address), None)
+
+    def live_at(self, address: Address) -> bool:
+        """Whether a live member is known at this address."""
+        return any(entry.is_live and entry.address == address for entry in self._entries.values())
+
+    def insert(self, info: NodeInfo, now: int) -> tuple[Entry | None, bool]:
+        """A new live member. Returns its entry (None if there is no room at all) and whether another had to go."""
+        evicted = False
+        if len(self._entries) >= self._limit:
+            victim = min(
+                (entry for entry in self._entries.values() if entry.node_id not in self._peers),
+                key=lambda entry: entry.heard_ms,
+                default=None,
+            )
+            if victim is None:
+                return None, False
+            self.remove(victim.node_id)
+            evicted = True
+        entry = Entry(info, Status.ALIVE, info.incarnation, now, now)
+        self._entries[info.node_id] = entry
+        self._live += 1
+        return entry, evicted
+
+    def remove(self, node_id: NodeId) -> None:
+        """Forget a member."""
+        self._peers.pop(node_id, None)
+        entry = self._entries.pop(node_id)
+        self._live -= entry.is_live
+
+    def set_status(self, entry: Entry, incarnation: Incarnation, status: Status, now: int) -> None:
+        """Record how a member stands; the dead and the gone are nobody's peers."""
+        if status is not entry.status:
+            self._live += (status in _LIVE) - entry.is_live
+            entry.status = status
+            entry.since_ms = now
+        entry.incarnation = incarnation
+        entry.heard_ms = now
+        if status not in _LIVE:
+            self._peers.pop(entry.node_id, None)
+
+    def link(self, entry: Entry) -> bool:
+        """Make a member a peer, if there is room and it lives."""
+        if entry.node_id in self._peers:
+            return True
+        if not self.has_room or not entry.is_live:
+            return False
+        self._peers[entry.node_id] = entry
+        return True
+
+    def unlink(self, node_id: NodeId) -> None:
+        """A peer becomes one of the directory."""
+        self._peers.pop(node_id, None)
+
+    def sample(self, count: int, status: Status, but: NodeId | None = None) -> list[Entry]:
+        """Random members of one status."""
+        found = [e for e in self._entries.values() if e.status is status and e.node_id != but]
+        return self._random.sample(found, min(count, len(found)))
+
+    def strangers(self) -> list[Entry]:
+        """The living who are no peers, suspects included."""
+        return [entry for entry in self._entries.values() if entry.is_live and entry.node_id not in self._peers]
+
+    def sweep(self, now: int, directory_age_ms: int, tombstone_ms: int) -> list[NodeId]:
+        """Forget whom nobody has mentioned for long; returns the forgotten."""
+        old = [
+            entry.node_id
+            for entry in self._entries.values()
+            if entry.node_id not in self._peers
+            and now - entry.heard_ms >= (directory_age_ms if entry.is_live else tombstone_ms)
+        ]
+        for node_id in old:
+            self.remove(node_id)
+        return old

@@ -1,0 +1,264 @@
+"""Failure detection: one round per period, and the answers to other nodes' rounds.
+
+    0 ─────────── timeout ──────────────────────────────── period
+    ping the next  no answer: ask k helpers to ping it     still no answer: the target is suspect
+    of the rotation (ttl, relay)                           (missing nacks count against ourselves)
+
+Period and timeout are stretched by the local health multiplier. Most rounds probe peers; every few rounds one probes a
+member of the directory, since a member whose peers all died with it would otherwise be thought alive for ever.
+
+A ping addressed to another id is never answered for it: an address may have passed to another node. An answer counts
+only for a ping that this node sent, to that id, under that number. Gossip pings, and pings towards the dead, use the
+same messages but no round: their silence accuses nobody.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+
+from gossip.core.awareness import Awareness
+from gossip.core.claims import Claims
+from gossip.core.composer import Composer, notice
+from gossip.core.member import Address, Incarnation, NodeId, Status
+from gossip.core.membership import Entry, Membership
+from gossip.core.messages import Payload, PingRequest, PingResponse, Update
+from gossip.core.outbox import DropReason, Outbox
+from gossip.core.own import Own
+from gossip.core.relay import Relays
+from gossip.core.rotation import Rotation
+from gossip.core.tuning import Tuning
+
+_PENDING_LIMIT = 1_024
+
+
+class Answerer(Enum):
+    """Who turned out to be at the other end of a ping."""
+
+    MEMBER = "member"
+    STRANGER = "stranger"
+    TWIN = "twin"
+    NOBODY = "nobody"
+
+
+@dataclass(slots=True)
+class _Round:
+    target: NodeId
+    incarnation: Incarnation
+    seq: int
+    relay_at: int | None
+    ends_at: int
+    awaited_nacks: dict[Address, None]
+    helpers_asked: int = 0
+    answered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    target: NodeId
+    sent_at: int
+
+
+class Prober:
+    """Sends and answers pings."""
+
+    def __init__(
+        self,
+        own: Own,
+        membership: Membership,
+        claims: Claims,
+        composer: Composer,
+        awareness: Awareness,
+        outbox: Outbox,
+        tuning: Tuning,
+        random: Random,
+        now: int,
+    ) -> None:
+        self._own = own
+        self._membership = membership
+        self._claims = claims
+        self._composer = composer
+        self._awareness = awareness
+        self._outbox = outbox
+        self._tuning = tuning
+        self._random = random
+        self._rotation = Rotation(random)
+        self._relays = Relays(membership, outbox, tuning, random)
+        self._round: _Round | None = None
+        self._rounds = 0
+        self._next_round_at = now + random.randrange(tuning.probe_period_ms)
+        self._seq = random.getrandbits(32)
+        self._pending: dict[int, _Pending] = {}
+
+    @property
+    def deadline(self) -> int:
+        """When the round, or a relay, needs attention."""
+        times = [self._next_round_at, self._relays.deadline]
+        if self._round is not None and not self._round.answered:
+            times.append(self._round.relay_at)
+        return min(time for time in times if time is not None)
+
+    def expire(self, now: int) -> None:
+        """Ask helpers, end the round, begin the next."""
+        self._relays.expire(now)
+        current = self._round
+        if current is not None and not current.answered and current.relay_at is not None and current.relay_at <= now:
+            current.relay_at = None
+            self._ask_helpers(current)
+        if self._next_round_at <= now:
+            if current is not None and not current.answered:
+                self._fail(current, now)
+            self._begin(now)
+
+    def _begin(self, now: int) -> None:
+        period_ms = self._awareness.scale(self._tuning.probe_period_ms)
+        self._next_round_at = now + period_ms
+        self._round = None
+        self._pending = {
+            seq: pending for seq, pending in self._pending.items() if now - pending.sent_at < 5 * period_ms
+        }
+        self._ping_twin_suspects(now)
+        target = self._pick()
+        if target is None:
+            return
+        seq = self.ping(target, now)
+        timeout_ms = self._awareness.scale(self._tuning.probe_timeout_ms)
+        self._round = _Round(target.node_id, target.incarnation, seq, now + timeout_ms, now + period_ms, {})
+
+    def _pick(self) -> Entry | None:
+        self._rounds += 1
+        peer_id = None
+        if self._rounds % self._tuning.scrub_every_rounds != 0:
+            peer_id = self._rotation.next(self._membership.peer_ids())
+        if peer_id is None:
+            strangers = self._membership.strangers()
+            if strangers:
+                return self._random.choice(strangers)
+            peer_id = self._rotation.next(self._membership.peer_ids())
+        return self._membership.get(peer_id) if peer_id is not None else None
+
+    def _ask_helpers(self, current: _Round) -> None:
+        target = self._membership.get(current.target)
+        if target is None:
+            return
+        able = [
+            peer for peer in self._membership.peers() if peer.node_id != current.target and peer.status is Status.ALIVE
+        ]
+        for helper in self._random.sample(able, min(self._tuning.helpers, len(able))):
+            current.awaited_nacks[helper.address] = None
+            current.helpers_asked += 1
+            request = self._request(target, current.seq, self._tuning.relay_ttl, self._composer.bare(target))
+            self._outbox.send(helper.address, request)
+
+    def _fail(self, current: _Round, now: int) -> None:
+        self._awareness.adjust(len(current.awaited_nacks) if current.helpers_asked else 1)
+        self._claims.accuse(current.target, current.incarnation, now)
+
+    def _ping_twin_suspects(self, now: int) -> None:
+        for address in self._claims.twin_suspects:
+            seq = self._take_seq(self._own.node_id, now)
+            own = self._own
+            ping = PingRequest(own.node_id, own.incarnation, own.node_id, own.incarnation, seq, 0)
+            self._outbox.send(address, ping)
+        self._claims.twin_suspects.clear()
+
+    def ping(self, target: Entry, now: int) -> int:
+        """One direct ping with gossip on it; returns its number. Its silence accuses nobody by itself."""
+        seq = self._take_seq(target.node_id, now)
+        self._outbox.send(target.address, self._request(target, seq, 0, self._composer.question(target)))
+        return seq
+
+    def correct(self, target: Entry, address: Address, now: int) -> None:
+        """Tell a node that speaks for an outdated claim of its own what we hold, so that it can refute."""
+        seq = self._take_seq(target.node_id, now)
+        payload = self._composer.question(target, (notice(target, self._own.node_id),))
+        self._outbox.send(address, self._request(target, seq, 0, payload))
+
+    def _take_seq(self, target: NodeId, now: int) -> int:
+        self._seq = (self._seq + 1) % (1 << 32)
+        while len(self._pending) >= _PENDING_LIMIT:
+            del self._pending[next(iter(self._pending))]
+        self._pending[self._seq] = _Pending(target, now)
+        return self._seq
+
+    def _request(self, target: Entry, seq: int, ttl: int, payload: Payload) -> PingRequest:
+        own = self._own
+        return PingRequest(own.node_id, own.incarnation, target.node_id, target.incarnation, seq, ttl, payload=payload)
+
+    def receive_request(self, source: Address, request: PingRequest, now: int) -> Answerer:
+        """Answer a ping, or help with it. Says who the requester is, if the ping was a direct one to us."""
+        own = self._own
+        if request.source_id == own.node_id:
+            self._receive_own_name(source, request)
+            return Answerer.NOBODY
+        if request.target_id != own.node_id:
+            self._relays.pass_on(source, request, now)
+            return Answerer.NOBODY
+        self._claims.hear_payload(request.payload, now)
+        self._claims.hear_of_self(request.target_incarnation, Status.ALIVE, now)
+        entry = self._membership.get(request.source_id)
+        first: tuple[Update, ...] = ()
+        if entry is not None:
+            self._note_room(entry, request.payload, now)
+            if not entry.is_live or request.source_incarnation < entry.incarnation:
+                first = (notice(entry, own.node_id),)
+        self._answer(source, request, entry, first)
+        if request.requester is not None or self._membership.is_peer(request.source_id):
+            return Answerer.MEMBER
+        return Answerer.STRANGER
+
+    def _receive_own_name(self, source: Address, request: PingRequest) -> None:
+        if request.seq in self._pending or request.target_id != self._own.node_id:
+            # Our own ping came back to us: by another of our addresses, or by helpers in a circle.
+            self._outbox.drop(DropReason.OWN_MESSAGE)
+            return
+        # Answered, so that the other one finds out; believed only once it answers a ping of ours.
+        self._claims.suspect_twin(source)
+        self._answer(source, request, None, ())
+
+    def _answer(self, source: Address, request: PingRequest, entry: Entry | None, first: tuple[Update, ...]) -> None:
+        own = self._own
+        with_own = request.target_incarnation < own.incarnation and not own.leaving
+        payload = self._composer.answer(entry, first, with_own=with_own)
+        response = PingResponse(
+            request.source_id, own.node_id, own.incarnation, request.seq, request.ttl, payload=payload
+        )
+        self._outbox.send(source, response)
+        if request.requester is not None and request.requester != source:
+            self._outbox.send(request.requester, response)
+
+    def receive_response(self, source: Address, response: PingResponse, now: int) -> Answerer:
+        """An answer to one of our pings, or one to pass back. Says who answered."""
+        own = self._own
+        if response.source_id != own.node_id:
+            if not self._relays.pass_back(response):
+                self._outbox.drop(DropReason.UNMATCHED_RESPONSE)
+            return Answerer.NOBODY
+        pending = self._pending.get(response.seq)
+        if pending is None or pending.target != response.target_id:
+            self._outbox.drop(DropReason.UNMATCHED_RESPONSE)
+            return Answerer.NOBODY
+        current = self._round if self._round is not None and self._round.seq == response.seq else None
+        if response.nack:
+            if current is not None:
+                current.awaited_nacks.pop(source, None)
+            return Answerer.NOBODY
+        del self._pending[response.seq]
+        if response.target_id == own.node_id:
+            return Answerer.TWIN
+        if current is not None:
+            current.answered = True
+            self._awareness.adjust(-1)
+        self._claims.hear_payload(response.payload, now)
+        entry = self._membership.get(response.target_id)
+        if entry is not None:
+            self._note_room(entry, response.payload, now)
+            # Once helpers were asked it is unknown which of the requests is being answered.
+            if source == entry.address and (current is None or not current.helpers_asked):
+                entry.round_trip_ms = now - pending.sent_at
+        return Answerer.MEMBER
+
+    @staticmethod
+    def _note_room(entry: Entry, payload: Payload, now: int) -> None:
+        entry.heard_ms = now
+        if payload.capacity > 0:
+            entry.peer_count = payload.peer_count

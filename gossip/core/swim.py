@@ -1,0 +1,309 @@
+"""One member of a gossip group, without I/O.
+
+    event ──▶ step(event, now) ──▶ effects          deadline: when DeadlineReached is due
+
+SWIM as the RFC describes it (peers bounded by capacity, joins with tokens and redirects, pings relayed by ttl, leaving,
+broadcast presence), with Lifeguard's three additions. This file is the control flow only; each mechanism has a leaf:
+
+    claims       the precedence rule, suspicions, refutation        composer       what rides on a ping
+    probe        rounds, answers        relay  helping others       dissemination  which news, how often
+    joining      getting peers          admission  giving them      membership     peers and the directory
+
+Time is integer milliseconds and never runs backwards in here: an older `now` is taken as the latest one seen. A core
+that met its live twin is halted: it does nothing any more and has no deadline.
+"""
+
+from random import Random
+from typing import assert_never
+
+from gossip.core.admission import Admission
+from gossip.core.awareness import Awareness
+from gossip.core.claims import Claims
+from gossip.core.composer import Composer
+from gossip.core.description import Description, MemberDescription
+from gossip.core.dissemination import Dissemination
+from gossip.core.effects import Alarm, AlarmKind, Announce, Effect
+from gossip.core.events import DeadlineReached, Event, LeaveRequested, MetadataChanged, Received, SeedsGiven
+from gossip.core.joining import Joining
+from gossip.core.member import METADATA_LIMIT_BYTES, Address, NodeInfo, Status
+from gossip.core.membership import Membership
+from gossip.core.messages import (
+    Broadcast,
+    JoinAck,
+    JoinNak,
+    JoinRedirect,
+    JoinReq,
+    Leave,
+    Message,
+    PingRequest,
+    PingResponse,
+    VerdictUpdate,
+)
+from gossip.core.outbox import DropReason, Outbox
+from gossip.core.own import Own, is_plausible
+from gossip.core.probe import Answerer, Prober
+from gossip.core.rate import Rate
+from gossip.core.refusal import DOMAIN, RefusalCode
+from gossip.core.tuning import Tuning
+
+_FAREWELLS = 3
+
+
+class Swim:
+    """The decider of one node."""
+
+    def __init__(self, self_info: NodeInfo, tuning: Tuning, random: Random, now: int) -> None:
+        if not is_plausible(self_info):
+            raise ValueError(
+                f"gossip cannot start with this description of the node: capacity {self_info.capacity} must be at "
+                f"least 1, metadata ({len(self_info.metadata)} bytes) at most {METADATA_LIMIT_BYTES}, "
+                f"incarnation {self_info.incarnation} not negative"
+            )
+        self._tuning = tuning
+        self._random = random
+        self._now = now
+        self._halted = False
+        self._outbox = Outbox()
+        self._own = Own(self_info, tuning.refutations_per_second, now)
+        self._awareness = Awareness(tuning.awareness_max)
+        self._membership = Membership(self_info.node_id, self_info.capacity, tuning.directory_limit, random)
+        self._news = Dissemination(tuning.retransmit_multiplier)
+        self._claims = Claims(self._own, self._membership, self._news, self._awareness, self._outbox, tuning)
+        self._composer = Composer(self._own, self._membership, self._news, tuning)
+        self._prober = Prober(
+            self._own,
+            self._membership,
+            self._claims,
+            self._composer,
+            self._awareness,
+            self._outbox,
+            tuning,
+            random,
+            now,
+        )
+        self._joining = Joining(self._own, self._membership, self._outbox, tuning, random, now)
+        self._admission = Admission(
+            self._own,
+            self._membership,
+            self._claims,
+            self._composer,
+            self._prober,
+            self._outbox,
+            tuning,
+            random,
+            now,
+        )
+        self._link_naks = Rate(tuning.join_rate_per_second, tuning.join_burst, now)
+        self._announce_at = now
+        self._gossip_at = now
+        self._reconnect_at = now + tuning.reconnect_period_ms
+        self._sweep_at = now + tuning.probe_period_ms
+        self._farewells = 0
+        self._claims.announce_self()
+
+    @property
+    def deadline(self) -> int | None:
+        """When DeadlineReached is to be given next; none for a halted core."""
+        if self._halted:
+            return None
+        times = [self._prober.deadline, self._announce_at, self._reconnect_at, self._sweep_at]
+        times.extend(time for time in (self._claims.deadline, self._joining.deadline) if time is not None)
+        if self._wants_to_gossip:
+            times.append(self._gossip_at)
+        return min(times)
+
+    @property
+    def _wants_to_gossip(self) -> bool:
+        return (len(self._news) > 0 or self._farewells > 0) and self._membership.peer_count > 0
+
+    def step(self, event: Event, now: int) -> list[Effect]:
+        """Take one event at one time; the effects are to be carried out in order."""
+        if self._halted:
+            return []
+        now = self._now = max(now, self._now)
+        peers_before = self._membership.peer_count
+        match event:
+            case Received(source, message, token_valid):
+                self._outbox.received[type(message).__name__] += 1
+                self._receive(source, message, now, token_valid=token_valid)
+            case DeadlineReached():
+                self._expire(now)
+            case SeedsGiven(addresses):
+                self._joining.give_seeds(addresses, now)
+            case MetadataChanged(metadata):
+                self._say(metadata)
+            case LeaveRequested():
+                self._leave(now)
+            case _:
+                assert_never(event)
+        if self._membership.peer_count != peers_before:
+            self._joining.peers_changed(now)
+        return self._outbox.drain()
+
+    def _receive(  # noqa: C901 - one case per message is the shape of this function
+        self, source: Address, message: Message, now: int, *, token_valid: bool
+    ) -> None:
+        match message:
+            case JoinReq():
+                self._admission.receive(source, message, now, token_valid=token_valid)
+            case JoinAck():
+                self._receive_welcome(source, message, now)
+            case JoinNak():
+                self._receive_nak(source, message, now)
+            case JoinRedirect():
+                self._receive_redirect(source, message, now)
+            case Leave(info):
+                verdict = VerdictUpdate(info.node_id, info.incarnation, Status.LEFT, info.node_id)
+                self._claims.hear_verdict(verdict, now)
+            case PingRequest():
+                if self._prober.receive_request(source, message, now) is Answerer.STRANGER:
+                    self._deny_link(source, now)
+            case PingResponse():
+                if self._prober.receive_response(source, message, now) is Answerer.TWIN:
+                    self._halt(source)
+            case Broadcast(info):
+                self._receive_broadcast(info, now)
+            case _:
+                assert_never(message)
+
+    def _receive_welcome(self, source: Address, welcome: JoinAck, now: int) -> None:
+        if not self._joining.succeeded(source):
+            self._outbox.drop(DropReason.UNSOLICITED)
+            return
+        entry = self._claims.hear_alive(welcome.description, now)
+        for info in welcome.sample:
+            self._claims.hear_alive(info, now, tell_on=False)
+        if entry is None:
+            return
+        if not entry.is_live:
+            self._prober.correct(entry, source, now)
+        elif not self._membership.link(entry):
+            # Others joined us meanwhile: no room for the peer that we asked for.
+            self._outbox.send(source, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER))
+
+    def _receive_nak(self, source: Address, nak: JoinNak, now: int) -> None:
+        peer = self._membership.peer_at(source)
+        is_denial = nak.domain == DOMAIN and nak.code == RefusalCode.NOT_A_PEER
+        if peer is not None and is_denial and not self._joining.is_joining(source):
+            self._membership.unlink(peer.node_id)
+        else:
+            self._joining.receive_nak(source, nak, now)
+
+    def _receive_redirect(self, source: Address, redirect: JoinRedirect, now: int) -> None:
+        peer = self._membership.peer_at(source)
+        is_split = redirect.domain == DOMAIN and redirect.code == RefusalCode.EDGE_SPLIT
+        if not is_split:
+            self._joining.receive_redirect(source, redirect, now)
+        elif peer is None:
+            self._outbox.drop(DropReason.UNSOLICITED)
+        else:
+            self._membership.unlink(peer.node_id)
+            for address in redirect.addresses[:1]:
+                self._joining.go(address, now)
+
+    def _receive_broadcast(self, info: NodeInfo, now: int) -> None:
+        if not is_plausible(info):
+            self._outbox.drop(DropReason.BAD_DESCRIPTION)
+        elif info.node_id == self._own.node_id:
+            self._claims.hear_of_self(info.incarnation, Status.ALIVE, now, info.address)
+        elif not self._membership.live_at(info.address):
+            self._joining.give_seeds((info.address,), now, is_hint=True)
+
+    def _deny_link(self, source: Address, now: int) -> None:
+        """Somebody probes us as its peer and is none of ours: say so, unless our JoinReq to it is on the way."""
+        if not self._joining.is_joining(source) and self._link_naks.take(now):
+            self._outbox.send(source, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER))
+
+    def _expire(self, now: int) -> None:
+        self._claims.expire(now)
+        if self._sweep_at <= now:
+            self._sweep_at = now + self._tuning.probe_period_ms
+            for node_id in self._membership.sweep(now, self._tuning.directory_age_ms, self._tuning.tombstone_ms):
+                self._claims.forget(node_id)
+        if self._prober.deadline <= now:
+            self._prober.expire(now)
+        if not self._own.leaving:
+            self._joining.expire(now)
+        if self._announce_at <= now:
+            self._announce(now)
+        if self._reconnect_at <= now:
+            self._reconnect_at = now + self._random.randrange(1, 2 * self._tuning.reconnect_period_ms)
+            for entry in self._membership.sample(1, Status.DEAD):
+                self._prober.ping(entry, now)
+        if self._gossip_at <= now and self._wants_to_gossip:
+            self._gossip(now)
+
+    def _announce(self, now: int) -> None:
+        alone = self._membership.peer_count == 0
+        period_ms = self._tuning.announce_alone_period_ms if alone else self._tuning.announce_period_ms
+        self._announce_at = now + period_ms * self._random.randrange(750, 1_251) // 1_000 + 1
+        if not self._own.leaving:
+            self._outbox.emit(Announce(Broadcast(self._own.info)))
+
+    def _gossip(self, now: int) -> None:
+        self._gossip_at = now + self._tuning.gossip_period_ms
+        peers = self._membership.peers()
+        if self._farewells > 0:
+            self._farewells -= 1
+            for peer in peers:
+                self._outbox.send(peer.address, Leave(self._own.info))
+        for peer in self._random.sample(peers, min(self._tuning.gossip_fanout, len(peers))):
+            self._prober.ping(peer, now)
+
+    def _say(self, metadata: bytes) -> None:
+        if len(metadata) > METADATA_LIMIT_BYTES:
+            raise ValueError(f"gossip metadata of {len(metadata)} bytes is over the limit of {METADATA_LIMIT_BYTES}")
+        if metadata != self._own.info.metadata and not self._own.leaving:
+            self._own.say(metadata)
+            self._claims.announce_self()
+
+    def _leave(self, now: int) -> None:
+        if self._own.leaving:
+            return
+        own = self._own
+        own.leaving = True
+        self._joining.stop()
+        self._news.add(VerdictUpdate(own.node_id, own.incarnation, Status.LEFT, own.node_id))
+        self._farewells = _FAREWELLS
+        self._gossip(now)
+
+    def _halt(self, source: Address) -> None:
+        self._halted = True
+        text = (
+            f"another live node at {source.host}:{source.port} uses this node's identity "
+            f"{self._own.node_id.hex()}: this node stops. Two nodes must not share a state directory or a copy of one: "
+            "give one of them a fresh state directory"
+        )
+        self._outbox.emit(Alarm(AlarmKind.TWIN, text))
+
+    def known_members(self) -> tuple[NodeInfo, ...]:
+        """The descriptions of the other members that are not known to be dead or gone."""
+        return tuple(entry.info for entry in self._membership.entries() if entry.is_live)
+
+    def describe(self) -> Description:
+        """This node's picture of the group, for operators."""
+        members = tuple(
+            MemberDescription(
+                entry.info,
+                entry.status,
+                entry.incarnation,
+                self._membership.is_peer(entry.node_id),
+                entry.since_ms,
+                entry.round_trip_ms,
+                entry.peer_count,
+            )
+            for entry in self._membership.entries()
+        )
+        return Description(
+            self_info=self._own.info,
+            members=members,
+            peer_count=self._membership.peer_count,
+            health_score=self._awareness.score,
+            leaving=self._own.leaving,
+            halted=self._halted,
+            joins_in_flight=self._joining.in_flight,
+            seed_count=self._joining.seed_count,
+            sent=dict(self._outbox.sent),
+            received=dict(self._outbox.received),
+            dropped=dict(self._outbox.dropped),
+        )

@@ -1,0 +1,83 @@
+"""Every knob of the gossip core, with two presets.
+
+`lan()` has the timing that users of memberlist know. `loopback()` is for farms on one machine, where a detection in
+seconds would only be waiting. A knob is here if an operator may have a reason to turn it; bounds on tables are knobs
+too, because an edge box and a rack differ in memory.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Times are milliseconds; `join_rate_per_second` and its burst bound what strangers can make this node do."""
+
+    probe_period_ms: int = 1_000
+    probe_timeout_ms: int = 500
+    helpers: int = 3
+    relay_ttl: int = 2
+    relays_limit: int = 256
+    scrub_every_rounds: int = 4
+    reconnect_period_ms: int = 5_000
+    awareness_max: int = 8
+
+    suspicion_multiplier: int = 4
+    suspicion_max_multiplier: int = 6
+
+    gossip_period_ms: int = 200
+    gossip_fanout: int = 3
+    retransmit_multiplier: int = 4
+    payload_budget_bytes: int = 1_150
+    sample_size: int = 3
+
+    directory_limit: int = 1_024
+    directory_age_ms: int = 3_600_000
+    tombstone_ms: int = 21_600_000
+
+    seeds_limit: int = 64
+    join_timeout_ms: int = 1_000
+    join_tries: int = 3
+    joins_in_flight: int = 3
+    redirects_per_join: int = 6
+    join_backoff_min_ms: int = 1_000
+    join_backoff_max_ms: int = 30_000
+    join_rate_per_second: int = 20
+    join_burst: int = 100
+    refutations_per_second: int = 2
+
+    announce_period_ms: int = 30_000
+    announce_alone_period_ms: int = 3_000
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, by name."""
+        for knob in fields(self):
+            if getattr(self, knob.name) < (0 if knob.name in {"helpers", "sample_size", "relay_ttl"} else 1):
+                raise ValueError(f"gossip tuning: {knob.name} = {getattr(self, knob.name)} must be positive")
+        if self.probe_timeout_ms >= self.probe_period_ms:
+            raise ValueError(
+                f"gossip tuning: probe_timeout_ms = {self.probe_timeout_ms} must be below "
+                f"probe_period_ms = {self.probe_period_ms}: helpers need the rest of the period"
+            )
+
+    @classmethod
+    def lan(cls) -> Self:
+        """Between machines of one network."""
+        return cls()
+
+    @classmethod
+    def loopback(cls) -> Self:
+        """Between processes of one machine, where a busy scheduler is the only cause of delay."""
+        return cls(
+            probe_period_ms=250,
+            probe_timeout_ms=100,
+            suspicion_multiplier=5,
+            gossip_period_ms=50,
+            reconnect_period_ms=1_000,
+            join_timeout_ms=300,
+            join_backoff_min_ms=200,
+            join_backoff_max_ms=5_000,
+            join_rate_per_second=100,
+            announce_period_ms=10_000,
+            announce_alone_period_ms=1_000,
+        )
