@@ -143,6 +143,7 @@ def _read_generation(path: Path, node_id: NodeId) -> int:
 def exclusive(directory: Path) -> Iterator[None]:
     """Hold the directory for this process: two that share an identity would refute each other for ever."""
     try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_MODE)
     except OSError as error:
         raise StateError(f"cannot lock the state directory {directory}: {error.strerror}") from error

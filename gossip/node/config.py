@@ -1,0 +1,83 @@
+"""What an agent is told at its start, checked before anything is opened."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gossip.core.member import METADATA_LIMIT_BYTES, Address
+from gossip.core.tuning import Tuning
+from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
+from gossip.wire.codec import DATAGRAM_LIMIT_BYTES
+from gossip.wire.layout import CAPACITY_LIMIT
+from gossip.wire.seal import KeyRing
+
+DEFAULT_CAPACITY: Final = 30
+SEEDS_LIMIT: Final = 256
+EVENTS_LIMIT: Final = 256
+_LEAST_DATAGRAM_BYTES: Final = 1200
+_UDP_LIMIT_BYTES: Final = 65_507
+
+
+class ConfigError(ValueError):
+    """A setting that cannot work; the text names it and says what would."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """The settings of one agent. Hosts are numeric; `seeds` are 'host:port' and may be names.
+
+    `key_ring` None means datagrams in clear, and must be said twice (`insecure`). `state_directory` None keeps identity
+    and generation nowhere: a new node at every start. `random_seed` fixes the protocol's jitter, never a key.
+    """
+
+    bind: Address
+    key_ring: KeyRing | None = None
+    insecure: bool = False
+    advertise: Address | None = None
+    seeds: tuple[str, ...] = ()
+    state_directory: Path | None = None
+    capacity: int = DEFAULT_CAPACITY
+    metadata: bytes = b""
+    tuning: Tuning = field(default_factory=Tuning.lan)
+    broadcast: Address | None = None
+    allow_wan: bool = False
+    datagram_limit_bytes: int = DATAGRAM_LIMIT_BYTES
+    leave_linger_ms: int = 500
+    random_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, by name."""
+        if (self.key_ring is None) != self.insecure:
+            raise ConfigError(
+                "give either a farm key or `insecure` (datagrams in clear, readable and forgeable by all)"
+            )
+        if not 1 <= self.capacity <= CAPACITY_LIMIT:
+            raise ConfigError(f"capacity = {self.capacity}: a node needs room for at least one peer")
+        if len(self.metadata) > METADATA_LIMIT_BYTES:
+            raise ConfigError(f"metadata has {len(self.metadata)} bytes, the limit is {METADATA_LIMIT_BYTES}")
+        if len(self.seeds) > SEEDS_LIMIT:
+            raise ConfigError(f"{len(self.seeds)} seeds: the limit is {SEEDS_LIMIT}, and a handful is enough")
+        if not _LEAST_DATAGRAM_BYTES <= self.datagram_limit_bytes <= _UDP_LIMIT_BYTES:
+            raise ConfigError(f"datagram_limit_bytes = {self.datagram_limit_bytes}: at least {_LEAST_DATAGRAM_BYTES}")
+        self._check_addresses()
+
+    def _check_addresses(self) -> None:
+        for name, address in (("bind", self.bind), ("advertise", self.advertise), ("broadcast", self.broadcast)):
+            if address is None:
+                continue
+            if numeric(address.host) != address.host:
+                raise ConfigError(f"{name} = {endpoint(address)}: expected a numeric address in its usual spelling")
+            if not self.allow_wan and not is_private(address.host):
+                raise ConfigError(
+                    f"{name} = {endpoint(address)} is not a private address, and gossip over the internet shows which "
+                    "routers belong together: use an address of the LAN, or set allow_wan"
+                )
+        if self.advertise is None and self.bind.host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+            raise ConfigError(f"bind = {endpoint(self.bind)} listens everywhere: set advertise to what peers can reach")
+        for seed in self.seeds:
+            try:
+                host, _ = parse_endpoint(seed)
+            except ValueError as error:
+                raise ConfigError(f"seeds: {error}") from error
+            if not self.allow_wan and numeric(host) is not None and not is_private(host):
+                raise ConfigError(f"seeds: {seed} is not a private address: use one of the LAN, or set allow_wan")

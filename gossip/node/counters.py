@@ -1,0 +1,82 @@
+"""What the agent counts: datagrams in and out, and every drop by its reason.
+
+A datagram that is dropped silently cannot be told from one that was never sent; each way to drop one has a name here.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+
+from gossip.wire.layout import Refusal
+
+
+class Loss(Enum):
+    """Why the agent dropped a datagram before or behind the codec; `Refusal` names the codec's own reasons."""
+
+    OVERSIZE = "oversize"
+    RATE_LIMITED = "rate-limited"
+    OVERLOADED = "overloaded"
+    MISPLACED = "misplaced"
+    """Came by broadcast and is no Broadcast."""
+    SEND_FAILED = "send-failed"
+    UNENCODABLE = "unencodable"
+    WIDE_AREA = "wide-area"
+    """Would have gone to a public address, and `allow_wan` is off."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireDescription:
+    """The counters at one moment. `dropped` is keyed by the names in `Refusal` and `Loss`."""
+
+    received: int
+    received_bytes: int
+    sent: int
+    sent_bytes: int
+    dropped: Mapping[str, int]
+    riders_left_out: int
+    """Updates and samples whose signature did not hold; the messages that carried them were taken."""
+    events_lost: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """The running figures of one agent. The keys of `dropped` are enums, so it cannot grow."""
+
+    received: int = 0
+    received_bytes: int = 0
+    sent: int = 0
+    sent_bytes: int = 0
+    dropped: Counter[Refusal | Loss] = field(default_factory=Counter)
+    riders_left_out: int = 0
+    events_lost: int = 0
+
+    def heard(self, datagram: bytes) -> None:
+        """A datagram arrived, whatever becomes of it."""
+        self.received += 1
+        self.received_bytes += len(datagram)
+
+    def told(self, datagram: bytes) -> None:
+        """A datagram went out."""
+        self.sent += 1
+        self.sent_bytes += len(datagram)
+
+    def drop(self, reason: Refusal | Loss) -> None:
+        """A datagram ended here."""
+        self.dropped[reason] += 1
+
+    def describe(self) -> WireDescription:
+        """The figures now."""
+        dropped = {
+            reason.value: count for reason, count in sorted(self.dropped.items(), key=lambda item: item[0].value)
+        }
+        return WireDescription(
+            received=self.received,
+            received_bytes=self.received_bytes,
+            sent=self.sent,
+            sent_bytes=self.sent_bytes,
+            dropped=MappingProxyType(dropped),
+            riders_left_out=self.riders_left_out,
+            events_lost=self.events_lost,
+        )
