@@ -12,6 +12,7 @@ from bridge.core.control import (
     EventPage,
     LogEntryView,
     LogPage,
+    Scalar,
     SubmitAnswer,
     SubmitOutcome,
     TraceEvent,
@@ -63,7 +64,7 @@ def test_a_command_entry_is_its_bytes() -> None:
 
 
 def test_a_page_of_the_trace_reads_back() -> None:
-    data = {"leader": "node-1", "term": 3, "rtt": 0.25, "early": False, "previous": None}
+    data: dict[str, Scalar] = {"leader": "node-1", "term": 3, "rtt": 0.25, "early": False, "previous": None}
     page = EventPage(18, 2, (TraceEvent(17, 1000, None, "leader-elected", "node-2", data),))
     assert event_page_from(json.loads(json.dumps(event_page_document(page)))) == page
 

@@ -1,0 +1,271 @@
+"""The other end of the control socket: what the command line, the terminal view and `up` ask a node.
+
+One connection is kept and used for one question at a time; when the node closed it in between, the question is asked
+once more on a new one (only questions that change nothing: a submission whose answer was lost is never repeated).
+Whatever goes wrong is a `ControlError`, whose text an operator can act on.
+
+Which node: the one that was named (`--node`, or the variable GARLICFARM_NODE), a socket or a state directory; otherwise
+the first that answers in `./farm-state` (where `up` keeps its nodes), otherwise the default state directory of `run`.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import h11
+import trio
+
+from bridge.core.control import ClusterAnswer, EventPage, LogPage, SubmitAnswer
+from bridge.core.view import FarmView
+from bridge.node.control_routes import WAIT_LIMIT_MS
+from bridge.node.control_socket import SOCKET_NAME, answers, socket_address
+from bridge.wire.control_json import cluster_from, event_page_from, log_page_from, submit_from
+from bridge.wire.view_json import DOCUMENT_LIMIT_BYTES, ViewError, decode_json, decode_view
+
+RECEIVE_BYTES = 64 * 1024
+ANSWER_TIMEOUT_S = 30.0
+LOCAL_FARM_DIRECTORY = "farm-state"
+NODE_VARIABLE = "GARLICFARM_NODE"
+OK = 200
+SUBMIT_STATUSES = frozenset({200, 409, 503, 504})
+
+T = TypeVar("T")
+
+
+class ControlError(Exception):
+    """The node could not be asked, or refused; the text says what happened and what to do."""
+
+
+class ControlClient:
+    """Asks the node behind one control socket. An async context manager; not for several tasks at a time."""
+
+    def __init__(self, path: Path, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        self.path = path
+        self._timeout_s = timeout_s
+        self._stream: trio.SocketStream | None = None
+        self._connection = h11.Connection(h11.CLIENT)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connection, if there is one."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await trio.aclose_forcefully(stream)
+
+    async def view(self) -> FarmView:
+        """The picture of this moment."""
+        return decode_view(await self._get("/v1/view"))
+
+    async def cluster(self) -> ClusterAnswer:
+        """Who leads and who votes."""
+        return cluster_from(decode_json(await self._get("/v1/cluster")))
+
+    async def log(self, first: int = 1, limit: int = 100, wait_ms: int = 0) -> LogPage:
+        """Committed entries from `first` on."""
+        return log_page_from(decode_json(await self._get(_paged("/v1/log", first, limit, wait_ms))))
+
+    async def events(self, cursor: int = 1, limit: int = 100, wait_ms: int = 0) -> EventPage:
+        """The trace from `cursor` on."""
+        return event_page_from(decode_json(await self._get(_paged("/v1/events", cursor, limit, wait_ms))))
+
+    async def metrics(self) -> str:
+        """Prometheus text."""
+        return (await self._get("/metrics")).decode()
+
+    async def submit(self, entry: bytes) -> SubmitAnswer:
+        """Have one application entry committed. Any outcome is returned; `ControlError` when nothing was answered."""
+        status, body = await self.request("POST", "/v1/submit", entry)
+        if status in SUBMIT_STATUSES:
+            found = _document(body)
+            if "outcome" in found:
+                return submit_from(found)
+        raise self._refused(status, body)
+
+    async def leave(self) -> None:
+        """Tell the node to leave the farm and stop."""
+        status, body = await self.request("POST", "/v1/leave")
+        if status not in {OK, 202}:
+            raise self._refused(status, body)
+
+    async def _get(self, target: str) -> bytes:
+        status, body = await self.request("GET", target)
+        if status != OK:
+            raise self._refused(status, body)
+        return body
+
+    def _refused(self, status: int, body: bytes) -> ControlError:
+        match _document(body):
+            case {"error": {"text": str(text)}}:
+                return ControlError(f"the node refused: {text}")
+            case _:
+                return ControlError(f"the node at {self.path} answered {status} and gave no reason")
+
+    async def request(self, method: str, target: str, body: bytes = b"") -> tuple[int, bytes]:
+        """One question and its answer: status and body. `ControlError` when there is none."""
+        reused = self._stream is not None
+        try:
+            return await self._attempt(method, target, body)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, h11.ProtocolError, EOFError) as error:
+            await self.aclose()
+            if not reused or method != "GET":
+                raise ControlError(self._lost(method)) from error
+        try:
+            return await self._attempt(method, target, body)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, h11.ProtocolError, EOFError) as error:
+            await self.aclose()
+            raise ControlError(self._lost(method)) from error
+
+    def _lost(self, method: str) -> str:
+        unknown = "; whether it did what was asked is unknown" if method == "POST" else ""
+        return f"the node at {self.path} closed the connection without an answer{unknown}"
+
+    async def _attempt(self, method: str, target: str, body: bytes) -> tuple[int, bytes]:
+        try:
+            with trio.fail_after(self._timeout_s + WAIT_LIMIT_MS / 1000 * ("wait=" in target)):
+                stream = self._stream or await self._connect()
+                self._stream = stream
+                return await self._exchange(stream, method, target, body)
+        except trio.TooSlowError as error:
+            await self.aclose()
+            raise ControlError(f"the node at {self.path} does not answer; is it stopped or overloaded?") from error
+
+    async def _connect(self) -> trio.SocketStream:
+        connecting = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
+        try:
+            with socket_address(self.path) as address:
+                await connecting.connect(address)
+        except FileNotFoundError as error:
+            connecting.close()
+            raise ControlError(f"no node runs at {self.path}; start one, or say which with --node") from error
+        except ConnectionRefusedError as error:
+            connecting.close()
+            raise ControlError(f"the node that made {self.path} no longer runs; start it again") from error
+        except PermissionError as error:
+            connecting.close()
+            raise ControlError(f"{self.path} may only be used by the user who runs the node") from error
+        except OSError as error:
+            connecting.close()
+            raise ControlError(f"cannot reach a node at {self.path}: {error.strerror or error}") from error
+        except BaseException:
+            connecting.close()
+            raise
+        self._connection = h11.Connection(h11.CLIENT)
+        return trio.SocketStream(connecting)
+
+    async def _exchange(self, stream: trio.SocketStream, method: str, target: str, body: bytes) -> tuple[int, bytes]:
+        connection = self._connection
+        headers = [("Host", "node"), ("Content-Length", str(len(body)))]
+        if body:
+            headers.append(("Content-Type", "application/json"))
+        data = [
+            connection.send(h11.Request(method=method, target=target, headers=headers)),
+            connection.send(h11.Data(data=body)),
+            connection.send(h11.EndOfMessage()),
+        ]
+        await stream.send_all(b"".join(part or b"" for part in data))
+        status, found = await self._receive(stream)
+        if connection.our_state is h11.DONE and connection.their_state is h11.DONE:
+            connection.start_next_cycle()
+        else:
+            await self.aclose()
+        return status, found
+
+    async def _receive(self, stream: trio.SocketStream) -> tuple[int, bytes]:
+        status = 0
+        body = bytearray()
+        while True:
+            event = self._connection.next_event()
+            match event:
+                case h11.NEED_DATA:
+                    self._connection.receive_data(await stream.receive_some(RECEIVE_BYTES))
+                case h11.Response():
+                    status = event.status_code
+                case h11.Data():
+                    body += event.data
+                    if len(body) > DOCUMENT_LIMIT_BYTES:
+                        await self.aclose()
+                        raise ControlError(f"the node at {self.path} sent more than {DOCUMENT_LIMIT_BYTES} bytes")
+                case h11.EndOfMessage():
+                    return status, bytes(body)
+                case h11.InformationalResponse():
+                    pass
+                case _:
+                    raise EOFError
+
+
+def _paged(path: str, first: int, limit: int, wait_ms: int) -> str:
+    return f"{path}?from={first}&limit={limit}" + (f"&wait={wait_ms}" if wait_ms else "")
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    try:
+        return decode_json(body)
+    except ViewError:
+        return {}
+
+
+def find_control_socket(
+    named: str | None, environment: Mapping[str, str] = os.environ, directory: Path | None = None
+) -> Path:
+    """The control socket of the node that is meant; `ControlError` says how to name one."""
+    chosen = named or environment.get(NODE_VARIABLE)
+    if chosen:
+        return _named_socket(Path(chosen).expanduser())
+    here = directory or Path.cwd()
+    default = default_state_directory(environment)
+    for candidate in (*_sockets(here / LOCAL_FARM_DIRECTORY), *_sockets(default)):
+        if answers(candidate):
+            return candidate
+    raise ControlError(
+        f"no node answers in {here / LOCAL_FARM_DIRECTORY} or {default}; start one with `garlicfarm up` or "
+        f"`garlicfarm run`, or say which with --node STATE_DIR (or {NODE_VARIABLE})"
+    )
+
+
+def _named_socket(chosen: Path) -> Path:
+    if not chosen.is_dir():
+        return chosen
+    sockets = list(_sockets(chosen))
+    if not sockets:
+        raise ControlError(f"no control socket in {chosen}: no node has been started with this state directory")
+    return next((socket for socket in sockets if answers(socket)), sockets[0])
+
+
+def _sockets(directory: Path) -> Iterator[Path]:
+    """Sockets of a node's state directory, or of the nodes whose state directories lie in it, in the order of names."""
+    own = directory / SOCKET_NAME
+    if own.exists():
+        yield own
+    try:
+        found = sorted(directory.glob(f"*/{SOCKET_NAME}"), key=lambda path: (len(path.parent.name), path.parent.name))
+    except OSError:
+        return
+    yield from found
+
+
+def default_state_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where `run` keeps a node's state unless told otherwise."""
+    base = environment.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
+    return Path(base) / "garlicfarm"
+
+
+def ask(path: Path, question: Callable[[ControlClient], Awaitable[T]], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
+    """Ask one question from code that is not async. Whatever goes wrong is a `ControlError`."""
+
+    async def conversation() -> T:
+        async with ControlClient(path, timeout_s) as client:
+            return await question(client)
+
+    try:
+        return trio.run(conversation)
+    except ViewError as error:
+        raise ControlError(f"the node at {path} answered what this version does not understand: {error}") from error

@@ -1,0 +1,217 @@
+"""What the control endpoint answers: a request in, one answer out (`docs/control-endpoint.md`).
+
+    GET  /v1/view                                   the whole FarmView
+    GET  /v1/cluster                                who leads and where, who votes
+    GET  /v1/log?from=N&limit=M&wait=MS             committed entries; waits for the first new one
+    GET  /v1/events?from=CURSOR&limit=M&wait=MS     the trace; waits likewise
+    GET  /metrics, /healthz                         Prometheus text; whether this node can do its work
+    POST /v1/submit, /v1/leave                      one entry for the log; goodbye
+
+The routes know nothing of sockets, and of the node only the `ControlPort` that it implements. Every refusal is JSON
+`{"error": {"code": …, "text": …}}`, whose text says what was wrong and what would be right.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from bridge.core.control import ClusterAnswer, EventPage, LogPage, SubmitAnswer, SubmitOutcome
+from bridge.core.view import FarmView, Phase
+from bridge.node.metrics import exposition
+from bridge.wire.control_json import (
+    cluster_document,
+    event_page_document,
+    log_page_document,
+    submit_document,
+)
+from bridge.wire.view_json import encode_view
+
+LOG = logging.getLogger(__name__)
+
+PAGE_LIMIT = 1000
+PAGE_DEFAULT = 100
+WAIT_LIMIT_MS = 30_000
+QUERY_LIMIT_FIELDS = 8
+NUMBER_LIMIT = 2**63 - 1
+
+JSON_TYPE = "application/json"
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+OUTCOME_STATUS = {
+    SubmitOutcome.COMMITTED: 200,
+    SubmitOutcome.REFUSED: 409,
+    SubmitOutcome.BUSY: 503,
+    SubmitOutcome.UNKNOWN: 504,
+}
+
+
+class ControlPort(Protocol):
+    """The node, as far as the control endpoint needs it. A wait ends early when there is something to answer."""
+
+    async def view(self) -> FarmView:
+        """The picture of this moment."""
+
+    async def cluster(self) -> ClusterAnswer:
+        """Who leads and who votes."""
+
+    async def read_log(self, first: int, limit: int, wait_ms: int) -> LogPage:
+        """Committed entries from `first` on; if there are none yet, wait for one for at most `wait_ms`."""
+
+    async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
+        """Events of the trace from `cursor` on, waiting likewise."""
+
+    async def submit(self, entry: bytes) -> SubmitAnswer:
+        """Have one application entry (a JSON object) committed, here or by the leader."""
+
+    async def leave(self) -> None:
+        """Begin to leave the farm and stop; returns as soon as it is certain that the node will."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request of which everything has been received."""
+
+    method: str
+    target: str
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is sent back."""
+
+    status: int
+    body: bytes
+    content_type: str = JSON_TYPE
+
+
+Handler = Callable[[Request, str], Awaitable[Answer]]
+
+
+class Refused(Exception):  # noqa: N818 -- a refusal is an answer, not a fault
+    """The request is not one that can be carried out; `status` and `code` are for programs, the text for people."""
+
+    def __init__(self, status: int, code: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code
+
+
+def refusal(status: int, code: str, text: str) -> Answer:
+    """The answer to what is refused."""
+    return Answer(status, msgspec.json.encode({"error": {"code": code, "text": text}}))
+
+
+class Routes:
+    """Answers requests out of a `ControlPort`."""
+
+    def __init__(self, port: ControlPort) -> None:
+        self._port = port
+        self.counters = {"control_requests": 0, "control_refused": 0, "control_internal_errors": 0}
+        self._handlers: dict[str, tuple[str, Handler]] = {
+            "/v1/view": ("GET", self._view),
+            "/v1/cluster": ("GET", self._cluster),
+            "/v1/log": ("GET", self._log),
+            "/v1/events": ("GET", self._events),
+            "/metrics": ("GET", self._metrics),
+            "/healthz": ("GET", self._healthz),
+            "/v1/submit": ("POST", self._submit),
+            "/v1/leave": ("POST", self._leave),
+        }
+
+    async def answer(self, request: Request) -> Answer:
+        """The one answer to a request. A bug behind the port costs this request, never the node."""
+        self.counters["control_requests"] += 1
+        try:
+            return await self._route(request)
+        except Refused as refused:
+            self.counters["control_refused"] += 1
+            return refusal(refused.status, refused.code, str(refused))
+        except Exception:
+            self.counters["control_internal_errors"] += 1
+            LOG.exception("the control endpoint failed at %s %s", request.method, request.target)
+            return refusal(500, "internal", "the node failed to answer this; its own log has the details")
+
+    async def _route(self, request: Request) -> Answer:
+        try:
+            parts = urlsplit(request.target)
+        except ValueError as error:
+            raise Refused(400, "bad-target", f"the request's target does not parse: {error}") from error
+        wanted, handler = self._handlers.get(parts.path, (None, None))
+        if handler is None:
+            raise Refused(404, "no-such-path", f"no {parts.path[:80]!r} here; there are {', '.join(self._handlers)}")
+        if wanted != ("GET" if request.method == "HEAD" else request.method):
+            raise Refused(405, "wrong-method", f"{parts.path} takes {wanted}, not {request.method}")
+        return await handler(request, parts.query)
+
+    async def _view(self, _request: Request, _query: str) -> Answer:
+        return Answer(200, encode_view(await self._port.view()))
+
+    async def _cluster(self, _request: Request, _query: str) -> Answer:
+        return _json(200, cluster_document(await self._port.cluster()))
+
+    async def _log(self, _request: Request, query: str) -> Answer:
+        first, limit, wait_ms = _page(query)
+        return _json(200, log_page_document(await self._port.read_log(first, limit, wait_ms)))
+
+    async def _events(self, _request: Request, query: str) -> Answer:
+        cursor, limit, wait_ms = _page(query)
+        return _json(200, event_page_document(await self._port.read_events(cursor, limit, wait_ms)))
+
+    async def _metrics(self, _request: Request, _query: str) -> Answer:
+        return Answer(200, exposition(await self._port.view(), self.counters), METRICS_TYPE)
+
+    async def _healthz(self, _request: Request, _query: str) -> Answer:
+        return _health(await self._port.view())
+
+    async def _submit(self, request: Request, _query: str) -> Answer:
+        answer = await self._port.submit(_entry(request.body))
+        return _json(OUTCOME_STATUS[answer.outcome], submit_document(answer))
+
+    async def _leave(self, _request: Request, _query: str) -> Answer:
+        await self._port.leave()
+        return _json(202, {"schema": 1, "leaving": True})
+
+
+def _json(status: int, document: dict[str, Any]) -> Answer:
+    return Answer(status, msgspec.json.encode(document))
+
+
+def _page(query: str) -> tuple[int, int, int]:
+    numbers = {"from": 1, "limit": PAGE_DEFAULT, "wait": 0}
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=QUERY_LIMIT_FIELDS)
+    except ValueError as error:
+        raise Refused(400, "bad-query", f"the query does not parse: {error}") from error
+    for name, text in pairs:
+        if name not in numbers:
+            raise Refused(400, "bad-query", f"no parameter {name[:40]!r}; there are {', '.join(numbers)}")
+        if not (
+            text.isascii() and text.isdigit() and len(text) <= len(str(NUMBER_LIMIT)) and int(text) <= NUMBER_LIMIT
+        ):
+            raise Refused(400, "bad-query", f"{name} is {text[:40]!r}, not a number from 0 on")
+        numbers[name] = int(text)
+    return max(1, numbers["from"]), min(numbers["limit"], PAGE_LIMIT), min(numbers["wait"], WAIT_LIMIT_MS)
+
+
+def _entry(body: bytes) -> bytes:
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise Refused(400, "bad-entry", f"an entry is one JSON object; this is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise Refused(400, "bad-entry", f"an entry is one JSON object, this is a {type(found).__name__}")
+    return body
+
+
+def _health(view: FarmView) -> Answer:
+    reasons = []
+    if view.node.phase not in {Phase.FOUNDED, Phase.OBSERVER}:
+        reasons.append(f"this node is {view.node.phase.value}")
+    if view.raft.leader_id is None:
+        reasons.append("no leader is known: no quorum, or an election is going on")
+    return _json(503 if reasons else 200, {"schema": 1, "healthy": not reasons, "reasons": reasons})

@@ -1,0 +1,102 @@
+"""The Unix socket of a control endpoint: made so that only its owner can ever open it, and cleared only when stale.
+
+    bind     umask 0177 while binding, so that the socket is never open to others, not even for a moment
+    stale    a socket nobody answers on is left over from a killed process and is removed; one that answers is not
+    close    the file is removed only if it is still ours (another process may have taken the place)
+
+A socket's address holds about 100 bytes, a state directory's path may be longer. Where `/proc` exists the directory is
+opened and the socket is addressed through its descriptor; elsewhere a path too long is refused with what to do.
+"""
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+SOCKET_NAME = "control.sock"
+ADDRESS_LIMIT_BYTES = 100
+PROBE_TIMEOUT_S = 1.0
+BACKLOG = 32
+
+
+class ControlSocketError(OSError):
+    """The control socket cannot be made or reached; the text says why and what to do."""
+
+
+@contextmanager
+def socket_address(path: Path) -> Iterator[str]:
+    """An address of `path` that fits into a Unix socket's."""
+    if len(os.fsencode(path)) <= ADDRESS_LIMIT_BYTES:
+        yield str(path)
+        return
+    if not Path("/proc/self/fd").is_dir() or len(os.fsencode(path.name)) > ADDRESS_LIMIT_BYTES // 2:
+        raise ControlSocketError(f"the path of the control socket is too long: {path}; use a shorter state directory")
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
+
+
+def answers(path: Path) -> bool:
+    """Whether a process listens on the socket at `path`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(PROBE_TIMEOUT_S)
+        try:
+            with socket_address(path) as address:
+                probe.connect(address)
+        except TimeoutError:
+            return True
+        except OSError as error:
+            return error.errno == errno.EAGAIN  # its backlog is full: busy, but there
+    return True
+
+
+def listen(path: Path) -> socket.socket:
+    """A listening socket at `path`, mode 0600."""
+    _clear_stale(path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    previous = os.umask(0o177)
+    try:
+        with socket_address(path) as address:
+            listening.bind(address)
+    except OSError as error:
+        listening.close()
+        raise ControlSocketError(f"cannot make the control socket {path}: {error.strerror or error}") from error
+    finally:
+        os.umask(previous)
+    listening.listen(BACKLOG)
+    return listening
+
+
+def _clear_stale(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ControlSocketError(f"cannot look at {path}: {error.strerror}") from error
+    if not stat.S_ISSOCK(mode):
+        raise ControlSocketError(f"{path} is in the way and is not a socket: move it, then start again")
+    if answers(path):
+        raise ControlSocketError(f"a node already runs with this state directory: {path} answers")
+    path.unlink(missing_ok=True)
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file lies at `path` now."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino)
+
+
+def remove_if_ours(path: Path, ours: tuple[int, int] | None) -> None:
+    """Remove the socket unless another process has taken its place."""
+    if ours is not None and identity(path) == ours:
+        with suppress(OSError):
+            path.unlink()

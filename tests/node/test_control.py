@@ -1,0 +1,356 @@
+"""The control endpoint: who may open it, what it answers, and what no client can do to it."""
+
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from bridge.core.control import (
+    ClusterAnswer,
+    EntryKind,
+    EventPage,
+    LogEntryView,
+    LogPage,
+    SubmitAnswer,
+    SubmitOutcome,
+)
+from bridge.core.view import FarmView
+from bridge.node.control import ControlLimits, ControlServer
+from bridge.node.control_client import ControlClient, ControlError, find_control_socket
+from bridge.node.control_socket import ControlSocketError, answers
+from bridge.node.event_log import EventLog
+from tests.operator_views import farm_view, forming_view
+
+
+class FakeNode:
+    """A `ControlPort` with a fabricated picture and a log of three entries."""
+
+    def __init__(self) -> None:
+        self.current = farm_view()
+        self.submitted: list[bytes] = []
+        self.leaving = False
+        self.outcome = SubmitAnswer(SubmitOutcome.COMMITTED, index=218, term=3)
+        self.events = EventLog("node-1", lambda: 1000)
+        self.asked: list[tuple[int, int, int]] = []
+        self.broken = False
+
+    async def view(self) -> FarmView:
+        """The fabricated picture."""
+        if self.broken:
+            raise RuntimeError("a bug in the picture")
+        await trio.lowlevel.checkpoint()
+        return self.current
+
+    async def cluster(self) -> ClusterAnswer:
+        """Node 1 leads."""
+        await trio.lowlevel.checkpoint()
+        raft = self.current.raft
+        return ClusterAnswer("demo", "c0ffee", 1, raft.term, raft.commit_index, 1, "node-1", "tcp://127.0.0.1:7701")
+
+    async def read_log(self, first: int, limit: int, wait_ms: int) -> LogPage:
+        """Entries of the fabricated log."""
+        await trio.lowlevel.checkpoint()
+        self.asked.append((first, limit, wait_ms))
+        last = min(3, first + limit - 1)
+        entries = (LogEntryView(each, 1, EntryKind.APPLICATION, 5, b"{}") for each in range(first, last + 1))
+        return LogPage(1, 3, 3, last + 1, tuple(entries))
+
+    async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
+        """The trace."""
+        return await self.events.wait(cursor, limit, wait_ms)
+
+    async def submit(self, entry: bytes) -> SubmitAnswer:
+        """Take the entry."""
+        await trio.lowlevel.checkpoint()
+        self.submitted.append(entry)
+        return self.outcome
+
+    async def leave(self) -> None:
+        """Note it."""
+        await trio.lowlevel.checkpoint()
+        self.leaving = True
+
+
+@asynccontextmanager
+async def served(path: Path, node: FakeNode, limits: ControlLimits | None = None) -> AsyncIterator[ControlServer]:
+    async with trio.open_nursery() as nursery:
+        server = ControlServer(path, node, limits)
+        await nursery.start(server.run)
+        yield server
+        nursery.cancel_scope.cancel()
+
+
+async def raw_answer(path: Path, sent: bytes) -> bytes:
+    """Everything that the server says to these bytes until it closes."""
+    stream = await trio.open_unix_socket(path)
+    async with stream:
+        await stream.send_all(sent)
+        received = b""
+        async for part in stream:
+            received += part
+    return received
+
+
+def request(method: str, target: str, body: bytes = b"", headers: str = "") -> bytes:
+    head = f"{method} {target} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n{headers}"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def test_only_the_owner_may_open_the_socket(tmp_path: Path) -> None:
+    async with served(tmp_path / "control.sock", FakeNode()) as server:
+        assert stat.S_IMODE(server.path.stat().st_mode) == 0o600
+
+
+async def test_the_socket_is_removed_when_the_node_stops(tmp_path: Path) -> None:
+    async with served(tmp_path / "control.sock", FakeNode()) as server:
+        assert server.path.exists()
+    assert not server.path.exists()
+
+
+async def test_a_socket_left_by_a_killed_process_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
+    assert not answers(path)
+    async with served(path, FakeNode()), ControlClient(path) as client:
+        assert await client.view() == farm_view()
+
+
+async def test_a_second_node_with_the_same_state_directory_is_refused(tmp_path: Path) -> None:
+    async with served(tmp_path / "control.sock", FakeNode()) as server:
+        with pytest.raises(ControlSocketError, match="already runs"):
+            await ControlServer(server.path, FakeNode()).run()
+        assert server.path.exists()
+
+
+async def test_a_file_in_the_way_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    path.write_text("precious")
+    with pytest.raises(ControlSocketError, match="in the way"):
+        await ControlServer(path, FakeNode()).run()
+    assert path.read_text() == "precious"
+
+
+async def test_a_state_directory_with_a_long_path_works(tmp_path: Path) -> None:
+    directory = tmp_path / ("long" * 25) / ("path" * 25)
+    directory.mkdir(parents=True)
+    async with served(directory / "control.sock", FakeNode()), ControlClient(directory / "control.sock") as client:
+        assert await client.view() == farm_view()
+
+
+async def test_every_picture_and_page_reaches_the_client(tmp_path: Path) -> None:
+    node = FakeNode()
+    node.events.append("leader-elected", {"term": 3})
+    async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
+        assert await client.view() == farm_view()
+        assert (await client.cluster()).leader_endpoint == "tcp://127.0.0.1:7701"
+        page = await client.log(first=2, limit=2)
+        assert [entry.index for entry in page.entries] == [2, 3]
+        assert [event.kind for event in (await client.events()).events] == ["leader-elected"]
+        assert server.counters["control_connections"] == 1
+
+
+async def test_an_entry_is_submitted_as_it_was_given(tmp_path: Path) -> None:
+    node = FakeNode()
+    entry = b'{ "id":1,  "note": "spacing is kept" }'
+    async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
+        answer = await client.submit(entry)
+    assert answer == SubmitAnswer(SubmitOutcome.COMMITTED, index=218, term=3)
+    assert node.submitted == [entry]
+
+
+@pytest.mark.parametrize("outcome", [SubmitOutcome.REFUSED, SubmitOutcome.BUSY, SubmitOutcome.UNKNOWN])
+async def test_a_submission_that_is_not_committed_says_so(tmp_path: Path, outcome: SubmitOutcome) -> None:
+    node = FakeNode()
+    node.outcome = SubmitAnswer(outcome, reason="because", leader_id=2, leader_endpoint="tcp://127.0.0.1:7702")
+    async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
+        assert await client.submit(b"{}") == node.outcome
+
+
+@pytest.mark.parametrize("body", [b"", b"not json", b"[1]", b"7", b"\xff", b"[" * 50_000])
+async def test_what_is_not_a_json_object_never_reaches_the_log(tmp_path: Path, body: bytes) -> None:
+    node = FakeNode()
+    async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
+        with pytest.raises(ControlError, match="one JSON object"):
+            await client.submit(body)
+    assert node.submitted == []
+
+
+async def test_leave_reaches_the_node(tmp_path: Path) -> None:
+    node = FakeNode()
+    async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
+        await client.leave()
+    assert node.leaving
+
+
+async def test_page_sizes_and_waits_are_bounded(tmp_path: Path) -> None:
+    node = FakeNode()
+    async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
+        await client.log(first=0, limit=10**9, wait_ms=10**9)
+    assert node.asked == [(1, 1000, 30_000)]
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "text"),
+    [
+        (request("GET", "/v1/log?from=-1"), b"400", b"not a number"),
+        (request("GET", "/v1/log?from=1&form=2"), b"400", b"no parameter"),
+        (request("GET", "/v1/log?limit=" + "9" * 30), b"400", b"not a number"),
+        (request("GET", "/v1/log?" + "&".join(["from=1"] * 99)), b"400", b"does not parse"),
+        (request("GET", "/nowhere"), b"404", b"there are /v1/view"),
+        (request("GET", "//["), b"400", b"does not parse"),
+        (request("GET", "/v1/leave"), b"405", b"takes POST"),
+        (request("POST", "/v1/view", b"x"), b"405", b"takes GET"),
+        (b"nonsense\r\n\r\n", b"400", b"not HTTP"),
+        (b"\x00" * 64 + b"\r\n\r\n", b"400", b"not HTTP"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 100_000, b"431", b"not HTTP"),
+        (request("POST", "/v1/submit", b"x" * 300_000), b"413", b"at most"),
+    ],
+)
+async def test_a_bad_request_is_refused_with_its_reason(
+    tmp_path: Path, sent: bytes, status: bytes, text: bytes
+) -> None:
+    node = FakeNode()
+    async with served(tmp_path / "control.sock", node) as server:
+        received = await raw_answer(server.path, sent)
+        assert received.split()[1] == status
+        assert text in received
+        async with ControlClient(server.path) as client:
+            assert await client.view() == farm_view()
+    assert node.submitted == []
+    assert not node.leaving
+
+
+async def test_head_is_answered_without_a_body(tmp_path: Path) -> None:
+    async with served(tmp_path / "control.sock", FakeNode()) as server:
+        received = await raw_answer(server.path, request("HEAD", "/healthz"))
+    assert received.startswith(b"HTTP/1.1 200")
+    assert received.endswith(b"\r\n\r\n")
+
+
+async def test_a_bug_behind_the_endpoint_costs_the_request_and_not_the_node(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = FakeNode()
+    node.broken = True
+    async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
+        with pytest.raises(ControlError, match="failed to answer"):
+            await client.view()
+        node.broken = False
+        assert await client.view() == farm_view()
+        assert server.counters["control_internal_errors"] == 1
+    assert "a bug in the picture" in caplog.text
+
+
+async def test_health_tells_what_is_missing(tmp_path: Path) -> None:
+    node = FakeNode()
+    async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
+        assert (await client.request("GET", "/healthz"))[0] == 200
+        node.current = forming_view()
+        status, body = await client.request("GET", "/healthz")
+    assert status == 503
+    assert b"discovering" in body
+    assert b"no leader" in body
+
+
+async def test_metrics_are_prometheus_text_without_hashes(tmp_path: Path) -> None:
+    async with served(tmp_path / "control.sock", FakeNode()) as server, ControlClient(server.path) as client:
+        text = await client.metrics()
+    assert 'garlicfarm_members{status="alive"} 3.0' in text
+    assert "garlicfarm_raft_term 3.0" in text
+    assert "garlicfarm_gossip_pings_sent_total 812.0" in text
+    view = farm_view()
+    hidden = [member.node_id for member in view.members] + [member.address for member in view.members]
+    hidden += [entry.destination for each in view.publishing for entry in each.entries]
+    hidden += [each.master for each in view.publishing]
+    hidden += [view.farm.label, str(view.farm.cluster_id)]
+    assert [word for word in hidden if word in text] == []
+
+
+async def test_a_client_that_stops_in_the_middle_of_a_request_is_dropped(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    del autojump_clock
+    async with served(tmp_path / "control.sock", FakeNode(), ControlLimits(receive_s=5)) as server:
+        begun = trio.current_time()
+        assert await raw_answer(server.path, b"GET /v1/view HT") == b""
+        assert trio.current_time() - begun == pytest.approx(5, abs=1)
+
+
+async def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
+    async with served(tmp_path / "control.sock", FakeNode(), ControlLimits(connections=2)) as server:
+        async with ControlClient(server.path) as first, ControlClient(server.path) as second:
+            await first.view()
+            await second.view()
+            async with ControlClient(server.path) as third:
+                with pytest.raises(ControlError, match="connections are open already"):
+                    await third.view()
+            await first.view()
+        assert server.counters["control_connections_refused"] == 1
+
+
+async def test_the_client_asks_again_when_the_node_closed_an_idle_connection(tmp_path: Path) -> None:
+    limits = ControlLimits(requests_per_connection=2)
+    async with served(tmp_path / "control.sock", FakeNode(), limits) as server, ControlClient(server.path) as client:
+        for _ in range(5):
+            assert await client.view() == farm_view()
+        assert server.counters["control_connections"] == 3
+
+
+async def test_the_client_says_when_no_node_is_there(tmp_path: Path) -> None:
+    async with ControlClient(tmp_path / "control.sock") as client:
+        with pytest.raises(ControlError, match="no node runs at"):
+            await client.view()
+
+
+def without_environment() -> dict[str, str]:
+    return {"XDG_STATE_HOME": "/nonexistent"}
+
+
+async def test_a_local_farms_first_node_that_answers_is_found(tmp_path: Path) -> None:
+    farm = tmp_path / "farm-state"
+    for name in ("node-1", "node-2", "node-10"):
+        (farm / name).mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(farm / "node-1" / "control.sock"))
+    async with (
+        served(farm / "node-2" / "control.sock", FakeNode()),
+        served(farm / "node-10" / "control.sock", FakeNode()),
+    ):
+        assert find_control_socket(None, without_environment(), tmp_path) == farm / "node-2" / "control.sock"
+
+
+@pytest.mark.parametrize("naming", [lambda path: path, lambda path: path.parent, lambda path: path.parent.parent])
+async def test_a_node_is_named_by_socket_state_directory_or_farm(
+    tmp_path: Path, naming: Callable[[Path], Path]
+) -> None:
+    path = tmp_path / "farm" / "node-1" / "control.sock"
+    path.parent.mkdir(parents=True)
+    async with served(path, FakeNode()):
+        assert find_control_socket(str(naming(path)), without_environment(), tmp_path) == path
+        environment = {"GARLICFARM_NODE": str(naming(path))}
+        assert find_control_socket(None, environment, tmp_path) == path
+
+
+def test_when_no_node_is_found_the_error_says_how_to_name_one(tmp_path: Path) -> None:
+    with pytest.raises(ControlError, match=r"garlicfarm up.*--node STATE_DIR.*GARLICFARM_NODE"):
+        find_control_socket(None, without_environment(), tmp_path)
+
+
+def test_the_umask_is_what_it_was_after_the_socket_was_made(tmp_path: Path) -> None:
+    previous = os.umask(0o022)
+
+    async def scenario() -> None:
+        async with served(tmp_path / "control.sock", FakeNode()):
+            pass
+
+    try:
+        trio.run(scenario)
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(previous)
