@@ -72,7 +72,7 @@ def test_an_offline_signature_is_shown_with_its_end() -> None:
 @pytest.mark.parametrize(
     "form",
     [
-        lambda text: bytes.fromhex(text),
+        bytes.fromhex,
         lambda text: text.encode(),
         lambda text: text.upper().encode() + b"\n",
         lambda text: b"0x" + text.encode(),

@@ -1,0 +1,40 @@
+"""Replacing a file so that a crash at any moment leaves the old content or the new, never a mixture or nothing.
+
+    write aside ──▶ fsync the file ──▶ rename over ──▶ fsync the directory
+
+Without the first fsync a crash can leave the new name with no content; without the second, the old name.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+OWNER_ONLY: Final = 0o600
+READABLE: Final = 0o644
+
+
+def replace_file(path: Path, content: bytes, mode: int = OWNER_ONLY) -> None:
+    """Make `content` the durable content of `path`. Raises OSError; then the old content stands."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    aside = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

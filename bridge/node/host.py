@@ -1,0 +1,118 @@
+"""What the host and the process really do: processor, memory, network, and how late the node's own loop runs.
+
+`HostSampler.sample` reads the operating system's counters; rates are over the time since the last sample, and unknown
+(`None`) until there are two. `LoopLag` is a task that asks to be woken at fixed moments and notes how late it was: what
+delays it delays heartbeats and probes as well, so it is the one figure that says whether this node keeps up. Figures
+of a window are kept, not averages: an average hides the stalls that cause elections.
+"""
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import psutil
+import trio
+
+LAG_INTERVAL_S: Final = 0.1
+LAG_WINDOW: Final = 600
+"""Measurements kept: one minute."""
+
+_LOOPBACK: Final = frozenset({"lo", "lo0"})
+
+
+@dataclass(frozen=True, slots=True)
+class HostFigures:
+    """One sample. Percentages are of the whole host; `network_bytes_per_s` is in + out without loopback."""
+
+    cpu_percent: float
+    memory_percent: float
+    network_bytes_per_s: int | None
+    resident_bytes: int
+    process_uptime_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LagFigures:
+    """How late the loop woke over the window, in milliseconds."""
+
+    measurements: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+class LoopLag:
+    """Measures the lag of the trio loop that runs `run`."""
+
+    def __init__(self, interval_s: float = LAG_INTERVAL_S, window: int = LAG_WINDOW) -> None:
+        self._interval_s = interval_s
+        self._lags_ms: deque[float] = deque(maxlen=window)
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            due_s = trio.current_time() + self._interval_s
+            await trio.sleep_until(due_s)
+            self._lags_ms.append(max(0.0, (trio.current_time() - due_s) * 1000))
+
+    def figures(self) -> LagFigures | None:
+        """The window's percentiles (nearest rank); None before the first measurement."""
+        if not self._lags_ms:
+            return None
+        ranked = sorted(self._lags_ms)
+        return LagFigures(
+            measurements=len(ranked),
+            p50_ms=_percentile(ranked, 0.50),
+            p99_ms=_percentile(ranked, 0.99),
+            max_ms=ranked[-1],
+        )
+
+
+def _percentile(ranked: list[float], share: float) -> float:
+    return ranked[math.ceil(share * len(ranked)) - 1]
+
+
+class HostSampler:
+    """Reads the host's counters; one per process."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        # The wall clock is asked once: were it set later, an uptime computed from it would jump.
+        self._age_at_start_s = max(0.0, time.time() - self._process.create_time())
+        self._started_s = time.monotonic()
+        psutil.cpu_percent(interval=None)
+        self._network_bytes = _network_bytes()
+        self._sampled_s = self._started_s
+
+    @property
+    def process_uptime_ms(self) -> int:
+        """How long this process has run."""
+        return round((self._age_at_start_s + time.monotonic() - self._started_s) * 1000)
+
+    def sample(self) -> HostFigures:
+        """Figures since the last sample."""
+        now_s = time.monotonic()
+        network_bytes = _network_bytes()
+        rate = rate_per_s(self._network_bytes, network_bytes, now_s - self._sampled_s)
+        self._network_bytes, self._sampled_s = network_bytes, now_s
+        return HostFigures(
+            cpu_percent=psutil.cpu_percent(interval=None),
+            memory_percent=psutil.virtual_memory().percent,
+            network_bytes_per_s=rate,
+            resident_bytes=self._process.memory_info().rss,
+            process_uptime_ms=self.process_uptime_ms,
+        )
+
+
+def _network_bytes() -> int:
+    counters = psutil.net_io_counters(pernic=True)
+    return sum(nic.bytes_sent + nic.bytes_recv for name, nic in counters.items() if name not in _LOOPBACK)
+
+
+def rate_per_s(before: int, after: int, elapsed_s: float) -> int | None:
+    """Rate of a counter; None where none can be told: no time has passed, or an interface took its count away."""
+    if elapsed_s <= 0 or after < before:
+        return None
+    return round((after - before) / elapsed_s)

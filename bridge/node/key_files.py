@@ -1,0 +1,123 @@
+"""Key files on disk: written 0600 and never over another, read only when nobody else can read them.
+
+A key that others on the machine can read is no secret, and an operator does not notice: so reading refuses, and says
+the command that mends it. Writing goes through a new file (O_EXCL with the mode from the start: a chmod afterwards
+leaves a moment in which it is open), is fsynced, and is refused where a file lies: a master key overwritten is a farm
+lost.
+"""
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from bridge.node.durable_file import OWNER_ONLY, sync_directory
+from bridge.wire.destination_keys import (
+    DestinationKeyError,
+    MasterKey,
+    SigningKey,
+    master_key_text,
+    parse_master_key,
+    parse_signing_key,
+    signing_key_text,
+)
+from bridge.wire.farm_key import FarmKey, FarmKeyError, farm_key_text, parse_farm_key
+
+_SIZE_LIMIT_BYTES: Final = 65_536
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+class KeyFileError(Exception):
+    """A key file cannot be read or written; the message says which, why, and what to do."""
+
+
+def write_private_file(path: Path, text: str) -> None:
+    """Create `path`, readable by its owner only, with `text` durable in it."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, OWNER_ONLY)
+    except FileExistsError:
+        raise KeyFileError(
+            f"{path} exists already and is not overwritten: move it away, or choose another name"
+        ) from None
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            # The umask can only take bits away; some file systems give more than was asked for.
+            os.fchmod(file.fileno(), OWNER_ONLY)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(path.parent)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise KeyFileError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def read_private_file(path: Path) -> str:
+    """Read a key file that belongs to this user and that nobody else can read."""
+    try:
+        # Judged by descriptor, so that what is judged is what is read; a pipe must not make the start hang.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise KeyFileError(f"{path} does not exist: copy the key file there, or name another place") from None
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be read: {error.strerror}") from None
+    with os.fdopen(descriptor, "rb") as file:
+        _check_private(path, os.fstat(file.fileno()))
+        content = file.read(_SIZE_LIMIT_BYTES + 1)
+    if len(content) > _SIZE_LIMIT_BYTES:
+        raise KeyFileError(f"{path} is larger than any key file: is it the right file?")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise KeyFileError(f"{path} is not a text file: is it the right file?") from None
+
+
+def _check_private(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise KeyFileError(f"{path} is not a file")
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & _OTHERS:
+        raise KeyFileError(f"{path} can be read by others (mode {mode:04o}): `chmod 600 {path}`, then try again")
+    if status.st_uid not in {os.geteuid(), 0}:
+        raise KeyFileError(f"{path} belongs to user id {status.st_uid}, not to this one: `chown` it, then try again")
+
+
+def save_farm_key(path: Path, farm_key: FarmKey) -> None:
+    """Write a new farm key file."""
+    write_private_file(path, farm_key_text(farm_key))
+
+
+def load_farm_key(path: Path) -> FarmKey:
+    """Read a farm key file."""
+    try:
+        return parse_farm_key(read_private_file(path))
+    except FarmKeyError as error:
+        raise KeyFileError(f"{path}: {error}") from None
+
+
+def save_master_key(path: Path, key: MasterKey) -> None:
+    """Write a new master key file."""
+    write_private_file(path, master_key_text(key))
+
+
+def load_master_key(path: Path) -> MasterKey:
+    """Read a master key file."""
+    try:
+        return parse_master_key(read_private_file(path))
+    except DestinationKeyError as error:
+        raise KeyFileError(f"{path}: {error}") from None
+
+
+def save_signing_key(path: Path, key: SigningKey) -> None:
+    """Write a router's signing key file."""
+    write_private_file(path, signing_key_text(key))
+
+
+def load_signing_key(path: Path) -> SigningKey:
+    """Read a router's signing key file (or a master key file in its place)."""
+    try:
+        return parse_signing_key(read_private_file(path))
+    except DestinationKeyError as error:
+        raise KeyFileError(f"{path}: {error}") from None
