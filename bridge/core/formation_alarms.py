@@ -97,8 +97,8 @@ def _waiting(situation: Situation, founders: Founders) -> str:
     reasons = [f"{_names(absent)} cannot be reached"] if absent else []
     reasons += [f"{_names(silent)} has not promised yet"] if silent else []
     return (
-        f"This node promised to found the farm with {_names(others)}, and waits: {' and '.join(reasons)}. Start what is "
-        f"missing. If one of them is gone for ever, run `{WITHDRAW_COMMAND}` on every node that promised this set, "
+        f"This node promised to found the farm with {_names(others)}, and waits: {' and '.join(reasons)}. Start what "
+        f"is missing. If one of them is gone for ever, run `{WITHDRAW_COMMAND}` on every node that promised this set, "
         "one after the other."
     )
 

@@ -1,10 +1,11 @@
-"""Ten thousand farms found themselves while messages are lost, repeated and reordered, and nodes restart and appear late.
+"""Ten thousand farms form while messages are lost, repeated and reordered, and nodes restart and appear late.
 
 Each run draws a farm (one to nine routers, `expect` above half of them) and works on the production core. In the first
 half messages between nodes are lost, repeated and overtake each other, persists complete late or die with the process,
-storages are lost (with their identities), and reachability is random. Then the network heals. Safety is asserted after every founding: one cluster id per run.
-Liveness is asserted at the end: the farm founded, and everybody knows it. Where promises collided (possible only with
-more routers than `expect`, and counted), a scripted operator does what the alarms say, and nothing else.
+storages are lost (with their identities), and reachability is random. Then the network heals. Safety is asserted after
+every founding: one cluster id per run. Liveness is asserted at the end: the farm founded, and everybody knows it.
+Where promises collided (possible only with more routers than `expect`) or the storage of a founder is gone, a scripted
+operator does what the alarms say and nothing else; how often that was needed is bounded.
 
 FORMATION_RUNS and FORMATION_SEED change size and start; a failure names the seed of its run.
 """
@@ -12,6 +13,8 @@ FORMATION_RUNS and FORMATION_SEED change size and start; a failure names the see
 import os
 from dataclasses import dataclass, field
 from random import Random
+
+from pytest import MonkeyPatch
 
 from bridge.core.formation import Formation, FormationTuning
 from bridge.core.formation_messages import (
@@ -30,7 +33,7 @@ from bridge.core.formation_messages import (
     Started,
     WithdrawRequested,
 )
-from bridge.core.founding import FormationNotice, FormationState, Founding
+from bridge.core.founding import FormationNotice, FormationState, Founders, Founding, Promise
 
 RUNS = int(os.environ.get("FORMATION_RUNS", "10000"))
 FIRST_SEED = int(os.environ.get("FORMATION_SEED", "1"))
@@ -56,7 +59,8 @@ class Node:
 class Farm:
     """The world around the cores: a network that loses, repeats and reorders, disks, and an operator."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, disks_lie: bool = False) -> None:
+        self.disks_lie = disks_lie
         self.random = Random(seed)
         self.expect = self.random.choice((1, 2, 3, 3, 3, 4, 5))
         size = self.random.randint(self.expect, max(self.expect, 2 * self.expect - 1))
@@ -69,6 +73,7 @@ class Farm:
         self.withdrawals = 0
 
     def start(self, node: Node) -> None:
+        """Begin a life with what is durable."""
         node.generation += 1
         node.version = (node.generation, 0)
         node.core = Formation(node.node_id, self.expect, node.durable, Random(self.random.random()), tuning=self.tuning)
@@ -76,8 +81,11 @@ class Farm:
         self.step(node, Started())
 
     def crash(self, node: Node) -> None:
+        """End a life; a write under way may or may not have become durable."""
         if node.writing is not None and self.random.random() < 0.5:
             node.durable = node.writing.state
+        if self.disks_lie:
+            node.durable = FormationState()
         node.core = node.writing = None
 
     def lose_storage(self, node: Node) -> None:
@@ -88,12 +96,14 @@ class Farm:
         self.nodes[self.nodes.index(node)] = Node(bytes([0] * 7 + [fresh]))
 
     def step(self, node: Node, event: Event) -> None:
+        """Give the core an event and carry out what it wants."""
         assert node.core is not None
         clock_ms = EPOCH_MS + self.now + node.node_id[7]
         for effect in node.core.step(event, self.now, clock_ms):
             self.carry_out(node, effect)
 
     def carry_out(self, node: Node, effect: Effect) -> None:
+        """Be the shell of a node, and check what must never happen."""
         match effect:
             case Persist():
                 node.writing = effect
@@ -115,12 +125,14 @@ class Farm:
                 pass
 
     def hear(self, node: Node, source: Node, version: tuple[int, int], notice: FormationNotice) -> None:
+        """Deliver a notice; gossip keeps the latest incarnation."""
         known = node.heard.get(source.node_id)
         if known is None or version > known[0]:
             node.heard[source.node_id] = (version, notice)
         self.look(node, {source.node_id})
 
     def look(self, node: Node, surely_up: set[bytes] | None = None) -> None:
+        """Show the core its members, some of them unreachable as it seems."""
         members = tuple(
             Member(node_id, surely_up is None or node_id in surely_up or self.random.random() < 0.8, notice)
             for node_id, (_, notice) in node.heard.items()
@@ -128,6 +140,7 @@ class Farm:
         self.step(node, MembersChanged(members))
 
     def write(self, node: Node) -> None:
+        """Complete the Persist under way."""
         if node.writing is not None:
             written, node.writing = node.writing, None
             node.durable = written.state
@@ -156,6 +169,7 @@ class Farm:
             self.gossip(node, self.random.choice(self.nodes))
 
     def gossip(self, node: Node, source: Node) -> None:
+        """Send a notice, which may be lost or kept for later."""
         if source is node or source.core is None:
             return
         message = (source, source.version, source.notice)
@@ -165,6 +179,7 @@ class Farm:
             self.hear(node, *message)
 
     def tick(self, node: Node) -> None:
+        """Reach the core's deadline, if it is due."""
         if node.core is not None and node.core.deadline is not None and node.core.deadline <= self.now:
             self.step(node, DeadlineReached())
 
@@ -192,6 +207,7 @@ class Farm:
                     node.heard[node_id] = heard
 
     def look_again(self, node: Node) -> None:
+        """Everything arrives: members, persists, deadlines."""
         members = tuple(
             Member(node_id, node_id not in self.lost, notice) for node_id, (_, notice) in node.heard.items()
         )
@@ -216,8 +232,8 @@ class Farm:
         raise AssertionError("the farm is stuck and no alarm names a node to act on")
 
 
-def run(seed: int) -> Farm:
-    farm = Farm(seed)
+def run(seed: int, *, disks_lie: bool = False) -> Farm:
+    farm = Farm(seed, disks_lie=disks_lie)
     for _ in range(farm.random.choice((30, 100, 250))):
         farm.trouble()
     while not farm.heal():
@@ -232,7 +248,7 @@ def run(seed: int) -> Farm:
 
 
 def test_never_two_clusters_and_always_one_in_ten_thousand_farms() -> None:
-    collisions = with_spare_routers = in_need_of_an_operator = 0
+    collisions = with_spare_routers = helped_after_a_collision = helped_after_a_loss = 0
     for seed in range(FIRST_SEED, FIRST_SEED + RUNS):
         try:
             farm = run(seed)
@@ -240,10 +256,45 @@ def test_never_two_clusters_and_always_one_in_ten_thousand_farms() -> None:
             raise AssertionError(f"FORMATION_RUNS=1 FORMATION_SEED={seed} reproduces: {problem!r}") from problem
         spare = len(farm.nodes) > farm.expect
         with_spare_routers += spare
-        in_need_of_an_operator += farm.withdrawals > 0
+        helped_after_a_loss += farm.withdrawals > 0 and bool(farm.lost)
+        helped_after_a_collision += farm.withdrawals > 0 and not farm.lost
         collisions += len({node.durable.promise.founders for node in farm.nodes if node.durable.promise}) > 1
         untouched = not spare and not farm.lost
         assert not (untouched and farm.withdrawals), f"seed {seed}: exactly the expected routers needed an operator"
-    print(f"{RUNS} farms, {with_spare_routers} with spare routers: {collisions} collisions of promises, ", end="")
-    print(f"{in_need_of_an_operator} in need of an operator")
-    assert in_need_of_an_operator <= 0.02 * RUNS + 1
+    figures = f"{RUNS} farms, {with_spare_routers} with spare routers, {collisions} collisions of promises"
+    assert RUNS < 1_000 or collisions > 0, f"{figures}: the simulation is too kind to mean anything"
+    assert helped_after_a_collision <= 0.005 * RUNS + 1, f"{figures}: {helped_after_a_collision} needed an operator"
+    assert helped_after_a_loss <= 0.05 * RUNS + 1, f"{figures}: {helped_after_a_loss} after a loss of storage"
+
+
+def test_the_simulation_catches_a_disk_that_forgets_a_promise() -> None:
+    def two_clusters(seed: int) -> bool:
+        try:
+            run(seed, disks_lie=True)
+        except AssertionError as problem:
+            return "two clusters" in str(problem)
+        return False
+
+    assert any(two_clusters(seed) for seed in range(1, 1_000))
+
+
+def test_the_simulation_catches_routers_that_start_with_what_a_majority_promised(monkeypatch: MonkeyPatch) -> None:
+    """The obvious shortcut: why wait for the last founder, if Raft needs only a majority of them?"""
+    whole = Formation._promises_for
+
+    def padded(core: Formation, founders: Founders) -> dict[bytes, Promise]:
+        promises = whole(core, founders)
+        if 2 * len(promises) > len(founders):
+            promises |= {each: Promise(founders, EPOCH_MS, bytes(16)) for each in founders if each not in promises}
+        return promises
+
+    monkeypatch.setattr(Formation, "_promises_for", padded)
+
+    def two_clusters(seed: int) -> bool:
+        try:
+            run(seed)
+        except AssertionError as problem:
+            return "two clusters" in str(problem)
+        return False
+
+    assert any(two_clusters(seed) for seed in range(1, 1_000))

@@ -1,0 +1,195 @@
+"""The farm's replicated state machine: committed records in, one state out, equal on every server.
+
+    report       the sender's latest state replaces its previous one
+    clock        log time = max(log time, entry); what fell silent becomes stale, what is long silent is forgotten
+    publication  accepted only from the chosen publisher and with a later second than the last accepted one: a deposed
+                 publisher that comes back late is fenced here, before anything is signed
+    foreign      kept in the log, no meaning here
+
+After each report and each clock entry the publisher and the leaves of every master are chosen again, so the choice is
+part of the state and needs no message of its own. Nothing but the record, its index and the tuning enters; entries up
+to the applied index are ignored, which makes replay harmless.
+"""
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from bridge.core.farm_state import (
+    LEAVES_PER_SERVER_MAX,
+    LOG_TIME_LIMIT_MS,
+    MASTERS_MAX,
+    REMEMBERED_REQUESTS,
+    SERVERS_MAX,
+    FarmState,
+    FarmTuning,
+    MasterState,
+    ServerState,
+)
+from bridge.core.lease_set import select_leaves
+from bridge.core.publisher import choose, standings
+from bridge.core.records import Clock, Foreign, Publication, Record, Report
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherChanged:
+    """Another server publishes `master` from here on; None: nobody is able to."""
+
+    master: str
+    server_id: int | None
+    previous: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationAccepted:
+    """The publisher may now sign and hand over what it planned."""
+
+    publication: Publication
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationRefused:
+    """A publication that must not be signed, and why."""
+
+    publication: Publication
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOff:
+    """A server's clock contradicts log time by `offset_ms` (positive: it is fast)."""
+
+    server_id: int
+    offset_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerForgotten:
+    """A server has been silent for so long that its leaves are no longer counted."""
+
+    server_id: int
+
+
+Change = PublisherChanged | PublicationAccepted | PublicationRefused | ClockOff | ServerForgotten
+
+
+class Farm:
+    """The state machine over `log_time_base_ms`, the log time of the empty log (the median of the founders' clocks)."""
+
+    def __init__(self, log_time_base_ms: int, tuning: FarmTuning | None = None) -> None:
+        self.tuning = tuning if tuning is not None else FarmTuning()
+        self.state = FarmState(log_time_ms=log_time_base_ms)
+
+    def apply(self, index: int, term: int, record: Record) -> tuple[Change, ...]:
+        """Take one committed record; what changed is for traces and for the publisher's next act."""
+        if index <= self.state.applied_index:
+            return ()
+        state = replace(self.state, applied_index=index, applied_term=term)
+        changes: list[Change]
+        match record:
+            case Report():
+                state, changes = _apply_report(state, record, self.tuning)
+            case Clock():
+                state, changes = _apply_clock(state, record, self.tuning)
+            case Publication():
+                state, changes = _apply_publication(state, record, self.tuning)
+            case Foreign():
+                changes = []
+            case _:
+                assert_never(record)
+        self.state = state
+        return tuple(changes)
+
+
+def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:
+    before = state.servers.get(report.server_id)
+    if before is not None and report.request is not None and report.request in before.requests:
+        return state, []
+    # Log time is up to one period behind the true time, because it moves only once a period.
+    offset_ms = _beyond(report.date_ms, state.log_time_ms, state.log_time_ms + tuning.period_ms)
+    clock_off = abs(offset_ms) > tuning.clock_tolerance_ms
+    # Without a trustworthy date the sender gets the benefit of the doubt: its leaves stay for the full time.
+    latest_ms = state.log_time_ms + tuning.period_ms
+    heard_ms = latest_ms if clock_off else min(max(report.date_ms, state.log_time_ms), latest_ms)
+    requests = before.requests if before is not None else ()
+    if report.request is not None:
+        requests = (*requests, report.request)[-REMEMBERED_REQUESTS:]
+    kept = replace(report, destinations=report.destinations[:LEAVES_PER_SERVER_MAX])
+    servers = dict(state.servers)
+    servers[report.server_id] = ServerState(kept, heard_ms, clock_off, requests)
+    if len(servers) > SERVERS_MAX:
+        longest_silent = min(
+            (each for each in servers if each != report.server_id), key=lambda each: (servers[each].heard_ms, each)
+        )
+        del servers[longest_silent]
+    changes: list[Change] = []
+    if clock_off and (before is None or not before.clock_off):
+        changes.append(ClockOff(report.server_id, offset_ms))
+    state, chosen = _choose(replace(state, servers=servers), tuning, at_clock=False)
+    return state, changes + chosen
+
+
+def _beyond(value: int, low: int, high: int) -> int:
+    return value - high if value > high else min(0, value - low)
+
+
+def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:
+    if clock.time_ms > LOG_TIME_LIMIT_MS:
+        return state, []
+    log_time_ms = max(state.log_time_ms, clock.time_ms)
+    silent = [
+        server_id
+        for server_id, server in sorted(state.servers.items())
+        if log_time_ms - server.heard_ms > tuning.forget_after_ms
+    ]
+    servers = {server_id: server for server_id, server in state.servers.items() if server_id not in silent}
+    state, chosen = _choose(replace(state, log_time_ms=log_time_ms, servers=servers), tuning, at_clock=True)
+    return state, [*map(ServerForgotten, silent), *chosen]
+
+
+def _apply_publication(
+    state: FarmState, publication: Publication, tuning: FarmTuning
+) -> tuple[FarmState, list[Change]]:
+    master = state.masters.get(publication.master)
+    if master is None:
+        return state, [PublicationRefused(publication, "no server reports for this master destination")]
+    refusal = _refusal(master, publication, (state.log_time_ms + tuning.period_ms + tuning.clock_tolerance_ms) // 1000)
+    if refusal is not None:
+        return state, [PublicationRefused(publication, refusal)]
+    masters = {**state.masters, publication.master: replace(master, publication=publication)}
+    return replace(state, masters=masters), [PublicationAccepted(publication)]
+
+
+def _refusal(master: MasterState, publication: Publication, latest_s: int) -> str | None:
+    if master.choice.server_id != publication.server_id:
+        return f"server {publication.server_id} is not the publisher; server {master.choice.server_id} is"
+    last_s = master.publication.published_s if master.publication is not None else -1
+    if publication.published_s <= last_s:
+        return f"second {publication.published_s} is not after {last_s}, which was accepted before"
+    # One later than the last is always allowed: that is how a publisher goes on when the seconds have run ahead.
+    if publication.published_s > max(latest_s, last_s + 1):
+        return f"second {publication.published_s} lies in the future of log time ({latest_s} at most)"
+    return None
+
+
+def _choose(state: FarmState, tuning: FarmTuning, *, at_clock: bool) -> tuple[FarmState, list[Change]]:
+    """Choose publisher and leaves of every master that is reported for, or was published within `forget_after_ms`."""
+    reported = {server.report.meta.destination for server in state.servers.values() if server.report.meta is not None}
+    recent = {
+        name: master for name, master in state.masters.items() if name in reported or _recent(state, master, tuning)
+    }
+    newcomers = sorted(reported - recent.keys())[: MASTERS_MAX - len(recent)]
+    masters: dict[str, MasterState] = {}
+    changes: list[Change] = []
+    for name in sorted([*recent, *newcomers]):
+        before = recent.get(name, MasterState())
+        choice = choose(before.choice, standings(state, name, tuning), tuning, at_clock=at_clock)
+        leaves = select_leaves(state, name, tuning, at_clock=at_clock)
+        masters[name] = replace(before, choice=choice, leaves=leaves)
+        if choice.server_id != before.choice.server_id:
+            changes.append(PublisherChanged(name, choice.server_id, before.choice.server_id))
+    return replace(state, masters=masters), changes
+
+
+def _recent(state: FarmState, master: MasterState, tuning: FarmTuning) -> bool:
+    publication = master.publication
+    return publication is not None and state.log_time_ms - publication.published_s * 1000 <= tuning.forget_after_ms

@@ -1,0 +1,97 @@
+"""What every server holds of the farm at one log index: immutable, equal on all servers, comparable by `==`.
+
+Nothing in here comes from a local clock, a random source or the network. `heard_ms` is the one figure that needs
+explaining. Log time moves only with clock entries, one a reporting period, so the log alone tells when a report was
+made only to within a period. Its `date` is used within those bounds and never beyond them: a sender's clock can
+neither make its report younger nor older than the log allows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bridge.core.records import Publication, Report
+
+SERVERS_MAX = 64
+MASTERS_MAX = 8
+LEAVES_PER_SERVER_MAX = 64
+REMEMBERED_REQUESTS = 8
+LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000
+"""Meta LS2 seconds are 32 bits wide; a clock entry beyond is ignored."""
+
+
+@dataclass(frozen=True, slots=True)
+class FarmTuning:
+    """What all servers of a farm must agree on, since decisions follow from it: derive it from the farm's key file.
+
+    `period_ms` is the reporting period. A report is stale after 1.5 of them.
+    """
+
+    period_ms: int = 30_000
+    clock_tolerance_ms: int = 30_000
+    forget_after_ms: int = 3_600_000
+    margin_points: int = 100
+    margin_clocks: int = 3
+    cost_margin: int = 10
+
+    @property
+    def stale_after_ms(self) -> int:
+        """Age at which a report no longer says anything about its sender."""
+        return self.period_ms * 3 // 2
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """One server's latest report; `clock_off` if its date contradicts log time."""
+
+    report: Report
+    heard_ms: int
+    clock_off: bool = False
+    requests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Who publishes, and for how many clock entries in a row it has been beaten by the margin."""
+
+    server_id: int | None = None
+    beaten: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A destination in the Meta LS2, with its cost (lower is preferred)."""
+
+    destination: str
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class MasterState:
+    """One master destination: who publishes it, the leaves that it lists, the last accepted publication."""
+
+    choice: Choice = Choice()
+    leaves: tuple[Leaf, ...] = ()
+    publication: Publication | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FarmState:
+    """The farm after the entry `applied_index`."""
+
+    log_time_ms: int
+    applied_index: int = 0
+    applied_term: int = 0
+    servers: Mapping[int, ServerState] = field(default_factory=dict)
+    masters: Mapping[str, MasterState] = field(default_factory=dict)
+
+    def stale(self, server: ServerState, tuning: FarmTuning) -> bool:
+        """Whether the server has been silent for 1.5 reporting periods of log time."""
+        return self.log_time_ms - server.heard_ms > tuning.stale_after_ms
+
+    def serving(self, master: str) -> list[ServerState]:
+        """The servers that report for `master`, in order of id; one that names no master reports for every one."""
+        return [
+            server
+            for _, server in sorted(self.servers.items())
+            if server.report.meta is None or server.report.meta.destination == master
+        ]

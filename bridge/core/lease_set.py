@@ -1,0 +1,101 @@
+"""What is published: which destinations the Meta LS2 lists, and at which cost (docs/publisher.md).
+
+    cost = job lag 30 + bandwidth 30 + connections 20 + missing tunnels 20 (+ 100 if not healthy)        0 … 200
+
+Availability comes first: if fewer than half of all known leaves are healthy, every known one is listed, the healthy
+ones at the lower cost, because a report that says "ill" is then more likely wrong than the whole farm is dead. Nothing
+at all is ever published as "no leaves". Costs and membership have hysteresis: a cost is kept until it is off by the
+margin, and with more than 16 leaves a newcomer displaces a member only if it is cheaper by the margin; otherwise each
+report would change the structure and every change would be published.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+from bridge.core.farm_state import FarmState, FarmTuning, Leaf, MasterState
+from bridge.core.publisher import JOB_LAG_WORST_MS, penalty
+from bridge.core.records import LeafStatus, RouterStatus
+
+LEAVES_MAX = 16
+JOB_LAG_COST = 30
+BANDWIDTH_COST = 30
+CONNECTIONS_COST = 20
+TUNNELS_COST = 20
+UNHEALTHY_COST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class LeafEntry:
+    """One entry of the Meta LS2: a destination (base64), its cost, and the second at which the entry ends."""
+
+    destination: str
+    cost: int
+    end_s: int
+
+
+def leaf_cost(router: RouterStatus, leaf: LeafStatus) -> int:
+    """Load of a destination from 0 (idle) to 100; lower is preferred. The router's bandwidth stands in for its own."""
+    own_bandwidth = leaf.configured_bandwidth_bytes_per_s is not None
+    missing_tunnels = (
+        leaf.configured_tunnels - leaf.current_tunnels
+        if leaf.configured_tunnels is not None and leaf.current_tunnels is not None
+        else None
+    )
+    return (
+        penalty(JOB_LAG_COST, router.job_lag_ms, JOB_LAG_WORST_MS)
+        + penalty(
+            BANDWIDTH_COST,
+            leaf.current_bandwidth_bytes_per_s if own_bandwidth else router.current_bandwidth_bytes_per_s,
+            leaf.configured_bandwidth_bytes_per_s if own_bandwidth else router.configured_bandwidth_bytes_per_s,
+        )
+        + penalty(CONNECTIONS_COST, leaf.current_connections, leaf.configured_connections)
+        + penalty(TUNNELS_COST, missing_tunnels, leaf.configured_tunnels)
+    )
+
+
+def select_leaves(state: FarmState, master: str, tuning: FarmTuning, *, at_clock: bool) -> tuple[Leaf, ...]:
+    """The leaves that `master` lists after this entry, in order of destination."""
+    held = {leaf.destination: leaf.cost for leaf in state.masters.get(master, MasterState()).leaves}
+    costs = {
+        destination: held[destination]
+        if destination in held and abs(cost - held[destination]) < tuning.cost_margin
+        else cost
+        for destination, cost in _candidates(state, master, tuning).items()
+    }
+    members = _members(costs, set(held), tuning.cost_margin, swap=at_clock)
+    return tuple(Leaf(destination, costs[destination]) for destination in sorted(members))
+
+
+def _candidates(state: FarmState, master: str, tuning: FarmTuning) -> dict[str, int]:
+    healthy: dict[str, int] = {}
+    known: dict[str, int] = {}
+    for server in state.serving(master):
+        report = server.report
+        answers = report.router.attached and not state.stale(server, tuning)
+        for leaf in report.destinations:
+            cost = leaf_cost(report.router, leaf)
+            if answers and leaf.healthy:
+                healthy[leaf.destination] = min(cost, healthy.get(leaf.destination, cost))
+            poor = cost + UNHEALTHY_COST
+            known[leaf.destination] = min(poor, known.get(leaf.destination, poor))
+    return healthy if 2 * len(healthy) >= len(known) else known | healthy
+
+
+def _members(costs: dict[str, int], held: set[str], margin: int, *, swap: bool) -> set[str]:
+    members = held & costs.keys()
+    # Cheapest first; equal costs are told apart by the destination, so that all servers agree.
+    waiting = sorted(costs.keys() - members, key=lambda destination: (costs[destination], destination))
+    room = LEAVES_MAX - len(members)
+    members |= set(waiting[:room])
+    waiting = waiting[room:]
+    if swap and waiting:
+        dearest = max(members, key=lambda destination: (costs[destination], destination))
+        if costs[dearest] - costs[waiting[0]] >= margin:
+            members = members - {dearest} | {waiting[0]}
+    return members
+
+
+def content_hash(leaves: tuple[Leaf, ...]) -> str:
+    """Hex SHA-256 of destinations and costs in order of destination; when entries end is no part of the content."""
+    lines = sorted(f"{leaf.destination} {leaf.cost}\n" for leaf in leaves)
+    return hashlib.sha256("".join(lines).encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,101 @@
+"""When the publisher publishes: the plan of its next publication, made from the committed state alone.
+
+    take over          at once: another server published last, or nobody did
+    change             once the content differs, but not sooner than `change_ms` after the last one: changes coalesce
+    refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it needs no memory
+
+The plan is proposed to the log first. Only `PublicationAccepted` allows its publisher to sign the planned entries:
+that is what fences a deposed one, and it orders the seconds, which a router demands to rise. Entries outlive the
+longest wait between two publications by the promised 15 minutes, so what is published never has less than that left
+while the publisher lives.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+from bridge.core.farm_state import FarmState, Leaf, MasterState
+from bridge.core.lease_set import LeafEntry, content_hash
+from bridge.core.records import Publication
+
+ENTRY_REMAINING_S = 900
+JITTER_PERCENT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`refresh_ms` between unchanged publications, `change_ms` at least between changed ones.
+
+    The default suits a Java router, which allows one Meta LS2 per destination and minute. `Pace.of_period` is for
+    structures that never leave the machine.
+    """
+
+    refresh_ms: int = 300_000
+    change_ms: int = 65_000
+
+    @classmethod
+    def of_period(cls, period_ms: int) -> "Pace":
+        """Publish a change with each reporting period, and refresh as rarely as ever."""
+        return cls(change_ms=period_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPublication:
+    """A publication to propose, and the entries to sign once exactly this publication is accepted."""
+
+    publication: Publication
+    entries: tuple[LeafEntry, ...]
+
+
+def lease_set_entries(state: FarmState, master: str, published_s: int, pace: Pace) -> tuple[LeafEntry, ...] | None:
+    """The entries of `master` if it is published at `published_s`, in order of destination; None: nothing to list."""
+    leaves = state.masters.get(master, MasterState()).leaves
+    if not leaves:
+        return None
+    longest_wait_s = pace.refresh_ms * (100 + JITTER_PERCENT) // 100_000
+    end_s = published_s + ENTRY_REMAINING_S + longest_wait_s
+    return tuple(LeafEntry(leaf.destination, leaf.cost, end_s) for leaf in leaves)
+
+
+def plan_publication(
+    state: FarmState, master: str, server_id: int, pace: Pace, log_time_ms: int
+) -> PlannedPublication | None:
+    """What server `server_id` proposes to publish now, if anything.
+
+    `log_time_ms` is log time by the caller's reckoning (`LogTime.paced`), which runs on between clock entries. Propose
+    one plan at a time: a second one with the same second would be refused.
+    """
+    known = state.masters.get(master)
+    if known is None or known.choice.server_id != server_id or not _due(known, server_id, pace, log_time_ms):
+        return None
+    previous_s = known.publication.published_s if known.publication is not None else 0
+    published_s = max(log_time_ms // 1000, previous_s + 1)
+    entries = lease_set_entries(state, master, published_s, pace)
+    if entries is None:
+        return None
+    digest = content_hash(known.leaves)
+    return PlannedPublication(Publication(master, server_id, published_s, digest), entries)
+
+
+def next_publication_ms(known: MasterState, pace: Pace) -> int | None:
+    """Log time at which the last publication is refreshed if nothing changes before; None before the first one."""
+    last = known.publication
+    if last is None:
+        return None
+    digest = hashlib.sha256(f"{last.master} {last.published_s}".encode("utf-8", "surrogatepass")).digest()
+    spread_ms = pace.refresh_ms * JITTER_PERCENT // 100
+    jitter_ms = int.from_bytes(digest[:8], "big") % (2 * spread_ms + 1) - spread_ms
+    return last.published_s * 1000 + pace.refresh_ms + jitter_ms
+
+
+def _due(known: MasterState, server_id: int, pace: Pace, log_time_ms: int) -> bool:
+    last = known.publication
+    if last is None or last.server_id != server_id:
+        return True
+    refresh_ms = next_publication_ms(known, pace)
+    if refresh_ms is not None and log_time_ms >= refresh_ms:
+        return True
+    return _changed(known.leaves, last) and log_time_ms >= last.published_s * 1000 + pace.change_ms
+
+
+def _changed(leaves: tuple[Leaf, ...], last: Publication) -> bool:
+    return content_hash(leaves) != last.content_hash
