@@ -169,7 +169,12 @@ def _payload(fields: _Fields) -> Payload:
 
 
 def _join_req(fields: _Fields) -> Message:
-    return JoinReq(fields.nested(_info), token=fields.octets(ETAG_LIMIT_BYTES), auth=fields.octets(AUTH_LIMIT_BYTES))
+    return JoinReq(
+        fields.nested(_info),
+        token=fields.octets(ETAG_LIMIT_BYTES),
+        auth=fields.octets(AUTH_LIMIT_BYTES),
+        peer_count=fields.integer(CAPACITY_LIMIT),
+    )
 
 
 def _join_nak(fields: _Fields) -> Message:

@@ -67,8 +67,8 @@ def _body_out(message: Message) -> tuple[Code, list[Any]]:
     code: Code
     body: list[Any]
     match message:
-        case JoinReq(source, token, auth):
-            code, body = Code.JOIN_REQ, [_info_out(source), token, auth]
+        case JoinReq(source, token, auth, peer_count):
+            code, body = Code.JOIN_REQ, [_info_out(source), token, auth, peer_count]
         case JoinNak(domain, reason, etag):
             code, body = Code.JOIN_NAK, [domain, reason, etag]
         case JoinRedirect(addresses, domain, reason, etag):

@@ -47,7 +47,7 @@ class TokenMint:
 
     def recognises(self, token: bytes, address: Address, applicant: NodeId, now_ms: int) -> bool:
         """Whether we minted `token` for this applicant at this address, and it has not expired."""
-        if len(token) != TOKEN_BYTES:
+        if len(token) != TOKEN_BYTES or not token.startswith(self._node_id):
             return False
         head, mac = token[:-_MAC_BYTES], token[-_MAC_BYTES:]
         if not hmac.compare_digest(mac, self._mac(head, address, applicant)):

@@ -1,0 +1,1 @@
+"""Codecs: recorded vectors, round trips, hostile bytes."""

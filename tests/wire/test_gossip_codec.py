@@ -1,0 +1,163 @@
+"""From message to datagram and back at another node; tokens and auths; what is refused and why."""
+
+import random
+from dataclasses import replace
+from hashlib import sha512
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gossip.core.events import Received
+from gossip.core.member import Address, Incarnation, NodeInfo
+from gossip.core.messages import Broadcast, JoinNak, JoinReq, Leave, Message, Payload, PingRequest
+from gossip.wire.codec import DATAGRAM_LIMIT_BYTES, SECRETS_BYTES, Codec, RefusedError
+from gossip.wire.datagram import DatagramError, decode, encode
+from gossip.wire.identity import Signer, sign
+from gossip.wire.layout import Refusal
+from gossip.wire.seal import KeyRing, Sealed
+from gossip.wire.token import TOKEN_BYTES, TOKEN_LIFETIME_MS
+
+HOME, ELSEWHERE = Address("10.0.0.1", 7946), Address("10.0.0.9", 7946)
+RING = KeyRing(b"k" * 32)
+NOW = 5_000
+
+
+class Node:
+    """A codec with the info of its node."""
+
+    def __init__(self, name: str, ring: KeyRing | None = RING) -> None:
+        self.key = Ed25519PrivateKey.from_private_bytes(name.encode().ljust(32))
+        signer = Signer(self.key)
+        self.info = NodeInfo(signer.node_id, HOME, Incarnation(1, 0), capacity=8)
+        self.codec = Codec(signer, ring, sha512(name.encode()).digest()[:SECRETS_BYTES])
+
+    def join(self, token: bytes = b"") -> bytes:
+        """The datagram of its JoinReq."""
+        return self.codec.outgoing(JoinReq(self.info, token))
+
+    def take(self, datagram: bytes, source: Address = HOME, now_ms: int = NOW) -> Received:
+        """What it takes from a datagram."""
+        return self.codec.incoming(datagram, source, now_ms).received
+
+    def refuses(self, datagram: bytes) -> RefusedError:
+        """Why it refuses a datagram."""
+        with pytest.raises(RefusedError) as caught:
+            self.codec.incoming(datagram, HOME, NOW)
+        return caught.value
+
+
+def test_a_message_arrives_signed_and_from_where_it_came() -> None:
+    alice, boris = Node("alice"), Node("boris")
+    received = boris.take(alice.codec.outgoing(Broadcast(alice.info)), ELSEWHERE)
+    assert received == Received(ELSEWHERE, Broadcast(sign(alice.info, alice.key)))
+
+
+@pytest.mark.parametrize("ring", [RING, None], ids=["sealed", "unsealed"])
+def test_a_join_counts_as_admitted_only_with_a_token_for_this_applicant_at_this_address_in_time(
+    ring: KeyRing | None,
+) -> None:
+    seed, other_seed, alice, boris = (Node(name, ring) for name in ("seed", "other seed", "alice", "boris"))
+    token = seed.codec.mint_token(HOME, alice.info.node_id, NOW)
+    assert len(token) == TOKEN_BYTES
+    assert seed.take(alice.join(token)).token_valid
+    assert seed.take(alice.join(token), now_ms=NOW + TOKEN_LIFETIME_MS).token_valid
+
+    assert not seed.take(alice.join()).token_valid
+    assert not seed.take(alice.join(token), ELSEWHERE).token_valid
+    assert not seed.take(alice.join(token), Address(HOME.host, 1)).token_valid
+    assert not seed.take(alice.join(token), now_ms=NOW + TOKEN_LIFETIME_MS + 1).token_valid
+    assert not seed.take(boris.join(token)).token_valid
+    assert not other_seed.take(alice.join(token)).token_valid
+    for position in range(TOKEN_BYTES):
+        changed = bytearray(token)
+        changed[position] ^= 1
+        assert not seed.take(alice.join(bytes(changed))).token_valid
+
+
+def test_an_auth_is_bound_to_the_token_the_applicant_and_the_key() -> None:
+    seed, alice = Node("seed"), Node("alice")
+    token = seed.codec.mint_token(HOME, alice.info.node_id, NOW)
+    envelope = Sealed(RING, b"a third salt....")
+    plain = Sealed(RING, b"a fourth salt...").open(alice.join(token)).plain
+    honest = decode(plain)
+    assert isinstance(honest, JoinReq)
+    assert seed.take(envelope.seal(encode(honest))).token_valid
+    moved = replace(honest, source=sign(replace(alice.info, capacity=9), alice.key))
+    for forged in (replace(honest, auth=b""), replace(honest, auth=b"\x00" * 32), moved):
+        assert not seed.take(envelope.seal(encode(forged))).token_valid
+    another_key = Codec(Signer(alice.key), KeyRing(b"x" * 32), bytes(SECRETS_BYTES))
+    foreign = Sealed(KeyRing(b"x" * 32), b"a fifth salt....").open(another_key.outgoing(JoinReq(alice.info, token)))
+    assert not seed.take(envelope.seal(foreign.plain)).token_valid
+
+
+def test_a_join_under_the_key_that_is_being_rotated_out_is_still_admitted() -> None:
+    seed, alice = Node("seed", KeyRing(b"n" * 32, others=(RING.primary,), label=RING.label)), Node("alice")
+    token = seed.codec.mint_token(HOME, alice.info.node_id, NOW)
+    assert seed.take(alice.join(token)).token_valid
+
+
+def test_the_holder_of_a_retired_key_is_named_and_can_read_its_refusal() -> None:
+    seed, latecomer = Node("seed", KeyRing(b"n" * 32, retired=(RING.primary,), label=RING.label)), Node("late")
+    error = seed.refuses(latecomer.join())
+    assert error.reason is Refusal.RETIRED_KEY
+    nak = JoinNak("swimjoin", 7119)
+    assert latecomer.take(seed.codec.outgoing(nak, error.retired_key_id)).message == nak
+
+
+def test_each_refusal_has_its_reason() -> None:
+    seed, alice, stranger = Node("seed"), Node("alice"), Node("stranger", KeyRing(b"s" * 32))
+    envelope = Sealed(RING, b"a third salt....")
+    datagram = alice.join()
+    seed.take(datagram)
+    assert seed.refuses(datagram).reason is Refusal.REPLAY
+    assert seed.refuses(seed.join()).reason is Refusal.ECHO
+    assert seed.refuses(stranger.join()).reason is Refusal.OTHER_FARM
+    assert seed.refuses(alice.join()[:-1]).reason is Refusal.BAD_SEAL
+    assert seed.refuses(b"").reason is Refusal.SHORT
+    assert seed.refuses(envelope.seal(b"\x3frubbish")).reason is Refusal.MALFORMED
+    assert seed.refuses(envelope.seal(encode(JoinReq(alice.info)))).reason is Refusal.FORGED
+    assert seed.refuses(envelope.seal(encode(Leave(sign(alice.info, alice.key))))).reason is Refusal.FORGED
+    assert seed.take(alice.codec.outgoing(Leave(alice.info))).message == Leave(alice.info)
+
+
+@pytest.mark.parametrize("ring", [RING, None], ids=["sealed", "unsealed"])
+def test_rubbish_truncations_and_mutations_are_refused_by_the_one_error(ring: KeyRing | None) -> None:
+    seed_figure = random.randrange(2**32)
+    dice = random.Random(seed_figure)
+    seed, alice = Node("seed", ring), Node("alice", ring)
+    for _ in range(400):
+        datagram = bytearray(alice.join(dice.randbytes(32)))
+        match dice.randrange(3):
+            case 0:
+                datagram = bytearray(dice.randbytes(dice.randrange(300)))
+            case 1:
+                del datagram[dice.randrange(len(datagram)) :]
+            case _:
+                datagram[dice.randrange(len(datagram))] ^= dice.randrange(1, 256)
+        try:
+            taken = seed.take(bytes(datagram))
+        except RefusedError:
+            continue
+        assert ring is None, f"random seed {seed_figure}: a sealed datagram was changed and taken"
+        assert not taken.token_valid
+
+
+def test_a_datagram_keeps_to_the_size_that_a_frame_carries() -> None:
+    alice = Node("alice")
+    large = replace(alice.info, metadata=b"m" * 512)
+    ping: Message = PingRequest(
+        alice.info.node_id,
+        Incarnation(1, 0),
+        alice.info.node_id,
+        Incarnation(1, 0),
+        1,
+        0,
+        payload=Payload(sample=(large,) * 9),
+    )
+    assert 1000 < len(alice.codec.outgoing(ping)) <= DATAGRAM_LIMIT_BYTES
+
+
+def test_a_message_beyond_the_limits_of_the_wire_is_an_error_of_the_codec() -> None:
+    alice = Node("alice")
+    with pytest.raises(DatagramError):
+        alice.codec.outgoing(Broadcast(replace(alice.info, incarnation=Incarnation(2**63, 0))))

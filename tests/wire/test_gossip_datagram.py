@@ -1,0 +1,187 @@
+"""Gossip messages and their bytes: what is written is read again, and nothing else is."""
+
+import random
+import tracemalloc
+from dataclasses import MISSING, fields
+
+import cbor2
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.core.member import Address, NodeId
+from gossip.core.messages import JoinAck, Message, Payload, PingRequest
+from gossip.wire.datagram import Code, DatagramError, decode, encode
+from tests.wire.gossip_messages import ALICE, BORIS, EXAMPLES, VERDICT, messages
+
+by_kind = pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
+
+
+@given(messages)
+@settings(max_examples=200, deadline=None)
+def test_what_is_encoded_is_decoded_again(message: Message) -> None:
+    assert decode(encode(message)) == message
+
+
+def test_the_first_byte_is_the_code_of_the_rfc_s_library() -> None:
+    codes = [encode(message)[0] for message in EXAMPLES]
+    assert codes == [63, 66, 65, 64, 69, 67, 68, 250]
+    assert sorted(codes) == sorted(Code)
+
+
+def test_no_field_of_a_message_is_left_out_of_its_bytes() -> None:
+    left_out_shows = [
+        (message, field.name)
+        for message in EXAMPLES
+        for field in fields(message)
+        if field.default is not MISSING and getattr(message, field.name) == field.default
+    ]
+    assert left_out_shows == [], "an example with a field at its default cannot show that the field travels"
+    assert [decode(encode(message)) for message in EXAMPLES] == list(EXAMPLES)
+
+
+def test_a_join_nak_has_these_bytes() -> None:
+    nak = bytes.fromhex("4283687377696d6a6f696e19 1bcb43010203")
+    assert encode(decode(nak)) == nak
+
+
+@by_kind
+def test_trailing_bytes_are_refused(message: Message) -> None:
+    with pytest.raises(DatagramError):
+        decode(encode(message) + b"\x00")
+
+
+@by_kind
+def test_every_truncation_is_refused(message: Message) -> None:
+    datagram = encode(message)
+    for length in range(len(datagram)):
+        with pytest.raises(DatagramError):
+            decode(datagram[:length])
+
+
+@by_kind
+def test_a_mutated_datagram_is_refused_or_is_another_message_with_exactly_these_bytes(message: Message) -> None:
+    seed = random.randrange(2**32)
+    dice = random.Random(seed)
+    datagram = encode(message)
+    for _ in range(1500):
+        mutated = bytearray(datagram)
+        for _ in range(dice.randint(1, 3)):
+            mutated[dice.randrange(len(mutated))] = dice.randrange(256)
+        try:
+            decoded = decode(bytes(mutated))
+        except DatagramError:
+            continue
+        assert encode(decoded) == bytes(mutated), f"random seed {seed}"
+
+
+@given(st.binary(max_size=200), st.sampled_from(sorted(Code)))
+@settings(max_examples=300, deadline=None)
+def test_random_bytes_are_refused_by_the_one_error(rubbish: bytes, code: Code) -> None:
+    for datagram in (rubbish, bytes([code]) + rubbish):
+        try:
+            decoded = decode(datagram)
+        except DatagramError:
+            continue
+        assert encode(decoded) == datagram
+
+
+json_like = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.binary(max_size=9)
+    | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.integers(0, 9), inner, max_size=3),
+    max_leaves=30,
+)
+
+
+@given(json_like, st.sampled_from(sorted(Code)))
+@settings(max_examples=300, deadline=None)
+def test_well_formed_cbor_of_another_shape_is_refused_by_the_one_error(body: object, code: Code) -> None:
+    datagram = bytes([code]) + cbor2.dumps(body)
+    try:
+        decoded = decode(datagram)
+    except DatagramError:
+        return
+    assert encode(decoded) == datagram
+
+
+HOSTILE = {
+    "date": "c074323031332d30332d32315432303a30343a30305a",
+    "epoch": "c11a514b67b0",
+    "big integer": "c249ffffffffffffffffff",
+    "fraction": "d81e820103",
+    "regular expression": "d8236228 2b",
+    "shared reference to itself": "d81c81d81d00",
+    "float": "fb3ff0000000000000",
+    "half float that is no number": "f97e00",
+    "negative": "20",
+    "map": "a10102",
+    "undefined": "f7",
+    "simple value": "f8ff",
+    "break alone": "ff",
+    "indefinite array": "9f01ff",
+    "indefinite bytes": "5f4101ff",
+    "array of 2^63": "9b7fffffffffffffff",
+    "bytes of 2^63": "5b7fffffffffffffff01",
+    "text of 2^32": "7affffffff",
+    "array of 2^20 without elements": "9a00100000",
+    "longer spelling of 1": "1801",
+    "longer spelling of an empty array": "9800",
+    "text that is not UTF-8": "62c328",
+    "reserved length": "1c",
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_cbor_is_refused_as_the_body_and_within_it(hostile: str) -> None:
+    item = bytes.fromhex(hostile)
+    for body in (item, b"\x83" + item + b"\x00\x40", b"\x83\x61d\x00" + item):
+        with pytest.raises(DatagramError):
+            decode(bytes([Code.JOIN_NAK]) + body)
+
+
+def test_hostile_datagrams_cost_no_memory() -> None:
+    nested = bytes([Code.JOIN_REQ]) + b"\x81" * 60_000 + b"\x00"
+    wide = bytes([Code.JOIN_REQ]) + b"\x99\xff\xff" + b"\x00" * 65_535
+    claims = [bytes([Code.LEAVE]) + bytes.fromhex(hostile) for hostile in HOSTILE.values()]
+    tracemalloc.start()
+    for datagram in (nested, wide, *claims):
+        with pytest.raises(DatagramError):
+            decode(datagram)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 1_000_000
+
+
+def test_what_rides_on_a_ping_gives_way_to_the_size_and_samples_before_news() -> None:
+    ping = PingRequest(
+        ALICE.node_id,
+        ALICE.incarnation,
+        BORIS.node_id,
+        BORIS.incarnation,
+        seq=1,
+        ttl=0,
+        payload=Payload((VERDICT,) * 10, sample=(ALICE,) * 20),
+    )
+    kept = decode(encode(ping, limit_bytes=1000))
+    assert isinstance(kept, PingRequest)
+    assert kept.payload.updates == ping.payload.updates
+    assert 0 < len(kept.payload.sample) < 20
+    fewer = decode(encode(ping, limit_bytes=200))
+    assert isinstance(fewer, PingRequest)
+    assert not fewer.payload.sample
+    assert 0 < len(fewer.payload.updates) < 10
+
+
+def test_a_message_that_fits_no_datagram_is_an_error_not_a_stump() -> None:
+    with pytest.raises(DatagramError, match="does not fit"):
+        encode(JoinAck(ALICE, (BORIS,)), limit_bytes=100)
+
+
+def test_an_address_that_is_a_name_is_not_encoded() -> None:
+    with pytest.raises(DatagramError, match="numeric"):
+        encode(JoinAck(ALICE.__class__(NodeId(b"n" * 8), Address("router.local", 1), ALICE.incarnation, 1)))

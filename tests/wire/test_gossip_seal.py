@@ -1,0 +1,177 @@
+"""Sealed datagrams: strangers read and write nothing, and each datagram is taken once."""
+
+import random
+import tracemalloc
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from gossip.wire.layout import Refusal
+from gossip.wire.seal import (
+    HEADER_BYTES,
+    OVERHEAD_BYTES,
+    WINDOW,
+    KeyRing,
+    Opened,
+    Sealed,
+    SealError,
+    Unsealed,
+    farm_label,
+    key_id,
+)
+
+KEY, NEXT_KEY, FOREIGN_KEY = b"1" * 32, b"2" * 32, b"3" * 32
+RING = KeyRing(KEY)
+PING = b"\x43" + b"a body of some length"
+
+
+def node(name: str, ring: KeyRing = RING, salt_limit: int = 64) -> Sealed:
+    return Sealed(ring, name.encode().ljust(16), salt_limit)
+
+
+def refusal(receiver: Sealed, datagram: bytes) -> Refusal:
+    with pytest.raises(SealError) as caught:
+        receiver.open(datagram)
+    return caught.value.reason
+
+
+def test_a_sealed_datagram_opens_at_another_node_of_the_farm() -> None:
+    datagram = node("alice").seal(PING)
+    assert node("boris").open(datagram) == Opened(PING)
+    assert len(datagram) == len(PING) + OVERHEAD_BYTES
+    assert PING[1:] not in datagram
+
+
+def test_the_layout_is_that_of_the_documentation_recomputed_by_hand() -> None:
+    datagram = node("alice").seal(PING)
+    header, sealed = datagram[:37], datagram[37:]
+    salt = b"alice".ljust(16)
+    assert header == b"\x43" + farm_label(KEY) + key_id(KEY) + salt + (1).to_bytes(8, "big")
+    key = HKDF(SHA256(), 32, salt, b"garlic farm, gossip 1: datagram").derive(KEY)
+    assert ChaCha20Poly1305(key).decrypt(bytes(4) + (1).to_bytes(8, "big"), sealed, header) == PING[1:]
+
+
+def test_two_datagrams_and_two_starts_never_share_key_and_nonce() -> None:
+    alice = node("alice")
+    sealed = [alice.seal(PING), alice.seal(PING), node("alice again").seal(PING)]
+    assert len({datagram[17:HEADER_BYTES] for datagram in sealed}) == 3
+    assert len({datagram[HEADER_BYTES:] for datagram in sealed}) == 3
+
+
+def test_another_farm_s_datagram_is_told_from_a_broken_one() -> None:
+    assert refusal(node("boris"), node("stranger", KeyRing(FOREIGN_KEY)).seal(PING)) is Refusal.OTHER_FARM
+    same_label = KeyRing(FOREIGN_KEY, label=RING.label)
+    assert refusal(node("boris"), node("stranger", same_label).seal(PING)) is Refusal.UNKNOWN_KEY
+
+
+def test_every_changed_bit_of_a_datagram_is_refused() -> None:
+    datagram = node("alice").seal(PING)
+    boris = node("boris")
+    for position in range(len(datagram)):
+        for bit in range(8):
+            changed = bytearray(datagram)
+            changed[position] ^= 1 << bit
+            assert refusal(boris, bytes(changed)) in {Refusal.OTHER_FARM, Refusal.UNKNOWN_KEY, Refusal.BAD_SEAL}
+    assert boris.open(datagram) == Opened(PING)
+
+
+def test_every_truncation_is_refused() -> None:
+    datagram = node("alice").seal(PING)
+    for length in range(len(datagram)):
+        assert refusal(node("boris"), datagram[:length]) in {Refusal.SHORT, Refusal.BAD_SEAL}
+
+
+def test_a_datagram_is_taken_once() -> None:
+    alice, boris = node("alice"), node("boris")
+    first, second = alice.seal(PING), alice.seal(PING)
+    boris.open(second)
+    boris.open(first)
+    assert refusal(boris, first) is Refusal.REPLAY
+    assert refusal(boris, second) is Refusal.REPLAY
+
+
+def test_datagrams_may_come_in_any_order_within_the_window_and_not_behind_it() -> None:
+    seed = random.randrange(2**32)
+    alice, boris = node("alice"), node("boris")
+    datagrams = [alice.seal(PING) for _ in range(WINDOW + 1)]
+    oldest, rest = datagrams[0], datagrams[1:]
+    random.Random(seed).shuffle(rest)
+    for datagram in rest:
+        boris.open(datagram)
+    assert {refusal(boris, datagram) for datagram in rest} == {Refusal.REPLAY}, f"random seed {seed}"
+    assert refusal(boris, oldest) is Refusal.REPLAY
+
+
+def test_a_node_s_own_datagrams_coming_back_are_an_echo() -> None:
+    alice = node("alice")
+    assert refusal(alice, alice.seal(PING)) is Refusal.ECHO
+
+
+def test_strangers_cannot_push_out_what_is_remembered_and_memory_is_bounded() -> None:
+    boris = node("boris", salt_limit=4)
+    first = node("alice").seal(PING)
+    boris.open(first)
+    for number in range(50):
+        refusal(boris, node(f"forger {number}").seal(PING)[:-1] + b"\x00")
+    assert boris.salts_remembered == 1
+    assert refusal(boris, first) is Refusal.REPLAY
+    for number in range(50):
+        boris.open(node(f"member {number}").seal(PING))
+    assert boris.salts_remembered == 4
+
+
+def test_a_forged_counter_far_ahead_does_not_move_the_window() -> None:
+    alice, boris = node("alice"), node("boris")
+    boris.open(alice.seal(PING))
+    forged = bytearray(alice.seal(PING))
+    forged[HEADER_BYTES - 8 : HEADER_BYTES] = b"\xff" * 8
+    assert refusal(boris, bytes(forged)) is Refusal.BAD_SEAL
+    boris.open(alice.seal(PING))
+
+
+def test_while_keys_rotate_both_open_and_the_label_stays() -> None:
+    old, new = KeyRing(KEY, others=(NEXT_KEY,)), KeyRing(NEXT_KEY, others=(KEY,), label=RING.label)
+    assert node("boris", new).open(node("alice", old).seal(PING)) == Opened(PING)
+    assert node("alice", old).open(node("boris", new).seal(PING)) == Opened(PING)
+
+
+def test_a_retired_key_opens_a_join_request_only_and_the_answer_is_sealed_with_it() -> None:
+    rotated = node("seed", KeyRing(NEXT_KEY, retired=(KEY,), label=RING.label))
+    latecomer = node("latecomer")
+    assert refusal(rotated, latecomer.seal(PING)) is Refusal.RETIRED_KEY
+    opened = rotated.open(latecomer.seal(b"\x3fjoin"))
+    assert opened == Opened(b"\x3fjoin", key_id(KEY))
+    nak = rotated.seal(b"\x42nak", opened.retired_key_id)
+    assert latecomer.open(nak) == Opened(b"\x42nak")
+
+
+def test_random_bytes_are_refused_in_bounded_memory() -> None:
+    seed = random.randrange(2**32)
+    dice, boris = random.Random(seed), node("boris")
+    prefix = b"\x43" + RING.label + key_id(KEY)
+    tracemalloc.start()
+    for number in range(2000):
+        rubbish = dice.randbytes(dice.randrange(200))
+        refusal(boris, rubbish if number % 2 else prefix + rubbish)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 1_000_000, f"random seed {seed}"
+    assert boris.salts_remembered == 0
+
+
+def test_a_ring_says_what_is_wrong_with_its_keys_and_prints_none() -> None:
+    with pytest.raises(ValueError, match="32 bytes"):
+        KeyRing(b"short")
+    with pytest.raises(ValueError, match="twice"):
+        KeyRing(KEY, (KEY,))
+    with pytest.raises(ValueError, match="label"):
+        KeyRing(KEY, label=b"x")
+    assert KEY.hex() not in repr(RING)
+    assert repr(KEY) not in repr(RING)
+
+
+def test_unsealed_datagrams_are_code_and_body() -> None:
+    assert Unsealed().seal(PING) == PING
+    assert Unsealed().open(PING) == Opened(PING)
