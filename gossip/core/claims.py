@@ -48,6 +48,9 @@ class Claims:
         self.twin_suspects: dict[Address, None] = {}
         """Other addresses at which this node's own id was claimed in a life as late as ours; to be pinged."""
 
+        self.revived: list[Entry] = []
+        """Members that a claim of this step brought back from the dead."""
+
     @property
     def deadline(self) -> int | None:
         """When the next suspicion turns into a death."""
@@ -88,6 +91,8 @@ class Claims:
             self._suspicions.pop(info.node_id, None)
             self._outbox.emit(MembershipChanged(info, Status.ALIVE, previous))
             self._news.add(AliveUpdate(info))
+            if previous is Status.DEAD:
+                self.revived.append(entry)
         elif entry.status is Status.ALIVE and info.incarnation == entry.incarnation:
             entry.heard_ms = now
         return entry

@@ -81,5 +81,16 @@ class Composer:
         return Payload(tuple(updates), self._own.info.capacity, self._membership.peer_count, tuple(sample))
 
     def _remembered(self, but: NodeId | None) -> list[Update]:
-        tombstones = self._membership.sample(1, Status.DEAD, but) + self._membership.sample(1, Status.LEFT, but)
-        return [notice(entry, self._own.node_id) for entry in tombstones]
+        """One dead and one departed member, for those who missed the news.
+
+        The dead one is told as suspect: where it is thought alive, it may well be, as after a healed partition, and
+        must get its time to refute before half a group is buried on the other half's word.
+        """
+        updates: list[Update] = [
+            notice(entry, self._own.node_id) for entry in self._membership.sample(1, Status.LEFT, but)
+        ]
+        updates.extend(
+            VerdictUpdate(entry.node_id, entry.incarnation, Status.SUSPECT, self._own.node_id)
+            for entry in self._membership.sample(1, Status.DEAD, but)
+        )
+        return updates

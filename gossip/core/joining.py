@@ -86,11 +86,16 @@ class Joining:
         if self._own.leaving:
             return None
         times = [join.next_at for join in self._joins.values()]
-        if len(self._joins) < self._tuning.joins_in_flight:
+        if self.has_free:
             times.extend(seed.next_at for seed in self._seeds.values())
             if self._membership.is_short:
                 times.append(self._next_seek_at)
         return min(times, default=None)
+
+    @property
+    def has_free(self) -> bool:
+        """Whether another join may begin."""
+        return len(self._joins) < self._tuning.joins_in_flight
 
     def is_joining(self, address: Address) -> bool:
         """Whether an answer from this address is awaited."""
@@ -159,7 +164,7 @@ class Joining:
         self._begin(address, None, now)
 
     def _begin(self, address: Address, seed: Address | None, now: int) -> bool:
-        if len(self._joins) >= self._tuning.joins_in_flight or address in self._joins:
+        if not self.has_free or address in self._joins:
             return False
         if address == self._own.info.address or self._own.leaving:
             return False

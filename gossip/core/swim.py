@@ -44,6 +44,7 @@ from gossip.core.own import Own, is_plausible
 from gossip.core.probe import Answerer, Prober
 from gossip.core.rate import Rate
 from gossip.core.refusal import DOMAIN, RefusalCode
+from gossip.core.rewiring import Rewiring
 from gossip.core.tuning import Tuning
 
 _FAREWELLS = 3
@@ -93,6 +94,7 @@ class Swim:
             random,
             now,
         )
+        self._rewiring = Rewiring(self._membership, self._joining, self._outbox, random, now)
         self._link_naks = Rate(tuning.join_rate_per_second, tuning.join_burst, now)
         self._announce_at = now
         self._gossip_at = now
@@ -136,6 +138,9 @@ class Swim:
                 self._leave(now)
             case _:
                 assert_never(event)
+        for entry in self._claims.revived:
+            self._rewiring.revived(entry, now)
+        self._claims.revived.clear()
         if self._membership.peer_count != peers_before:
             self._joining.peers_changed(now)
         return self._outbox.drain()
