@@ -63,9 +63,14 @@ def read_private_file(path: Path) -> str:
         raise KeyFileError(f"{path} does not exist: copy the key file there, or name another place") from None
     except OSError as error:
         raise KeyFileError(f"{path} cannot be read: {error.strerror}") from None
-    with os.fdopen(descriptor, "rb") as file:
-        _check_private(path, os.fstat(file.fileno()))
-        content = file.read(_SIZE_LIMIT_BYTES + 1)
+    try:
+        _check_private(path, os.fstat(descriptor))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(_SIZE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be read: {error.strerror}") from None
+    finally:
+        os.close(descriptor)
     if len(content) > _SIZE_LIMIT_BYTES:
         raise KeyFileError(f"{path} is larger than any key file: is it the right file?")
     try:

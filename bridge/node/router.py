@@ -166,7 +166,7 @@ class FileRouter:
             except (OSError, ValueError):
                 return False
             # A connection to a closed port out of the ephemeral range can meet itself; nobody answered then.
-            answered = stream.socket.getsockname() != stream.socket.getpeername()
+            answered: bool = stream.socket.getsockname() != stream.socket.getpeername()
             await trio.aclose_forcefully(stream)
             return answered
         return False
@@ -186,7 +186,7 @@ class FileRouter:
             except OSError as error:
                 raise RouterError(
                     f"the Meta LeaseSet2 cannot be written to {path}: {error.strerror}; "
-                    "free space or mend the directory, it is tried again at the next publication"
+                    "free space there or mend its permissions"
                 ) from None
             self._published[master_hash] = structure
 

@@ -1,0 +1,110 @@
+"""Key files on disk: nobody else can read them, and none is ever overwritten."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from bridge.node.durable_file import replace_file
+from bridge.node.key_files import (
+    KeyFileError,
+    load_farm_key,
+    load_master_key,
+    load_signing_key,
+    read_private_file,
+    save_farm_key,
+    save_master_key,
+    save_signing_key,
+    write_private_file,
+)
+from bridge.wire.destination_keys import new_master_key
+from bridge.wire.farm_key import new_farm_key
+
+
+def test_each_kind_of_key_comes_back_from_its_file(tmp_path: Path) -> None:
+    farm_key, master = new_farm_key(3), new_master_key()
+    signing = master.sign_transient(1_767_225_600)
+    save_farm_key(tmp_path / "farm.key", farm_key)
+    save_master_key(tmp_path / "master.key", master)
+    save_signing_key(tmp_path / "signing.key", signing)
+    assert load_farm_key(tmp_path / "farm.key") == farm_key
+    assert load_master_key(tmp_path / "master.key").destination == master.destination
+    assert load_signing_key(tmp_path / "signing.key").offline == signing.offline
+
+
+def test_a_new_key_file_can_be_read_by_its_owner_only_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        write_private_file(tmp_path / "key", "secret")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+
+
+def test_a_key_file_is_never_overwritten(tmp_path: Path) -> None:
+    write_private_file(tmp_path / "key", "first")
+    with pytest.raises(KeyFileError, match="exists already and is not overwritten"):
+        write_private_file(tmp_path / "key", "second")
+    assert read_private_file(tmp_path / "key") == "first"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601])
+def test_a_key_file_that_others_reach_is_refused_with_the_command_that_mends_it(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "key"
+    write_private_file(path, "secret")
+    path.chmod(mode)
+    with pytest.raises(KeyFileError, match=f"mode {mode:04o}.: `chmod 600 {path}`"):
+        read_private_file(path)
+
+
+def test_what_is_no_key_file_is_said(tmp_path: Path) -> None:
+    binary, large, pipe = tmp_path / "binary", tmp_path / "large", tmp_path / "pipe"
+    replace_file(binary, b"\xff\xfe")
+    replace_file(large, b"x" * 70_000)
+    os.mkfifo(pipe, 0o600)
+    for path, says in (
+        (tmp_path / "missing", "does not exist: copy the key file there"),
+        (tmp_path, "is not a file"),
+        (pipe, "is not a file"),
+        (binary, "not a text file"),
+        (large, "larger than any key file"),
+    ):
+        with pytest.raises(KeyFileError, match=says):
+            read_private_file(path)
+
+
+def test_a_directory_that_is_not_there_is_said_when_writing(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match="cannot be written: No such file or directory"):
+        write_private_file(tmp_path / "nowhere" / "key", "secret")
+
+
+def test_an_error_in_the_text_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "farm.key"
+    write_private_file(path, "expect = 3\n")
+    for load in (load_farm_key, load_master_key, load_signing_key):
+        with pytest.raises(KeyFileError, match=str(path)):
+            load(path)
+
+
+def test_replacing_a_file_keeps_its_mode_private_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    replace_file(path, b"one")
+    replace_file(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_replacement_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state"
+    replace_file(path, b"one")
+
+    def broken(descriptor: int) -> None:
+        raise OSError(descriptor, "broken disk")
+
+    monkeypatch.setattr("bridge.node.durable_file.os.fsync", broken)
+    with pytest.raises(OSError, match="broken disk"):
+        replace_file(path, b"two")
+    assert path.read_bytes() == b"one"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,211 @@
+"""The file router: real probes of local services, and a structure on disk that is whole or was never there."""
+
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from bridge.node.host import HostSampler, LoopLag
+from bridge.node.router import FileRouter, Leaf, Router, RouterError, leaf_from_settings
+from bridge.wire.destination_keys import MasterKey, new_demo_leaf, new_master_key
+from bridge.wire.meta_lease_set import MetaLease, decode, encode, verify
+
+NOW_S = 1_767_225_600
+LEAF = new_demo_leaf()
+
+
+def file_router(directory: Path, *leaves: Leaf, demo: bool = True, probe_timeout_s: float = 2.0) -> FileRouter:
+    return FileRouter(directory, leaves, HostSampler(), LoopLag(), demo=demo, probe_timeout_s=probe_timeout_s)
+
+
+def structure(master: MasterKey, published_s: int = NOW_S) -> bytes:
+    leases = (MetaLease(LEAF.hash, cost=0, ends_s=published_s + 900),)
+    return encode(master.as_signing_key().sign(published_s, leases))
+
+
+def contents(directory: Path) -> list[bytes]:
+    return [path.read_bytes() for path in directory.iterdir()]
+
+
+@asynccontextmanager
+async def local_service() -> AsyncIterator[int]:
+    """A service that accepts connections, on a port of its own."""
+    async with trio.open_nursery() as nursery:
+        serve = partial(trio.serve_tcp, trio.SocketStream.aclose, 0, host="127.0.0.1")
+        listeners: list[trio.SocketListener] = await nursery.start(serve)
+        yield listeners[0].socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_published_structure_lies_in_the_directory_under_the_masters_address(tmp_path: Path) -> None:
+    master = new_master_key(demo=True)
+    router: Router = file_router(tmp_path / "published")
+    await router.publish_meta_lease_set(master.destination.hash, structure(master))
+    [path] = (tmp_path / "published").iterdir()
+    assert path.name == master.destination.address.replace(".b32.i2p", ".meta-ls2")
+    assert path.read_bytes() == structure(master)
+    assert verify(decode(path.read_bytes())).holds
+
+
+async def test_a_later_structure_replaces_and_an_earlier_one_does_not(tmp_path: Path) -> None:
+    master, router = new_master_key(), file_router(tmp_path)
+    await router.publish_meta_lease_set(master.destination.hash, structure(master, NOW_S))
+    await router.publish_meta_lease_set(master.destination.hash, structure(master, NOW_S + 1))
+    with pytest.raises(RouterError, match=f"published at second {NOW_S + 1}; one of second {NOW_S} does not replace"):
+        await router.publish_meta_lease_set(master.destination.hash, structure(master, NOW_S))
+    assert router.path_of(master.destination.hash).read_bytes() == structure(master, NOW_S + 1)
+
+
+async def test_the_same_structure_again_is_no_error(tmp_path: Path) -> None:
+    master, router = new_master_key(), file_router(tmp_path)
+    for _ in range(2):
+        await router.publish_meta_lease_set(master.destination.hash, structure(master))
+    assert router.path_of(master.destination.hash).read_bytes() == structure(master)
+
+
+async def test_rubbish_in_the_files_place_is_replaced(tmp_path: Path) -> None:
+    master, router = new_master_key(), file_router(tmp_path)
+    router.path_of(master.destination.hash).write_bytes(b"half a structu")
+    await router.publish_meta_lease_set(master.destination.hash, structure(master))
+    assert router.path_of(master.destination.hash).read_bytes() == structure(master)
+
+
+async def test_what_a_router_would_refuse_never_reaches_the_disk(tmp_path: Path) -> None:
+    master, other, router = new_master_key(), new_master_key(), file_router(tmp_path)
+    good = structure(master)
+    for offered, says in (
+        (b"rubbish", "no Meta LeaseSet2"),
+        (structure(other), "is for .*b32.i2p, not for"),
+        (good[:-1] + bytes([good[-1] ^ 1]), "signature does not hold"),
+    ):
+        with pytest.raises(RouterError, match=says):
+            await router.publish_meta_lease_set(master.destination.hash, offered)
+    assert contents(tmp_path) == []
+
+
+async def test_a_failed_write_leaves_the_old_structure_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, router = new_master_key(), file_router(tmp_path)
+    await router.publish_meta_lease_set(master.destination.hash, structure(master))
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", descriptor)
+
+    monkeypatch.setattr("bridge.node.durable_file.os.fsync", full_disk)
+    with pytest.raises(RouterError, match="No space left on device; free space"):
+        await router.publish_meta_lease_set(master.destination.hash, structure(master, NOW_S + 1))
+    assert contents(tmp_path) == [structure(master)]
+
+
+async def test_stopping_removes_what_this_node_published(tmp_path: Path) -> None:
+    master, router = new_master_key(), file_router(tmp_path)
+    await router.publish_meta_lease_set(master.destination.hash, structure(master))
+    await router.stop_publishing_meta_lease_set(master.destination.hash)
+    assert contents(tmp_path) == []
+    await router.stop_publishing_meta_lease_set(master.destination.hash)
+
+
+async def test_stopping_leaves_what_another_publisher_put_there_since(tmp_path: Path) -> None:
+    master, deposed, successor = new_master_key(), file_router(tmp_path), file_router(tmp_path)
+    await deposed.publish_meta_lease_set(master.destination.hash, structure(master))
+    await successor.publish_meta_lease_set(master.destination.hash, structure(master, NOW_S + 1))
+    await deposed.stop_publishing_meta_lease_set(master.destination.hash)
+    assert successor.path_of(master.destination.hash).read_bytes() == structure(master, NOW_S + 1)
+
+
+async def test_a_leaf_is_healthy_while_its_local_service_answers(tmp_path: Path) -> None:
+    async with local_service() as port:
+        router = file_router(tmp_path, Leaf(LEAF, ("127.0.0.1", port)))
+        assert await router.local_leaf_hashes(new_master_key().destination.hash) == (LEAF.hash,)
+        status = await router.local_leaf_status(LEAF.hash)
+        assert status.healthy
+        assert status.destination == LEAF.base64
+        assert status.uptime_ms == 0
+    gone = await router.local_leaf_status(LEAF.hash)
+    assert not gone.healthy
+    assert gone.uptime_ms is None
+
+
+async def test_uptime_counts_from_when_the_leaf_became_healthy(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    router = file_router(tmp_path, Leaf(LEAF))
+    await router.local_leaf_status(LEAF.hash)
+    autojump_clock.jump(7.5)
+    assert (await router.local_leaf_status(LEAF.hash)).uptime_ms == 7_500
+
+
+async def test_a_service_that_never_answers_is_given_up_after_the_timeout(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def black_hole(host: str, port: int) -> trio.SocketStream:
+        await trio.sleep_forever()
+        raise AssertionError((host, port))
+
+    monkeypatch.setattr("bridge.node.router.trio.open_tcp_stream", black_hole)
+    router = file_router(tmp_path, Leaf(LEAF, ("127.0.0.1", 9)), probe_timeout_s=2.0)
+    before_s = trio.current_time()
+    assert not (await router.local_leaf_status(LEAF.hash)).healthy
+    assert trio.current_time() - before_s == pytest.approx(2.0)
+    assert autojump_clock.autojump_threshold == 0
+
+
+async def test_without_a_router_nothing_is_healthy_outside_a_demonstration(tmp_path: Path) -> None:
+    async with local_service() as port:
+        probed, unprobed = Leaf(LEAF, ("127.0.0.1", port)), Leaf(new_demo_leaf())
+        router = file_router(tmp_path, probed, unprobed, demo=False)
+        assert not (await router.local_router_status()).attached
+        for leaf in (probed, unprobed):
+            assert not (await router.local_leaf_status(leaf.destination.hash)).healthy
+
+
+async def test_a_demonstrations_leaf_may_be_healthy_without_a_service(tmp_path: Path) -> None:
+    router = file_router(tmp_path, Leaf(LEAF))
+    assert (await router.local_router_status()).attached
+    assert (await router.local_leaf_status(LEAF.hash)).healthy
+
+
+async def test_a_leaf_that_is_not_configured_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RouterError, match="is not a leaf of this node"):
+        await file_router(tmp_path).local_leaf_status(LEAF.hash)
+
+
+async def test_a_file_measures_nobody(tmp_path: Path) -> None:
+    assert await file_router(tmp_path).remote_measured_status(LEAF.hash) is None
+
+
+async def test_the_router_status_holds_host_figures_and_unknown_for_the_rest(tmp_path: Path) -> None:
+    status = await file_router(tmp_path).local_router_status()
+    assert status.uptime_ms is not None
+    assert status.uptime_ms > 0
+    assert status.memory_percent is not None
+    assert 0 < status.memory_percent < 100
+    assert status.job_lag_ms is None
+    assert status.exploratory_tunnels is None
+    assert status.participating_tunnels is None
+    assert status.configured_bandwidth_bytes_per_s is None
+
+
+def test_leaves_are_read_from_the_texts_of_a_configuration_file() -> None:
+    assert leaf_from_settings(LEAF.base64, None) == Leaf(LEAF)
+    assert leaf_from_settings(LEAF.base64, "localhost:80") == Leaf(LEAF, ("localhost", 80))
+    assert leaf_from_settings(LEAF.base64, "[::1]:65535") == Leaf(LEAF, ("::1", 65535))
+
+
+@pytest.mark.parametrize(
+    "probe", ["", "localhost", "localhost:0", "localhost:65536", ":80", "a b:80", "::1:80", "h:8x"]
+)
+def test_a_probe_that_is_not_host_and_port_is_named(probe: str) -> None:
+    with pytest.raises(RouterError, match="is not host:port"):
+        leaf_from_settings(LEAF.base64, probe)
+
+
+def test_a_leaf_that_is_no_destination_is_named() -> None:
+    with pytest.raises(RouterError, match="leaf destination 'example'"):
+        leaf_from_settings("example", None)
