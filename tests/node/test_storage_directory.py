@@ -1,0 +1,167 @@
+"""Durable state in real files: restart, lock, modes, foreign and copied directories, a full disk."""
+
+import errno
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from consensus.core.effects import Persist, ReadEntries
+from consensus.core.position import Ballot, Command, Entry, ServerId
+from consensus.node.directory import Directory, OutOfSpaceError, open_storage, verify_directory
+from consensus.node.disk import (
+    CreateFile,
+    DamagedStorageError,
+    ForeignStorageError,
+    StorageError,
+    StorageInUseError,
+    SyncDirectory,
+    SyncFile,
+    WriteBytes,
+)
+from consensus.node.storage import Recovery, StorageTuning, read_extents
+
+NODE = b"node-one"
+SMALL = StorageTuning(segment_bytes=64 * 1024, tail_entries=1_000)
+
+
+def commands(count: int, term: int = 1, size: int = 1_000) -> tuple[Entry, ...]:
+    return tuple(Entry(term, Command(n.to_bytes(4, "big") * (size // 4))) for n in range(count))
+
+
+def write(directory: Directory, recovery: Recovery, *persists: Persist) -> None:
+    directory.perform_all(recovery.storage.plan(persists))
+    recovery.storage.done()
+
+
+def test_a_restart_finds_ballot_and_entries_over_several_segments(tmp_path: Path) -> None:
+    directory, recovery = open_storage(tmp_path / "raft", NODE, 1, SMALL)
+    entries = commands(200)
+    write(directory, recovery, Persist(1, Ballot(1, ServerId(2)), None, 1, entries))
+    assert recovery.storage.segment_count > 2
+    directory.close()
+
+    directory, recovery = open_storage(tmp_path / "raft", NODE, 2, SMALL)
+    assert recovery.ballot == Ballot(1, ServerId(2))
+    assert recovery.log.tail == entries
+    request = ReadEntries(1, 50, 149, 10**9)
+    assert read_extents(directory, recovery.storage.binding, recovery.storage.extents(request)) == entries[49:149]
+    directory.close()
+    assert verify_directory(tmp_path / "raft").entries == 200
+
+
+def test_the_directory_is_private_and_so_are_its_files(tmp_path: Path) -> None:
+    directory, recovery = open_storage(tmp_path / "raft", NODE, 1, SMALL)
+    write(directory, recovery, Persist(1, Ballot(1), None, 1, commands(1)))
+    directory.close()
+    assert stat.S_IMODE((tmp_path / "raft").stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "raft").iterdir()} == {0o600}
+
+
+def test_a_second_process_cannot_open_the_directory(tmp_path: Path) -> None:
+    directory, _ = open_storage(tmp_path / "raft", NODE, 1, SMALL)
+    with pytest.raises(StorageInUseError, match="Stop the other process"):
+        open_storage(tmp_path / "raft", NODE, 2, SMALL)
+    directory.close()
+    open_storage(tmp_path / "raft", NODE, 2, SMALL)[0].close()
+
+
+def test_a_copied_directory_is_refused(tmp_path: Path) -> None:
+    directory, _ = open_storage(tmp_path / "raft", NODE, 1, SMALL)
+    directory.close()
+    shutil.copytree(tmp_path / "raft", tmp_path / "copy")
+    with pytest.raises(ForeignStorageError, match="is a copy"):
+        open_storage(tmp_path / "copy", NODE, 2, SMALL)
+
+
+def test_a_directory_that_was_moved_still_opens(tmp_path: Path) -> None:
+    directory, _ = open_storage(tmp_path / "raft", NODE, 1, SMALL)
+    directory.close()
+    (tmp_path / "raft").rename(tmp_path / "moved")
+    open_storage(tmp_path / "moved", NODE, 2, SMALL)[0].close()
+
+
+def test_another_nodes_directory_is_refused(tmp_path: Path) -> None:
+    directory, _ = open_storage(tmp_path / "raft", NODE, 1, SMALL)
+    directory.close()
+    with pytest.raises(ForeignStorageError, match="belongs to node"):
+        open_storage(tmp_path / "raft", b"node-two", 2, SMALL)
+
+
+def test_a_generation_older_than_the_ballots_is_refused(tmp_path: Path) -> None:
+    directory, _ = open_storage(tmp_path / "raft", NODE, 7, SMALL)
+    directory.close()
+    with pytest.raises(ForeignStorageError, match="generation 7"):
+        open_storage(tmp_path / "raft", NODE, 6, SMALL)
+
+
+def test_a_lost_ballot_file_is_refused_even_with_a_whole_log(tmp_path: Path) -> None:
+    directory, recovery = open_storage(tmp_path / "raft", NODE, 1, SMALL)
+    write(directory, recovery, Persist(1, Ballot(1), None, 1, commands(1)))
+    directory.close()
+    (tmp_path / "raft" / "ballot").unlink()
+    with pytest.raises(DamagedStorageError, match="for whom this server voted"):
+        open_storage(tmp_path / "raft", NODE, 2, SMALL)
+    with pytest.raises(DamagedStorageError, match="ballot"):
+        verify_directory(tmp_path / "raft")
+
+
+def test_a_path_that_cannot_be_a_directory_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match="cannot be opened"):
+        open_storage(tmp_path / "file", NODE, 1, SMALL)
+
+
+def test_verification_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "raft"
+    directory, recovery = open_storage(path, NODE, 1, SMALL)
+    write(directory, recovery, Persist(1, Ballot(1), None, 1, commands(3)))
+    operations = recovery.storage.plan([Persist(2, None, None, 4, commands(2, size=3_000)[1:])])
+    written = operations[0]
+    assert isinstance(written, WriteBytes)
+    directory.perform(WriteBytes(written.file, written.offset_bytes, written.data[:1_000]))
+    directory.close()
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    report = verify_directory(path)
+    assert report.entries == 3
+    assert report.torn_bytes > 0
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+
+
+class FullAfter(Directory):
+    """A directory on a disk that has room for `left` more operations that need space."""
+
+    left = 10**9
+
+    def perform(self, operation: object) -> None:
+        """Fail like a full disk."""
+        if isinstance(operation, CreateFile | WriteBytes):
+            if self.left <= 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.left -= 1
+        super().perform(operation)  # type: ignore[arg-type]  # whatever the planner planned
+
+
+@pytest.mark.parametrize("left", range(9))
+def test_a_group_that_met_a_full_disk_is_finished_when_there_is_space(tmp_path: Path, left: int) -> None:
+    path = tmp_path / "raft"
+    directory, recovery = open_storage(path, NODE, 1, SMALL)
+    write(directory, recovery, Persist(1, Ballot(1), None, 1, commands(70)))
+    directory.close()
+    full = FullAfter(path)
+    entries = commands(100, term=2)
+    operations = recovery.storage.plan([Persist(2, Ballot(2), 60, 60, entries)])
+    full.left = left
+    with pytest.raises(OutOfSpaceError) as caught:
+        full.perform_all(operations)
+    if caught.value.resume_at > 0:
+        assert isinstance(operations[caught.value.resume_at - 1], SyncFile | SyncDirectory)
+    full.left = 10**9
+    full.perform_all(operations, caught.value.resume_at)
+    recovery.storage.done()
+    full.close()
+    directory, recovery = open_storage(path, NODE, 2, SMALL)
+    assert recovery.log.tail == commands(70)[:59] + entries
+    directory.close()
