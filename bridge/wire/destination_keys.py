@@ -12,6 +12,7 @@ reaches the network can refuse it.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Final, Literal
@@ -19,6 +20,7 @@ from typing import Annotated, Final, Literal
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Meta, Struct
 
+from bridge.core.lease_set import LeafEntry
 from bridge.wire.i2p import (
     ED25519,
     PADDING_SEED_BYTES,
@@ -34,6 +36,7 @@ from bridge.wire.meta_lease_set import (
     MetaLeaseSet,
     OfflineSignature,
     build,
+    encode,
     sign,
     verify_offline,
 )
@@ -97,6 +100,13 @@ class SigningKey:
     def can_sign_until_s(self) -> int:
         """When it ends, as `MetaStatus` reports it: the last second that the structure can write if it never does."""
         return (1 << 32) - 1 if self.offline is None else self.offline.expires_s
+
+    def publication(self, published_s: int, entries: Sequence[LeafEntry]) -> bytes:
+        """The bytes to hand to the router for an accepted publication: signed with the entries that it planned."""
+        leases = tuple(
+            MetaLease(destination_from_base64(entry.destination).hash, entry.cost, entry.end_s) for entry in entries
+        )
+        return encode(self.sign(published_s, leases))
 
     def sign(self, published_s: int, leases: tuple[MetaLease, ...]) -> MetaLeaseSet:
         """Build and sign a Meta LeaseSet2 of the destination."""

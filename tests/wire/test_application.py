@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.core.records import (
@@ -249,16 +249,19 @@ json_values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_become_a_record(data: bytes) -> None:
     assert isinstance(decode(data), Report | Clock | Publication | Foreign)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["router", "clock", "publication", "meta", "id"]), json_values))
 def test_any_json_under_known_keys_becomes_a_record(entry: dict[str, Any]) -> None:
     assert isinstance(decode(msgspec.json.encode(entry)), Report | Clock | Publication | Foreign)
 
 
+@settings(deadline=None)
 @given(st.integers(min_value=0), st.integers(min_value=0, max_value=255))
 def test_any_changed_byte_of_a_report_leaves_a_record(position: int, value: int) -> None:
     data = bytearray(encode(FULL))
@@ -266,6 +269,7 @@ def test_any_changed_byte_of_a_report_leaves_a_record(position: int, value: int)
     assert isinstance(decode(bytes(data)), Report | Foreign)
 
 
+@settings(deadline=None)
 @given(st.integers(min_value=0))
 def test_every_truncation_of_a_report_is_foreign(length: int) -> None:
     data = encode(FULL)
@@ -275,6 +279,7 @@ def test_every_truncation_of_a_report_is_foreign(length: int) -> None:
 counts = st.none() | st.integers(min_value=0, max_value=2**53 - 1)
 
 
+@settings(deadline=None)
 @given(
     st.builds(
         RouterStatus,

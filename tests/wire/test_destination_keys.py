@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge.core.lease_set import LeafEntry
 from bridge.wire.destination_keys import (
     DestinationKeyError,
     MasterKey,
@@ -20,7 +21,7 @@ from bridge.wire.destination_keys import (
 )
 from bridge.wire.i2p import ed25519_destination
 from bridge.wire.key_text import encode_key
-from bridge.wire.meta_lease_set import MetaLease, decode, encode, verify
+from bridge.wire.meta_lease_set import LeaseSetError, MetaLease, decode, encode, verify
 
 NOW_S = 1_767_225_600
 MASTER_PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -50,6 +51,22 @@ def test_what_a_transient_key_signs_verifies_as_the_masters() -> None:
     assert structure.destination == MASTER.destination
     assert verify(structure).holds
     assert verify(structure).signed_by == "transient key"
+
+
+def test_the_entries_of_an_accepted_publication_are_signed_as_planned() -> None:
+    leaves = (new_demo_leaf(), new_demo_leaf())
+    entries = [LeafEntry(leaf.base64, cost=10 * place, end_s=NOW_S + 1_230) for place, leaf in enumerate(leaves)]
+    structure = decode(TRANSIENT.publication(NOW_S, entries))
+    assert verify(structure).holds
+    assert [(lease.destination_hash, lease.cost, lease.ends_s) for lease in structure.leases] == [
+        (leaf.hash, 10 * place, NOW_S + 1_230) for place, leaf in enumerate(leaves)
+    ]
+
+
+def test_a_transient_key_that_has_ended_signs_nothing() -> None:
+    ended = MASTER.sign_transient(NOW_S - 100, life_s=100)
+    with pytest.raises(LeaseSetError, match="expired before publication: have a new one signed"):
+        ended.sign(NOW_S, LEASES)
 
 
 def test_each_router_gets_a_transient_key_of_its_own_without_the_masters_private_key() -> None:
@@ -134,6 +151,7 @@ def test_no_repr_shows_a_key() -> None:
     assert MASTER.destination.address in shown
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_is_the_one_error(text: str) -> None:
     with pytest.raises(DestinationKeyError):

@@ -1,7 +1,7 @@
 """The farm key file: what it carries, what it derives, and that neither errors nor reprs show a key."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.wire.farm_key import (
@@ -133,12 +133,14 @@ def test_the_error_says_how_to_make_a_key_file() -> None:
         parse_farm_key("hello")
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_is_the_one_error(text: str) -> None:
     with pytest.raises(FarmKeyError):
         parse_farm_key(text)
 
 
+@settings(deadline=None)
 @given(st.integers(min_value=0), st.characters())
 def test_any_changed_character_gives_a_key_or_the_one_error(position: int, character: str) -> None:
     text = farm_key_text(FIXED)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.wire.i2p import (
@@ -94,11 +94,13 @@ def test_base64_has_one_text_for_each_value(text: str) -> None:
         base64_decode(text)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=100))
 def test_base64_round_trips(data: bytes) -> None:
     assert base64_decode(base64_encode(data)) == data
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_is_a_destination_or_one_error(text: str) -> None:
     with pytest.raises(I2pError):
@@ -122,6 +124,7 @@ def test_a_mapping_is_sorted_and_its_texts_are_length_prefixed() -> None:
     assert encode_mapping({}) == b"\x00\x00"
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=30), st.text(st.characters(codec="utf-8"))))
 def test_a_mapping_round_trips(pairs: dict[str, str]) -> None:
     try:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.wire.lease_set_report import describe, read_structure
@@ -92,6 +92,7 @@ def test_a_file_that_cannot_be_a_structure_is_the_one_error() -> None:
             read_structure(content)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=600))
 def test_any_content_is_the_one_error(content: bytes) -> None:
     with pytest.raises(LeaseSetError):

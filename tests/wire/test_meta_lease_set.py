@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.wire.i2p import RED_DSA, destination_from_bytes, ed25519_destination
@@ -248,6 +248,7 @@ def test_a_structure_beyond_all_measure_is_refused_before_it_is_read() -> None:
         decode(bytes(65_537))
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(RECORDED)), st.randoms(use_true_random=False))
 def test_mutated_bytes_decode_to_what_encodes_alike_or_raise_the_one_error(name: str, random: Random) -> None:
     data = bytearray(RECORDED[name])
@@ -262,12 +263,14 @@ def test_mutated_bytes_decode_to_what_encodes_alike_or_raise_the_one_error(name:
     check_acceptable_to_java_router(structure, PUBLISHED_S)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=800))
 def test_random_bytes_are_the_one_error(data: bytes) -> None:
     with pytest.raises(LeaseSetError):
         decode(data)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.builds(

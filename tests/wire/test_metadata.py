@@ -6,7 +6,7 @@ from typing import Any
 
 import cbor2
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.core.founding import EXPECT_MAX, FormationNotice, Founding, Promise
@@ -117,12 +117,14 @@ def test_what_would_be_refused_is_not_sent() -> None:
             encode_metadata(metadata)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=520))
 def test_any_bytes_are_the_one_error(data: bytes) -> None:
     with pytest.raises(MetadataError):
         decode_metadata(data)
 
 
+@settings(deadline=None)
 @given(st.randoms(use_true_random=False), st.sampled_from([FULL, replace(FULL, notice=FOUNDING), PLAIN]))
 def test_mutated_metadata_decodes_to_what_can_be_encoded_or_is_the_one_error(
     random: Random, metadata: NodeMetadata
