@@ -1,0 +1,339 @@
+"""What one node is told at its start: a TOML file, or only the farm's key on the command line.
+
+    name = "router-1"           what operators call this node; default: the host's name
+    farm_key = "farm.key"       the one setting without a default
+    state_dir = "state"         identity, log, control socket; default: ~/.local/state/garlicfarm
+    demo = false                the keys are a demonstration's: nothing leaves this machine
+
+    [gossip]      bind, advertise, seeds, capacity, broadcast ("auto", "off", or address), allow_wan, timing
+    [consensus]   bind, advertise, timing, segment_bytes
+    [publishing]  publish, signing_key, pace, reporting_period_ms
+    [router]      kind ("file"), directory
+    [[leaf]]      destination, probe
+
+On a LAN no address is needed: the node binds to the machine's private address on the default ports and finds the
+others by broadcast. It never guesses beyond that: with several networks and no default route, or with none, it says
+which setting decides. Gossip stays in private networks unless `allow_wan` (`gossip/node/endpoints.py` says why).
+
+Unknown keys are refused, not ignored: a misspelt setting that silently keeps its default is found at the worst time.
+"""
+
+import re
+import socket
+import tomllib
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from bridge.core.records import PublishConfig
+from bridge.node.control_client import default_state_directory
+from bridge.node.lan import Network, NoAddressError, private_host
+from bridge.node.router import Leaf, RouterError, leaf_from_settings
+from bridge.node.settings_reader import Section
+from gossip.core.member import Address
+from gossip.node.config import DEFAULT_CAPACITY, SEEDS_LIMIT
+from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
+from gossip.wire.layout import CAPACITY_LIMIT
+
+GOSSIP_PORT = 7668
+CONSENSUS_PORT = 7669
+LEAVES_LIMIT = 16
+FILE_LIMIT_BYTES = 1024 * 1024
+SEGMENT_DEFAULT_BYTES = 64 * 1024 * 1024
+SEGMENT_BOUNDS_BYTES = (64 * 1024, 1024 * 1024 * 1024)
+REPORTING_PERIOD_DEFAULT_MS = 30_000
+REPORTING_PERIOD_BOUNDS_MS = (500, 600_000)
+WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 -- compared, not bound
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+
+
+class ConfigurationError(ValueError):
+    """A configuration that cannot be used: each line of the text is one thing that is wrong and where."""
+
+
+class Timing(Enum):
+    """How patient the protocols are."""
+
+    LAN = "lan"
+    LOCAL = "local"
+    """Processes of one machine."""
+
+
+class Pace(Enum):
+    """How often a Meta LS2 is published anew."""
+
+    NORMAL = "normal"
+    """As routers and floodfills allow: refresh every 5 minutes, a change at most every 65 seconds."""
+    REPORTING_PERIOD = "reporting-period"
+    """With every report; for a router of the kind `file`."""
+
+
+class RouterKind(Enum):
+    """What stands behind the node."""
+
+    FILE = "file"
+    """No router: the structure is kept on disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GossipSettings:
+    """`broadcast` is where presence is announced; None announces nothing."""
+
+    bind: Address
+    advertise: Address | None = None
+    seeds: tuple[str, ...] = ()
+    capacity: int = DEFAULT_CAPACITY
+    broadcast: Address | None = None
+    allow_wan: bool = False
+    timing: Timing = Timing.LAN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsensusSettings:
+    """`advertise` is what other servers connect to."""
+
+    bind: Address
+    advertise: Address
+    timing: Timing = Timing.LAN
+    segment_bytes: int = SEGMENT_DEFAULT_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishingSettings:
+    """Without a `signing_key` a node reports and votes and never publishes."""
+
+    publish: PublishConfig = PublishConfig.AUTO
+    signing_key: Path | None = None
+    pace: Pace = Pace.NORMAL
+    reporting_period_ms: int = REPORTING_PERIOD_DEFAULT_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSettings:
+    """Where a router of the kind `file` keeps what is published."""
+
+    directory: Path
+    kind: RouterKind = RouterKind.FILE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfiguration:
+    """Everything that one node is told, complete: no default is left to be found later."""
+
+    name: str
+    state_dir: Path
+    farm_key: Path
+    gossip: GossipSettings
+    consensus: ConsensusSettings
+    publishing: PublishingSettings
+    router: RouterSettings
+    leaves: tuple[Leaf, ...] = ()
+    demo: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What the command line says; it wins over the file."""
+
+    farm_key: Path | None = None
+    state_dir: Path | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What defaults are made of; a test brings its own."""
+
+    hostname: str = field(default_factory=socket.gethostname)
+    state_dir: Path = field(default_factory=default_state_directory)
+    network: Network = field(default_factory=Network)
+
+
+def load_configuration(
+    path: Path | None = None, overrides: Overrides | None = None, machine: Machine | None = None
+) -> NodeConfiguration:
+    """The node's configuration; `ConfigurationError` names everything that is wrong with it."""
+    table = {} if path is None else _read(path)
+    directory = Path.cwd() if path is None else path.absolute().parent
+    problems: list[str] = []
+    root = Section(table, "", problems, directory)
+    configuration = _configuration(root, overrides or Overrides(), machine or Machine())
+    root.finish()
+    if problems or configuration is None:
+        where = "configuration" if path is None else str(path)
+        raise ConfigurationError("\n".join(f"{where}: {problem}" for problem in problems))
+    return configuration
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_LIMIT_BYTES + 1)
+        if len(content) > FILE_LIMIT_BYTES:
+            raise ConfigurationError(f"{path}: larger than {FILE_LIMIT_BYTES} bytes; is it the right file?")
+        return tomllib.loads(content.decode())
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}; give another with --config") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: not TOML: {error}") from error
+
+
+def _configuration(root: Section, overrides: Overrides, machine: Machine) -> NodeConfiguration | None:
+    name = _name(root, overrides, machine)
+    state_dir_told = root.path("state_dir")
+    state_dir = overrides.state_dir or state_dir_told or machine.state_dir
+    farm_key = _farm_key(root, overrides)
+    demo = root.flag("demo", default=False)
+    gossip = _gossip(root.section("gossip"), machine)
+    consensus = _consensus(root.section("consensus"), gossip)
+    publishing = _publishing(root.section("publishing"))
+    router = _router(root.section("router"), state_dir)
+    leaves = tuple(leaf for each in root.sections("leaf", LEAVES_LIMIT) if (leaf := _leaf(each)) is not None)
+    if farm_key is None or gossip is None or consensus is None:
+        return None
+    return NodeConfiguration(
+        name=name,
+        state_dir=state_dir.absolute(),
+        farm_key=farm_key.absolute(),
+        gossip=gossip,
+        consensus=consensus,
+        publishing=publishing,
+        router=router,
+        leaves=leaves,
+        demo=demo,
+    )
+
+
+def _name(root: Section, overrides: Overrides, machine: Machine) -> str:
+    name_told = root.text("name")
+    told = overrides.name or name_told
+    if told is None:
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", machine.hostname).strip("._-")[:32] or "router"
+    if _NAME.fullmatch(told) is None:
+        root.problem("name", f"{told[:40]!r}: 1 to 32 of letters, digits, '.', '_', '-', and no mark first")
+    return told
+
+
+def _farm_key(root: Section, overrides: Overrides) -> Path | None:
+    told = root.path("farm_key")
+    if overrides.farm_key is None and told is None:
+        root.problem(
+            "farm_key",
+            "missing: name the farm's key file; make one with `garlicfarm keys new-farm --expect N`, copy it to each "
+            "router of the farm, and give it with --farm-key FILE",
+        )
+    return overrides.farm_key or told
+
+
+def _gossip(section: Section, machine: Machine) -> GossipSettings | None:
+    allow_wan = section.flag("allow_wan", default=False)
+    advertise = section.address("advertise")
+    bind = section.address("bind") or _default_bind(section, machine)
+    broadcast_told = section.text("broadcast") or "auto"
+    seeds = section.texts("seeds", SEEDS_LIMIT)
+    capacity = section.integer("capacity", DEFAULT_CAPACITY, 1, CAPACITY_LIMIT)
+    timing = section.choice("timing", Timing.LAN)
+    section.finish()
+    if bind is None:
+        return None
+    if bind.host in WILDCARDS and advertise is None:
+        section.problem("bind", f"{endpoint(bind)} listens everywhere: set gossip.advertise to what peers can reach")
+    broadcast = _broadcast(section, broadcast_told, advertise if bind.host in WILDCARDS else bind, bind.port, machine)
+    _check_private(section, {"bind": bind, "advertise": advertise, "broadcast": broadcast}, seeds, allow_wan=allow_wan)
+    return GossipSettings(
+        bind=bind,
+        advertise=advertise,
+        seeds=seeds,
+        capacity=capacity,
+        broadcast=broadcast,
+        allow_wan=allow_wan,
+        timing=timing,
+    )
+
+
+def _default_bind(section: Section, machine: Machine) -> Address | None:
+    try:
+        return Address(private_host(machine.network), GOSSIP_PORT)
+    except NoAddressError as error:
+        section.problem("bind", f'{error}, for instance bind = "{error.example}:{GOSSIP_PORT}"')
+        return None
+
+
+def _broadcast(section: Section, told: str, local: Address | None, port: int, machine: Machine) -> Address | None:
+    if told == "off" or local is None:
+        return None
+    if told == "auto":
+        found = [each for each in machine.network.interfaces() if each.host == local.host]
+        return Address(found[0].broadcast_host, port) if found else None
+    return section.address("broadcast")
+
+
+def _check_private(
+    section: Section, addresses: dict[str, Address | None], seeds: tuple[str, ...], *, allow_wan: bool
+) -> None:
+    for key, address in addresses.items():
+        if address is not None and address.host not in WILDCARDS and not allow_wan and not is_private(address.host):
+            section.problem(
+                key,
+                f"{endpoint(address)} is not a private address, and gossip over the internet shows which routers "
+                "belong together: use an address of the LAN, or set allow_wan = true",
+            )
+    for seed in seeds:
+        try:
+            host, _ = parse_endpoint(seed)
+        except ValueError as error:
+            section.problem("seeds", str(error))
+            continue
+        if not allow_wan and numeric(host) is not None and not is_private(host):
+            section.problem("seeds", f"{seed} is not a private address: use one of the LAN, or set allow_wan = true")
+
+
+def _consensus(section: Section, gossip: GossipSettings | None) -> ConsensusSettings | None:
+    told, advertise = section.address("bind"), section.address("advertise")
+    timing = section.choice("timing", Timing.LAN)
+    segment_bytes = section.integer("segment_bytes", SEGMENT_DEFAULT_BYTES, *SEGMENT_BOUNDS_BYTES)
+    section.finish()
+    if gossip is None:
+        return None
+    bind = told or Address(gossip.bind.host, CONSENSUS_PORT)
+    if bind.host in WILDCARDS and advertise is None:
+        if gossip.advertise is not None:
+            advertise = Address(gossip.advertise.host, bind.port)
+        elif told is not None:
+            section.problem("bind", f"{endpoint(bind)} listens everywhere: set consensus.advertise as well")
+    return ConsensusSettings(bind=bind, advertise=advertise or bind, timing=timing, segment_bytes=segment_bytes)
+
+
+def _publishing(section: Section) -> PublishingSettings:
+    settings = PublishingSettings(
+        publish=section.choice("publish", PublishConfig.AUTO),
+        signing_key=section.path("signing_key"),
+        pace=section.choice("pace", Pace.NORMAL),
+        reporting_period_ms=section.integer(
+            "reporting_period_ms", REPORTING_PERIOD_DEFAULT_MS, *REPORTING_PERIOD_BOUNDS_MS
+        ),
+    )
+    section.finish()
+    if settings.publish is PublishConfig.ON and settings.signing_key is None:
+        section.problem("publish", '"on" needs publishing.signing_key: without a key nothing can be signed')
+    return settings
+
+
+def _router(section: Section, state_dir: Path) -> RouterSettings:
+    kind = section.choice("kind", RouterKind.FILE)
+    directory = section.path("directory") or state_dir.absolute() / "published"
+    section.finish()
+    return RouterSettings(kind=kind, directory=directory)
+
+
+def _leaf(section: Section) -> Leaf | None:
+    destination, probe = section.text("destination"), section.text("probe")
+    section.finish()
+    if destination is None:
+        section.problem("destination", "missing: the base64 of the destination of one of your router's server tunnels")
+        return None
+    try:
+        return leaf_from_settings(destination, probe)
+    except RouterError as error:
+        section.problem("destination", str(error))
+        return None

@@ -1,0 +1,169 @@
+"""Reads a table of settings and remembers everything that is wrong with it, so that an operator mends it in one go.
+
+    Section.text/choice/integer/…(key, default)   takes a key out, or notes what is wrong and goes on with the default
+    Section.finish()                              notes the keys that nobody took, with the one that may have been meant
+
+Problems are lines such as `gossip.capacity: 0 is not from 1 to 255`: the key's path and the fault. A default that is
+used to go on after a fault is never seen, because a configuration with problems is refused as a whole.
+"""
+
+from difflib import get_close_matches
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gossip.core.member import Address
+from gossip.node.endpoints import numeric, parse_endpoint
+
+Choice = TypeVar("Choice", bound=Enum)
+SHOWN_CHARACTERS = 60
+
+
+class Section:
+    """One table. `problems` is shared by all tables of a file; `path` is how the table is called in it."""
+
+    def __init__(self, table: object, path: str, problems: list[str], directory: Path) -> None:
+        self._path = path
+        self._problems = problems
+        self._directory = directory
+        self._known: list[str] = []
+        self._table: dict[str, Any] = {}
+        if isinstance(table, dict):
+            self._table = table
+        else:
+            problems.append(f"{path}: is {_shown(table)}, not a table; write [{path}] above its settings")
+
+    def problem(self, key: str, fault: str) -> None:
+        """Note that `key` is wrong."""
+        self._problems.append(f"{self._name(key)}: {fault}")
+
+    def _name(self, key: str) -> str:
+        return f"{self._path}.{key}" if self._path else key
+
+    def _take(self, key: str) -> Any:
+        self._known.append(key)
+        return self._table.get(key)
+
+    def text(self, key: str) -> str | None:
+        """A text that is not empty."""
+        match self._take(key):
+            case None:
+                return None
+            case str(found) if found.strip() and "\0" not in found:
+                return found
+            case found:
+                self.problem(key, f"{_shown(found)} is not a text in quotes")
+                return None
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """True or false."""
+        match self._take(key):
+            case None:
+                return default
+            case bool(found):
+                return found
+            case found:
+                self.problem(key, f"{_shown(found)} is neither true nor false (without quotes)")
+                return default
+
+    def integer(self, key: str, default: int, least: int, most: int) -> int:
+        """A whole number within bounds."""
+        match self._take(key):
+            case None:
+                return default
+            case int(found) if not isinstance(found, bool) and least <= found <= most:
+                return found
+            case found:
+                self.problem(key, f"{_shown(found)} is not a whole number from {least} to {most}")
+                return default
+
+    def choice(self, key: str, default: Choice) -> Choice:
+        """One of an enumeration's values."""
+        kind = type(default)
+        words = [each.value for each in kind]
+        match self._take(key):
+            case None:
+                return default
+            case str(found) if found in words:
+                return kind(found)
+            case found:
+                self.problem(
+                    key, f"{_shown(found)} is none of {', '.join(repr(word) for word in words)}{_meant(found, words)}"
+                )
+                return default
+
+    def path(self, key: str) -> Path | None:
+        """A path; a relative one is relative to the file that holds the setting."""
+        found = self.text(key)
+        if found is None:
+            return None
+        try:
+            return self._directory / Path(found).expanduser()
+        except RuntimeError as error:
+            self.problem(key, f"{_shown(found)}: {error}")
+            return None
+
+    def address(self, key: str) -> Address | None:
+        """A numeric address and port."""
+        found = self.text(key)
+        if found is None:
+            return None
+        try:
+            host, port = parse_endpoint(found)
+        except ValueError as error:
+            self.problem(key, str(error))
+            return None
+        canonical = numeric(host)
+        if canonical is None:
+            self.problem(key, f"{_shown(host)} is not a numeric address such as 192.168.1.10 or fd00::1")
+            return None
+        return Address(canonical, port)
+
+    def texts(self, key: str, most: int) -> tuple[str, ...]:
+        """A list of texts."""
+        match self._take(key):
+            case None:
+                return ()
+            case list(found) if len(found) <= most and all(isinstance(each, str) for each in found):
+                return tuple(found)
+            case found:
+                self.problem(key, f"{_shown(found)} is not a list of at most {most} texts")
+                return ()
+
+    def section(self, key: str) -> "Section":
+        """A table within this one; an absent one is empty."""
+        found = self._take(key)
+        return Section({} if found is None else found, self._name(key), self._problems, self._directory)
+
+    def sections(self, key: str, most: int) -> "list[Section]":
+        """A list of tables (`[[key]]`)."""
+        match self._take(key):
+            case None:
+                return []
+            case list(found) if len(found) <= most:
+                return [
+                    Section(table, f"{self._name(key)}[{number}]", self._problems, self._directory)
+                    for number, table in enumerate(found)
+                ]
+            case found:
+                self.problem(
+                    key, f"{_shown(found)} is not a list of at most {most} tables; write [[{self._name(key)}]]"
+                )
+                return []
+
+    def finish(self) -> None:
+        """Note the keys that nobody took."""
+        for key in self._table:
+            if key not in self._known:
+                known = f"; there are {', '.join(self._known)}"
+                self.problem(key[:SHOWN_CHARACTERS], f"no such setting{_meant(key, self._known) or known}")
+
+
+def _meant(found: object, words: list[str]) -> str:
+    close = get_close_matches(found, words, n=1) if isinstance(found, str) else []
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _shown(found: object) -> str:
+    text = repr(found)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"

@@ -1,0 +1,223 @@
+"""The configuration of `run`: defaults for everything but the farm's key, and every fault named where it is."""
+
+from pathlib import Path
+
+import pytest
+
+from bridge.core.records import PublishConfig
+from bridge.node.configuration import (
+    ConfigurationError,
+    Machine,
+    NodeConfiguration,
+    Overrides,
+    Pace,
+    Timing,
+    load_configuration,
+)
+from bridge.node.lan import Network, NoAddressError, private_host
+from bridge.wire.destination_keys import new_demo_leaf
+from gossip.core.member import Address
+from gossip.node.discovery import LanInterface
+
+LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")
+BRIDGE = LanInterface("docker0", "172.17.0.1", "172.17.255.255")
+
+
+def network(*interfaces: LanInterface, route: str | None = None) -> Network:
+    return Network(lambda: list(interfaces), lambda: route)
+
+
+def machine(*interfaces: LanInterface, route: str | None = None) -> Machine:
+    return Machine("router one.example", Path("/var/state"), network(*interfaces, route=route))
+
+
+def load(tmp_path: Path, text: str, overrides: Overrides | None = None) -> NodeConfiguration:
+    file = tmp_path / "node.toml"
+    file.write_text(text)
+    return load_configuration(file, overrides, machine(LAN))
+
+
+def problems(tmp_path: Path, text: str) -> list[str]:
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path, text)
+    prefix = f"{tmp_path / 'node.toml'}: "
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith(prefix) for line in lines)
+    return [line.removeprefix(prefix) for line in lines]
+
+
+def test_on_a_lan_the_farm_key_is_enough() -> None:
+    configuration = load_configuration(None, Overrides(farm_key=Path("/keys/farm.key")), machine(LAN))
+    assert configuration.farm_key == Path("/keys/farm.key")
+    assert configuration.name == "router-one.example"
+    assert configuration.gossip.bind == Address("192.168.7.5", 7668)
+    assert configuration.gossip.broadcast == Address("192.168.7.255", 7668)
+    assert configuration.consensus.bind == configuration.consensus.advertise == Address("192.168.7.5", 7669)
+    assert configuration.state_dir == Path("/var/state")
+    assert configuration.router.directory == Path("/var/state/published")
+    assert configuration.publishing.publish is PublishConfig.AUTO
+    assert configuration.publishing.reporting_period_ms == 30_000
+
+
+def test_without_a_key_it_says_how_to_make_one() -> None:
+    with pytest.raises(ConfigurationError, match="garlicfarm keys new-farm --expect N"):
+        load_configuration(None, None, machine(LAN))
+
+
+def test_every_setting_of_the_file_arrives(tmp_path: Path) -> None:
+    leaf = new_demo_leaf()
+    configuration = load(
+        tmp_path,
+        f"""
+        name = "node-1"
+        state_dir = "state"
+        farm_key = "keys/farm.key"
+        demo = true
+
+        [gossip]
+        bind = "127.0.0.1:17668"
+        advertise = "10.0.0.9:17668"
+        seeds = ["127.0.0.1:17669", "router-2.example:7668"]
+        capacity = 5
+        broadcast = "off"
+        timing = "local"
+
+        [consensus]
+        bind = "127.0.0.1:17700"
+        advertise = "10.0.0.9:17700"
+        timing = "local"
+        segment_bytes = 4194304
+
+        [publishing]
+        publish = "on"
+        signing_key = "/keys/signing.key"
+        pace = "reporting-period"
+        reporting_period_ms = 2000
+
+        [router]
+        kind = "file"
+        directory = "published"
+
+        [[leaf]]
+        destination = "{leaf.base64}"
+        probe = "127.0.0.1:8080"
+        """,
+    )
+    assert configuration.name == "node-1"
+    assert configuration.state_dir == tmp_path / "state"
+    assert configuration.farm_key == tmp_path / "keys" / "farm.key"
+    assert configuration.demo
+    gossip, consensus, publishing = configuration.gossip, configuration.consensus, configuration.publishing
+    assert (gossip.bind, gossip.advertise) == (Address("127.0.0.1", 17668), Address("10.0.0.9", 17668))
+    assert gossip.seeds == ("127.0.0.1:17669", "router-2.example:7668")
+    assert (gossip.capacity, gossip.broadcast, gossip.timing) == (5, None, Timing.LOCAL)
+    assert (consensus.bind, consensus.advertise) == (Address("127.0.0.1", 17700), Address("10.0.0.9", 17700))
+    assert (consensus.timing, consensus.segment_bytes) == (Timing.LOCAL, 4_194_304)
+    assert (publishing.publish, publishing.pace) == (PublishConfig.ON, Pace.REPORTING_PERIOD)
+    assert (publishing.signing_key, publishing.reporting_period_ms) == (Path("/keys/signing.key"), 2000)
+    assert configuration.router.directory == tmp_path / "published"
+    assert [(each.destination.address, each.probe) for each in configuration.leaves] == [
+        (leaf.address, ("127.0.0.1", 8080))
+    ]
+
+
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    overrides = Overrides(farm_key=Path("/k"), state_dir=Path("/s"), name="other")
+    configuration = load(tmp_path, 'name = "node-1"\nfarm_key = "f"\nstate_dir = "d"', overrides)
+    assert (configuration.farm_key, configuration.state_dir, configuration.name) == (Path("/k"), Path("/s"), "other")
+    assert configuration.router.directory == Path("/s/published")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("nmae = 'x'", "nmae: no such setting; did you mean 'name'?"),
+        ("[gossip]\nwibble = 1", "gossip.wibble: no such setting; there are allow_wan, advertise, bind"),
+        ("[gosip]\nbind = 'x'", "gosip: no such setting; did you mean 'gossip'?"),
+        (
+            "[publishing]\nreporting_period = 5",
+            "reporting_period: no such setting; did you mean 'reporting_period_ms'?",
+        ),
+        ("name = 'two words'", "name: 'two words': 1 to 32 of letters"),
+        ("name = 5", "name: 5 is not a text in quotes"),
+        ("demo = 'yes'", "demo: 'yes' is neither true nor false"),
+        ("gossip = 5", "gossip: is 5, not a table"),
+        ("[gossip]\ncapacity = 0", "gossip.capacity: 0 is not a whole number from 1 to"),
+        ("[gossip]\ncapacity = true", "gossip.capacity: True is not a whole number"),
+        ("[gossip]\nbind = 'host:7668'", "gossip.bind: 'host' is not a numeric address"),
+        ("[gossip]\nbind = '10.0.0.1'", "gossip.bind: '10.0.0.1': expected HOST:PORT"),
+        ("[gossip]\nbind = '10.0.0.1:99999'", "gossip.bind: '10.0.0.1:99999': the port must be"),
+        ("[gossip]\nbind = '8.8.8.8:7668'", "gossip.bind: 8.8.8.8:7668 is not a private address"),
+        ("[gossip]\nbind = '0.0.0.0:7668'", "gossip.bind: 0.0.0.0:7668 listens everywhere: set gossip.advertise"),
+        ("[gossip]\nseeds = 'x'", "gossip.seeds: 'x' is not a list"),
+        ("[gossip]\nseeds = ['x']", "gossip.seeds: 'x': expected HOST:PORT"),
+        ("[gossip]\nseeds = ['9.9.9.9:1']", "gossip.seeds: 9.9.9.9:1 is not a private address"),
+        ("[gossip]\nbroadcast = 'on'", "gossip.broadcast: 'on': expected HOST:PORT"),
+        ("[gossip]\ntiming = 'wan'", "gossip.timing: 'wan' is none of 'lan', 'local'; did you mean 'lan'?"),
+        ("[consensus]\nsegment_bytes = 1", "consensus.segment_bytes: 1 is not a whole number from 65536 to"),
+        ("[publishing]\npublish = 'on'", 'publishing.publish: "on" needs publishing.signing_key'),
+        ("[publishing]\npublish = false", "publishing.publish: False is none of 'off', 'auto', 'on'"),
+        ("[router]\nkind = 'i2cp'", "router.kind: 'i2cp' is none of 'file'"),
+        ("[[leaf]]\nprobe = '127.0.0.1:80'", "leaf[0].destination: missing"),
+        ("[[leaf]]\ndestination = 'AAAA'", "leaf[0].destination: leaf destination 'AAAA'"),
+        ("[leaf]\ndestination = 'AAAA'", "leaf: {'destination': 'AAAA'} is not a list of at most 16 tables"),
+    ],
+)
+def test_a_fault_is_named_with_its_place(tmp_path: Path, text: str, problem: str) -> None:
+    found = problems(tmp_path, 'farm_key = "k"\n' + text)
+    assert len(found) == 1
+    assert problem in found[0]
+
+
+def test_all_faults_are_named_at_once(tmp_path: Path) -> None:
+    found = problems(tmp_path, "colour = 1\n[gossip]\ncapacity = -1\n[consensus]\ntiming = 7")
+    assert [each.split(":")[0] for each in found] == ["farm_key", "gossip.capacity", "consensus.timing", "colour"]
+
+
+@pytest.mark.parametrize("text", ["name = ", "a" * 50, "[gossip\n", "x = " + "[" * 20_000])
+def test_what_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
+    assert problems(tmp_path, text)[0].startswith("not TOML")
+
+
+def test_a_file_of_other_bytes_or_none_at_all_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match="not TOML"):
+        load_configuration(tmp_path / "binary")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_configuration(tmp_path / "absent")
+
+
+def test_allow_wan_allows_public_addresses(tmp_path: Path) -> None:
+    text = 'farm_key = "k"\n[gossip]\nallow_wan = true\nbind = "0.0.0.0:7668"\nadvertise = "9.9.9.9:7668"'
+    configuration = load(tmp_path, text)
+    assert configuration.gossip.advertise == Address("9.9.9.9", 7668)
+    assert configuration.consensus.bind == Address("0.0.0.0", 7669)  # noqa: S104 -- compared, not bound
+    assert configuration.consensus.advertise == Address("9.9.9.9", 7669)
+
+
+def test_loopback_announces_nothing(tmp_path: Path) -> None:
+    configuration = load(tmp_path, 'farm_key = "k"\n[gossip]\nbind = "127.0.0.1:7668"')
+    assert configuration.gossip.broadcast is None
+
+
+def test_among_several_networks_the_default_route_decides() -> None:
+    assert private_host(network(BRIDGE, LAN, route="192.168.7.5")) == "192.168.7.5"
+
+
+def test_several_networks_without_a_default_route_are_the_operators_decision() -> None:
+    with pytest.raises(ConfigurationError, match=r"gossip.bind: .*172.17.0.1, 192.168.7.5.*bind = \"172.17.0.1:7668\""):
+        load_configuration(None, Overrides(farm_key=Path("k")), machine(BRIDGE, LAN))
+
+
+def test_a_machine_without_lan_says_which_setting_is_needed() -> None:
+    with pytest.raises(NoAddressError, match="no private LAN address"):
+        private_host(network())
+    with pytest.raises(ConfigurationError, match=r"gossip.bind: .*127.0.0.1:7668"):
+        load_configuration(None, Overrides(farm_key=Path("k")), machine())
+
+
+def test_this_very_machine_can_be_asked() -> None:
+    found = Network()
+    assert all(each.host for each in found.interfaces())
+    route = found.route_host()
+    assert route is None or route.count(".") == 3
