@@ -142,7 +142,9 @@ async def test_uptime_counts_from_when_the_leaf_became_healthy(
 
 
 async def test_a_service_that_never_answers_is_given_up_after_the_timeout(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - the run's clock by being there
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def black_hole(host: str, port: int) -> trio.SocketStream:
         await trio.sleep_forever()
@@ -153,7 +155,6 @@ async def test_a_service_that_never_answers_is_given_up_after_the_timeout(
     before_s = trio.current_time()
     assert not (await router.local_leaf_status(LEAF.hash)).healthy
     assert trio.current_time() - before_s == pytest.approx(2.0)
-    assert autojump_clock.autojump_threshold == 0
 
 
 async def test_without_a_router_nothing_is_healthy_outside_a_demonstration(tmp_path: Path) -> None:
