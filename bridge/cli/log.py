@@ -1,0 +1,86 @@
+"""`garlicfarm log` and `submit`: the farm's replicated log, read from any node and extended by one entry."""
+
+import sys
+
+import click
+import msgspec
+
+from bridge.cli.failure import fail
+from bridge.cli.options import ask_node, json_option, node_option, print_json
+from bridge.core.control import LogEntryView, LogPage, SubmitAnswer, SubmitOutcome
+from bridge.node.control_client import ControlClient
+from bridge.tui.words import clock_text, printable
+from bridge.wire.control_json import log_page_document, submit_document
+
+FOLLOW_WAIT_MS = 10_000
+
+
+@click.command()
+@click.option("--from", "first", default=1, show_default=True, type=click.IntRange(min=1), help="Index to begin at.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Entries at most.")
+@click.option("--follow", is_flag=True, help="Go on as entries are committed, until Ctrl-C.")
+@node_option
+@json_option
+def log(*, first: int, limit: int, follow: bool, node: str | None, as_json: bool) -> None:
+    """Print committed entries of the farm's log. With --follow and --json: one entry on each line."""
+    if follow:
+        ask_node(node, lambda client: _follow(client, first, limit, as_json=as_json))
+        return
+    page = ask_node(node, lambda client: client.log(first, limit))
+    if as_json:
+        print_json(log_page_document(page))
+        return
+    for entry in page.entries:
+        click.echo(_line(entry))
+    if not page.entries:
+        click.echo(f"No entry from {first} on; the commit index is {page.commit_index}.", err=True)
+    elif page.next_index <= page.commit_index:
+        click.echo(f"More: --from {page.next_index} (the commit index is {page.commit_index}).", err=True)
+
+
+async def _follow(client: ControlClient, first: int, limit: int, *, as_json: bool) -> None:
+    while True:
+        page = await client.log(first, limit, FOLLOW_WAIT_MS)
+        for entry in page.entries:
+            click.echo(_json_line(page, entry) if as_json else _line(entry))
+        sys.stdout.flush()
+        first = page.next_index
+
+
+def _json_line(page: LogPage, entry: LogEntryView) -> str:
+    alone = LogPage(page.first_index, page.last_index, page.commit_index, page.next_index, (entry,))
+    return msgspec.json.encode(log_page_document(alone)["entries"][0]).decode()
+
+
+def _line(entry: LogEntryView) -> str:
+    at = "-" if entry.log_time_ms is None else clock_text(entry.log_time_ms)
+    value = printable(entry.value.decode(errors="backslashreplace"))
+    return f"{entry.index:>8} term {entry.term:<4} {at:<8} {entry.kind.value:<13} {value}"
+
+
+@click.command()
+@click.argument("entry", metavar="JSON")
+@node_option
+@json_option
+def submit(*, entry: str, node: str | None, as_json: bool) -> None:
+    """Have one entry committed to the farm's log. JSON is one object; - reads it from stdin."""
+    text = sys.stdin.read() if entry == "-" else entry
+    answer = ask_node(node, lambda client: client.submit(text.encode(errors="surrogateescape")))
+    if as_json:
+        print_json(submit_document(answer))
+    elif answer.outcome is SubmitOutcome.COMMITTED:
+        click.echo(f"Committed at index {answer.index}, term {answer.term}.")
+    if answer.outcome is not SubmitOutcome.COMMITTED:
+        fail(_reason(answer))
+
+
+def _reason(answer: SubmitAnswer) -> str:
+    heads = {
+        SubmitOutcome.REFUSED: "refused, it is not in the log",
+        SubmitOutcome.BUSY: "not taken, the farm is busy; try again",
+        SubmitOutcome.UNKNOWN: "unknown: it may still be committed; look with `garlicfarm log` before you repeat it",
+        SubmitOutcome.COMMITTED: "committed",
+    }
+    leader = "" if answer.leader_id is None else f" (the leader is {answer.leader_id} at {answer.leader_endpoint})"
+    reason = f": {answer.reason}" if answer.reason else ""
+    return f"{heads[answer.outcome]}{reason}{leader}"

@@ -1,0 +1,101 @@
+"""The command `garlicfarm`: its sub-commands by name, each loaded only when it is called.
+
+`garlicfarm --help` and shell completion must be quick on an edge box, and `status` has no use for the modules of `run`.
+So the group knows of each command only a name, where it lives and one line; the module is imported when the command
+itself runs or prints its help.
+"""
+
+import sys
+from dataclasses import dataclass
+from importlib import import_module, metadata
+
+import click
+
+from bridge.cli.failure import REFUSED
+
+DISTRIBUTION = "garlicfarm"
+
+
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """Where a command lives (`module:attribute`) and what the overview says about it."""
+
+    target: str
+    summary: str
+
+
+COMMANDS = {
+    "up": LazyCommand("bridge.cli.up:up", "Run a farm of several routers on this machine's loopback."),
+    "run": LazyCommand("bridge.cli.run:run", "Run one router node."),
+    "top": LazyCommand("bridge.cli.top:top", "Watch the farm live in the terminal."),
+    "status": LazyCommand("bridge.cli.status:status", "Show how the farm is, as one node sees it."),
+    "members": LazyCommand(
+        "bridge.cli.status:members", "List the members with status, incarnation and round-trip time."
+    ),
+    "log": LazyCommand("bridge.cli.log:log", "Print committed entries of the farm's log."),
+    "submit": LazyCommand("bridge.cli.log:submit", "Have one entry (a JSON object) committed to the farm's log."),
+    "leave": LazyCommand("bridge.cli.leave:leave", "Tell a node to leave the farm and stop."),
+    "keys": LazyCommand("bridge.cli.keys:keys", "Make keys."),
+    "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Look at published structures."),
+    "doctor": LazyCommand("bridge.cli.doctor:doctor", "Check this machine: what is missing and what to do."),
+    "pipeline": LazyCommand("bridge.cli.pipeline:pipeline", "History and health of the routers, on Spark."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of a newcomer's way."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load one command."""
+        del ctx
+        lazy = COMMANDS.get(cmd_name)
+        if lazy is None:
+            return None
+        module, _, attribute = lazy.target.partition(":")
+        command = getattr(import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{lazy.target} is not a command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The overview, without loading anything."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.summary) for name, lazy in COMMANDS.items()])
+
+
+def version() -> str:
+    """The version that is installed."""
+    try:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage.",
+)
+@click.version_option(version=version(), prog_name="garlicfarm")
+def cli() -> None:
+    """Routers that stand in for one another: they find each other, agree, and publish one Meta LeaseSet2."""
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        cli(prog_name="garlicfarm")
+    except BrokenPipeError:
+        # Whoever read the output (`| head`) has enough. Python would complain once more when it flushes at its exit.
+        sys.stderr.close()
+        sys.exit(REFUSED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""`garlicfarm pipeline …`: handed on to the package `pipeline`, which knows Spark and is an extra of its own.
+
+It is found by name at run time: the base install has no Spark, and no module of the farm may import it.
+"""
+
+from importlib import import_module
+
+import click
+
+from bridge.cli.failure import fail
+
+EXTRA_MODULES = frozenset({"pyspark", "pyarrow", "pandas", "numpy", "google", "py4j"})
+HOW_TO_INSTALL = "the pipeline needs Spark, which is not installed; install it with: pip install 'garlicfarm[pipeline]'"
+
+
+def load() -> click.Command:
+    """The pipeline's own command, or the end of this one with how to install it."""
+    try:
+        found = import_module("pipeline.cli").pipeline
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] in EXTRA_MODULES:
+            fail(HOW_TO_INSTALL)
+        raise
+    if not isinstance(found, click.Command):
+        raise TypeError("pipeline.cli:pipeline is not a command")
+    return found
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []},
+    add_help_option=False,
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def pipeline(context: click.Context, arguments: tuple[str, ...]) -> None:
+    """History and health of the routers, out of the farm's log, on Spark."""
+    command = load()
+    with command.make_context("pipeline", list(arguments), parent=context.parent) as inner:
+        command.invoke(inner)
