@@ -1,0 +1,196 @@
+"""What waits for the owner of a `Raft`: two lanes, and the proposals' admission.
+
+    urgent      messages of peers, completions of the disk, handshakes      taken first, all of them
+    proposals   clients' commands                                           one batch at a time, when nothing is urgent
+
+Why two: a burst of proposals must not delay a heartbeat or a vote, or the cluster would lose its leader exactly when it
+is busy. trio's channels cannot be waited for together with a preference, so the lanes are bounded queues that share one
+wake-up.
+
+*Batching.* Proposals that arrive while the owner is busy are joined to one `Proposed` event, up to `batch_commands` and
+`batch_bytes`: one append, one write, one round to the followers. The commands of one event get adjacent indexes in one
+term, so the position of each proposal in the batch follows from that of the whole. Nobody waits for a batch to fill: at
+low load a batch is a single proposal.
+
+*Admission.* A number and a size bound what is submitted and unanswered; beyond them a client is told `BUSY` at once,
+and nothing is kept. A client that goes away takes its proposal along if the core does not have it yet; what the core
+has stays admitted until it answers.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import trio
+
+from consensus.core.effects import Outcome, Resolve
+from consensus.core.events import PeerExtensions, Proposed, Received
+from consensus.core.position import Entry, LogPosition
+from consensus.node.executor import ReadJob, WriteJob
+
+
+@dataclass(frozen=True, slots=True)
+class JobDone:
+    """The disk worker finished a job; `entries` is what a read found."""
+
+    job: WriteJob | ReadJob
+    entries: tuple[Entry, ...] = ()
+
+
+Urgent = Received | PeerExtensions | JobDone
+
+
+@dataclass(slots=True)
+class Admission:
+    """Counts what is submitted and unanswered."""
+
+    max_proposals: int
+    max_bytes: int
+    proposals: int = 0
+    size_bytes: int = 0
+
+    def allows(self, size_bytes: int) -> bool:
+        """Whether one more fits. The first always does, so that no size is refused for ever."""
+        return not self.proposals or (
+            self.proposals < self.max_proposals and self.size_bytes + size_bytes <= self.max_bytes
+        )
+
+    def enter(self, size_bytes: int) -> None:
+        """One more."""
+        self.proposals += 1
+        self.size_bytes += size_bytes
+
+    def leave(self, size_bytes: int) -> None:
+        """One less."""
+        self.proposals -= 1
+        self.size_bytes -= size_bytes
+
+
+class Proposal:
+    """One client's commands, from admission to the answer."""
+
+    def __init__(self, commands: tuple[bytes, ...], admission: Admission) -> None:
+        self.commands = commands
+        self.size_bytes = sum(map(len, commands))
+        self.answer: Resolve | None = None
+        self.submitted = False
+        self.abandoned = False
+        self._answered = trio.Event()
+        self._admission = admission
+        admission.enter(self.size_bytes)
+
+    def resolve(self, answer: Resolve) -> None:
+        """Wake whoever waits."""
+        self.answer = answer
+        self._answered.set()
+        self._admission.leave(self.size_bytes)
+
+    async def wait(self) -> Resolve:
+        """The answer. Cancelled before the proposal was submitted, it never takes effect; later, it still may."""
+        try:
+            await self._answered.wait()
+        except trio.Cancelled:
+            if not self.submitted and self.answer is None:
+                self.abandoned = True
+                self._admission.leave(self.size_bytes)
+            raise
+        if self.answer is None:
+            raise RuntimeError("a proposal was woken without an answer")
+        return self.answer
+
+
+class Inbox:
+    """The two lanes."""
+
+    def __init__(self, max_urgent: int, batch_commands: int, batch_bytes: int) -> None:
+        self._urgent: deque[Urgent] = deque()
+        self._proposals: deque[Proposal] = deque()
+        self._max_urgent = max_urgent
+        self._batch_commands = batch_commands
+        self._batch_bytes = batch_bytes
+        self._wake = trio.Event()
+
+    def put(self, event: Urgent) -> bool:
+        """Queue something urgent; False, and nothing queued, if the lane is full. Completions always fit: one job."""
+        if len(self._urgent) >= self._max_urgent and not isinstance(event, JobDone):
+            return False
+        self._urgent.append(event)
+        self._wake.set()
+        return True
+
+    def propose(self, proposal: Proposal) -> None:
+        """Queue a proposal that was admitted."""
+        self._proposals.append(proposal)
+        self._wake.set()
+
+    async def wait(self, deadline_seconds: float) -> None:
+        """Return when something is queued, or at the deadline; a checkpoint in any case."""
+        if self._urgent or self._proposals:
+            await trio.lowlevel.checkpoint()
+            return
+        self._wake = trio.Event()
+        with trio.move_on_at(deadline_seconds):
+            await self._wake.wait()
+
+    def take_urgent(self) -> Urgent | None:
+        """The oldest urgent event, if any."""
+        return self._urgent.popleft() if self._urgent else None
+
+    def take_batch(self) -> list[Proposal]:
+        """Proposals to be joined to one event; empty if none waits."""
+        batch: list[Proposal] = []
+        commands = size_bytes = 0
+        while self._proposals:
+            proposal = self._proposals[0]
+            if proposal.abandoned:
+                self._proposals.popleft()
+                continue
+            commands += len(proposal.commands)
+            size_bytes += proposal.size_bytes
+            if batch and (commands > self._batch_commands or size_bytes > self._batch_bytes):
+                break
+            proposal.submitted = True
+            batch.append(self._proposals.popleft())
+        return batch
+
+    def end(self) -> None:
+        """The server stops: what was never submitted never takes effect."""
+        while self._proposals:
+            proposal = self._proposals.popleft()
+            if not proposal.abandoned:
+                proposal.resolve(Resolve(0, Outcome.NOT_LEADER))
+
+    @property
+    def urgent_count(self) -> int:
+        """Events in the urgent lane."""
+        return len(self._urgent)
+
+
+@dataclass(slots=True)
+class Batches:
+    """Batches that the core has and has not answered, by proposal id."""
+
+    _batches: dict[int, list[Proposal]] = field(default_factory=dict)
+    _number: int = 0
+
+    def submit(self, batch: list[Proposal]) -> Proposed:
+        """The event for a batch."""
+        self._number += 1
+        self._batches[self._number] = batch
+        return Proposed(self._number, tuple(command for proposal in batch for command in proposal.commands))
+
+    def resolve(self, answer: Resolve) -> None:
+        """Answer every proposal of the batch, each with its own position."""
+        behind = 0
+        for proposal in reversed(self._batches.pop(answer.proposal_id, [])):
+            position = answer.position
+            if position is not None:
+                position = LogPosition(position.index - behind, position.term)
+            behind += len(proposal.commands)
+            proposal.resolve(Resolve(answer.proposal_id, answer.outcome, position, answer.leader))
+
+    def end(self) -> None:
+        """The server stops: what the core has may or may not be committed one day."""
+        for batch in self._batches.values():
+            for proposal in batch:
+                proposal.resolve(Resolve(0, Outcome.UNKNOWN))
+        self._batches.clear()

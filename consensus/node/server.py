@@ -1,0 +1,407 @@
+"""One Raft server at work: the owner task around the core, the disk worker, and the feeding of the state machine.
+
+    transports ──request──▶ ┐ urgent    ┌──▶ Raft.step ──▶ Executor.accept ──▶ links.send, answers, state machine
+    deadline ─────────────▶ ├─────────▶ │        ▲                │
+    clients ────propose───▶ ┘ proposals └────────┴── Persisted ◀──┴── disk worker (a thread, one job at a time)
+
+Only the owner task touches the core, the executor and the storage's planners, so none of them needs a lock. Its loop:
+take everything urgent, expire the deadline, submit one batch of proposals, start the next disk job; wait. The disk
+worker performs jobs in a thread; while it syncs, the owner goes on, and whatever the core emits meanwhile gathers into
+the next group. How proposals are joined to batches is told in `inbox`, how writes are joined in `executor`.
+
+*Correlation.* A request that a transport hands in gets a number of this process; the core's reply carries it back to
+the very call that asked, whatever else is under way with that sender. Replies to our own requests come in by
+`deliver_reply`, with the correlation that the request had when it went out through `PeerLink.send`.
+
+*Bounds.* Requests being answered, urgent events, proposals, the backlog of the disk and the state machine's queue are
+each limited; what exceeds them is refused with `BUSY` or `ServerBusyError`, or dropped and counted where Raft repeats.
+
+*Failure.* An error of the disk ends `run` with that error: what was not acknowledged may be lost, nothing else is. A
+full disk is waited out: proposals are refused as busy, what was not durable stays unacknowledged, the write is tried
+again every `full_disk_retry_ms`, and a `DiskFull` notice tells when it begins and when it ends.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar, assert_never
+
+import trio
+
+from consensus.core.description import Description
+from consensus.core.effects import Apply, Effect, Outcome, ReadEntries, Resolve, RoleChanged, Send
+from consensus.core.events import DeadlineReached, EntriesRead, Event, PeerExtensions, Persisted, Received
+from consensus.core.messages import AppendEntries, AppendReply, Reply, Request, RequestVote, VoteReply
+from consensus.core.position import Entry, Index, Milliseconds, ServerId
+from consensus.node.applying import Applying, StateMachine
+from consensus.node.directory import OutOfSpaceError
+from consensus.node.disk_worker import DiskWorker, ServerDisk
+from consensus.node.executor import Executor, Job, ReadJob, Released, WriteJob
+from consensus.node.inbox import Admission, Batches, Inbox, JobDone, Proposal, Urgent
+from consensus.node.storage import Storage
+from consensus.wire.record import ENTRY_LIMIT_BYTES
+
+T = TypeVar("T")
+
+
+class ServerBusyError(Exception):
+    """Too much is under way; nothing was done."""
+
+
+class ServerStoppedError(Exception):
+    """The server has stopped; a request that was under way gets no reply."""
+
+
+class Core(Protocol):
+    """What the server needs of a `Raft`."""
+
+    @property
+    def deadline(self) -> Milliseconds:
+        """When `DeadlineReached` is due."""
+
+    def step(self, event: Event, now: Milliseconds) -> list[Effect]:
+        """Take one event."""
+
+    def describe(self) -> Description:
+        """Plain data."""
+
+
+class PeerLink(Protocol):
+    """The way out: a transport, or several behind one."""
+
+    def send(self, recipient: ServerId, message: Request) -> None:
+        """Queue a request and return at once; drop it if the queue is full or the peer unknown (Raft repeats)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFull:
+    """An alarm: writes fail for want of space since now (`full`), or work again."""
+
+    full: bool
+
+
+Notice = RoleChanged | DiskFull
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTuning:
+    """Limits and sizes of one server."""
+
+    max_requests: int = 1024
+    max_urgent: int = 4096
+    max_proposals: int = 4096
+    max_proposal_bytes: int = 16 * 1024 * 1024
+    max_backlog_bytes: int = 32 * 1024 * 1024
+    batch_commands: int = 512
+    batch_bytes: int = 1024 * 1024
+    group_bytes: int = 4 * 1024 * 1024
+    apply_queue_bytes: int = 4 * 1024 * 1024
+    max_reads: int = 16
+    full_disk_retry_ms: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDescription:
+    """The core's description, and what only the shell knows. Counts are since the process began."""
+
+    raft: Description
+    applied: Index
+    durable: Index
+    segments: int
+    backlog_bytes: int
+    disk_full: bool
+    proposals_in_flight: int
+    requests_in_flight: int
+    groups: int
+    persists: int
+    entries_reread: int
+    dropped: tuple[tuple[str, int], ...]
+
+
+class _Awaited(Generic[T]):
+    """Something that the owner task will hand over; None when the server stops instead."""
+
+    def __init__(self) -> None:
+        self._value: T | None = None
+        self._event = trio.Event()
+
+    def give(self, value: T | None) -> None:
+        """Wake whoever waits."""
+        self._value = value
+        self._event.set()
+
+    async def wait(self) -> T:
+        """The value; raises `ServerStoppedError`."""
+        await self._event.wait()
+        if self._value is None:
+            raise ServerStoppedError("the server has stopped")
+        return self._value
+
+
+class ConsensusServer:
+    """One replica at work. `run` it once; everything else may be called from any task of the same trio run.
+
+    `state_machine(first, entries)` takes committed entries; it is awaited in a task of its own, at its own pace.
+    `observe` hears role changes and alarms; it must return at once.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        storage: Storage,
+        disk: ServerDisk,
+        links: PeerLink,
+        state_machine: StateMachine,
+        observe: Callable[[Notice], None],
+        tuning: ServerTuning = ServerTuning(),
+    ) -> None:
+        self._core = core
+        self._storage = storage
+        self._disk = disk
+        self._links = links
+        self._observe = observe
+        self._tuning = tuning
+        self._executor = Executor(storage, tuning.group_bytes)
+        self._inbox = Inbox(tuning.max_urgent, tuning.batch_commands, tuning.batch_bytes)
+        self._admission = Admission(tuning.max_proposals, tuning.max_proposal_bytes)
+        self._batches = Batches()
+        self._applying = Applying(state_machine, tuning.apply_queue_bytes)
+        self._requests: dict[int, _Awaited[Reply]] = {}
+        self._reads: dict[int, _Awaited[tuple[Entry, ...]]] = {}
+        self._last_number = 0
+        self._worker = DiskWorker(disk, self._job_done, self._set_disk_full, tuning.full_disk_retry_ms)
+        self._disk_full = False
+        self._stopped = False
+        self._dropped: Counter[str] = Counter()
+        description = core.describe()
+        self._role = RoleChanged(description.role, description.term, description.leader)
+
+    @property
+    def role(self) -> RoleChanged:
+        """Role, term and known leader, as last announced."""
+        return self._role
+
+    @property
+    def commit_index(self) -> Index:
+        """Entries up to here are known to be committed."""
+        return self._applying.commit
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Work until cancelled, or until the disk, the core or the state machine fails (their error is raised)."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._worker.run)
+                nursery.start_soon(self._applying.run, self._read)
+                task_status.started()
+                await self._own()
+        finally:
+            self._stop()
+            with trio.CancelScope(shield=True):
+                await self._note_clean_stop()
+
+    async def propose(self, commands: tuple[bytes, ...]) -> Resolve:
+        """Submit commands and wait until they are committed, refused, or of unknown fate.
+
+        Raises `ValueError` for commands that can never be stored. If cancelled, their fate is unknown.
+        """
+        if not commands:
+            raise ValueError("a proposal needs at least one command")
+        largest = max(map(len, commands))
+        if largest > ENTRY_LIMIT_BYTES:
+            raise ValueError(f"a command has {largest} bytes; at most {ENTRY_LIMIT_BYTES} can be stored")
+        if self._stopped:
+            return Resolve(0, Outcome.NOT_LEADER)
+        overloaded = self._disk_full or self._executor.backlog_bytes > self._tuning.max_backlog_bytes
+        if overloaded or not self._admission.allows(sum(map(len, commands))):
+            self._dropped["proposal refused as busy"] += 1
+            return Resolve(0, Outcome.BUSY, leader=self._role.leader)
+        proposal = Proposal(commands, self._admission)
+        self._inbox.propose(proposal)
+        return await proposal.wait()
+
+    async def request(self, sender: ServerId, request: Request) -> Reply:
+        """Answer a request of another server, with the correlation that it carries.
+
+        Raises `ServerBusyError` or `ServerStoppedError`: the transport then closes the connection.
+        """
+        if self._stopped:
+            raise ServerStoppedError("the server has stopped")
+        if len(self._requests) >= self._tuning.max_requests:
+            self._dropped["request refused as busy"] += 1
+            raise ServerBusyError(f"{len(self._requests)} requests are being answered")
+        number = self._next_number()
+        if not self._inbox.put(Received(sender, replace(request, correlation=number))):
+            self._dropped["request refused as busy"] += 1
+            raise ServerBusyError("too many events wait")
+        awaited = self._requests[number] = _Awaited[Reply]()
+        try:
+            reply = await awaited.wait()
+        finally:
+            del self._requests[number]
+        return replace(reply, correlation=request.correlation)
+
+    def deliver_reply(self, sender: ServerId, reply: Reply) -> None:
+        """A peer answered a request that went out through `PeerLink.send`. Dropped and counted if too much waits."""
+        if not self._inbox.put(Received(sender, reply)):
+            self._dropped["reply dropped for want of room"] += 1
+
+    def peer_extensions(self, peer: ServerId, *, pre_vote: bool) -> None:
+        """The handshake with `peer` settled this. Dropped and counted if too much waits."""
+        if not self._inbox.put(PeerExtensions(peer, pre_vote)):
+            self._dropped["handshake dropped for want of room"] += 1
+
+    async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
+        """Committed entries from `first` on, at least one if there is one; raises `ServerBusyError`.
+
+        Empty if nothing is committed at `first` yet (`wait_commit` waits for it).
+        """
+        last = min(self._applying.commit, first + limit_entries - 1)
+        if first < 1 or last < first:
+            return ()
+        if len(self._reads) >= self._tuning.max_reads:
+            raise ServerBusyError(f"{len(self._reads)} reads are under way")
+        return await self._read(first, last, limit_bytes)
+
+    async def wait_commit(self, index: Index) -> Index:
+        """Wait until the entry at `index` is committed; returns the commit index."""
+        return await self._applying.wait_commit(index)
+
+    async def wait_applied(self, index: Index) -> Index:
+        """Wait until the state machine has taken the entry at `index`; returns the applied index."""
+        return await self._applying.wait_applied(index)
+
+    def describe(self) -> ServerDescription:
+        """This server as plain data."""
+        return ServerDescription(
+            raft=self._core.describe(),
+            applied=self._applying.applied,
+            durable=self._storage.durable,
+            segments=self._storage.segment_count,
+            backlog_bytes=self._executor.backlog_bytes,
+            disk_full=self._disk_full,
+            proposals_in_flight=self._admission.proposals,
+            requests_in_flight=len(self._requests),
+            groups=self._executor.groups,
+            persists=self._executor.persists,
+            entries_reread=self._applying.reread,
+            dropped=tuple(sorted(self._dropped.items())),
+        )
+
+    async def _own(self) -> None:
+        """The owner task."""
+        while True:
+            for _ in range(self._inbox.urgent_count):
+                self._handle(self._inbox.take_urgent())
+            if now_ms() >= self._core.deadline:
+                self._step(DeadlineReached())
+            batch = self._inbox.take_batch()
+            if batch:
+                self._step(self._batches.submit(batch))
+            self._start_job()
+            await self._inbox.wait(self._core.deadline / 1000)
+
+    def _handle(self, event: Urgent | None) -> None:
+        match event:
+            case Received() | PeerExtensions():
+                self._step(event)
+            case JobDone(job, entries):
+                self._end_job(job, entries)
+            case None:
+                pass
+            case _:
+                assert_never(event)
+
+    def _end_job(self, job: Job, entries: tuple[Entry, ...]) -> None:
+        match job:
+            case WriteJob(number=number):
+                self._carry_out(self._executor.written(job))
+                self._step(Persisted(number))
+            case ReadJob(request=request):
+                self._executor.read(job)
+                awaited = self._reads.get(request.request_id)
+                if awaited is not None:
+                    awaited.give(entries)
+                elif request.request_id > 0:
+                    self._step(EntriesRead(request.request_id, request.first, entries))
+            case _:
+                assert_never(job)
+
+    def _step(self, event: Event) -> None:
+        self._carry_out(self._executor.accept(self._core.step(event, now_ms())))
+
+    def _carry_out(self, effects: Sequence[Released]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(recipient, message):
+                    match message:
+                        case RequestVote() | AppendEntries():
+                            self._links.send(recipient, message)
+                        case VoteReply() | AppendReply():
+                            awaited = self._requests.get(message.correlation)
+                            if awaited is not None:
+                                awaited.give(message)
+                case Apply():
+                    self._applying.push(effect)
+                case Resolve():
+                    self._batches.resolve(effect)
+                case RoleChanged():
+                    self._role = effect
+                    self._observe(effect)
+                case _:
+                    assert_never(effect)
+
+    def _start_job(self) -> None:
+        job = self._executor.next_job()
+        if job is not None:
+            self._worker.submit(job)
+
+    def _job_done(self, job: Job, entries: tuple[Entry, ...]) -> None:
+        self._inbox.put(JobDone(job, entries))
+
+    def _set_disk_full(self, full: bool) -> None:  # noqa: FBT001 - the one fact that this callback carries
+        if full != self._disk_full:
+            self._disk_full = full
+            self._observe(DiskFull(full))
+
+    async def _read(self, first: Index, last: Index, limit_bytes: int) -> tuple[Entry, ...]:
+        """Read for ourselves; the core's own reads have positive numbers."""
+        if self._stopped:
+            raise ServerStoppedError("the server has stopped")
+        number = -self._next_number()
+        awaited = self._reads[number] = _Awaited[tuple[Entry, ...]]()
+        self._executor.accept([ReadEntries(number, first, last, limit_bytes)])
+        self._start_job()
+        try:
+            return await awaited.wait()
+        finally:
+            del self._reads[number]
+
+    def _next_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self._inbox.end()
+        self._batches.end()
+        for request in self._requests.values():
+            request.give(None)
+        for read in self._reads.values():
+            read.give(None)
+
+    async def _note_clean_stop(self) -> None:
+        """After a clean stop any damage to the log is told from a torn tail."""
+        for _ in range(self._inbox.urgent_count):
+            event = self._inbox.take_urgent()
+            if isinstance(event, JobDone) and isinstance(event.job, WriteJob):
+                self._executor.written(event.job)
+        operations = self._storage.plan_close()
+        if operations:
+            with suppress(OutOfSpaceError):
+                await trio.to_thread.run_sync(self._disk.perform_all, operations)
+
+
+def now_ms() -> Milliseconds:
+    """The monotonic clock that cores are stepped with: trio's, so that a test's clock governs everything."""
+    return round(trio.current_time() * 1000)
