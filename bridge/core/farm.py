@@ -181,7 +181,7 @@ def _choose(state: FarmState, tuning: FarmTuning, *, at_clock: bool) -> tuple[Fa
     masters: dict[str, MasterState] = {}
     changes: list[Change] = []
     for name in sorted([*recent, *newcomers]):
-        before = recent.get(name, MasterState())
+        before = recent.get(name) or MasterState(since_ms=max(server.heard_ms for server in state.serving(name)))
         choice = choose(before.choice, standings(state, name, tuning), tuning, at_clock=at_clock)
         leaves = select_leaves(state, name, tuning, at_clock=at_clock)
         masters[name] = replace(before, choice=choice, leaves=leaves)

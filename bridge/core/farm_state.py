@@ -67,8 +67,12 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class MasterState:
-    """One master destination: who publishes it, the leaves that it lists, the last accepted publication."""
+    """One master destination: who publishes it, the leaves that it lists, the last accepted publication.
 
+    `since_ms` is the log time of its first report.
+    """
+
+    since_ms: int = 0
     choice: Choice = Choice()
     leaves: tuple[Leaf, ...] = ()
     publication: Publication | None = None

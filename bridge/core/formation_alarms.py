@@ -72,20 +72,20 @@ def _wrong_expect(situation: Situation) -> list[str]:
 
 
 def _incomplete(situation: Situation, founders: Founders) -> str:
-    rival_sets: dict[Founders, list[bytes]] = {}
+    promised: dict[Founders, list[bytes]] = {founders: [situation.node_id]}
     for member in situation.members.values():
-        promise = member.notice.promise
-        if promise is not None and promise.founders != founders:
-            rival_sets.setdefault(promise.founders, []).append(member.node_id)
-    blocked_by = [each for rivals in rival_sets.values() for each in rivals if each in founders]
+        if member.notice.promise is not None:
+            promised.setdefault(member.notice.promise.founders, []).append(member.node_id)
+    blocked_by = sorted(
+        each for rival, nodes in promised.items() if rival != founders for each in nodes if each in founders
+    )
     if not blocked_by:
         return _waiting(situation, founders)
-    kept = min({founders, *rival_sets})
-    yielding = sorted(each for rivals, nodes in rival_sets.items() if rivals != kept for each in nodes)
-    if kept != founders:
-        yielding = sorted([*yielding, situation.node_id])
+    # Every node must name the same set to keep, or the operator would be sent in circles.
+    kept = min(promised)
+    yielding = sorted(each for rival, nodes in promised.items() if rival != kept for each in nodes)
     return (
-        f"Promises collide: this node promised {_names(founders)}, but {_names(sorted(blocked_by))} promised other "
+        f"Promises collide: this node promised {_names(founders)}, but {_names(blocked_by)} promised other "
         f"founders. Run `{WITHDRAW_COMMAND}` on {_names(yielding)}, one after the other; they then join {_names(kept)}."
     )
 

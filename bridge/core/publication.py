@@ -1,6 +1,7 @@
 """When the publisher publishes: the plan of its next publication, made from the committed state alone.
 
-    take over          at once: another server published last, or nobody did
+    begin              a master that was never published: after `gather_ms`, in which every living server reports
+    take over          at once, if another server published last
     change             once the content differs, but not sooner than `change_ms` after the last one: changes coalesce
     refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it needs no memory
 
@@ -23,7 +24,7 @@ JITTER_PERCENT = 10
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`refresh_ms` between unchanged publications, `change_ms` at least between changed ones.
+    """`refresh_ms` between unchanged publications, `change_ms` at least between changed ones, `gather_ms` before any.
 
     The default suits a Java router, which allows one Meta LS2 per destination and minute. `Pace.of_period` is for
     structures that never leave the machine.
@@ -31,11 +32,12 @@ class Pace:
 
     refresh_ms: int = 300_000
     change_ms: int = 65_000
+    gather_ms: int = 30_000
 
     @classmethod
     def of_period(cls, period_ms: int) -> "Pace":
         """Publish a change with each reporting period, and refresh as rarely as ever."""
-        return cls(change_ms=period_ms)
+        return cls(change_ms=period_ms, gather_ms=period_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,9 @@ def next_publication_ms(known: MasterState, pace: Pace) -> int | None:
 
 def _due(known: MasterState, server_id: int, pace: Pace, log_time_ms: int) -> bool:
     last = known.publication
-    if last is None or last.server_id != server_id:
+    if last is None:
+        return log_time_ms >= known.since_ms + pace.gather_ms
+    if last.server_id != server_id:
         return True
     refresh_ms = next_publication_ms(known, pace)
     if refresh_ms is not None and log_time_ms >= refresh_ms:

@@ -14,7 +14,7 @@ import os
 from dataclasses import dataclass, field
 from random import Random
 
-from pytest import MonkeyPatch
+import pytest
 
 from bridge.core.formation import Formation, FormationTuning
 from bridge.core.formation_messages import (
@@ -278,8 +278,10 @@ def test_the_simulation_catches_a_disk_that_forgets_a_promise() -> None:
     assert any(two_clusters(seed) for seed in range(1, 1_000))
 
 
-def test_the_simulation_catches_routers_that_start_with_what_a_majority_promised(monkeypatch: MonkeyPatch) -> None:
-    """The obvious shortcut: why wait for the last founder, if Raft needs only a majority of them?"""
+def test_the_simulation_catches_routers_that_found_with_a_majority(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The obvious shortcut: not to wait for the last founder, since Raft needs only a majority of them."""
     whole = Formation._promises_for
 
     def padded(core: Formation, founders: Founders) -> dict[bytes, Promise]:

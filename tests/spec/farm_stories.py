@@ -1,0 +1,91 @@
+"""Words for stories about the farm's state machine: healthy reports, clock entries, a log that applies them."""
+
+from dataclasses import replace
+
+from bridge.core.farm import Change, Farm
+from bridge.core.farm_state import FarmTuning, MasterState
+from bridge.core.records import Clock, LeafStatus, MetaStatus, PublishConfig, Record, Report, RouterStatus
+
+BASE_MS = 1_700_000_000_000
+PERIOD_MS = 30_000
+MASTER = "master~destination=="
+FOR_EVER_S = 2**32 - 1
+TUNING = FarmTuning(period_ms=PERIOD_MS)
+
+IDLE = RouterStatus(
+    attached=True,
+    uptime_ms=3_600_000,
+    job_lag_ms=0,
+    configured_bandwidth_bytes_per_s=1_000_000,
+    current_bandwidth_bytes_per_s=0,
+    cpu_percent=0,
+    memory_percent=0,
+)
+META = MetaStatus(MASTER, PublishConfig.AUTO, publishing=False, last_published_time_ms=0, can_sign_until_s=FOR_EVER_S)
+
+
+def leaf(name: str, *, healthy: bool = True, load: float = 0.0) -> LeafStatus:
+    """A destination with four tunnels, whose bandwidth and connections are in use by `load`."""
+    return LeafStatus(
+        name,
+        healthy,
+        uptime_ms=3_600_000,
+        configured_tunnels=4,
+        current_tunnels=4,
+        configured_bandwidth_bytes_per_s=1_000,
+        current_bandwidth_bytes_per_s=int(1_000 * load),
+        configured_connections=100,
+        current_connections=int(100 * load),
+    )
+
+
+def report(server_id: int, date_ms: int = BASE_MS, /, **changes: object) -> Report:
+    """A report of a perfectly healthy server with one leaf; `changes` to router, meta or the report itself."""
+    router_changes = {key: value for key, value in changes.items() if key in RouterStatus.__dataclass_fields__}
+    meta_changes = {key: value for key, value in changes.items() if key in MetaStatus.__dataclass_fields__}
+    rest = {key: value for key, value in changes.items() if key in {"destinations", "request", "meta"}}
+    assert not changes.keys() - router_changes.keys() - meta_changes.keys() - rest.keys()
+    made = Report(
+        cluster="farm",
+        date_ms=date_ms,
+        server_id=server_id,
+        router=replace(IDLE, **router_changes),  # type: ignore[arg-type]  # checked against the fields above
+        meta=replace(META, **meta_changes),  # type: ignore[arg-type]  # the same
+        destinations=(leaf(f"leaf{server_id:02}"),),
+    )
+    return replace(made, **rest)  # type: ignore[arg-type]  # the same
+
+
+class Log:
+    """Appends records to a farm, each at the next index."""
+
+    def __init__(self, tuning: FarmTuning = TUNING) -> None:
+        self.farm = Farm(BASE_MS, tuning)
+        self.records: list[Record] = []
+
+    def append(self, *records: Record) -> list[Change]:
+        """Apply `records`, and say all that changed."""
+        changes: list[Change] = []
+        for record in records:
+            self.records.append(record)
+            changes.extend(self.farm.apply(len(self.records), 1, record))
+        return changes
+
+    def clock(self, after_ms: int) -> list[Change]:
+        """A clock entry that much after the base."""
+        return self.append(Clock(BASE_MS + after_ms, server_id=1))
+
+    @property
+    def master(self) -> MasterState:
+        """The one master's state."""
+        return self.farm.state.masters[MASTER]
+
+    @property
+    def publisher(self) -> int | None:
+        """Who publishes it."""
+        return self.master.choice.server_id
+
+    @property
+    def leaves(self) -> dict[str, int]:
+        """The listed leaves and their costs."""
+        return {each.destination: each.cost for each in self.master.leaves}

@@ -1,0 +1,283 @@
+"""The farm's state machine: a function of the log alone, which fences deposed publishers and stays bounded."""
+
+import math
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from bridge.core.farm import ClockOff, Farm, PublicationAccepted, PublicationRefused, PublisherChanged, ServerForgotten
+from bridge.core.farm_state import LOG_TIME_LIMIT_MS, MASTERS_MAX, SERVERS_MAX
+from bridge.core.lease_set import LEAVES_MAX
+from bridge.core.records import (
+    Clock,
+    Foreign,
+    LeafStatus,
+    MetaStatus,
+    Publication,
+    PublishConfig,
+    Record,
+    Report,
+    RouterStatus,
+)
+from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, report
+
+BASE_S = BASE_MS // 1000
+
+
+def publication(server_id: int, published_s: int, master: str = MASTER) -> Publication:
+    return Publication(master, server_id, published_s, "content")
+
+
+def test_log_time_begins_at_the_base_and_takes_the_greatest_clock_entry() -> None:
+    log = Log()
+    assert log.farm.state.log_time_ms == BASE_MS
+    log.clock(5_000)
+    log.clock(4_000)
+    assert log.farm.state.log_time_ms == BASE_MS + 5_000
+
+
+def test_a_clock_entry_that_no_lease_set_could_express_is_ignored() -> None:
+    log = Log()
+    log.append(Clock(LOG_TIME_LIMIT_MS + 1, 1))
+    assert log.farm.state.log_time_ms == BASE_MS
+
+
+def test_the_latest_report_of_each_server_counts() -> None:
+    log = Log()
+    log.append(report(1, job_lag_ms=500), report(2), report(1, job_lag_ms=7))
+    assert log.farm.state.servers[1].report.router.job_lag_ms == 7
+    assert sorted(log.farm.state.servers) == [1, 2]
+
+
+def test_a_report_repeated_under_its_request_changes_nothing() -> None:
+    log = Log()
+    log.append(report(1, job_lag_ms=500, request="a"), report(1, job_lag_ms=7, request="b"))
+    log.append(report(1, job_lag_ms=500, request="a"))
+    assert log.farm.state.servers[1].report.router.job_lag_ms == 7
+
+
+def test_entries_up_to_the_applied_index_are_ignored() -> None:
+    farm = Farm(BASE_MS, TUNING)
+    farm.apply(5, 2, report(1))
+    before = farm.state
+    assert farm.apply(5, 2, report(2)) == ()
+    assert farm.apply(4, 2, Clock(BASE_MS + 9_000, 1)) == ()
+    assert farm.state is before
+    assert (before.applied_index, before.applied_term) == (5, 2)
+
+
+def test_a_date_beyond_thirty_seconds_of_log_time_is_kept_but_marks_its_sender() -> None:
+    log = Log()
+    # Log time moves once a period, so a right clock may show up to a period more.
+    assert log.append(report(1, BASE_MS + PERIOD_MS + 30_000), report(2, BASE_MS - 30_000))[1:] == []
+    assert ClockOff(3, 30_001) in log.append(report(3, BASE_MS + PERIOD_MS + 30_001))
+    assert ClockOff(4, -30_001) in log.append(report(4, BASE_MS - 30_001))
+    marks = {server_id: server.clock_off for server_id, server in log.farm.state.servers.items()}
+    assert marks == {1: False, 2: False, 3: True, 4: True}
+
+
+def test_a_report_is_stale_after_one_and_a_half_periods_of_its_own_date() -> None:
+    log = Log()
+    log.append(report(1, BASE_MS + 10_000))
+    log.clock(10_000 + PERIOD_MS * 3 // 2)
+    assert not log.farm.state.stale(log.farm.state.servers[1], TUNING)
+    log.clock(10_001 + PERIOD_MS * 3 // 2)
+    assert log.farm.state.stale(log.farm.state.servers[1], TUNING)
+
+
+def test_reports_that_straddle_clock_entries_never_seem_stale() -> None:
+    """A report just before a clock entry and the next one just after the following entry: two entries, one period."""
+    log = Log()
+    log.append(report(1, BASE_MS + PERIOD_MS - 100))
+    log.clock(PERIOD_MS)
+    log.clock(2 * PERIOD_MS)
+    assert not log.farm.state.stale(log.farm.state.servers[1], TUNING)
+
+
+def test_a_date_cannot_keep_a_report_fresh_longer_than_the_log_allows() -> None:
+    log = Log()
+    log.append(report(1, BASE_MS + PERIOD_MS + 29_000))
+    assert log.farm.state.servers[1].heard_ms == BASE_MS + PERIOD_MS
+
+
+def test_a_server_silent_for_an_hour_is_forgotten() -> None:
+    log = Log()
+    log.append(report(1))
+    assert log.clock(TUNING.forget_after_ms)[-1] != ServerForgotten(1)
+    assert ServerForgotten(1) in log.clock(TUNING.forget_after_ms + 1)
+    assert log.farm.state.servers == {}
+
+
+def test_the_first_able_server_publishes_at_once() -> None:
+    assert Log().append(report(2)) == [PublisherChanged(MASTER, 2, None)]
+
+
+def test_a_publication_of_the_publisher_is_accepted_and_remembered() -> None:
+    log = Log()
+    log.append(report(1))
+    assert log.append(publication(1, BASE_S)) == [PublicationAccepted(publication(1, BASE_S))]
+    assert log.master.publication == publication(1, BASE_S)
+
+
+def test_a_deposed_publisher_is_refused() -> None:
+    log = Log()
+    log.append(report(1), report(2, BASE_MS + PERIOD_MS))
+    log.clock(2 * PERIOD_MS)
+    assert log.publisher == 2
+    (refused,) = log.append(publication(1, BASE_S))
+    assert isinstance(refused, PublicationRefused)
+    assert refused.reason == "server 1 is not the publisher; server 2 is"
+    assert log.master.publication is None
+
+
+def test_a_publication_must_be_later_than_the_last_accepted_one() -> None:
+    log = Log()
+    log.append(report(1), publication(1, BASE_S))
+    for published_s in (BASE_S, BASE_S - 1):
+        (refused,) = log.append(publication(1, published_s))
+        assert isinstance(refused, PublicationRefused)
+        assert "is not after" in refused.reason
+    assert isinstance(log.append(publication(1, BASE_S + 1))[0], PublicationAccepted)
+
+
+def test_a_publication_far_ahead_of_log_time_cannot_lock_out_its_successors() -> None:
+    log = Log()
+    log.append(report(1))
+    (refused,) = log.append(publication(1, BASE_S + 61))
+    assert isinstance(refused, PublicationRefused)
+    assert "future of log time" in refused.reason
+    log.append(publication(1, BASE_S + 60))
+    assert isinstance(log.append(publication(1, BASE_S + 61))[0], PublicationAccepted)
+
+
+def test_a_publication_for_a_master_that_nobody_reports_is_refused() -> None:
+    log = Log()
+    log.append(report(1))
+    (refused,) = log.append(publication(1, BASE_S, "another"))
+    assert isinstance(refused, PublicationRefused)
+    assert refused.reason == "no server reports for this master destination"
+
+
+def test_a_second_master_has_its_own_publisher_and_leaves() -> None:
+    log = Log()
+    log.append(report(1), report(2, destination="other"))
+    other = log.farm.state.masters["other"]
+    assert (log.publisher, other.choice.server_id) == (1, 2)
+    assert [each.destination for each in other.leaves] == ["leaf02"]
+
+
+def test_foreign_entries_mean_nothing() -> None:
+    log = Log()
+    log.append(report(1))
+    before = log.farm.state
+    assert log.append(Foreign("an administrator's note")) == []
+    assert log.farm.state == replace(before, applied_index=2)
+
+
+def test_the_tables_are_bounded_and_give_up_the_longest_silent() -> None:
+    log = Log()
+    for server_id in range(1, SERVERS_MAX + 10):
+        log.append(report(server_id, BASE_MS + server_id, destination=f"master {server_id}"))
+    assert sorted(log.farm.state.servers) == list(range(10, SERVERS_MAX + 10))
+    assert len(log.farm.state.masters) == MASTERS_MAX
+
+
+wild_numbers = some.one_of(
+    some.none(), some.integers(-(2**70), 2**70), some.sampled_from([0, 1, 100, 10**400]), some.integers(0, 1_000)
+)
+wild_floats = some.one_of(some.none(), some.floats(), some.sampled_from([math.nan, math.inf, -math.inf]))
+names = some.sampled_from([f"leaf{number:02}" for number in range(30)] + ["", "\ud800", "λ"])
+masters = some.sampled_from([MASTER, "other", "\udfff"])
+server_ids = some.integers(-1, 6)
+times_ms = some.one_of(
+    some.integers(BASE_MS - 120_000, BASE_MS + 400_000), some.sampled_from([0, -1, 2**70, LOG_TIME_LIMIT_MS])
+)
+records = some.one_of(
+    some.builds(
+        Report,
+        cluster=some.just("farm"),
+        date_ms=times_ms,
+        server_id=server_ids,
+        router=some.builds(
+            RouterStatus,
+            attached=some.booleans(),
+            uptime_ms=wild_numbers,
+            job_lag_ms=wild_floats,
+            configured_bandwidth_bytes_per_s=wild_numbers,
+            current_bandwidth_bytes_per_s=wild_numbers,
+            cpu_percent=wild_floats,
+            memory_percent=wild_floats,
+        ),
+        meta=some.one_of(
+            some.none(),
+            some.builds(
+                MetaStatus,
+                destination=masters,
+                publish_config=some.sampled_from(PublishConfig),
+                publishing=some.booleans(),
+                last_published_time_ms=times_ms,
+                can_sign_until_s=some.sampled_from([None, BASE_S, 2**33]),
+            ),
+        ),
+        destinations=some.lists(
+            some.builds(
+                LeafStatus,
+                destination=names,
+                healthy=some.booleans(),
+                configured_tunnels=wild_numbers,
+                current_tunnels=wild_numbers,
+                configured_bandwidth_bytes_per_s=wild_numbers,
+                current_bandwidth_bytes_per_s=wild_numbers,
+                configured_connections=wild_numbers,
+                current_connections=wild_numbers,
+            ),
+            max_size=12,
+        ).map(tuple),
+        request=some.one_of(some.none(), some.sampled_from(["a", "b"])),
+    ),
+    some.builds(Clock, time_ms=times_ms, server_id=server_ids),
+    some.builds(
+        Publication,
+        master=masters,
+        server_id=server_ids,
+        published_s=some.integers(BASE_S - 5, BASE_S + 500),
+        content_hash=some.just("content"),
+    ),
+    some.builds(Foreign, reason=some.text(max_size=3)),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(some.lists(records, max_size=25))
+def test_two_servers_with_the_same_log_agree_after_every_entry_and_no_log_breaks_them(log: list[Record]) -> None:
+    one, other = Farm(BASE_MS, TUNING), Farm(BASE_MS, TUNING)
+    log_time_ms, seconds = BASE_MS, dict[str, int]()
+    for index, record in enumerate(log, start=1):
+        changes = one.apply(index, 1, record)
+        other.apply(index, 1, record)
+        assert repr(one.state) == repr(other.state)
+        assert one.state.log_time_ms >= log_time_ms
+        log_time_ms = one.state.log_time_ms
+        for change in changes:
+            if isinstance(change, PublicationAccepted):
+                accepted = change.publication
+                assert one.state.masters[accepted.master].choice.server_id == accepted.server_id
+                assert accepted.published_s > seconds.get(accepted.master, 0)
+                seconds[accepted.master] = accepted.published_s
+        for master in one.state.masters.values():
+            assert len(master.leaves) <= LEAVES_MAX
+            assert all(0 <= each.cost <= 200 for each in master.leaves)
+            assert master.choice.server_id is None or master.choice.server_id in one.state.servers
+    assert len(one.state.masters) <= MASTERS_MAX
+
+
+@settings(max_examples=50, deadline=None)
+@given(some.lists(records, max_size=25), some.integers(0, 25))
+def test_a_replay_after_a_restart_ends_in_the_same_state(log: list[Record], crash_at: int) -> None:
+    through, replayed = Farm(BASE_MS, TUNING), Farm(BASE_MS, TUNING)
+    for index, record in enumerate(log, start=1):
+        through.apply(index, 1, record)
+    for index, record in [*enumerate(log[:crash_at], start=1), *enumerate(log, start=1)]:
+        replayed.apply(index, 1, record)
+    assert repr(through.state) == repr(replayed.state)

@@ -1,0 +1,377 @@
+"""Formation, sentence by sentence: promises of exactly `expect`, durable and once, and one founding of them."""
+
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+from bridge.core.formation import Formation, FormationTuning
+from bridge.core.formation_messages import (
+    Advertise,
+    Alarm,
+    DeadlineReached,
+    Effect,
+    Event,
+    Founded,
+    KnowsCluster,
+    Member,
+    MembersChanged,
+    Persist,
+    Persisted,
+    Phase,
+    Started,
+    WithdrawRequested,
+)
+from bridge.core.founding import (
+    EXPECT_MAX,
+    WITHDRAWALS_MAX,
+    FormationNotice,
+    FormationState,
+    Founders,
+    Founding,
+    Promise,
+    found,
+)
+
+Kind = TypeVar("Kind", bound=Effect)
+A, B, C, D, E = (bytes([0] * 7 + [number]) for number in range(1, 6))
+CLOCK_MS = 1_700_000_000_000
+TUNING = FormationTuning(settle_ms=100, patience_ms=1_000)
+
+
+def formation(
+    node_id: bytes, expect: int, durable: FormationState | None = None, *, may_found: bool = True
+) -> Formation:
+    return Formation(
+        node_id, expect, durable or FormationState(), Random(node_id[7]), may_found=may_found, tuning=TUNING
+    )
+
+
+def promise(*founders: bytes, by: int = 0) -> Promise:
+    return Promise(tuple(sorted(founders)), CLOCK_MS + by, bytes([by]) * 16)
+
+
+def proposing(node_id: bytes, *founders: bytes, reachable: bool = True) -> Member:
+    return Member(node_id, reachable=reachable, notice=FormationNotice(proposal=founders))
+
+
+def promising(node_id: bytes, *founders: bytes, reachable: bool = True) -> Member:
+    return Member(node_id, reachable=reachable, notice=FormationNotice(promise=promise(*founders, by=node_id[7])))
+
+
+def founded(node_id: bytes, founding: Founding, *, reachable: bool = True) -> Member:
+    return Member(node_id, reachable=reachable, notice=FormationNotice(founding=founding))
+
+
+def some_founding(*founders: bytes) -> Founding:
+    return found({each: promise(*founders, by=each[7]) for each in founders})
+
+
+def see(core: Formation, *members: Member, now: int = 0) -> list[Effect]:
+    return core.step(MembersChanged(members), now, CLOCK_MS)
+
+
+def act(core: Formation, event: Event, now: int = 0) -> list[Effect]:
+    return core.step(event, now, CLOCK_MS)
+
+
+def the(effects: Iterable[Effect], kind: type[Kind]) -> Kind:
+    (one,) = [effect for effect in effects if isinstance(effect, kind)]
+    return one
+
+
+def has(effects: Sequence[Effect], kind: type[Effect]) -> bool:
+    return any(isinstance(effect, kind) for effect in effects)
+
+
+def promised_with(node_id: bytes, *founders: bytes) -> FormationState:
+    return FormationState(promise=promise(*founders, by=node_id[7]))
+
+
+def test_a_node_proposes_the_lowest_eligible_nodes_that_it_reaches() -> None:
+    core = formation(B, 3)
+    act(core, Started())
+    unreachable, ineligible = (
+        proposing(A, reachable=False),
+        Member(C, reachable=True, notice=FormationNotice(), eligible=False),
+    )
+    effects = see(core, unreachable, ineligible, proposing(D), proposing(E))
+    assert the(effects, Advertise).notice == FormationNotice(proposal=(B, D, E))
+
+
+def test_a_node_that_is_not_among_the_lowest_proposes_nothing() -> None:
+    core = formation(D, 3)
+    see(core, proposing(A), proposing(B), proposing(C))
+    assert core.notice == FormationNotice()
+
+
+def test_a_unanimous_proposal_is_promised_only_after_the_settle_time() -> None:
+    core = formation(A, 3)
+    assert not has(see(core, proposing(B, A, B, C), proposing(C, A, B, C), now=50), Persist)
+    assert core.deadline == 150
+    assert not has(act(core, DeadlineReached(), now=149), Persist)
+    state = the(act(core, DeadlineReached(), now=150), Persist).state
+    assert state.promise is not None
+    assert state.promise.founders == (A, B, C)
+    assert state.promise.clock_ms == CLOCK_MS
+
+
+def test_a_proposal_that_one_member_does_not_share_is_not_promised() -> None:
+    core = formation(A, 3)
+    see(core, proposing(B, A, B, C), proposing(C, B, C, D))
+    assert not has(act(core, DeadlineReached(), now=10_000), Persist)
+
+
+def test_a_change_of_mind_of_one_member_starts_the_settle_time_again() -> None:
+    core = formation(A, 2)
+    see(core, proposing(B, A, B), now=0)
+    see(core, proposing(B), now=90)
+    see(core, proposing(B, A, B), now=95)
+    assert not has(act(core, DeadlineReached(), now=194), Persist)
+    assert has(act(core, DeadlineReached(), now=195), Persist)
+
+
+def test_a_promise_is_advertised_only_after_it_is_durable() -> None:
+    core = formation(A, 2)
+    see(core, proposing(B, A, B))
+    effects = act(core, DeadlineReached(), now=100)
+    assert core.notice.promise is None
+    assert not has(effects, Advertise)
+    persist = the(effects, Persist)
+    assert the(act(core, Persisted(persist.number)), Advertise).notice.promise == persist.state.promise
+
+
+def test_a_promise_is_made_once() -> None:
+    core = formation(A, 2, promised_with(A, A, B))
+    effects = see(core, proposing(C, A, C), proposing(D, A, D), now=10_000)
+    assert not has(effects, Persist)
+    assert core.notice.promise == promise(A, B, by=1)
+
+
+def test_a_node_joins_the_promise_of_others_that_includes_it_before_it_proposes_its_own() -> None:
+    core = formation(C, 3)
+    see(core, proposing(A, A, B, C), promising(B, B, C, D), proposing(D, B, C, D))
+    assert core.notice.backs == (B, C, D)
+
+
+def test_the_founding_waits_for_the_promise_of_every_founder() -> None:
+    core = formation(A, 3, promised_with(A, A, B, C))
+    assert not has(see(core, promising(B, A, B, C), proposing(C, A, B, C)), Persist)
+    assert core.waiting_for == (C,)
+    assert has(see(core, promising(B, A, B, C), promising(C, A, B, C)), Persist)
+
+
+def test_raft_starts_only_after_the_founding_is_durable() -> None:
+    core = formation(B, 2, promised_with(B, A, B))
+    effects = see(core, promising(A, A, B))
+    assert not has(effects, Founded)
+    persist = the(effects, Persist)
+    effects = act(core, Persisted(persist.number))
+    assert the(effects, Founded) == Founded(some_founding(A, B), raft_id=2)
+    assert the(effects, Advertise).notice == FormationNotice(founding=some_founding(A, B))
+    assert core.phase is Phase.FOUNDED
+
+
+def test_every_founder_derives_the_same_cluster_whatever_it_heard_first() -> None:
+    foundings = []
+    for own, others in ((A, (B, C)), (B, (C, A)), (C, (A, B))):
+        core = formation(own, 3, promised_with(own, A, B, C))
+        see(core, promising(others[0], A, B, C))
+        state = the(see(core, *(promising(each, A, B, C) for each in others)), Persist).state
+        foundings.append(state.founding)
+    assert foundings == [some_founding(A, B, C)] * 3
+
+
+def test_raft_ids_follow_the_order_of_node_ids_and_log_time_begins_at_the_median_clock() -> None:
+    founding = found(
+        {
+            C: Promise((A, B, C), CLOCK_MS + 86_400_000, b"c" * 16),
+            A: Promise((A, B, C), CLOCK_MS + 7, b"a" * 16),
+            B: Promise((A, B, C), 0, b"b" * 16),
+        }
+    )
+    assert [founding.raft_id(each) for each in (A, B, C)] == [1, 2, 3]
+    assert founding.log_time_base_ms == CLOCK_MS + 7
+    assert len(founding.cluster_id) == 16
+
+
+def test_another_nonce_makes_another_cluster() -> None:
+    one, other = Promise((A,), 1, bytes(16)), Promise((A,), 1, bytes(15) + b"1")
+    assert found({A: one}).cluster_id != found({A: other}).cluster_id
+
+
+def test_a_single_box_founds_alone_at_once() -> None:
+    core = formation(A, 1)
+    persist = the(act(core, Started()), Persist)
+    persist = the(act(core, Persisted(persist.number)), Persist)
+    assert the(act(core, Persisted(persist.number)), Founded).raft_id == 1
+
+
+def test_a_restarted_founder_starts_raft_again_from_what_is_durable() -> None:
+    state = FormationState(promise=promise(A, B, by=1), founding=some_founding(A, B))
+    assert the(act(formation(A, 2, state), Started()), Founded) == Founded(some_founding(A, B), raft_id=1)
+
+
+def test_a_late_founder_adopts_the_founding_of_its_set_though_a_co_founder_is_dead() -> None:
+    core = formation(A, 3, promised_with(A, A, B, C))
+    effects = see(core, founded(B, some_founding(A, B, C)), Member(C, reachable=False, notice=FormationNotice()))
+    persist = the(effects, Persist)
+    assert persist.state.founding == some_founding(A, B, C)
+    assert the(act(core, Persisted(persist.number)), Founded).raft_id == 1
+
+
+def test_a_founding_is_not_adopted_from_a_node_outside_the_set() -> None:
+    core = formation(A, 3, promised_with(A, A, B, C))
+    effects = see(core, founded(D, some_founding(A, B, C)))
+    assert not has(effects, Persist)
+    assert core.phase is Phase.PROMISED
+
+
+def test_a_node_that_sees_a_cluster_never_founds_and_remembers_it() -> None:
+    core = formation(D, 2)
+    persist = the(see(core, founded(A, some_founding(A, B))), Persist)
+    assert the(act(core, Persisted(persist.number)), KnowsCluster).founding == some_founding(A, B)
+    restarted = formation(D, 2, persist.state)
+    assert has(act(restarted, Started()), KnowsCluster)
+    assert not has(see(restarted, proposing(E, D, E), now=10_000), Persist)
+    assert restarted.phase is Phase.OBSERVER
+
+
+def test_the_cluster_of_a_dead_founder_counts_as_known() -> None:
+    core = formation(A, 2)
+    see(core, proposing(B, A, B))
+    effects = see(core, proposing(B, A, B), founded(C, some_founding(C, D), reachable=False), now=200)
+    assert the(effects, Persist).state == FormationState(known=some_founding(C, D))
+
+
+def test_a_founder_whose_storage_is_older_than_the_farm_never_votes_and_says_why() -> None:
+    core = formation(A, 2)
+    persist = the(see(core, founded(B, some_founding(A, B))), Persist)
+    effects = act(core, Persisted(persist.number))
+    assert not has(effects, Founded)
+    assert "move the state directory away" in the(effects, Alarm).text
+
+
+def test_two_clusters_under_one_farm_raise_an_alarm_and_are_not_merged() -> None:
+    state = FormationState(promise=promise(A, B, by=1), founding=some_founding(A, B))
+    core = formation(A, 2, state)
+    effects = see(core, founded(C, some_founding(C, D)))
+    text = the(effects, Alarm).text
+    assert some_founding(A, B).cluster_id.hex() in text
+    assert some_founding(C, D).cluster_id.hex() in text
+    assert "it rejoins with a new identity" in text
+    assert not has(effects, Persist)
+    assert core.founding == some_founding(A, B)
+
+
+def test_an_alarm_is_raised_once_and_ends_with_its_cause() -> None:
+    core = formation(A, 2, FormationState(founding=some_founding(A, B)))
+    see(core, founded(C, some_founding(C, D)))
+    assert not has(see(core, founded(C, some_founding(C, D))), Alarm)
+    see(core)
+    assert core.alarms == ()
+
+
+def test_colliding_promises_raise_an_alarm_that_names_the_nodes_to_withdraw_on() -> None:
+    core = formation(B, 3, promised_with(B, B, C, D))
+    see(core, promising(A, A, B, C), promising(C, A, B, C), promising(D, B, C, D))
+    assert core.alarms == ()
+    assert core.deadline == TUNING.patience_ms
+    text = the(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
+    assert f"Run `garlicfarm withdraw` on {B.hex()}, {D.hex()}, one after the other" in text
+
+
+def test_a_founder_that_does_not_come_raises_an_alarm_that_names_it() -> None:
+    core = formation(A, 3, promised_with(A, A, B, C))
+    see(core, promising(B, A, B, C))
+    text = the(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
+    assert f"{C.hex()} cannot be reached" in text
+    assert B.hex() + " cannot" not in text
+
+
+def test_a_withdrawn_promise_disappears_from_the_notice_once_that_is_durable() -> None:
+    core = formation(A, 2, promised_with(A, A, B))
+    persist = the(act(core, WithdrawRequested()), Persist)
+    assert core.notice.promise is not None
+    act(core, Persisted(persist.number))
+    assert core.notice == FormationNotice()
+    assert persist.state.withdrawn == (promise(A, B, by=1),)
+
+
+def test_a_promise_after_a_withdrawal_keeps_clock_and_nonce() -> None:
+    core = formation(A, 2, FormationState(withdrawn=(promise(A, C, by=1),)))
+    see(core, proposing(B, A, B))
+    assert the(act(core, DeadlineReached(), now=100), Persist).state.promise == promise(A, B, by=1)
+
+
+def test_a_withdrawn_set_that_was_founded_after_all_still_includes_the_node() -> None:
+    core = formation(A, 3, FormationState(withdrawn=(promise(A, B, C, by=1),)))
+    assert the(see(core, founded(B, some_founding(A, B, C))), Persist).state.founding == some_founding(A, B, C)
+
+
+@pytest.mark.parametrize(
+    ("state", "members", "reason"),
+    [
+        (FormationState(), (), "promised nothing"),
+        (FormationState(founding=some_founding(A, B)), (), "the farm is founded"),
+        (promised_with(A, A, B), (founded(C, some_founding(C, D)),), "the farm is founded"),
+        (promised_with(A, A, B), (promising(B, A, B),), "under way"),
+        (
+            FormationState(promise=promise(A, B), withdrawn=(promise(A, B),) * WITHDRAWALS_MAX),
+            (),
+            "new state directory",
+        ),
+    ],
+)
+def test_a_withdrawal_is_refused_when_it_could_not_be_safe(
+    state: FormationState, members: tuple[Member, ...], reason: str
+) -> None:
+    core = formation(A, 2, state)
+    see(core, *members)
+    effects = act(core, WithdrawRequested())
+    assert reason in the(effects, Alarm).text
+    assert not has(effects, Persist)
+
+
+def test_twice_as_many_routers_as_expected_promise_nothing_and_say_what_to_do() -> None:
+    core = formation(A, 2)
+    effects = see(core, proposing(B, A, B), proposing(C), proposing(D))
+    assert "`expect` must exceed half" in the(effects, Alarm).text
+    assert not has(act(core, DeadlineReached(), now=10_000), Persist)
+
+
+def test_a_node_with_another_expectation_raises_an_alarm() -> None:
+    core = formation(A, 2)
+    text = the(see(core, promising(B, A, B, C)), Alarm).text
+    assert "promises 3 founders, but this node's farm key expects 2" in text
+
+
+def test_a_node_that_may_not_found_only_observes() -> None:
+    core = formation(A, 2, may_found=False)
+    see(core, proposing(B, A, B), promising(B, A, B))
+    assert not has(act(core, DeadlineReached(), now=10_000), Persist)
+    assert core.notice == FormationNotice()
+
+
+@pytest.mark.parametrize("expect", [0, -1, EXPECT_MAX + 1])
+def test_an_impossible_expectation_is_refused(expect: int) -> None:
+    with pytest.raises(ValueError, match=f"expect is {expect}"):
+        formation(A, expect)
+
+
+@pytest.mark.parametrize(
+    "founders", [(A,), (A, B, C), (B, A), (A, A)], ids=["too few", "too many", "not in order", "one twice"]
+)
+def test_a_promise_of_a_malformed_set_is_never_joined(founders: Founders) -> None:
+    core = formation(A, 2)
+    malformed = FormationNotice(promise=Promise(founders, CLOCK_MS, bytes(16)))
+    see(core, Member(B, reachable=True, notice=malformed))
+    assert not has(act(core, DeadlineReached(), now=10_000), Persist)
+
+
+def test_a_persist_of_an_earlier_number_is_ignored() -> None:
+    core = formation(A, 1)
+    persist = the(act(core, Started()), Persist)
+    assert act(core, Persisted(persist.number + 1)) == []
+    assert core.phase is Phase.WATCHING

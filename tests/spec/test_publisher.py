@@ -1,0 +1,399 @@
+"""Who publishes, what and when: the same at every server, with hysteresis, and never nothing."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from bridge.core.farm import PublicationAccepted, PublisherChanged
+from bridge.core.farm_state import FarmState, FarmTuning
+from bridge.core.lease_set import LEAVES_MAX, content_hash, leaf_cost
+from bridge.core.publication import Pace, PlannedPublication, next_publication_ms, plan_publication
+from bridge.core.publisher import Inability, score, standings
+from bridge.core.records import LeafStatus, Publication, PublishConfig
+from tests.spec.farm_stories import BASE_MS, FOR_EVER_S, IDLE, MASTER, PERIOD_MS, TUNING, Log, leaf, report
+
+BASE_S = BASE_MS // 1000
+PACE = Pace()
+WEAK = {"job_lag_ms": 500}
+
+
+def inability(state: FarmState, server_id: int) -> Inability | None:
+    return next(each.inability for each in standings(state, MASTER, TUNING) if each.server_id == server_id)
+
+
+def period(log: Log, number: int, **changes: Mapping[str, object]) -> list[object]:
+    """A reporting period: servers 1 and 2 report (with changes `one` and `two`), then the clock entry."""
+    date_ms = BASE_MS + number * PERIOD_MS - 1_000
+    log.append(report(1, date_ms, **changes.get("one", {})), report(2, date_ms, **changes.get("two", {})))
+    return list(log.clock(number * PERIOD_MS))
+
+
+# The score
+
+
+def test_an_idle_router_that_has_been_up_for_ten_minutes_has_a_thousand_points() -> None:
+    assert score(report(1)) == 1_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "points"),
+    [
+        ({"job_lag_ms": 500}, 850),
+        ({"job_lag_ms": 5_000}, 700),
+        ({"job_lag_ms": None}, 850),
+        ({"uptime_ms": 0}, 800),
+        ({"uptime_ms": 300_000}, 900),
+        ({"destinations": (leaf("a"), leaf("b", healthy=False))}, 900),
+        ({"destinations": ()}, 1_000),
+        ({"current_bandwidth_bytes_per_s": 600_000}, 910),
+        ({"configured_bandwidth_bytes_per_s": 0}, 925),
+        ({"cpu_percent": 40}, 960),
+        ({"memory_percent": 40}, 980),
+    ],
+)
+def test_what_is_bad_costs_points_in_proportion_and_what_is_unknown_costs_half(
+    changes: dict[str, object], points: int
+) -> None:
+    assert score(report(1, **changes)) == points
+
+
+# Who is able
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"attached": False}, Inability.UNATTACHED),
+        ({"publish_config": PublishConfig.OFF}, Inability.OFF),
+        ({"can_sign_until_s": None}, Inability.NO_KEY),
+        ({"can_sign_until_s": BASE_S + 900}, Inability.KEY_ENDS),
+        ({"can_sign_until_s": BASE_S + 901}, None),
+        ({"date_ms": BASE_MS - 30_001}, Inability.CLOCK_OFF),
+        ({}, None),
+    ],
+)
+def test_a_server_that_cannot_or_may_not_sign_is_never_chosen(
+    changes: dict[str, object], reason: Inability | None
+) -> None:
+    log = Log()
+    date_ms = changes.pop("date_ms", BASE_MS)
+    assert isinstance(date_ms, int)
+    log.append(report(1, date_ms, **changes))
+    assert inability(log.farm.state, 1) is reason
+    assert log.publisher == (1 if reason is None else None)
+
+
+def test_a_server_that_reports_no_master_is_no_candidate_but_its_leaves_are_listed() -> None:
+    log = Log()
+    log.append(report(1), report(2, meta=None))
+    assert inability(log.farm.state, 2) is Inability.NO_KEY
+    assert sorted(log.leaves) == ["leaf01", "leaf02"]
+
+
+# The choice
+
+
+def test_of_equals_the_lower_server_id_publishes() -> None:
+    log = Log()
+    log.append(report(3, attached=False), report(2, attached=False))
+    log.append(report(2), report(1))
+    assert log.publisher == 2
+    log.append(report(4), report(3), report(2, publish_config=PublishConfig.OFF))
+    assert log.publisher == 1
+
+
+def test_a_better_server_takes_over_after_three_clock_entries_in_a_row() -> None:
+    log = Log()
+    log.append(report(1, **WEAK))
+    for number in (1, 2):
+        period(log, number, one=WEAK)
+        assert log.publisher == 1
+    assert PublisherChanged(MASTER, 2, 1) in period(log, 3, one=WEAK)
+
+
+def test_a_lead_below_the_margin_never_counts() -> None:
+    log = Log()
+    for number in range(1, 20):
+        period(log, number, one={"job_lag_ms": 333}, two={})
+    assert log.publisher == 1
+    assert score(report(1, job_lag_ms=333)) == 1_000 - TUNING.margin_points + 1
+
+
+def test_one_good_period_of_the_publisher_starts_the_count_again() -> None:
+    log = Log()
+    log.append(report(1, **WEAK))
+    for number, changes in enumerate((WEAK, WEAK, {}, WEAK, WEAK), start=1):
+        period(log, number, one=changes)
+    assert log.publisher == 1
+
+
+def test_many_reports_within_a_period_count_no_more_than_one() -> None:
+    log = Log()
+    log.append(report(1, **WEAK))
+    log.append(*(report(2, BASE_MS + number) for number in range(50)))
+    assert log.publisher == 1
+
+
+def test_a_stale_publisher_is_replaced_within_three_periods() -> None:
+    log = Log()
+    log.append(report(1, BASE_MS + 29_999))
+    changes: list[object] = []
+    for number in (1, 2, 3):
+        log.append(report(2, BASE_MS + number * PERIOD_MS - 1_000))
+        changes += log.clock(number * PERIOD_MS)
+    assert changes == [PublisherChanged(MASTER, 2, 1)]
+
+
+def test_a_publisher_that_becomes_unable_is_replaced_by_the_very_report_that_says_so() -> None:
+    for changes in ({"attached": False}, {"publish_config": PublishConfig.OFF}, {"can_sign_until_s": None}):
+        log = Log()
+        log.append(report(1), report(2))
+        assert log.append(report(1, **changes)) == [PublisherChanged(MASTER, 2, 1)]
+
+
+def test_publish_config_on_beats_auto_at_once_and_however_healthy_auto_is() -> None:
+    log = Log()
+    log.append(report(1))
+    assert log.append(report(2, publish_config=PublishConfig.ON, **WEAK)) == [PublisherChanged(MASTER, 2, 1)]
+    for number in range(1, 6):
+        period(log, number, two={"publish_config": PublishConfig.ON, **WEAK})
+    assert log.publisher == 2
+
+
+def test_nobody_publishes_when_nobody_is_able() -> None:
+    log = Log()
+    log.append(report(1), report(2))
+    changes = log.clock(10 * PERIOD_MS)
+    assert changes == [PublisherChanged(MASTER, None, 1)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_in_the_figures_does_not_move_the_publisher(seed: int) -> None:
+    random = Random(seed)
+    log = Log()
+    moves = 0
+    for number in range(1, 201):
+        noise = [{"job_lag_ms": random.uniform(0, 300), "cpu_percent": random.uniform(0, 60)} for _ in range(2)]
+        moves += len(period(log, number, one=noise[0], two=noise[1]))
+    assert moves <= 4, f"seed {seed}: the publisher moved {moves} times in 200 periods"
+
+
+# The leaves
+
+
+def test_one_entry_per_healthy_destination_is_listed() -> None:
+    log = Log()
+    log.append(report(1), report(2, destinations=(leaf("b"), leaf("c", healthy=False), leaf("d"))))
+    assert sorted(log.leaves) == ["b", "d", "leaf01"]
+
+
+def test_a_destination_served_by_two_routers_is_listed_once_at_the_lower_cost() -> None:
+    log = Log()
+    log.append(report(1, destinations=(leaf("a", load=1.0),)), report(2, destinations=(leaf("a", load=0.2),)))
+    assert log.leaves == {"a": 10}
+
+
+def test_leaves_of_stale_and_unattached_servers_are_not_healthy() -> None:
+    log = Log()
+    log.append(*(report(server_id) for server_id in (1, 2, 3, 4)))
+    log.append(report(3, BASE_MS + PERIOD_MS - 1), report(4, BASE_MS + PERIOD_MS - 1, attached=False))
+    log.append(report(2, BASE_MS + PERIOD_MS - 1))
+    log.clock(2 * PERIOD_MS)
+    assert sorted(log.leaves) == ["leaf02", "leaf03"]
+
+
+def test_if_fewer_than_half_are_healthy_all_are_listed_the_healthy_ones_at_the_lower_cost() -> None:
+    log = Log()
+    log.append(report(1), *(report(each, destinations=(leaf(f"leaf0{each}", healthy=False),)) for each in (2, 3)))
+    assert log.leaves == {"leaf01": 0, "leaf02": 100, "leaf03": 100}
+
+
+def test_nothing_at_all_is_never_published() -> None:
+    log = Log()
+    log.append(report(1, destinations=()))
+    assert log.publisher == 1
+    assert plan_publication(log.farm.state, MASTER, 1, PACE, BASE_MS + 10**6) is None
+
+
+def test_cost_rises_with_load_and_with_missing_tunnels() -> None:
+    assert leaf_cost(IDLE, leaf("a")) == 0
+    assert leaf_cost(IDLE, leaf("a", load=0.5)) == 25
+    assert leaf_cost(replace(IDLE, job_lag_ms=1_000), leaf("a", load=1.0)) == 80
+    assert leaf_cost(IDLE, replace(leaf("a"), current_tunnels=1)) == 15
+    assert leaf_cost(replace(IDLE, current_bandwidth_bytes_per_s=500_000), LeafStatus("a", healthy=True)) == 35
+
+
+def test_a_cost_moves_only_by_the_margin() -> None:
+    log = Log()
+    for load, cost in ((0.2, 10), (0.38, 10), (0.06, 10), (0.4, 20), (0.3, 20), (0.2, 10)):
+        log.append(report(1, destinations=(leaf("a", load=load),)))
+        assert log.leaves == {"a": cost}, f"load {load}"
+
+
+def test_at_most_sixteen_leaves_are_listed_the_cheapest_first() -> None:
+    log = Log()
+    log.append(report(1, destinations=tuple(leaf(f"leaf{number:02}", load=number / 20) for number in range(20))))
+    assert sorted(log.leaves) == [f"leaf{number:02}" for number in range(LEAVES_MAX)]
+
+
+def test_a_newcomer_displaces_a_member_only_at_a_clock_entry_and_if_cheaper_by_the_margin() -> None:
+    log = Log()
+    members = tuple(leaf(f"leaf{number:02}", load=0.5) for number in range(LEAVES_MAX))
+    log.append(report(1, destinations=members))
+    log.append(report(2, destinations=(leaf("near", load=0.36),)))
+    log.clock(1)
+    assert "near" not in log.leaves
+    log.append(report(2, destinations=(leaf("cheap", load=0.1),)))
+    assert "cheap" not in log.leaves
+    log.clock(2)
+    assert "cheap" in log.leaves
+    assert "leaf15" not in log.leaves
+    assert len(log.leaves) == LEAVES_MAX
+
+
+# The publication
+
+
+def planned(log: Log, after_ms: int, server_id: int = 1, pace: Pace = PACE) -> PlannedPublication | None:
+    return plan_publication(log.farm.state, MASTER, server_id, pace, BASE_MS + after_ms)
+
+
+def published(log: Log, after_ms: int, server_id: int = 1) -> Publication:
+    plan = planned(log, after_ms, server_id)
+    assert plan is not None
+    assert log.append(plan.publication) == [PublicationAccepted(plan.publication)]
+    return plan.publication
+
+
+def test_the_first_publication_waits_for_the_reports_of_one_period() -> None:
+    log = Log()
+    log.append(report(1), report(2))
+    assert planned(log, PACE.gather_ms - 1) is None
+    assert planned(log, PACE.gather_ms) is not None
+
+
+def test_only_the_chosen_publisher_plans() -> None:
+    log = Log()
+    log.append(report(1), report(2))
+    assert planned(log, PACE.gather_ms, server_id=2) is None
+    assert plan_publication(log.farm.state, "another", 1, PACE, BASE_MS + 10**6) is None
+
+
+def test_an_unchanged_structure_is_refreshed_after_five_minutes_give_or_take_a_tenth() -> None:
+    waits_ms = set()
+    for start_ms in range(30_000, 90_000, 1_000):
+        log = Log()
+        log.append(report(1))
+        log.clock(40_000)
+        published(log, start_ms)
+        due_ms = next_publication_ms(log.master, PACE)
+        assert due_ms is not None
+        waits_ms.add(due_ms - BASE_MS - start_ms)
+        assert planned(log, due_ms - BASE_MS - 1) is None
+        assert planned(log, due_ms - BASE_MS) is not None
+    assert 270_000 <= min(waits_ms) <= max(waits_ms) <= 330_000
+    assert len(waits_ms) > 30
+
+
+def test_changes_are_coalesced_and_published_at_most_every_65_seconds() -> None:
+    log = Log()
+    log.append(report(1))
+    published(log, 30_000)
+    log.append(report(2), report(3), report(2, destinations=(leaf("other"),)))
+    assert planned(log, 94_999) is None
+    plan = planned(log, 95_000)
+    assert plan is not None
+    assert [entry.destination for entry in plan.entries] == ["leaf01", "leaf03", "other"]
+
+
+def test_a_new_publisher_takes_over_at_once() -> None:
+    log = Log()
+    log.append(report(1), report(2))
+    published(log, 30_000)
+    log.append(report(1, publish_config=PublishConfig.OFF))
+    assert published(log, 31_000, server_id=2).server_id == 2
+
+
+def test_the_published_second_rises_even_if_log_time_does_not() -> None:
+    log = Log()
+    log.append(report(1), report(2))
+    first = published(log, 30_000)
+    log.append(report(1, publish_config=PublishConfig.OFF))
+    second = published(log, 30_000, server_id=2)
+    assert (first.published_s, second.published_s) == (BASE_S + 30, BASE_S + 31)
+
+
+def test_every_entry_has_fifteen_minutes_left_until_the_next_refresh() -> None:
+    log = Log()
+    log.append(report(1))
+    plan = planned(log, 30_000)
+    assert plan is not None
+    latest_refresh_s = plan.publication.published_s + 330
+    assert all(entry.end_s >= latest_refresh_s + 900 for entry in plan.entries)
+    assert max(entry.end_s for entry in plan.entries) <= plan.publication.published_s + 65_535
+
+
+def test_the_content_hash_ignores_ends_and_order_but_not_costs() -> None:
+    log = Log()
+    log.append(report(1), report(2))
+    leaves = log.master.leaves
+    assert content_hash(leaves) == content_hash(leaves[::-1])
+    assert content_hash(leaves) != content_hash((replace(leaves[0], cost=11), leaves[1]))
+    plan = planned(log, 30_000)
+    assert plan is not None
+    assert plan.publication.content_hash == content_hash(leaves)
+
+
+def test_the_pace_of_the_reporting_period_publishes_changes_with_each_period() -> None:
+    log = Log(FarmTuning(period_ms=2_000))
+    log.append(report(1))
+    pace = Pace.of_period(2_000)
+    plan = planned(log, 2_000, pace=pace)
+    assert plan is not None
+    log.append(plan.publication, report(2))
+    assert planned(log, 3_999, pace=pace) is None
+    assert planned(log, 4_000, pace=pace) is not None
+
+
+# The example in docs/publisher.md
+
+
+def test_the_figures_of_the_worked_example_are_what_the_code_computes() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "publisher.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| server (\d) \|(.*)\|$", text, flags=re.MULTILINE)
+    assert len(rows) == 3
+    log = Log()
+    figures: dict[int, tuple[int, int]] = {}
+    for name, cells in rows:
+        lag, uptime, bandwidth, processor, memory, connections, points, cost = (int(cell) for cell in cells.split("|"))
+        made = report(
+            int(name),
+            job_lag_ms=lag,
+            uptime_ms=uptime * 60_000,
+            current_bandwidth_bytes_per_s=bandwidth * 1_000,
+            cpu_percent=processor,
+            memory_percent=memory,
+            can_sign_until_s=FOR_EVER_S,
+            destinations=(
+                LeafStatus(
+                    f"leaf{name}",
+                    healthy=True,
+                    configured_tunnels=4,
+                    current_tunnels=4,
+                    configured_connections=100,
+                    current_connections=connections,
+                ),
+            ),
+        )
+        log.append(made)
+        figures[int(name)] = (points, cost)
+    assert {each.server_id: each.score for each in standings(log.farm.state, MASTER, TUNING)} == {
+        server_id: points for server_id, (points, _) in figures.items()
+    }
+    assert log.leaves == {f"leaf{server_id}": cost for server_id, (_, cost) in figures.items()}
+    best = max(figures, key=lambda server_id: figures[server_id][0])
+    assert f"Server {best} leads" in text
