@@ -51,7 +51,7 @@ class Follower:
         else:
             matched = request.previous.index + len(request.entries)
             self._take(replica, request, conflict, matched)
-        replica.applier.commit_up_to(min(request.commit, matched))
+        replica.applier.commit_up_to(proven_commit(replica, request, matched))
 
     def _take(self, replica: Replica, request: AppendEntries, first_new: Index | None, matched: Index) -> None:
         if first_new is not None:
@@ -69,6 +69,11 @@ def first_new_index(replica: Replica, request: AppendEntries) -> Index | None:
         if replica.log.term_at(index) != entry.term:
             return index
     return None
+
+
+def proven_commit(replica: Replica, request: AppendEntries, matched: Index) -> Index:
+    """The leader's commit index, as far as this append proved our log equal to the leader's."""
+    return min(request.commit, matched, replica.log.last_index)
 
 
 def acknowledge(replica: Replica, request: AppendEntries, matched: Index, after: int) -> None:

@@ -1,0 +1,1 @@
+"""Deterministic simulations: production cores under faults that one seed decides."""

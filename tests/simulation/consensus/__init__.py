@@ -1,0 +1,1 @@
+"""Raft under simulated faults: production cores, one random source, invariants after every step, mutants."""

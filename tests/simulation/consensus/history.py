@@ -1,0 +1,255 @@
+"""One history: a world drawn from a seed, faults for a number of steps, then healing and the demand for progress.
+
+    trouble     servers crash between effects and start again, links are cut, clocks jump, clients propose
+    healing     everybody runs, everything arrives; within a bound a leader must exist, a fresh proposal must be
+                committed, and every server must have applied the same entries
+
+One random source decides everything, so a seed and a number of steps name a history exactly.
+"""
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from random import Random
+
+from consensus.core.dialect import GARLIC_FARM
+from consensus.core.effects import Role
+from consensus.core.events import Proposed, Received
+from consensus.core.log import RecoveredLog
+from consensus.core.messages import Message
+from consensus.core.position import Ballot, Configuration, Server, ServerId
+from consensus.core.raft import Raft
+from tests.simulation.consensus.checker import Checker, ViolationError
+from tests.simulation.consensus.machine import Machine
+from tests.simulation.consensus.network import Network
+from tests.simulation.consensus.profile import Profile, draw_profile
+
+DEFAULT_STEPS = 1_500
+_SETTLING_MS = 20_000
+"""Simulated time within which a healed world must make progress: some sixty election timeouts."""
+
+CoreFactory = Callable[[ServerId, Configuration, Ballot, RecoveredLog, Profile, Random, int], Raft]
+
+
+def production_core(
+    server_id: ServerId,
+    configuration: Configuration,
+    ballot: Ballot,
+    log: RecoveredLog,
+    profile: Profile,
+    random: Random,
+    now: int,
+) -> Raft:
+    """The core as it is shipped."""
+    return Raft(server_id, configuration, ballot, log, profile.tuning, GARLIC_FARM, random, now)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What happened in one history."""
+
+    seed: int
+    steps: int
+    elections: int
+    crashes: int
+    commits: int
+    acknowledged: int
+    lost: int
+    trace_digest: str
+
+
+class World:
+    """Simulated time, and everything that lives in it."""
+
+    def __init__(self, seed: int, make_core: CoreFactory, show: Callable[[str], None] | None = None) -> None:
+        self._random = Random(seed)
+        self._profile = draw_profile(self._random)
+        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self._digest = sha256()
+        self._show = show
+        self._proposals = 0
+        self._trouble = True
+        self.now = 0
+        self.steps = 0
+        ids = [ServerId(number) for number in range(1, self._profile.servers + 1)]
+        configuration = Configuration(tuple(Server(server, f"tcp://10.0.0.{server}:7669") for server in ids))
+        self.checker = Checker(ids)
+        self.network = Network(self._random, self._profile, self._deliver_later)
+        self.machines = {
+            server: Machine(
+                server,
+                configuration,
+                self._profile,
+                self._random,
+                self,
+                self.network,
+                self.checker,
+                make_core,
+                self._trace,
+            )
+            for server in ids
+        }
+        self._trace(f"{self._profile}")
+
+    def after(self, delay_ms: int, action: Callable[[], None]) -> None:
+        """Do `action` in `delay_ms`; things of the same moment happen in the order in which they were asked for."""
+        self._sequence += 1
+        heapq.heappush(self._queue, (self.now + delay_ms, self._sequence, action))
+
+    def elected(self, server: ServerId) -> None:
+        """A server became leader: in most worlds it does not get far."""
+        if not self._trouble or self._random.random() >= self._profile.leader_trouble:
+            return
+        if self._random.random() < 0.5:
+            self.after(self._random.randrange(60), lambda: self._crash(server))
+            self.after(60 + self._random.randrange(500), lambda: self._start(server))
+        else:
+            self.after(self._random.randrange(60), lambda: self._cut_off(server))
+            self.after(300 + self._random.randrange(600), self.network.mend)
+
+    def run(self, steps: int) -> None:
+        """Trouble for `steps` steps, then healing; raises `ViolationError`."""
+        for server in self.machines:
+            self._start(server)
+        self.after(self._profile.nuisance_ms, self._trouble_somebody)
+        self.after(self._profile.proposal_ms, self._propose_somewhere)
+        while self.steps < steps:
+            self._turn()
+        self._heal()
+        deadline = self.now + _SETTLING_MS
+        while not self._settled():
+            if self.now > deadline:
+                raise ViolationError(f"liveness: no progress within {_SETTLING_MS} ms of healing; {self._state()}")
+            self._turn()
+        self.checker.check_settled()
+
+    def digest(self) -> str:
+        """A fingerprint of the whole trace."""
+        return self._digest.hexdigest()
+
+    def _turn(self) -> None:
+        self.now, _, action = heapq.heappop(self._queue)
+        self.steps += 1
+        action()
+
+    def _start(self, server: ServerId) -> None:
+        machine = self.machines[server]
+        if machine.life is None:
+            machine.start([other for other in self.machines.values() if other is not machine])
+
+    def _deliver_later(self, delay_ms: int, sender: ServerId, recipient: ServerId, message: Message) -> None:
+        def deliver() -> None:
+            if self.network.reaches(sender, recipient):
+                self.machines[recipient].step(Received(sender, message))
+
+        self.after(delay_ms, deliver)
+
+    def _crash(self, server: ServerId) -> None:
+        if self._trouble:
+            self.machines[server].crash()
+
+    def _cut_off(self, server: ServerId) -> None:
+        if self._trouble:
+            self._trace(f"{self.now} cut off {self.network.cut_off(server, list(self.machines))}")
+
+    def _trouble_somebody(self) -> None:
+        if not self._trouble:
+            return
+        random, servers = self._random, list(self.machines)
+        machine = self.machines[random.choice(servers)]
+        match random.choice(("crash", "start", "start", "start", "cut", "mend", "mend", "pause", "jump", "leader")):
+            case "crash":
+                machine.crash()
+            case "start":
+                for server in servers:
+                    self._start(server)
+            case "cut":
+                self._trace(f"{self.now} cut {self.network.cut_at_random(servers)}")
+            case "mend":
+                self.network.mend()
+            case "pause":
+                machine.pause(random.randrange(500))
+            case "jump":
+                machine.jump(random.randrange(1_000))
+            case _:
+                for leader in self._leaders():
+                    leader.crash()
+                self.after(random.randrange(400), lambda: self._start(machine.server_id))
+        self.after(1 + int(random.expovariate(1 / self._profile.nuisance_ms)), self._trouble_somebody)
+
+    def _propose_somewhere(self) -> None:
+        leaders = self._leaders()
+        eager = bool(leaders) and self._random.random() < 0.9
+        machine = self._random.choice(leaders if eager else list(self.machines.values()))
+        if machine.life is not None:
+            self._proposals += 1
+            commands = tuple(b"%d.%d" % (self._proposals, part) for part in range(self._random.choice((1, 1, 1, 2, 5))))
+            self.checker.proposed(self._proposals, commands)
+            machine.step(Proposed(self._proposals, commands))
+        pause_ms = self._profile.proposal_ms if self._trouble else 200
+        self.after(1 + int(self._random.expovariate(1 / pause_ms)), self._propose_somewhere)
+
+    def _heal(self) -> None:
+        self._trace(f"{self.now} heal")
+        self._trouble = False
+        self.network.heal()
+        self._committed_at_healing = len(self.checker.committed)
+        self._acknowledged_at_healing = len(self.checker.acknowledged)
+        for server, machine in self.machines.items():
+            machine.healthy = True
+            self._start(server)
+
+    def _settled(self) -> bool:
+        """A proposal made since healing is acknowledged, and all have applied everything that is committed."""
+        committed = len(self.checker.committed)
+        return (
+            len(self.checker.acknowledged) > self._acknowledged_at_healing
+            and committed > self._committed_at_healing
+            and all(shadow.applied == committed for shadow in self.checker.shadows.values())
+        )
+
+    def _leaders(self) -> list[Machine]:
+        return [
+            machine
+            for machine in self.machines.values()
+            if machine.life is not None and machine.life.core.describe().role is Role.LEADER
+        ]
+
+    def _state(self) -> list[str]:
+        return [
+            f"{machine.server_id}: {machine.life.core.describe() if machine.life else 'down'}"
+            for machine in self.machines.values()
+        ]
+
+    def _trace(self, line: str) -> None:
+        self._digest.update(line.encode())
+        self._digest.update(b"\n")
+        if self._show is not None:
+            self._show(line)
+
+
+def run_history(
+    seed: int,
+    steps: int = DEFAULT_STEPS,
+    make_core: CoreFactory = production_core,
+    show: Callable[[str], None] | None = None,
+) -> Report:
+    """Run one history to its end; a violation names the line that shows it again."""
+    world = World(seed, make_core, show)
+    try:
+        world.run(steps)
+    except Exception as error:
+        error.add_note(f"to see it again: python -m tests.simulation consensus --seed {seed} --steps {steps}")
+        raise
+    return Report(
+        seed=seed,
+        steps=world.steps,
+        elections=len(world.checker.leaders),
+        crashes=sum(machine.crashes for machine in world.machines.values()),
+        commits=len(world.checker.committed),
+        acknowledged=len(world.checker.acknowledged),
+        lost=world.network.lost,
+        trace_digest=world.digest(),
+    )

@@ -1,0 +1,222 @@
+"""Bugs planted on purpose: the simulator must find each, or it is blind to that kind of bug.
+
+A mutant replaces one function of the core for as long as its context lasts. Each is a mistake that real
+implementations have made, or that the core's documentation warns of.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from consensus.core import ballot, follower
+from consensus.core.effects import Outcome, Resolve
+from consensus.core.follower import Follower
+from consensus.core.leader import Leader
+from consensus.core.log import Log
+from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
+from consensus.core.outbox import Outbox
+from consensus.core.position import Ballot, Index, LogPosition
+from consensus.core.progress import Progress, SentAppend
+from consensus.core.raft import Raft
+from consensus.core.replica import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One planted bug: what it is, and which attributes it replaces by what."""
+
+    name: str
+    story: str
+    changes: tuple[tuple[Any, str, Any], ...]
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """The core has this bug while the context lasts."""
+        with ExitStack() as stack:
+            for owner, attribute, replacement in self.changes:
+                stack.enter_context(patch.object(owner, attribute, replacement))
+            yield
+
+
+_send: Callable[..., None] = Outbox.send
+
+
+def _send_votes_at_once(self: Outbox, recipient: Any, message: Any, after: int = 0) -> None:
+    _send(self, recipient, message, 0 if isinstance(message, VoteReply) else after)
+
+
+def _send_vote_requests_at_once(self: Outbox, recipient: Any, message: Any, after: int = 0) -> None:
+    _send(self, recipient, message, 0 if isinstance(message, RequestVote) else after)
+
+
+def _send_append_replies_at_once(self: Outbox, recipient: Any, message: Any, after: int = 0) -> None:
+    _send(self, recipient, message, 0 if isinstance(message, AppendReply) else after)
+
+
+def _any_index_commits(_self: Leader, index: Index) -> bool:
+    return index > 0
+
+
+def _last_index(self: Leader) -> Index:
+    return self._replica.log.last_index
+
+
+def _vote_for_any_log(own: Ballot, _last: LogPosition, request: RequestVote) -> bool:
+    return request.term == own.term and own.voted_for in (None, request.candidate)
+
+
+def _would_vote_for_any_log(own: Ballot, _last: LogPosition, request: RequestVote) -> bool:
+    return request.term > own.term
+
+
+def _vote_again(own: Ballot, last: LogPosition, request: RequestVote) -> bool:
+    return request.term == own.term and request.last.at_least_as_up_to_date_as(last)
+
+
+def _cut_before_every_append(_replica: Replica, request: AppendEntries) -> Index | None:
+    return request.previous.index + 1 if request.entries else None
+
+
+def _commit_whatever_is_there(replica: Replica, request: AppendEntries, _matched: Index) -> Index:
+    return min(request.commit, replica.log.last_index)
+
+
+def _accept_stale_appends(self: Raft, request: AppendEntries) -> None:
+    self._check_term(request.term)
+    if isinstance(self._role, Follower):
+        self._role.receive(self._replica, request)
+    else:
+        self._replica.refuse_append(request.leader, request.correlation, 1)
+
+
+def _match_by_index_only(self: Log, position: LogPosition) -> bool:
+    return position.index <= self.last_index
+
+
+_raft_init: Callable[..., None] = Raft.__init__
+
+
+def _forget_the_vote(self: Raft, server_id: Any, configuration: Any, own: Ballot, *rest: Any) -> None:
+    _raft_init(self, server_id, configuration, replace(own, voted_for=None), *rest)
+
+
+_truncate: Callable[[Log, Index], None] = Log.truncate_from
+
+
+def _keep_durable_index(self: Log, index: Index) -> None:
+    durable, writing = self._durable, list(self._writing)
+    _truncate(self, index)
+    self._durable = durable
+    self._writing.clear()
+    self._writing.extend(writing)
+
+
+def _acknowledge_what_is_appended(self: Leader) -> None:
+    replica = self._replica
+    while self._pending:
+        pending = self._pending.popleft()
+        self._pending_bytes -= pending.size_bytes
+        position = LogPosition(pending.last, replica.log.term_at(pending.last) or 0)
+        replica.outbox.add(Resolve(pending.proposal_id, Outcome.COMMITTED, position, replica.server_id))
+
+
+def _refuse_on_resignation(self: Leader) -> None:
+    for pending in self._pending:
+        self._replica.outbox.add(Resolve(pending.proposal_id, Outcome.NOT_LEADER))
+    self._pending.clear()
+
+
+def _answer_only_granted_votes(self: Replica, request: RequestVote, *, granted: bool) -> None:
+    if granted:
+        after = 0 if request.pre_vote else self.ballot_number
+        self.outbox.send(
+            request.candidate, VoteReply(request.term, granted, request.correlation, request.pre_vote), after
+        )
+
+
+def _never_back_off(_self: Progress, _request: SentAppend, _hint: Index) -> bool:
+    return False
+
+
+MUTANTS = (
+    Mutant(
+        "vote-before-persist",
+        "a vote leaves before it is durable",
+        ((Outbox, "send", _send_votes_at_once),),
+    ),
+    Mutant(
+        "vote-request-before-persist",
+        "a candidate asks for votes before its vote for itself is durable",
+        ((Outbox, "send", _send_vote_requests_at_once),),
+    ),
+    Mutant(
+        "append-reply-before-persist",
+        "a follower reports entries as stored before they are durable",
+        ((Outbox, "send", _send_append_replies_at_once),),
+    ),
+    Mutant(
+        "old-term-by-counting",
+        "entries of older terms are committed by counting replicas (Raft figure 8)",
+        ((Leader, "_may_commit", _any_index_commits),),
+    ),
+    Mutant(
+        "leader-counts-itself-early",
+        "a leader counts its own entries before they are durable",
+        ((Leader, "_own_match", _last_index),),
+    ),
+    Mutant(
+        "vote-for-any-log",
+        "votes are given without the up-to-date check",
+        ((ballot, "may_vote", _vote_for_any_log), (ballot, "would_vote", _would_vote_for_any_log)),
+    ),
+    Mutant("vote-twice", "a second candidate gets a vote in the same term", ((ballot, "may_vote", _vote_again),)),
+    Mutant(
+        "truncate-matching-prefix",
+        "an append cuts the log even where it agrees, so a delayed one loses acknowledged entries",
+        ((follower, "first_new_index", _cut_before_every_append),),
+    ),
+    Mutant(
+        "commit-beyond-match",
+        "a follower commits up to the leader's index although its own suffix was not compared",
+        ((follower, "proven_commit", _commit_whatever_is_there),),
+    ),
+    Mutant(
+        "stale-append-accepted",
+        "an append of an older term is taken",
+        ((Raft, "_append_requested", _accept_stale_appends),),
+    ),
+    Mutant(
+        "match-by-index-only",
+        "the consistency check ignores the term of the previous entry",
+        ((Log, "matches", _match_by_index_only),),
+    ),
+    Mutant("vote-forgotten", "a restart keeps the term but forgets the vote", ((Raft, "__init__", _forget_the_vote),)),
+    Mutant(
+        "durable-beyond-truncation",
+        "a truncation does not take back what counted as durable",
+        ((Log, "truncate_from", _keep_durable_index),),
+    ),
+    Mutant(
+        "acknowledged-on-append",
+        "a client is told that its entry is committed when it is only appended",
+        ((Leader, "_resolve_committed", _acknowledge_what_is_appended),),
+    ),
+    Mutant(
+        "refused-on-resignation",
+        "a deposed leader says refused where it must say unknown",
+        ((Leader, "resign", _refuse_on_resignation),),
+    ),
+    Mutant(
+        "silence-for-no",
+        "a vote request that is refused gets no answer",
+        ((Replica, "answer_vote", _answer_only_granted_votes),),
+    ),
+    Mutant(
+        "no-back-off",
+        "a refused append does not move the leader back",
+        ((Progress, "refused", _never_back_off),),
+    ),
+)
+"""Every planted bug, by name."""
