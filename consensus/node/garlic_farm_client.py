@@ -1,0 +1,218 @@
+"""A client of the cluster: finds the leader, submits entries, and says honestly how each submission ended.
+
+    submit ─▶ ask any server ─▶ accepted: committed
+                              │ other destination: that server leads, ask it
+                              │ unknown destination, no connection: ask the next server, a little later
+                              │ own destination: the leader is busy, ask again later
+                              │ closed without a reply: unknown, unless the request was never sent
+
+Many submissions share one connection per server and travel in a pipeline. A submission whose outcome is unknown may
+have been committed; it is repeated only if the caller says that a second copy does no harm.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import trio
+
+from consensus.core.effects import Outcome
+from consensus.core.position import LogPosition, ServerId
+from consensus.node.garlic_farm_dial import Dialer
+from consensus.node.garlic_farm_links import Backoff, Resolve
+from consensus.node.garlic_farm_pipe import Lost, RequestPipe
+from consensus.wire.garlic_farm import messages as wire
+from consensus.wire.garlic_farm.codec import encode_request
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS, Limits
+from consensus.wire.garlic_farm.values import Application, LogEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """How a submission ended: `position` of its last entry if committed; why not, in words, otherwise."""
+
+    outcome: Outcome
+    position: LogPosition | None = None
+    leader: ServerId | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTuning:
+    """Times and bounds of a client."""
+
+    reply_timeout_s: float = 15.0
+    backoff_first_s: float = 0.02
+    backoff_longest_s: float = 1.0
+    in_flight_max: int = 256
+    queue_max: int = 4096
+
+
+class GarlicFarmClient:
+    """Submits entries to whichever server leads. `run` must be running."""
+
+    def __init__(
+        self,
+        dialer: Dialer,
+        resolve: Resolve,
+        servers: Sequence[ServerId],
+        *,
+        random: Random,
+        tuning: ClientTuning | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        if not servers:
+            raise ValueError("a client needs at least one server to ask")
+        self._dialer = dialer
+        self._resolve = resolve
+        self._servers = tuple(servers)
+        self._random = random
+        self._tuning = tuning or ClientTuning()
+        self._limits = limits
+        self._pipes: dict[ServerId, RequestPipe] = {}
+        self._locks: dict[ServerId, trio.Lock] = {}
+        self._nursery: trio.Nursery | None = None
+        self._favourite = self._random.choice(self._servers)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Carry connections until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    async def submit(
+        self, commands: Sequence[bytes], *, patience_s: float = 10.0, repeat_unknown: bool = False
+    ) -> Submission:
+        """Append `commands`, in order, in one request; without any, only find out who leads."""
+        data = encode_request(
+            wire.ClientRequest(0, 0, 0, 0, 0, 0, tuple(LogEntry(0, Application(command)) for command in commands)),
+            self._limits,
+        )
+        attempt = _Attempt()
+        backoff = Backoff(self._tuning.backoff_first_s, self._tuning.backoff_longest_s, self._random)
+        with trio.move_on_after(patience_s):
+            while not attempt.settled(repeat_unknown=repeat_unknown):
+                if attempt.pause:
+                    await trio.sleep(backoff.next_s())
+                await self._try(data, attempt)
+        return attempt.submission()
+
+    async def _try(self, data: bytes, attempt: "_Attempt") -> None:
+        server = self._favourite
+        attempt.asked = server
+        try:
+            pipe = await self._pipe(server)
+        except GarlicFarmError as error:
+            attempt.turned_away(f"server {server}: {error}")
+            self._look_elsewhere(server)
+            return
+        done = trio.Event()
+        answers: list[wire.Reply | Lost] = []
+
+        def answered(answer: wire.Reply | Lost) -> None:
+            answers.append(answer)
+            done.set()
+
+        if not pipe.post(data, answered):
+            attempt.turned_away(f"too many requests wait for server {server}", Outcome.BUSY)
+            return
+        attempt.under_way = True
+        await done.wait()
+        attempt.under_way = False
+        attempt.answered(answers[0])
+        if attempt.leader is not None and attempt.leader != server:
+            self._favourite = attempt.leader
+        elif attempt.outcome is not Outcome.COMMITTED and attempt.outcome is not Outcome.BUSY:
+            self._look_elsewhere(server)
+
+    def _look_elsewhere(self, failed: ServerId) -> None:
+        if self._favourite == failed:
+            others = [server for server in self._servers if server != failed]
+            self._favourite = self._random.choice(others or [failed])
+
+    async def _pipe(self, server: ServerId) -> RequestPipe:
+        async with self._locks.setdefault(server, trio.Lock()):
+            pipe = self._pipes.get(server)
+            if pipe is not None and pipe.open:
+                return pipe
+            address = self._resolve(server)
+            if address is None or self._nursery is None:
+                raise GarlicFarmError(Fault.UNREACHABLE, f"the address of server {server} is not known")
+            dialed = await self._dialer.dial(address, server)
+            pipe = RequestPipe(
+                dialed.stream,
+                dialed.trailing,
+                reply_timeout_s=self._tuning.reply_timeout_s,
+                window=self._tuning.in_flight_max,
+                queue_max=self._tuning.queue_max,
+            )
+            self._pipes[server] = pipe
+            self._nursery.start_soon(_carry, pipe)
+            return pipe
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What is known of one submission so far."""
+
+    outcome: Outcome | None = None
+    position: LogPosition | None = None
+    leader: ServerId | None = None
+    reason: str = "no server was asked yet"
+    asked: ServerId | None = None
+    under_way: bool = False
+    pause: bool = False
+    doubtful: bool = False
+    """An earlier try ended unknown: whatever is said now, its copy may be committed."""
+    redirects: int = 0
+
+    def settled(self, *, repeat_unknown: bool) -> bool:
+        if self.outcome is Outcome.UNKNOWN:
+            return not repeat_unknown
+        return self.outcome is Outcome.COMMITTED
+
+    def turned_away(self, reason: str, outcome: Outcome = Outcome.NOT_LEADER) -> None:
+        self.outcome, self.leader, self.reason, self.pause = outcome, None, reason, True
+        self.doubtful |= outcome is Outcome.UNKNOWN
+
+    def answered(self, answer: wire.Reply | Lost) -> None:
+        match answer:
+            case Lost.UNSENT:
+                self.turned_away(f"the connection to server {self.asked} ended before the request was sent")
+            case Lost.UNANSWERED:
+                self.turned_away(
+                    f"server {self.asked} closed the connection without a reply: the entry may be committed or not",
+                    Outcome.UNKNOWN,
+                )
+            case wire.Reply() if answer.accepted:
+                self.outcome, self.leader, self.reason = Outcome.COMMITTED, ServerId(answer.source), ""
+                self.position = LogPosition(max(0, answer.next_index - 1), answer.term)
+            case wire.Reply() if answer.destination == answer.source:
+                self.turned_away(f"server {answer.source} leads and is busy", Outcome.BUSY)
+            case wire.Reply() if answer.destination > 0:
+                self.turned_away(f"server {answer.source} names server {answer.destination} as the leader")
+                self.leader = ServerId(answer.destination)
+                # The first redirect is followed at once; servers that send each other's clients to and fro wait.
+                self.redirects += 1
+                self.pause = self.redirects > 1
+            case _:
+                self.turned_away(f"server {answer.source} knows no leader")
+
+    def submission(self) -> Submission:
+        if self.under_way:
+            return Submission(Outcome.UNKNOWN, None, self.leader, f"server {self.asked} has not answered in time")
+        if self.doubtful and self.outcome is not Outcome.COMMITTED:
+            return Submission(Outcome.UNKNOWN, None, self.leader, f"a copy may be committed; last: {self.reason}")
+        return Submission(self.outcome or Outcome.NOT_LEADER, self.position, self.leader, self.reason)
+
+
+async def _carry(pipe: RequestPipe) -> None:
+    try:
+        await pipe.run()
+    except GarlicFarmError:
+        return  # every submission on it has been told

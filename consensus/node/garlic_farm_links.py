@@ -1,0 +1,249 @@
+"""A server's outgoing links: one connection to each peer, kept up as long as there is something to say.
+
+    send(peer, request) ─▶ connected: into the pipe │ else: a short queue, oldest dropped ─▶ dial, with backoff
+
+`send` never blocks and promises nothing: Raft sends again what matters. A request that waited too long for a connection
+is dropped rather than sent, because an old heartbeat or vote request only costs the peer time. Replies reach the core
+as answers to the request they belong to; a pre-vote goes only to peers whose handshake agreed on it.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import trio
+
+from consensus.core import messages as core
+from consensus.core.position import ServerId
+from consensus.node.garlic_farm_dial import Dialed, Dialer, PeerAddress
+from consensus.node.garlic_farm_pipe import Lost, RequestPipe
+from consensus.node.garlic_farm_tally import Tally
+from consensus.wire.garlic_farm import messages as wire
+from consensus.wire.garlic_farm.codec import encode_request
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS, Limits
+from consensus.wire.garlic_farm.mapping import ConfigurationBefore, reply_from_wire, request_to_wire
+from consensus.wire.garlic_farm.upgrade import Extension
+
+Resolve = Callable[[ServerId], PeerAddress | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTuning:
+    """Times and bounds of the outgoing links."""
+
+    reply_timeout_s: float = 2.0
+    """How long a request may go unanswered before the connection counts as dead: some twenty heartbeats."""
+    backoff_first_s: float = 0.05
+    backoff_longest_s: float = 2.0
+    unsent_lifetime_s: float = 0.5
+    unsent_max: int = 64
+    in_flight_max: int = 256
+    queue_max: int = 256
+    peers_max: int = 64
+
+
+class Backoff:
+    """Delays that double up to a limit, each drawn between half and all of it."""
+
+    def __init__(self, first_s: float, longest_s: float, random: Random) -> None:
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._random = random
+        self._next_s = first_s
+
+    def next_s(self) -> float:
+        """How long to wait now."""
+        delay_s = self._next_s * self._random.uniform(0.5, 1.0)
+        self._next_s = min(self._next_s * 2, self._longest_s)
+        return delay_s
+
+    def reset(self) -> None:
+        """It worked: begin again with the shortest."""
+        self._next_s = self._first_s
+
+
+@dataclass(frozen=True, slots=True)
+class LinkView:
+    """What an operator sees of one link."""
+
+    peer: ServerId
+    connected: bool
+    extensions: frozenset[Extension]
+    waiting: int
+    sent: int
+    dropped: int
+
+
+class PeerLinks:
+    """The links to all peers. `run` must be running before `send` is called."""
+
+    def __init__(
+        self,
+        dialer: Dialer,
+        resolve: Resolve,
+        *,
+        deliver_reply: Callable[[ServerId, core.Reply], None],
+        peer_extensions: Callable[[ServerId, bool], None],
+        tally: Tally,
+        random: Random,
+        configuration_before: ConfigurationBefore = lambda _: 0,
+        tuning: LinkTuning | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self.dialer = dialer
+        self.resolve = resolve
+        self.deliver_reply = deliver_reply
+        self.peer_extensions = peer_extensions
+        self.tally = tally
+        self.random = random
+        self.configuration_before = configuration_before
+        self.tuning = tuning or LinkTuning()
+        self.limits = limits
+        self._links: dict[ServerId, _Link] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep links until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    def send(self, recipient: ServerId, request: core.Request) -> bool:
+        """Send, or queue, or drop; False when dropped at once."""
+        link = self._links.get(recipient)
+        if link is None:
+            if self._nursery is None or len(self._links) >= self.tuning.peers_max:
+                self.tally.count("requests-without-link")
+                return False
+            link = self._links[recipient] = _Link(self, recipient)
+            self._nursery.start_soon(link.run)
+        return link.send(request)
+
+    def forget(self, peer: ServerId) -> None:
+        """Close the link to a server that is no longer a member."""
+        link = self._links.pop(peer, None)
+        if link is not None:
+            link.scope.cancel()
+
+    def describe(self) -> tuple[LinkView, ...]:
+        """Every link, for the view."""
+        return tuple(link.view() for link in self._links.values())
+
+
+class _Link:
+    def __init__(self, links: PeerLinks, peer: ServerId) -> None:
+        self.scope = trio.CancelScope()
+        self._links = links
+        self._peer = peer
+        self._pipe: RequestPipe | None = None
+        self._extensions: frozenset[Extension] = frozenset()
+        self._unsent: deque[tuple[float, core.Request]] = deque()
+        self._work = trio.Event()
+        self._sent = 0
+        self._dropped = 0
+        tuning = links.tuning
+        self._backoff = Backoff(tuning.backoff_first_s, tuning.backoff_longest_s, links.random)
+
+    def send(self, request: core.Request) -> bool:
+        if self._pipe is not None:
+            return self._post(self._pipe, request)
+        if len(self._unsent) >= self._links.tuning.unsent_max:
+            self._unsent.popleft()
+            self._drop()
+        self._unsent.append((trio.current_time(), request))
+        self._work.set()
+        return True
+
+    def view(self) -> LinkView:
+        waiting = len(self._unsent) + (self._pipe.waiting if self._pipe is not None else 0)
+        return LinkView(self._peer, self._pipe is not None, self._extensions, waiting, self._sent, self._dropped)
+
+    async def run(self) -> None:
+        with self.scope:
+            while True:
+                while not self._unsent:
+                    self._work = trio.Event()
+                    await self._work.wait()
+                if not await self._connection():
+                    await trio.sleep(self._backoff.next_s())
+                self._forget_old()
+
+    async def _connection(self) -> bool:
+        """One connection from dial to end; whether the peer answered anything."""
+        address = self._links.resolve(self._peer)
+        if address is None:
+            self._links.tally.count("peers-without-address")
+            return False
+        pipe = None
+        try:
+            dialed = await self._links.dialer.dial(address, self._peer)
+            pipe = self._begin(dialed)
+            await pipe.run()
+        except GarlicFarmError as error:
+            text = f"link to server {self._peer}: {error}"
+            self._links.tally.incident(error.fault, str(address), text)
+        finally:
+            self._pipe = None
+        answered = pipe is not None and pipe.replies > 0
+        if answered:
+            self._backoff.reset()
+        return answered
+
+    def _begin(self, dialed: Dialed) -> RequestPipe:
+        tuning = self._links.tuning
+        pipe = RequestPipe(
+            dialed.stream,
+            dialed.trailing,
+            reply_timeout_s=tuning.reply_timeout_s,
+            window=tuning.in_flight_max,
+            queue_max=tuning.queue_max,
+        )
+        self._extensions = dialed.extensions
+        self._links.tally.count("links-established")
+        self._links.peer_extensions(self._peer, Extension.PRE_VOTE in dialed.extensions)
+        self._forget_old()
+        self._pipe = pipe
+        while self._unsent:
+            self._post(pipe, self._unsent.popleft()[1])
+        return pipe
+
+    def _post(self, pipe: RequestPipe, request: core.Request) -> bool:
+        if isinstance(request, core.RequestVote) and request.pre_vote and Extension.PRE_VOTE not in self._extensions:
+            return self._drop()
+        try:
+            asked = request_to_wire(request, self._peer, self._links.configuration_before)
+            data = encode_request(asked, self._links.limits)
+        except GarlicFarmError as error:
+            self._links.tally.incident(error.fault, f"server {self._peer}", f"not sent: {error}")
+            return self._drop()
+
+        def answered(reply: wire.Reply | Lost) -> None:
+            if isinstance(reply, Lost):
+                self._drop()
+                return
+            if reply.source != self._peer:
+                text = f"server {reply.source} replies on the connection to server {self._peer}"
+                raise GarlicFarmError(Fault.OUT_OF_TURN, text)
+            self._links.deliver_reply(self._peer, reply_from_wire(reply, request))
+
+        if not pipe.post(data, answered):
+            return self._drop()
+        self._sent += 1
+        return True
+
+    def _forget_old(self) -> None:
+        oldest = trio.current_time() - self._links.tuning.unsent_lifetime_s
+        while self._unsent and self._unsent[0][0] < oldest:
+            self._unsent.popleft()
+            self._drop()
+
+    def _drop(self) -> bool:
+        self._dropped += 1
+        self._links.tally.count("requests-dropped")
+        return False

@@ -1,0 +1,142 @@
+"""The asking side of an upgraded connection: requests go out in order, replies come back in the same order.
+
+    post(request) ─▶ queue ─▶ in flight ─▶ the reply that comes next answers the oldest
+
+Nothing on this wire names the request that a reply belongs to, so order is all there is: one reply lost or one too many
+would shift every later answer, and the only safe reaction to any irregularity is to close. A peer that is dead without
+having said so is found by the age of the oldest unanswered request, since TCP alone may take a quarter of an hour.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from math import inf
+
+import trio
+
+from consensus.wire.garlic_farm.codec import ReplyReader
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.messages import Reply
+
+_READ_BYTES = 65_536
+_WRITE_BYTES = 262_144
+
+
+class Lost(Enum):
+    """Why there will be no reply."""
+
+    UNSENT = "unsent"
+    UNANSWERED = "unanswered"
+
+
+Answered = Callable[[Reply | Lost], None]
+
+
+class RequestPipe:
+    """One connection's requests and replies. `run` must be running for anything to move."""
+
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        trailing: bytes = b"",
+        *,
+        reply_timeout_s: float,
+        window: int = 256,
+        queue_max: int = 1024,
+    ) -> None:
+        self._stream = stream
+        self._reader = ReplyReader()
+        self._reader.feed(trailing)
+        self._reply_timeout_s = reply_timeout_s
+        self._window = window
+        self._queue_max = queue_max
+        self._queue: deque[tuple[bytes, Answered]] = deque()
+        self._in_flight: deque[tuple[float, Answered]] = deque()
+        self._work = trio.Event()
+        self._patience = trio.CancelScope()
+        self._fault: GarlicFarmError | None = None
+        self.open = True
+        self.replies = 0
+
+    def post(self, request: bytes, answered: Answered) -> bool:
+        """Queue a request; `answered` is called exactly once. False, and never called, when full or closed."""
+        if not self.open or len(self._queue) >= self._queue_max:
+            return False
+        self._queue.append((request, answered))
+        self._work.set()
+        return True
+
+    @property
+    def waiting(self) -> int:
+        """Requests without a reply."""
+        return len(self._queue) + len(self._in_flight)
+
+    async def run(self) -> None:
+        """Carry requests until the connection ends; a GarlicFarmError says why, unless the peer just closed it."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, nursery.cancel_scope)
+                await self._read()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.open = False
+            await trio.aclose_forcefully(self._stream)
+            self._abandon()
+        if self._fault is not None:
+            raise self._fault
+
+    async def _write(self, connection: trio.CancelScope) -> None:
+        while True:
+            if not self._queue or len(self._in_flight) >= self._window:
+                self._work = trio.Event()
+                await self._work.wait()
+                continue
+            batch = bytearray()
+            while self._queue and len(self._in_flight) < self._window and len(batch) < _WRITE_BYTES:
+                request, answered = self._queue.popleft()
+                batch += request
+                self._in_flight.append((trio.current_time(), answered))
+            self._patience.deadline = self._deadline()
+            try:
+                await self._stream.send_all(bytes(batch))
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                connection.cancel()
+                return
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                while (reply := self._reader.next()) is not None:
+                    self._deliver(reply)
+                with trio.CancelScope(deadline=self._deadline()) as self._patience:
+                    data = await self._stream.receive_some(_READ_BYTES)
+                if self._patience.cancelled_caught:
+                    text = f"no reply within {self._reply_timeout_s:g} s: the connection is taken for dead"
+                    self._fault = GarlicFarmError(Fault.SILENT, text)
+                    return
+                if not data:
+                    return
+                self._reader.feed(bytes(data))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return
+        except GarlicFarmError as error:
+            self._fault = error
+
+    def _deliver(self, reply: Reply) -> None:
+        if not self._in_flight:
+            raise GarlicFarmError(Fault.OUT_OF_TURN, "a reply arrived that answers no request")
+        _, answered = self._in_flight.popleft()
+        self.replies += 1
+        answered(reply)
+        self._work.set()
+
+    def _deadline(self) -> float:
+        return self._in_flight[0][0] + self._reply_timeout_s if self._in_flight else inf
+
+    def _abandon(self) -> None:
+        in_flight, self._in_flight = self._in_flight, deque()
+        queue, self._queue = self._queue, deque()
+        for _, answered in in_flight:
+            answered(Lost.UNANSWERED)
+        for _, answered in queue:
+            answered(Lost.UNSENT)

@@ -1,0 +1,221 @@
+"""Accepting Garlic Farm connections: admission, TLS, handshake, conversation.
+
+    accept ─▶ handshake (few at a time, seconds) ─▶ 404 / 401: close │ 101: established (many, as long as it likes)
+
+Before the handshake is done a connection costs us and proves nothing, so handshakes are capped and short. When the cap
+is reached the oldest handshake of the source with the most of them gives way: real peers need milliseconds and get
+through a flood of half-open connections, whereas refusing newcomers would let a slow flood lock everybody out.
+Established connections know the password; they are capped in total and per source, and the newest is refused.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import trio
+
+from consensus.node.garlic_farm_conversation import Conversation, ConversationTuning, RequestHandler
+from consensus.node.garlic_farm_tally import Tally
+from consensus.node.tls import NodeCertificate
+from consensus.wire.garlic_farm.errors import Fault
+from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS, Limits
+from consensus.wire.garlic_farm.upgrade_server import Gatekeeper, Refused, Upgraded, UpgradeServer
+
+_READ_BYTES = 4096
+_GOODBYE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionTuning:
+    """How many may be connected, and how long a handshake may take."""
+
+    handshake_s: float = 5.0
+    handshakes_max: int = 128
+    established_max: int = 1024
+    established_per_source_max: int = 256
+
+
+@dataclass(slots=True, eq=False)
+class Visit:
+    """One connection, from accept to close."""
+
+    source: str
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+
+class Admission:
+    """Who is in, and who has to give way."""
+
+    def __init__(self, tuning: AdmissionTuning, tally: Tally) -> None:
+        self._tuning = tuning
+        self._tally = tally
+        self._handshakes: dict[Visit, None] = {}
+        self._established: set[Visit] = set()
+        self._per_source: Counter[str] = Counter()
+
+    def arrive(self, source: str) -> Visit:
+        """A new connection begins its handshake; another may lose its place to it."""
+        if len(self._handshakes) >= self._tuning.handshakes_max:
+            crowding, _ = Counter(visit.source for visit in self._handshakes).most_common(1)[0]
+            oldest = next(visit for visit in self._handshakes if visit.source == crowding)
+            del self._handshakes[oldest]
+            oldest.scope.cancel()
+            text = f"{self._tuning.handshakes_max} handshakes at once, most from {crowding}: its oldest was closed"
+            self._tally.incident(Fault.BUSY, crowding, text)
+        visit = Visit(source)
+        self._handshakes[visit] = None
+        return visit
+
+    def establish(self, visit: Visit) -> bool:
+        """The handshake is done; False if there is no room for one more."""
+        if (
+            len(self._established) >= self._tuning.established_max
+            or self._per_source[visit.source] >= self._tuning.established_per_source_max
+        ):
+            text = f"{visit.source} has too many connections, or all together have; one more was closed"
+            self._tally.incident(Fault.BUSY, visit.source, text)
+            return False
+        self._handshakes.pop(visit, None)
+        self._established.add(visit)
+        self._per_source[visit.source] += 1
+        return True
+
+    def leave(self, visit: Visit) -> None:
+        """The connection is over."""
+        self._handshakes.pop(visit, None)
+        if visit in self._established:
+            self._established.discard(visit)
+            self._per_source[visit.source] -= 1
+            if not self._per_source[visit.source]:
+                del self._per_source[visit.source]
+
+    @property
+    def shaking_hands(self) -> int:
+        """Connections that have not proven anything yet."""
+        return len(self._handshakes)
+
+    @property
+    def established(self) -> int:
+        """Connections that carry messages."""
+        return len(self._established)
+
+
+Securer = Callable[[trio.abc.Stream], Awaitable[trio.abc.Stream]]
+
+
+class GarlicFarmServer:
+    """Serves the Garlic Farm protocol to peers and clients."""
+
+    def __init__(
+        self,
+        gatekeeper: Gatekeeper,
+        handler: RequestHandler,
+        tally: Tally,
+        *,
+        admission: AdmissionTuning | None = None,
+        conversation: ConversationTuning | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self._gatekeeper = gatekeeper
+        self._handler = handler
+        self._tally = tally
+        self._admission_tuning = admission or AdmissionTuning()
+        self._conversation_tuning = conversation or ConversationTuning()
+        self._limits = limits
+        self.admission = Admission(self._admission_tuning, tally)
+
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        certificate: NodeCertificate,
+        task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve TLS on `host` until cancelled; tells the port, which matters when 0 asked for any."""
+        context = certificate.server_context()
+
+        async def secure(transport: trio.abc.Stream) -> trio.abc.Stream:
+            stream = trio.SSLStream(transport, context, server_side=True, https_compatible=True)
+            await stream.do_handshake()
+            return stream
+
+        async def accept(transport: trio.SocketStream) -> None:
+            try:
+                source = str(transport.socket.getpeername()[0])
+            except OSError:
+                await trio.aclose_forcefully(transport)
+                return
+            await self.serve(transport, source, secure)
+
+        listeners = await trio.open_tcp_listeners(port, host=host)
+        bound_port = int(listeners[0].socket.getsockname()[1])
+        async with trio.open_nursery() as nursery:
+            await nursery.start(trio.serve_listeners, accept, listeners)
+            task_status.started(bound_port)
+
+    async def serve(self, transport: trio.abc.Stream, source: str, secure: Securer | None = None) -> None:
+        """One connection, to its end. Without `secure` the stream must already be private."""
+        visit = self.admission.arrive(source)
+        self._tally.count("connections-accepted")
+        try:
+            with visit.scope:
+                await self._serve(transport, visit, secure)
+        finally:
+            self.admission.leave(visit)
+            await trio.aclose_forcefully(transport)
+
+    async def _serve(self, transport: trio.abc.Stream, visit: Visit, secure: Securer | None) -> None:
+        upgraded, stream = None, transport
+        try:
+            with trio.move_on_after(self._admission_tuning.handshake_s) as patience:
+                if secure is not None:
+                    stream = await secure(transport)
+                upgraded = await self._shake_hands(stream, visit.source)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            reason = error.__cause__ or "the connection broke"
+            self._tally.incident(Fault.REFUSED_UPGRADE, visit.source, f"handshake with {visit.source}: {reason}")
+            return
+        if patience.cancelled_caught:
+            text = f"{visit.source} did not complete a handshake within {self._admission_tuning.handshake_s:g} s"
+            self._tally.incident(Fault.SILENT, visit.source, text)
+        if upgraded is None or not self.admission.establish(visit):
+            return
+        await self._welcome(stream, visit.source, upgraded)
+
+    async def _shake_hands(self, stream: trio.abc.Stream, source: str) -> Upgraded | None:
+        upgrade = UpgradeServer(self._gatekeeper)
+        verdict = None
+        while verdict is None:
+            data = bytes(await stream.receive_some(_READ_BYTES))
+            verdict = upgrade.receive(data, int(trio.current_time() * 1000))
+        if isinstance(verdict, Refused):
+            if verdict.fault is None:
+                self._tally.count("challenges")
+            else:
+                self._tally.incident(verdict.fault, source, f"handshake with {source} refused: {verdict.text}")
+            if verdict.response:
+                await stream.send_all(verdict.response)
+                await _say_goodbye(stream)
+            return None
+        await stream.send_all(verdict.response)
+        return verdict
+
+    async def _welcome(self, stream: trio.abc.Stream, source: str, upgraded: Upgraded) -> None:
+        self._tally.count("connections-established")
+        await Conversation(
+            stream,
+            upgraded,
+            source,
+            handler=self._handler,
+            identity=self._gatekeeper.identity,
+            tally=self._tally,
+            tuning=self._conversation_tuning,
+            limits=self._limits,
+        ).run()
+
+
+async def _say_goodbye(stream: trio.abc.Stream) -> None:
+    """Close so that the response arrives: a TLS stream says that it is complete, and nobody is waited for."""
+    with trio.move_on_after(_GOODBYE_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        await stream.aclose()

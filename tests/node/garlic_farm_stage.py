@@ -1,0 +1,155 @@
+"""A stage for Garlic Farm tests: servers behind memory streams, with handlers that the test scripts."""
+
+from random import Random
+from typing import TYPE_CHECKING
+
+import trio
+from trio.testing import memory_stream_pair
+
+from consensus.core import messages as core
+from consensus.core.position import ServerId
+from consensus.node.garlic_farm_conversation import ClientAnswer, ConversationTuning
+from consensus.node.garlic_farm_dial import Dialer, PeerAddress
+from consensus.node.garlic_farm_server import AdmissionTuning, GarlicFarmServer
+from consensus.node.garlic_farm_tally import Incident, Tally
+from consensus.wire.garlic_farm.digest import Credentials
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.nonces import NonceBook
+from consensus.wire.garlic_farm.upgrade import EXTENSION_SETS, Identity
+from consensus.wire.garlic_farm.upgrade_client import Caller
+from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PASSWORD = "correct horse"  # noqa: S105 - the test's own
+CREDENTIALS = Credentials("router", PASSWORD)
+ALICE, BOB, CAROL = ServerId(1), ServerId(2), ServerId(3)
+
+
+class ScriptedHandler:
+    """Answers as the test says. By default every vote is granted, every append succeeds, and `leader` leads."""
+
+    def __init__(self, own_id: ServerId) -> None:
+        self.own_id = own_id
+        self.leader: ServerId | None = own_id
+        self.term = 1
+        self.log: list[bytes] = []
+        self.asked: list[tuple[ServerId, core.Request]] = []
+        self.asked_by_clients: list[tuple[bytes, ...]] = []
+        self.delay_s: Callable[[core.Request], float] = lambda _: 0
+        self.client_answer: Callable[[tuple[bytes, ...]], ClientAnswer | None] = self._append
+
+    async def request(self, sender: ServerId, request: core.Request) -> core.Reply:
+        """The scripted reply, after the scripted delay."""
+        self.asked.append((sender, request))
+        await trio.sleep(self.delay_s(request))
+        if isinstance(request, core.RequestVote):
+            return core.VoteReply(
+                request.term, granted=True, correlation=request.correlation, pre_vote=request.pre_vote
+            )
+        next_index = request.previous.index + len(request.entries) + 1
+        return core.AppendReply(request.term, success=True, next_index=next_index, correlation=request.correlation)
+
+    async def client_request(self, commands: tuple[bytes, ...]) -> ClientAnswer | None:
+        """The scripted answer."""
+        self.asked_by_clients.append(commands)
+        await trio.lowlevel.checkpoint()
+        return self.client_answer(commands)
+
+    def _append(self, commands: tuple[bytes, ...]) -> ClientAnswer:
+        if self.leader != self.own_id:
+            return ClientAnswer(accepted=False, leader=self.leader, next_index=0, term=self.term)
+        self.log += commands
+        return ClientAnswer(accepted=True, leader=self.own_id, next_index=len(self.log) + 1, term=self.term)
+
+
+class Host:
+    """One server of the stage."""
+
+    def __init__(
+        self,
+        own_id: ServerId,
+        *,
+        cluster: str = "farm",
+        identity: Identity | None = None,
+        admission: AdmissionTuning | None = None,
+        conversation: ConversationTuning | None = None,
+    ) -> None:
+        self.incidents: list[Incident] = []
+        self.tally = Tally(self.incidents.append)
+        self.handler = ScriptedHandler(own_id)
+        self.identity = identity or Identity("cluster-a", own_id)
+        self.gatekeeper = Gatekeeper(
+            cluster,
+            {CREDENTIALS.user: CREDENTIALS.password}.get,
+            NonceBook(b"secret", Random(own_id).randbytes),
+            lambda: self.identity,
+        )
+        self.server = GarlicFarmServer(
+            self.gatekeeper, self.handler, self.tally, admission=admission, conversation=conversation
+        )
+
+    @property
+    def faults(self) -> set[Fault]:
+        """The kinds of incidents so far."""
+        return {incident.fault for incident in self.incidents}
+
+
+class Stage:
+    """Hosts by port; connecting to a port that nobody listens on is refused."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        self.hosts: dict[int, Host] = {}
+        self.connections = 0
+        self.live: list[trio.abc.Stream] = []
+
+    def add(self, host: Host) -> Host:
+        """Let `host` listen on the port that equals its id."""
+        self.hosts[host.handler.own_id] = host
+        return host
+
+    async def connect(self, address: PeerAddress) -> trio.abc.Stream:
+        """A memory stream to the host at that port."""
+        host = self.hosts.get(address.port)
+        if host is None:
+            raise OSError(111, "Connection refused")
+        ours, theirs = memory_stream_pair()
+        self.connections += 1
+        self.live.append(ours)
+        self.nursery.start_soon(host.server.serve, theirs, "10.0.0.9")
+        return ours
+
+    def resolve(self, server: ServerId) -> PeerAddress | None:
+        """Every id has an address, whether or not somebody listens there."""
+        return PeerAddress("memory", server, bytes(32)) if server > 0 else None
+
+    def dialer(
+        self,
+        own_id: ServerId | None,
+        *,
+        password: str = PASSWORD,
+        cluster: str = "farm",
+        cluster_id: str | None = "cluster-a",
+        offered: tuple[str, ...] = tuple(EXTENSION_SETS),
+    ) -> Dialer:
+        """Connects in the name of `own_id`."""
+        caller = Caller(
+            cluster,
+            Credentials(CREDENTIALS.user, password),
+            lambda: Identity(cluster_id, own_id),
+            Random(7).randbytes,
+            offered=offered,
+        )
+        return Dialer(caller, connector=self.connect)
+
+
+async def expect_fault(dialer: Dialer, address: PeerAddress | None) -> GarlicFarmError:
+    """Dial, and return the failure."""
+    assert address is not None
+    try:
+        await dialer.dial(address)
+    except GarlicFarmError as error:
+        return error
+    raise AssertionError("the connection was accepted")

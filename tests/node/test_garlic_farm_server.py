@@ -1,0 +1,325 @@
+"""What a Garlic Farm server does for peers and clients, and to those who misbehave."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from trio.testing import MockClock, memory_stream_pair
+
+from consensus.core import messages as core
+from consensus.core.position import Command, Entry, LogPosition, ServerId
+from consensus.node.garlic_farm_conversation import ClientAnswer, ConversationTuning
+from consensus.node.garlic_farm_dial import Dialed
+from consensus.node.garlic_farm_server import AdmissionTuning
+from consensus.wire.garlic_farm import messages as wire
+from consensus.wire.garlic_farm.codec import REPLY, decode_reply, encode_request
+from consensus.wire.garlic_farm.errors import Fault
+from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.values import Application, ClusterServer, Configuration, LogEntry
+from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage, expect_fault
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    async with trio.open_nursery() as nursery:
+        yield Stage(nursery)
+        nursery.cancel_scope.cancel()
+
+
+async def dial(stage: Stage, own_id: ServerId | None = ALICE, offered: tuple[str, ...] | None = None) -> Dialed:
+    address = stage.resolve(BOB)
+    assert address is not None
+    dialer = stage.dialer(own_id) if offered is None else stage.dialer(own_id, offered=offered)
+    return await dialer.dial(address, BOB)
+
+
+async def replies(dialed: Dialed, number: int) -> list[wire.Reply]:
+    data = dialed.trailing
+    while len(data) < number * REPLY.size:
+        more = await dialed.stream.receive_some()
+        if not more:
+            break
+        data += bytes(more)
+    assert len(data) == number * REPLY.size, "the connection ended early, or too many replies came"
+    return [decode_reply(data[at : at + REPLY.size]) for at in range(0, len(data), REPLY.size)]
+
+
+async def closes(dialed: Dialed) -> bool:
+    try:
+        return not await dialed.stream.receive_some()
+    except trio.BrokenResourceError:
+        return True
+
+
+VOTE = wire.RequestVoteRequest(ALICE, BOB, 3, 2, 9, 0)
+PRE_VOTE = wire.PreVoteRequest(ALICE, BOB, 3, 2, 9, 0)
+APPEND = wire.AppendEntriesRequest(ALICE, BOB, 3, 2, 9, 8, (LogEntry(3, Application(b"{}")),))
+CLIENT = wire.ClientRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, Application(b"{}")),))
+
+
+async def test_votes_and_appends_reach_the_core_and_are_answered(stage: Stage) -> None:
+    host = stage.add(Host(BOB))
+    dialed = await dial(stage)
+    for request in (VOTE, PRE_VOTE, APPEND):
+        await dialed.stream.send_all(encode_request(request))
+    assert await replies(dialed, 3) == [
+        wire.RequestVoteResponse(BOB, ALICE, 3, 0, accepted=True),
+        wire.PreVoteResponse(BOB, ALICE, 3, 0, accepted=True),
+        wire.AppendEntriesResponse(BOB, ALICE, 3, 11, accepted=True),
+    ]
+    (_, vote), (_, pre_vote), (sender, append) = host.handler.asked
+    assert sender == ALICE
+    assert len({vote.correlation, pre_vote.correlation, append.correlation}) == 3
+    expected = core.AppendEntries(3, ALICE, LogPosition(9, 2), (Entry(3, Command(b"{}")),), 8, append.correlation)
+    assert append == expected
+
+
+async def test_replies_leave_in_the_order_of_the_requests_whatever_finishes_first(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    host = stage.add(Host(BOB))
+    host.handler.delay_s = lambda request: 5.0 - request.term / 10
+    dialed = await dial(stage)
+    terms = list(range(1, 41))
+    await dialed.stream.send_all(
+        b"".join(encode_request(wire.RequestVoteRequest(ALICE, BOB, term, 0, 0, 0)) for term in terms)
+    )
+    started = trio.current_time()
+    assert [reply.term for reply in await replies(dialed, 40)] == terms
+    assert trio.current_time() - started == pytest.approx(4.9)
+    assert [request.term for _, request in host.handler.asked] == terms
+
+
+async def test_a_full_window_stops_reading_and_goes_on_when_replies_leave(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    host = stage.add(Host(BOB, conversation=ConversationTuning(window=4)))
+    host.handler.delay_s = lambda _: 1.0
+    dialed = await dial(stage)
+    await dialed.stream.send_all(encode_request(VOTE) * 10)
+    await trio.sleep(0.5)
+    assert len(host.handler.asked) == 4
+    assert len(await replies(dialed, 10)) == 10
+
+
+async def test_a_client_is_told_accepted_when_its_entry_is_committed(stage: Stage) -> None:
+    host = stage.add(Host(BOB))
+    dialed = await dial(stage, None)
+    await dialed.stream.send_all(encode_request(CLIENT))
+    assert await replies(dialed, 1) == [wire.AppendEntriesResponse(BOB, BOB, 1, 2, accepted=True)]
+    assert host.handler.log == [b"{}"]
+
+
+@pytest.mark.parametrize(("leader", "named"), [(CAROL, CAROL), (None, -1)])
+async def test_a_follower_names_the_leader_as_destination(stage: Stage, leader: ServerId | None, named: int) -> None:
+    stage.add(Host(BOB)).handler.leader = leader
+    dialed = await dial(stage, None)
+    await dialed.stream.send_all(encode_request(wire.ClientRequest(0, 0, 0, 0, 0, 0)))
+    assert await replies(dialed, 1) == [wire.AppendEntriesResponse(BOB, named, 1, 0, accepted=False)]
+
+
+async def test_a_busy_leader_refuses_with_its_own_id(stage: Stage) -> None:
+    stage.add(Host(BOB)).handler.client_answer = lambda _: ClientAnswer(
+        accepted=False, leader=BOB, next_index=0, term=1
+    )
+    dialed = await dial(stage, None)
+    await dialed.stream.send_all(encode_request(CLIENT))
+    assert await replies(dialed, 1) == [wire.AppendEntriesResponse(BOB, BOB, 1, 0, accepted=False)]
+
+
+async def test_an_unknown_outcome_closes_the_connection_after_the_replies_before_it(stage: Stage) -> None:
+    host = stage.add(Host(BOB))
+    host.handler.client_answer = lambda commands: (
+        None if commands else ClientAnswer(accepted=True, leader=BOB, next_index=1, term=1)
+    )
+    dialed = await dial(stage, None)
+    await dialed.stream.send_all(encode_request(wire.ClientRequest(0, 0, 0, 0, 0, 0)) + encode_request(CLIENT))
+    assert len(await replies(dialed, 1)) == 1
+    assert await closes(dialed)
+    assert host.tally.counts["connections-hung-up"] == 1
+
+
+MEMBERS = LogEntry(1, Configuration(1, 0, ()))
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (
+            wire.AddServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, ClusterServer(4, "tcp://x:1")),)),
+            wire.AddServerResponse(BOB, CAROL, 1, 0, accepted=False),
+        ),
+        (
+            wire.RemoveServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, ClusterServer(4, None)),)),
+            wire.RemoveServerResponse(BOB, CAROL, 1, 0, accepted=False),
+        ),
+        (
+            wire.JoinClusterRequest(ALICE, BOB, 1, 0, 0, 0, (MEMBERS,)),
+            wire.JoinClusterResponse(BOB, ALICE, 1, 0, accepted=False),
+        ),
+        (wire.LeaveClusterRequest(ALICE, BOB, 1, 0, 0, 0), wire.LeaveClusterResponse(BOB, ALICE, 1, 0, accepted=False)),
+    ],
+)
+async def test_what_is_not_served_is_refused_and_changes_nothing(
+    stage: Stage, request_: wire.Request, expected: wire.Reply
+) -> None:
+    host = stage.add(Host(BOB))
+    host.handler.leader = CAROL
+    dialed = await dial(stage)
+    await dialed.stream.send_all(encode_request(request_))
+    assert await replies(dialed, 1) == [expected]
+    assert (host.handler.asked, host.handler.log) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b"\x04" * 26, Fault.OUT_OF_TURN),
+        (b"\xff", Fault.MALFORMED),
+        (encode_request(wire.RequestVoteRequest(CAROL, BOB, 1, 0, 0, 0)), Fault.OUT_OF_TURN),
+        (encode_request(wire.RequestVoteRequest(ALICE, CAROL, 1, 0, 0, 0)), Fault.WRONG_SERVER),
+        (encode_request(VOTE)[:-4] + b"\x7f\xff\xff\xff", Fault.TOO_LARGE),
+        (encode_request(APPEND)[:-3] + b"\xff", Fault.SILENT),
+    ],
+    ids=["reply", "rubbish", "other-name", "other-server", "huge", "never-whole"],
+)
+async def test_a_peer_that_speaks_out_of_turn_is_cut_off_and_explained(
+    stage: Stage, data: bytes, fault: Fault, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    host = stage.add(Host(BOB))
+    dialed = await dial(stage)
+    await dialed.stream.send_all(data)
+    assert await closes(dialed)
+    assert host.faults == {fault}
+    assert host.tally.counts[fault.value] == 1
+    assert host.incidents[0].text.startswith("connection from 10.0.0.9 closed: ")
+    assert host.handler.asked == []
+
+
+async def test_a_pre_vote_is_out_of_turn_where_the_handshake_did_not_agree_on_it(stage: Stage) -> None:
+    host = stage.add(Host(BOB))
+    dialed = await dial(stage, offered=())
+    await dialed.stream.send_all(encode_request(PRE_VOTE))
+    assert await closes(dialed)
+    assert host.faults == {Fault.OUT_OF_TURN}
+
+
+async def test_a_server_without_an_id_serves_no_votes(stage: Stage) -> None:
+    host = stage.add(Host(BOB, identity=Identity(None, None)))
+    dialed = await dial(stage)
+    await dialed.stream.send_all(encode_request(VOTE))
+    assert await closes(dialed)
+    assert host.faults == {Fault.WRONG_SERVER}
+
+
+async def test_a_handshake_that_takes_too_long_is_cut_off_however_slowly_it_drips(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    host = stage.add(Host(BOB))
+    address = stage.resolve(BOB)
+    assert address is not None
+    stream = await stage.connect(address)
+    started = trio.current_time()
+    for byte in b"GET /GarlicFarm/farm/1/websocket HTTP/1.1\r\n" * 10:
+        try:
+            await stream.send_all(bytes((byte,)))
+        except trio.BrokenResourceError:
+            break
+        await trio.sleep(0.5)
+    assert trio.current_time() - started < 6
+    assert host.faults == {Fault.SILENT}
+    assert host.server.admission.shaking_hands == 0
+
+
+async def test_an_idle_connection_is_closed_without_alarm(stage: Stage, autojump_clock: MockClock) -> None:
+    del autojump_clock
+    host = stage.add(Host(BOB))
+    dialed = await dial(stage)
+    assert await closes(dialed)
+    assert host.incidents == []
+    assert host.tally.counts["connections-idle"] == 1
+    assert host.server.admission.established == 0
+
+
+async def test_a_handler_that_never_answers_costs_the_connection(stage: Stage, autojump_clock: MockClock) -> None:
+    del autojump_clock
+    host = stage.add(Host(BOB))
+    host.handler.delay_s = lambda _: 1e6
+    dialed = await dial(stage)
+    await dialed.stream.send_all(encode_request(VOTE))
+    assert await closes(dialed)
+
+
+async def test_half_open_connections_stay_few_and_real_peers_get_through(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    host = stage.add(Host(BOB, admission=AdmissionTuning(handshakes_max=8)))
+    held = []
+    for number in range(500):
+        ours, theirs = memory_stream_pair()
+        held.append(ours)
+        stage.nursery.start_soon(host.server.serve, theirs, "10.0.0.66")
+        if number % 50 == 0:
+            await trio.testing.wait_all_tasks_blocked()
+            assert host.server.admission.shaking_hands <= 8
+            dialed = await dial(stage)
+            await dialed.stream.send_all(encode_request(VOTE))
+            assert len(await replies(dialed, 1)) == 1
+            await dialed.stream.aclose()
+    await trio.sleep(10)
+    assert host.server.admission.shaking_hands == 0
+    assert Fault.BUSY in host.faults
+    assert len(host.incidents) < 10, "a flood of connections must not become a flood of events"
+
+
+async def test_one_source_cannot_take_every_established_connection(stage: Stage) -> None:
+    host = stage.add(Host(BOB, admission=AdmissionTuning(established_per_source_max=3)))
+    dialed = [await dial(stage) for _ in range(3)]
+    await trio.testing.wait_all_tasks_blocked()
+    surplus = await dial(stage)
+    assert await closes(surplus)
+    assert host.faults == {Fault.BUSY}
+    await dialed[0].stream.aclose()
+    await trio.testing.wait_all_tasks_blocked()
+    again = await dial(stage)
+    await again.stream.send_all(encode_request(VOTE))
+    assert len(await replies(again, 1)) == 1
+
+
+async def test_refused_handshakes_are_explained_on_both_sides(stage: Stage) -> None:
+    host = stage.add(Host(BOB))
+    address = stage.resolve(BOB)
+    failures = {
+        "password": await expect_fault(stage.dialer(ALICE, password="wrong"), address),  # noqa: S106 - the test's own
+        "cluster name": await expect_fault(stage.dialer(ALICE, cluster="other"), address),
+        "cluster id": await expect_fault(stage.dialer(ALICE, cluster_id="cluster-b"), address),
+    }
+    assert {name: error.fault for name, error in failures.items()} == {
+        "password": Fault.WRONG_CREDENTIALS,
+        "cluster name": Fault.WRONG_PATH,
+        "cluster id": Fault.WRONG_CLUSTER,
+    }
+    assert host.faults == {Fault.WRONG_CREDENTIALS, Fault.WRONG_PATH, Fault.WRONG_CLUSTER}
+
+
+async def test_later_connections_of_one_dialer_need_one_round_only(stage: Stage) -> None:
+    stage.add(Host(BOB))
+    dialer, address = stage.dialer(ALICE), stage.resolve(BOB)
+    assert address is not None
+    await dialer.dial(address)
+    assert stage.connections == 2
+    await dialer.dial(address)
+    assert stage.connections == 3
+
+
+async def test_a_server_at_the_address_of_another_is_not_taken_for_it(stage: Stage) -> None:
+    stage.add(Host(BOB, identity=Identity("cluster-a", CAROL)))
+    address = stage.resolve(BOB)
+    assert address is not None
+    with pytest.raises(Exception, match="server 3 answers at the address that server 2 announced"):
+        await stage.dialer(ALICE).dial(address, BOB)
