@@ -1,0 +1,111 @@
+"""A FarmView as a screen of exactly the given size: pure, so that a test looks at the same lines as an operator.
+
+    header      2 lines, always
+    alarms      next in importance
+    members     (or, for a local farm, its processes)
+    published   who publishes, and the entries
+    events      what is left of the height
+    footer      1 line
+
+When the height does not suffice, each section keeps a few lines and says how many it leaves out; nothing ever scrolls.
+"""
+
+from rich.console import Group
+from rich.text import Text
+
+from bridge.core.view import AlarmView, EventView, FarmView, LocalFarmView, best_view
+from bridge.tui.layout import Cell, Want, line, rows, share
+from bridge.tui.sections import (
+    COLOURS,
+    MONOCHROME,
+    Palette,
+    Section,
+    alarms_section,
+    events_section,
+    farm_header,
+    local_header,
+    members_section,
+    processes_section,
+    publishing_section,
+)
+
+FOOTER = " q quit    more: garlicfarm status, members, log, lease-set show (--json)"
+LEAST_WIDTH = 20
+LEAST_HEIGHT = 5
+LEAST_ROWS = 3
+NOTHING = Section(None, [])
+
+
+def render(view: FarmView, width: int, height: int, *, color: bool = True) -> Group:
+    """What one node sees."""
+    palette = COLOURS if color else MONOCHROME
+    width, height = max(width, LEAST_WIDTH), max(height, LEAST_HEIGHT)
+    sections = [
+        alarms_section(view.alarms, width, palette),
+        members_section(view, width, palette),
+        publishing_section(view, width, palette),
+        events_section(view.events, width, palette),
+    ]
+    return _screen(farm_header(view, width, palette), sections, width, height, palette)
+
+
+def render_local_farm(farm: LocalFarmView, width: int, height: int, *, color: bool = True) -> Group:
+    """A whole local farm."""
+    palette = COLOURS if color else MONOCHROME
+    width, height = max(width, LEAST_WIDTH), max(height, LEAST_HEIGHT)
+    best = best_view(farm)
+    sections = [
+        alarms_section(_alarms_of_all(farm), width, palette),
+        processes_section(farm, width, palette),
+        NOTHING if best is None else publishing_section(best, width, palette),
+        events_section(_events_of_all(farm), width, palette),
+    ]
+    return _screen(local_header(farm, width, palette), sections, width, height, palette)
+
+
+def render_message(text: str, width: int, height: int, *, color: bool = True) -> Group:
+    """In place of a picture: why there is none."""
+    palette = COLOURS if color else MONOCHROME
+    width, height = max(width, LEAST_WIDTH), max(height, LEAST_HEIGHT)
+    header = [line([Cell(" garlic farm ", "reverse bold")], width)]
+    wrapped = [
+        Section(None, [line([Cell(text[at : at + width], palette.doubtful)], width)])
+        for at in range(0, len(text), width)
+    ]
+    return _screen(header, wrapped, width, height, palette)
+
+
+def _screen(header: list[Text], sections: list[Section], width: int, height: int, palette: Palette) -> Group:
+    room = height - len(header) - 1
+    wants = []
+    for section in sections:
+        titles = 0 if section.title is None else 1
+        full = titles + len(section.lines) if section.lines else 0
+        wants.append(Want(min(full, titles + LEAST_ROWS), full))
+    lines = list(header)
+    for section, given in zip(sections, share(room, wants), strict=True):
+        if given > 0 and section.title is not None:
+            lines.append(section.title)
+            given -= 1  # noqa: PLW2901 -- the title takes the first of the section's lines
+        lines.extend(rows(section.lines, given, palette.dim) if section.counted else section.lines[:given])
+    lines = lines[: height - 1]
+    lines.extend(Text("", end="") for _ in range(height - 1 - len(lines)))
+    lines.append(line([Cell(FOOTER, palette.dim)], width))
+    return Group(Text("\n", end="").join(lines))
+
+
+def _alarms_of_all(farm: LocalFarmView) -> tuple[AlarmView, ...]:
+    """Every node's alarms, each once."""
+    found = (alarm for each in farm.processes if each.running and each.view is not None for alarm in each.view.alarms)
+    return tuple(dict.fromkeys(found))
+
+
+def _events_of_all(farm: LocalFarmView) -> tuple[EventView, ...]:
+    """Every node's events in the order of their time, named after the node."""
+    found = (
+        EventView(event.time_ms, event.kind, f"{each.name}: {event.text}")
+        for each in farm.processes
+        if each.view is not None
+        for event in each.view.events
+    )
+    return tuple(sorted(found, key=lambda event: event.time_ms))

@@ -1,0 +1,58 @@
+"""The two live views: of the farm as one node sees it (`top`), and of a whole local farm (`up`).
+
+Asking the node and drawing are tasks of their own: a node that is slow to answer never freezes the screen, and a node
+that stopped leaves the reason on it, until the node is back.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+from rich.console import Console, RenderableType
+
+from bridge.core.view import FarmView, LocalFarmView
+from bridge.node.control_client import ControlClient, ControlError
+from bridge.tui.render import render, render_local_farm, render_message
+from bridge.tui.screen import show
+from bridge.wire.view_json import ViewError
+
+ASK_EVERY_S = 0.5
+ANSWER_TIMEOUT_S = 5.0
+
+
+async def show_farm(path: Path, console: Console | None = None) -> None:
+    """The farm as the node at the control socket `path` sees it, until the operator quits."""
+    shown = console or Console()
+    latest: list[FarmView | str] = [f"asking {path} …"]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_keep_asking, path, latest)
+        await show(lambda width, height: _picture(latest[0], width, height, shown), shown)
+        nursery.cancel_scope.cancel()
+
+
+async def show_local_farm(picture: Callable[[], LocalFarmView], console: Console | None = None) -> None:
+    """All processes of a local farm, until the operator quits."""
+    shown = console or Console()
+    color = _has_color(shown)
+    await show(lambda width, height: render_local_farm(picture(), width, height, color=color), shown)
+
+
+async def _keep_asking(path: Path, latest: list[FarmView | str]) -> None:
+    async with ControlClient(path, ANSWER_TIMEOUT_S) as client:
+        while True:
+            try:
+                latest[0] = await client.view()
+            except (ControlError, ViewError) as error:
+                latest[0] = str(error)
+            await trio.sleep(ASK_EVERY_S)
+
+
+def _picture(latest: FarmView | str, width: int, height: int, console: Console) -> RenderableType:
+    color = _has_color(console)
+    if isinstance(latest, str):
+        return render_message(latest, width, height, color=color)
+    return render(latest, width, height, color=color)
+
+
+def _has_color(console: Console) -> bool:
+    return console.color_system is not None and not console.no_color
