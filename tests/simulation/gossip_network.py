@@ -1,8 +1,8 @@
 """A group of `Swim` cores under virtual time, with a network that loses, delays, duplicates and splits.
 
-Everything that happens follows from one random seed, so a failing run is repeated by its seed. The part of the wire floor
-that a core depends on is played in its simplest honest form: OfferToken becomes a JoinNak whose token names the address
-that it was minted for, and a JoinReq is `token_valid` if it comes from that address with that token.
+Everything that happens follows from one random seed, so a failing run is repeated by its seed. The part of the wire
+floor that a core depends on is played in its simplest honest form: OfferToken becomes a JoinNak whose token names the
+address that it was minted for, and a JoinReq is `token_valid` if it comes from that address with that token.
 
     network = GossipNetwork(random_seed=7)
     names = network.start(5)                the first is everybody's seed
@@ -108,9 +108,11 @@ class GossipNetwork:
         capacity: int = 64,
         metadata: bytes = b"",
         generation: int = 1,
+        identity: int | None = None,
     ) -> Node:
-        """Start a node; `seeds` are numbers of nodes."""
-        info = NodeInfo(node_id(number), address_of(number), Incarnation(generation, 0), capacity, metadata)
+        """Start a node; `seeds` are numbers of nodes, `identity` makes it the twin of another."""
+        name = node_id(number if identity is None else identity)
+        info = NodeInfo(name, address_of(number), Incarnation(generation, 0), capacity, metadata)
         node = self.nodes.get(number)
         if node is None:
             node = self.nodes[number] = Node(number, None, generation)

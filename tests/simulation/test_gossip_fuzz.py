@@ -1,0 +1,160 @@
+"""Any sequence of messages, times and requests: a core never raises, and its invariants hold after every step.
+
+Whatever arrives here has passed the seal, so it was said by a holder of the farm's key; that does not make it true.
+"""
+
+from random import Random
+from typing import TypeVar
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.core.effects import MembershipChanged, Send
+from gossip.core.events import DeadlineReached, Event, LeaveRequested, MetadataChanged, Received, SeedsGiven
+from gossip.core.member import Incarnation, NodeInfo, Status
+from gossip.core.messages import (
+    AliveUpdate,
+    Broadcast,
+    JoinAck,
+    JoinNak,
+    JoinRedirect,
+    JoinReq,
+    Leave,
+    Message,
+    Payload,
+    PingRequest,
+    PingResponse,
+    VerdictUpdate,
+)
+from gossip.core.own import INCARNATION_LIMIT
+from gossip.core.refusal import DOMAIN, RefusalCode
+from gossip.core.swim import Swim
+from gossip.core.tuning import Tuning
+from tests.simulation.gossip_network import GossipNetwork, address_of, node_id
+
+CAPACITY = 3
+DIRECTORY = 10
+
+# A small world, so that messages are about the same few members: 0 is the node under test.
+ids = st.integers(0, 15).map(node_id)
+addresses = st.integers(0, 15).map(address_of)
+numbers = st.one_of(st.integers(0, 4), st.sampled_from([INCARNATION_LIMIT - 1, INCARNATION_LIMIT, (1 << 63) - 1]))
+incarnations = st.builds(Incarnation, numbers, numbers)
+infos = st.builds(NodeInfo, ids, addresses, incarnations, st.integers(0, 8), st.binary(max_size=4))
+updates = st.one_of(
+    st.builds(AliveUpdate, infos),
+    st.builds(VerdictUpdate, ids, incarnations, st.sampled_from(Status), ids),
+)
+
+
+T = TypeVar("T")
+
+
+def tuples(of: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
+    """Short tuples."""
+    return st.lists(of, max_size=3).map(tuple)
+
+
+payloads = st.builds(Payload, tuples(updates), st.integers(0, 8), st.integers(0, 9), tuples(infos))
+codes = st.one_of(st.sampled_from(RefusalCode).map(int), st.integers(0, 9))
+domains = st.sampled_from([DOMAIN, "elsewhere"])
+seqs = st.integers(0, 3)
+ttls = st.integers(0, 255)
+messages: st.SearchStrategy[Message] = st.one_of(
+    st.builds(JoinReq, infos, st.binary(max_size=3), st.just(b""), st.integers(0, 9)),
+    st.builds(JoinNak, domains, codes, st.binary(max_size=3)),
+    st.builds(JoinRedirect, tuples(addresses), domains, codes),
+    st.builds(JoinAck, infos, tuples(infos)),
+    st.builds(Leave, infos),
+    st.builds(PingRequest, ids, incarnations, ids, incarnations, seqs, ttls, st.one_of(st.none(), addresses), payloads),
+    st.builds(PingResponse, ids, ids, incarnations, seqs, ttls, st.booleans(), payloads),
+    st.builds(Broadcast, infos),
+)
+events: st.SearchStrategy[Event] = st.one_of(
+    st.builds(Received, addresses, messages, st.booleans()),
+    st.builds(Received, addresses, messages, st.booleans()),
+    st.just(DeadlineReached()),
+    st.builds(SeedsGiven, tuples(addresses)),
+    st.builds(MetadataChanged, st.binary(max_size=8)),
+)
+pauses = st.one_of(st.just(0), st.integers(1, 500), st.integers(-100, 60_000))
+
+
+def check_invariants(swim: Swim, now: int) -> None:
+    """What holds after every step, whatever was said."""
+    description = swim.describe()
+    own = description.self_info
+    by_id = {member.node_id: member for member in description.members}
+    peers = [member for member in description.members if member.is_peer]
+    assert own.node_id not in by_id, "a node is no member of its own directory"
+    assert own.incarnation.number < INCARNATION_LIMIT
+    assert own.incarnation.generation < INCARNATION_LIMIT
+    assert description.peer_count == len(peers) <= CAPACITY
+    assert len(by_id) == len(description.members) <= DIRECTORY
+    assert all(peer.status in {Status.ALIVE, Status.SUSPECT} for peer in peers)
+    live = [member for member in description.members if member.status in {Status.ALIVE, Status.SUSPECT}]
+    assert swim._membership.live_count == len(live)
+    assert {info.node_id for info in swim.known_members()} == {member.node_id for member in live}
+    suspects = {member.node_id for member in description.members if member.status is Status.SUSPECT}
+    assert set(swim._claims._suspicions) == suspects, "each suspect has its clock"
+    assert description.joins_in_flight <= swim._tuning.joins_in_flight
+    assert description.seed_count <= swim._tuning.seeds_limit
+    assert len(swim._prober._relays) <= swim._tuning.relays_limit
+    assert len(swim._news) <= DIRECTORY + 2
+    assert (swim.deadline is None) == description.halted
+    assert now >= 0
+
+
+@given(
+    story=st.lists(st.tuples(pauses, events), max_size=60),
+    leaves_at=st.one_of(st.none(), st.integers(0, 60)),
+    random_seed=st.integers(0, 9),
+)
+@settings(max_examples=200, deadline=None)
+def test_no_sequence_of_messages_breaks_a_core(
+    story: list[tuple[int, Event]], leaves_at: int | None, random_seed: int
+) -> None:
+    tuning = Tuning(directory_limit=DIRECTORY, relays_limit=4, seeds_limit=5)
+    us = NodeInfo(node_id(0), address_of(0), Incarnation(1, 0), CAPACITY)
+    swim = Swim(us, tuning, Random(random_seed), 0)
+    swim._prober._seq = 0  # so that made-up answers sometimes hit a ping
+    now = 0
+    incarnation = us.incarnation
+    for index, (pause, event) in enumerate(story):
+        now = max(now + pause, 0)
+        if index == leaves_at:
+            swim.step(LeaveRequested(), now)
+        effects = swim.step(event, now)
+        check_invariants(swim, now)
+        for effect in effects:
+            if isinstance(effect, MembershipChanged):
+                assert effect.info.node_id != us.node_id, "never sent for this node itself"
+            if isinstance(effect, Send) and isinstance(effect.message, JoinReq):
+                assert effect.target != us.address, "never joins itself"
+        assert swim.describe().self_info.incarnation >= incarnation, "our own claim only rises"
+        incarnation = swim.describe().self_info.incarnation
+
+
+@given(noise=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 300), messages), max_size=80))
+@settings(max_examples=25, deadline=None)
+def test_a_group_that_was_told_nonsense_still_agrees_afterwards(noise: list[tuple[int, int, Message]]) -> None:
+    """Liars inside the farm may bury anybody; once they are silent, every living node is seen alive by all."""
+    network = GossipNetwork(1, Tuning.loopback())
+    nodes = network.start(5)
+    network.run(2_000)
+    for number, pause, message in noise:
+        network.run(pause)
+        if not _is_unanswerable(message):
+            network.step(nodes[number], Received(address_of(14), message, token_valid=False))
+    alive = [node for node in nodes if not node.core.describe().halted]
+
+    def agreed() -> bool:
+        return all(network.status(one, other) is Status.ALIVE for one in alive for other in alive if one is not other)
+
+    assert network.run_until(agreed, limit_ms=60_000)
+
+
+def _is_unanswerable(message: Message) -> bool:
+    """Claims at the very end of the scale: one step below the refused ones, where a refutation no longer fits."""
+    text = repr(message)
+    return str(INCARNATION_LIMIT - 1) in text or str((1 << 63) - 1) in text or str(INCARNATION_LIMIT) in text

@@ -1,0 +1,331 @@
+"""Whole groups of gossip nodes under virtual time: what a user of the protocol may count on.
+
+Each test runs under several random seeds; the seed stands in the test's name and in the message of a failure.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from gossip.core.effects import AlarmKind, Effect, Send
+from gossip.core.member import Address, Status
+from gossip.core.messages import PingRequest, PingResponse
+from gossip.core.tuning import Tuning
+from tests.simulation.gossip_network import GossipNetwork, Node
+
+SEEDS = [1, 2, 3]
+
+
+def must(network: GossipNetwork, holds: Callable[[], bool], *, within_ms: int, what: str) -> int:
+    """Run until it holds; how long that took. The failure names the random seed."""
+    started = network.now
+    held = network.run_until(holds, limit_ms=within_ms)
+    assert held, f"random seed {network.random_seed}: not within {within_ms} ms: {what}"
+    return network.now - started
+
+
+def formed(random_seed: int, size: int, **network_options: float) -> tuple[GossipNetwork, list[Node]]:
+    """A full mesh of `size` nodes."""
+    network = GossipNetwork(random_seed, **network_options)  # type: ignore[arg-type]  # loss and duplication only
+    nodes = network.start(size)
+    must(network, network.is_full_mesh, within_ms=60_000, what="a full mesh")
+    return network, nodes
+
+
+def known_everywhere(network: GossipNetwork, member: Node, status: Status) -> Callable[[], bool]:
+    """Whether every other running node sees `member` so."""
+    return lambda: all(network.status(member, node) is status for node in network.up if node is not member)
+
+
+def parts(network: GossipNetwork) -> int:
+    """Into how many parts the links of the running nodes fall."""
+    left = {node.number for node in network.up}
+    count = 0
+    while left:
+        left -= network.reached_from(network.nodes[min(left)])
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("size", [3, 5, 12])
+def test_a_small_group_becomes_a_full_mesh_and_nobody_is_suspected(size: int, random_seed: int) -> None:
+    network, _ = formed(random_seed, size)
+    network.run(60_000)
+    assert network.is_full_mesh()
+    assert network.ever(Status.SUSPECT) == [], f"random seed {random_seed}"
+
+
+def test_a_group_of_50_becomes_a_full_mesh() -> None:
+    network = GossipNetwork(1)
+    network.start(50)
+    must(network, network.is_full_mesh, within_ms=10_000, what="a full mesh of 50")
+
+
+@pytest.mark.parametrize("random_seed", SEEDS)
+def test_three_nodes_on_loopback_are_a_mesh_within_a_second(random_seed: int) -> None:
+    network = GossipNetwork(random_seed, Tuning.loopback())
+    network.start(3)
+    must(network, network.is_full_mesh, within_ms=1_000, what="a full mesh of 3")
+
+
+@pytest.mark.parametrize("random_seed", SEEDS)
+def test_nodes_that_know_no_seed_find_each_other_by_broadcast(random_seed: int) -> None:
+    network = GossipNetwork(random_seed, broadcast=True)
+    for number in range(5):
+        network.add(number)
+        network.run(500)
+    must(network, network.is_full_mesh, within_ms=20_000, what="a full mesh by broadcast")
+
+
+def test_nodes_wait_for_a_seed_that_starts_much_later() -> None:
+    network = GossipNetwork(1)
+    for number in (1, 2, 3):
+        network.add(number, seeds=(0,))
+    network.run(600_000)
+    assert all(node.alarms[0].kind is AlarmKind.ISOLATED for node in network.up)
+    network.add(0)
+    must(network, network.is_full_mesh, within_ms=60_000, what="a full mesh once the seed is there")
+
+
+@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("size", [3, 12])
+def test_a_crash_is_detected_and_known_to_everyone(size: int, random_seed: int) -> None:
+    network, nodes = formed(random_seed, size)
+    network.run(5_000)
+    network.kill(nodes[1])
+    must(network, known_everywhere(network, nodes[1], Status.DEAD), within_ms=20_000, what="the death known to all")
+    assert {line.split(" saw ")[1] for line in network.ever(Status.DEAD)} == {"1 DEAD"}
+
+
+def test_a_crash_is_known_to_everyone_in_a_group_of_50() -> None:
+    network, nodes = formed(1, 50)
+    network.kill(nodes[7])
+    must(network, known_everywhere(network, nodes[7], Status.DEAD), within_ms=30_000, what="the death known to all")
+
+
+@pytest.mark.parametrize("random_seed", SEEDS)
+def test_under_20_percent_loss_suspects_refute_and_nobody_is_declared_dead(random_seed: int) -> None:
+    network, _ = formed(random_seed, 8, loss=0.2, duplication=0.05)
+    network.run(180_000)
+    assert network.ever(Status.SUSPECT), "the run was no test: nobody was suspected"
+    assert network.ever(Status.DEAD) == [], f"random seed {random_seed}"
+    network.loss = 0.0
+    must(network, network.is_full_mesh, within_ms=20_000, what="everybody alive again")
+
+
+@pytest.mark.parametrize("random_seed", SEEDS)
+def test_a_crash_is_detected_under_loss(random_seed: int) -> None:
+    network, nodes = formed(random_seed, 8, loss=0.2)
+    network.kill(nodes[3])
+    must(network, known_everywhere(network, nodes[3], Status.DEAD), within_ms=60_000, what="the death known to all")
+
+
+@pytest.mark.parametrize("random_seed", SEEDS)
+def test_a_node_that_only_some_can_reach_is_kept_alive_by_helpers(random_seed: int) -> None:
+    network, nodes = formed(random_seed, 6)
+    cut = {nodes[1].address, nodes[2].address}
+    deliver = network.deliver
+
+    def without_one_link(sender: Node, target: Address, message: object) -> None:
+        if {sender.address, target} != cut:
+            deliver(sender, target, message)  # type: ignore[arg-type]  # passed on as it came
+
+    network.deliver = without_one_link  # type: ignore[method-assign]  # one link of the network is cut
+    network.run(120_000)
+    assert network.ever(Status.SUSPECT) == [], f"random seed {random_seed}"
+
+
+@pytest.mark.parametrize("random_seed", SEEDS)
+def test_a_partition_into_halves_heals_without_help(random_seed: int) -> None:
+    network, nodes = formed(random_seed, 12)
+    network.partition(nodes[:6], nodes[6:])
+    network.run(60_000)
+    assert network.is_full_mesh(nodes[:6])
+    assert network.is_full_mesh(nodes[6:])
+    assert network.status(nodes[0], nodes[6]) is Status.DEAD
+    network.heal()
+    deaths = len(network.ever(Status.DEAD))
+    must(network, network.is_full_mesh, within_ms=60_000, what="one full mesh again")
+    assert len(network.ever(Status.DEAD)) == deaths, f"random seed {random_seed}: healing itself declared deaths"
+
+
+def test_a_node_cut_off_for_an_hour_finds_back() -> None:
+    network, nodes = formed(1, 3)
+    network.partition(nodes[:2], nodes[2:])
+    network.run(3_600_000)
+    network.heal()
+    must(network, network.is_full_mesh, within_ms=60_000, what="one full mesh again")
+
+
+@pytest.mark.parametrize("random_seed", SEEDS)
+def test_a_restart_in_a_later_life_comes_back_at_once_and_without_a_seed_that_lives(random_seed: int) -> None:
+    network, nodes = formed(random_seed, 5)
+    network.kill(nodes[2])
+    network.run(300)
+    network.restart(nodes[2], seeds=(0,))
+    must(network, network.is_full_mesh, within_ms=5_000, what="back after a quick restart")
+    assert network.ever(Status.DEAD) == []
+    network.kill(nodes[2])
+    must(network, known_everywhere(network, nodes[2], Status.DEAD), within_ms=30_000, what="the death known to all")
+    network.restart(nodes[2])
+    must(network, network.is_full_mesh, within_ms=60_000, what="found by the others after a restart without seeds")
+
+
+def test_a_node_that_lost_its_record_of_restarts_adopts_a_later_life() -> None:
+    network, nodes = formed(1, 4)
+    network.restart(nodes[1], seeds=(0,))
+    network.restart(nodes[1], seeds=(0,))
+    must(network, network.is_full_mesh, within_ms=10_000, what="full mesh in the third life")
+    network.kill(nodes[1])
+    network.add(1, seeds=(0,), generation=1)
+    must(network, network.is_full_mesh, within_ms=60_000, what="full mesh after adoption")
+    assert nodes[1].generation > 3
+    assert nodes[1].alarms == []
+
+
+def test_of_two_live_nodes_with_one_identity_one_stops_with_an_alarm() -> None:
+    network, nodes = formed(1, 4)
+    network.restart(nodes[1], seeds=(0,))
+    twin = network.add(9, seeds=(0,), identity=1, generation=2)
+
+    def one_stopped() -> bool:
+        return nodes[1].core.describe().halted or twin.core.describe().halted
+
+    must(network, one_stopped, within_ms=60_000, what="a twin that stops")
+    assert {alarm.kind for alarm in nodes[1].alarms + twin.alarms} == {AlarmKind.TWIN}
+
+
+@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("loss", [0.0, 0.2])
+def test_one_that_leaves_is_left_everywhere_and_dead_nowhere(random_seed: int, loss: float) -> None:
+    network, nodes = formed(random_seed, 8, loss=loss)
+    network.leave(nodes[4])
+    network.run(2_000)
+    network.kill(nodes[4])
+    must(network, known_everywhere(network, nodes[4], Status.LEFT), within_ms=20_000, what="the departure known")
+    network.run(60_000)
+    assert network.ever(Status.DEAD, nodes[4]) == [], f"random seed {random_seed}"
+
+
+@pytest.mark.parametrize("random_seed", SEEDS)
+def test_a_metadata_change_reaches_everyone(random_seed: int) -> None:
+    network, nodes = formed(random_seed, 12)
+    network.say(nodes[3], b"role=publisher")
+
+    def heard() -> bool:
+        return all(
+            any(m.metadata == b"role=publisher" for m in node.core.describe().members)
+            for node in nodes
+            if node is not nodes[3]
+        )
+
+    took = must(network, heard, within_ms=10_000, what="the new metadata known to all")
+    assert took <= 2_000
+
+
+# -- bounded capacity --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("random_seed", SEEDS)
+def test_at_capacity_all_joiners_are_placed_in_one_connected_overlay(random_seed: int) -> None:
+    network = GossipNetwork(random_seed)
+    nodes = network.start(40, capacity=5)
+
+    def placed() -> bool:
+        return all(network.peers(node) for node in nodes) and network.is_symmetrical() and parts(network) == 1
+
+    must(network, placed, within_ms=30_000, what="everybody placed, one overlay")
+    network.run(20_000)
+    assert placed()
+    assert all(len(network.peers(node)) <= 5 for node in nodes)
+    assert network.ever(Status.SUSPECT) == []
+    before = sum(node.core.describe().sent.get("JoinReq", 0) for node in nodes)
+    network.run(30_000)
+    after = sum(node.core.describe().sent.get("JoinReq", 0) for node in nodes)
+    assert after - before <= len(nodes), f"random seed {random_seed}: the overlay does not come to rest"
+
+
+@pytest.mark.parametrize("random_seed", SEEDS)
+def test_a_late_joiner_of_a_full_overlay_is_placed(random_seed: int) -> None:
+    network = GossipNetwork(random_seed)
+    network.start(20, capacity=3)
+    network.run(30_000)
+    late = network.add(99, seeds=(4,), capacity=3)
+    must(network, lambda: len(network.peers(late)) >= 2, within_ms=20_000, what="the late one placed")
+    must(network, lambda: parts(network) == 1 and network.is_symmetrical(), within_ms=10_000, what="one overlay")
+
+
+@pytest.mark.parametrize("random_seed", SEEDS)
+def test_an_overlay_that_loses_a_third_of_its_nodes_stays_connected(random_seed: int) -> None:
+    network = GossipNetwork(random_seed)
+    nodes = network.start(30, capacity=4)
+    network.run(20_000)
+    for node in nodes[:10]:
+        network.kill(node)
+    network.run(60_000)
+    assert parts(network) == 1, f"random seed {random_seed}"
+    assert network.is_symmetrical()
+
+
+@pytest.mark.parametrize("random_seed", SEEDS)
+def test_a_full_overlay_is_sewn_together_after_a_partition(random_seed: int) -> None:
+    network = GossipNetwork(random_seed)
+    nodes = network.start(24, capacity=4)
+    network.run(20_000)
+    network.partition(nodes[:12], nodes[12:])
+    network.run(60_000)
+    assert parts(network) == 2
+    network.heal()
+    network.run(30_000)
+    assert parts(network) == 1, f"random seed {random_seed}"
+    crossing = sum((peer < 12) != (node.number < 12) for node in nodes for peer in network.peers(node)) // 2
+    assert crossing >= 4, f"random seed {random_seed}: the halves hang by {crossing} links"
+
+
+# -- load --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [5, 20])
+def test_a_quiet_group_sends_about_two_messages_per_member_and_period(size: int) -> None:
+    network, _ = formed(1, size)
+    network.run(30_000)
+    before = network.messages_sent
+    network.run(60_000)
+    per_member_and_period = (network.messages_sent - before) / 60 / size
+    assert 1.9 <= per_member_and_period <= 2.2
+
+
+def test_payloads_keep_to_the_budget_of_a_datagram() -> None:
+    network = GossipNetwork(1)
+    largest = 0
+
+    def measure(_: Node, effect: Effect) -> None:
+        nonlocal largest
+        if isinstance(effect, Send) and isinstance(effect.message, PingRequest | PingResponse):
+            payload = effect.message.payload
+            infos = [u.info for u in payload.updates if hasattr(u, "info")] + list(payload.sample)
+            # A signed description: its metadata, its credential of 96 bytes, 45 bytes of fields; a verdict: 40 bytes.
+            size = sum(len(info.metadata) + 141 for info in infos)
+            size += 40 * sum(not hasattr(u, "info") for u in payload.updates)
+            largest = max(largest, size)
+
+    network.watch = measure
+    for number in range(12):
+        network.add(number, seeds=(0,), metadata=bytes(512))
+    network.run(20_000)
+    network.kill(network.nodes[3])
+    network.run(30_000)
+    assert network.is_full_mesh()
+    assert 600 < largest <= network.tuning.payload_budget_bytes
+
+
+def test_the_same_random_seed_repeats_the_same_run() -> None:
+    def story(random_seed: int) -> tuple[int, list[str]]:
+        network, nodes = formed(random_seed, 6, loss=0.3)
+        network.kill(nodes[1])
+        network.run(30_000)
+        return network.messages_sent, network.ever(Status.SUSPECT) + network.ever(Status.DEAD)
+
+    assert story(4) == story(4)
+    assert story(4) != story(5)

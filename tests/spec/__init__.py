@@ -1,0 +1,1 @@
+"""One test per sentence of the documents, named after it."""

@@ -1,0 +1,342 @@
+"""Joining, leaving and broadcast, sentence by sentence of the RFC and of the decisions about capacity."""
+
+from itertools import pairwise
+
+import pytest
+
+from gossip.core.effects import Alarm, AlarmKind, Announce, OfferToken
+from gossip.core.events import LeaveRequested, SeedsGiven
+from gossip.core.member import Status
+from gossip.core.messages import (
+    AliveUpdate,
+    Broadcast,
+    JoinAck,
+    JoinNak,
+    JoinRedirect,
+    JoinReq,
+    Leave,
+    PingRequest,
+    VerdictUpdate,
+)
+from gossip.core.refusal import DOMAIN, RefusalCode
+from gossip.core.tuning import Tuning
+from tests.simulation.gossip_network import address_of, node_id
+from tests.spec.gossip_story import Story, changes, info_of, sent, told, verdict
+
+TOKEN_EXPECTED = JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, b"come-back-with-this")
+NO_ROOM = JoinNak(DOMAIN, RefusalCode.AT_CAPACITY)
+
+
+# -- the receiver of a JoinReq ---------------------------------------------------------------------------------------
+
+
+def test_a_request_without_credentials_is_rejected_with_a_hint_for_a_token() -> None:
+    story = Story()
+    effects = story.hear(1, JoinReq(info_of(1)))
+    assert effects == [OfferToken(address_of(1), node_id(1))]
+    assert story.status(1) is None
+
+
+def test_a_request_with_a_valid_token_is_accepted_with_our_description_and_a_sample() -> None:
+    story = Story()
+    story.befriend(1)
+    effects = story.befriend(2)
+    [(target, welcome)] = sent(effects, JoinAck)
+    assert target == address_of(2)
+    assert welcome.description == story.us
+    assert info_of(1) in welcome.sample
+    assert info_of(2) not in welcome.sample
+    assert story.peers() == {1, 2}
+    assert changes(effects) == [(node_id(2), Status.ALIVE)]
+
+
+def test_a_node_that_is_leaving_ignores_join_requests() -> None:
+    story = Story()
+    story.befriend(1)
+    story.step(LeaveRequested())
+    assert story.hear(2, JoinReq(info_of(2), b"t"), token_valid=True) == []
+    assert story.hear(2, JoinReq(info_of(2))) == []
+    assert story.dropped("leaving") == 2
+
+
+def test_a_request_from_a_peer_refreshes_it_and_is_welcomed_again() -> None:
+    story = Story(capacity=1)
+    story.befriend(1)
+    effects = story.hear(1, JoinReq(info_of(1, generation=2, metadata=b"new"), b"t"), token_valid=True)
+    assert [message.description for _, message in sent(effects, JoinAck)] == [story.us]
+    entry = story.entry(1)
+    assert entry is not None
+    assert entry.info == info_of(1, generation=2, metadata=b"new")
+    assert story.peers() == {1}
+
+
+def test_at_capacity_a_joiner_is_redirected_to_members_with_room() -> None:
+    story = Story(capacity=2)
+    story.befriend(1, 2)
+    story.hear(1, story.ping(1, room=(8, 8)))
+    story.hear(2, story.ping(2, room=(8, 3)))
+    effects = story.hear(3, JoinReq(info_of(3), b"t"), token_valid=True)
+    redirect = JoinRedirect((address_of(2),), DOMAIN, RefusalCode.AT_CAPACITY)
+    assert sent(effects, JoinRedirect) == [(address_of(3), redirect)]
+    assert story.peers() == {1, 2}
+    assert story.status(3) is None, "refusing costs no memory"
+
+
+def test_when_nobody_has_room_an_edge_is_split_so_that_the_joiner_is_placed() -> None:
+    story = Story(capacity=2)
+    story.befriend(1, 2, capacity=2)
+    for number in (1, 2):
+        story.hear(number, story.ping(number, room=(2, 2)))
+    effects = story.hear(3, JoinReq(info_of(3, capacity=2), b"t"), token_valid=True)
+    [(given_up, redirect)] = sent(effects, JoinRedirect)
+    [(welcomed, welcome)] = sent(effects, JoinAck)
+    assert welcomed == address_of(3)
+    assert redirect == JoinRedirect((address_of(3),), DOMAIN, RefusalCode.EDGE_SPLIT)
+    assert given_up in {address_of(1), address_of(2)}
+    assert welcome.sample[0].address == given_up, "the joiner learns of its second neighbour"
+    assert story.peers() == {3} | {n for n in (1, 2) if address_of(n) != given_up}
+
+
+@pytest.mark.parametrize(("capacity", "peer_count"), [(1, 0), (2, 1), (5, 4), (5, 5)])
+def test_an_edge_is_not_split_for_one_who_could_not_take_both_ends(capacity: int, peer_count: int) -> None:
+    story = Story(capacity=2)
+    story.befriend(1, 2, capacity=2)
+    for number in (1, 2):
+        story.hear(number, story.ping(number, room=(2, 2)))
+    request = JoinReq(info_of(3, capacity=capacity), b"t", peer_count=peer_count)
+    effects = story.hear(3, request, token_valid=True)
+    assert sent(effects, JoinNak) == [(address_of(3), NO_ROOM)]
+    assert story.peers() == {1, 2}
+
+
+def test_a_peer_told_of_a_split_goes_to_the_newcomer() -> None:
+    story = Story()
+    story.befriend(1)
+    effects = story.hear(1, JoinRedirect((address_of(3),), DOMAIN, RefusalCode.EDGE_SPLIT))
+    assert story.peers() == set()
+    assert [target for target, _ in sent(effects, JoinReq)] == [address_of(3)]
+
+
+def test_a_split_told_by_somebody_who_is_no_peer_changes_nothing() -> None:
+    story = Story()
+    story.befriend(1)
+    assert story.hear(2, JoinRedirect((address_of(3),), DOMAIN, RefusalCode.EDGE_SPLIT)) == []
+    assert story.peers() == {1}
+
+
+def test_a_member_held_for_dead_is_told_so_before_it_may_join() -> None:
+    story = Story()
+    story.befriend(1, 2)
+    story.hear_news(1, verdict(2, Status.DEAD, by=1))
+    effects = story.hear(2, JoinReq(info_of(2), b"t"), token_valid=True)
+    [(target, ping)] = sent(effects, PingRequest)
+    assert target == address_of(2)
+    assert ping.payload.updates[0] == verdict(2, Status.DEAD, by=0)
+    assert sent(effects, JoinAck) == []
+    effects = story.hear(2, JoinReq(info_of(2, claim=1), b"t"), token_valid=True)
+    assert len(sent(effects, JoinAck)) == 1
+    assert story.peers() == {1, 2}
+
+
+def test_a_flood_of_joins_is_limited() -> None:
+    tuning = Tuning.lan()
+    story = Story(capacity=4, tuning=tuning)
+    offered = sum(len(story.hear(n, JoinReq(info_of(n)))) for n in range(1, 1_000))
+    assert offered == tuning.join_burst
+    assert story.dropped("rate-limited") == 999 - tuning.join_burst
+
+
+# -- the joiner --------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_node_asks_a_seed_and_comes_back_with_the_token_of_the_refusal() -> None:
+    story = Story()
+    story.step(SeedsGiven((address_of(1),)))
+    assert [m.token for t, m in sent(story.pass_time(10), JoinReq) if t == address_of(1)] == [b""]
+    effects = story.hear(1, TOKEN_EXPECTED)
+    assert sent(effects, JoinReq) == [(address_of(1), JoinReq(story.us, b"come-back-with-this"))]
+    effects = story.hear(1, JoinAck(info_of(1), (info_of(2),)))
+    assert story.peers() == {1}
+    assert changes(effects) == [(node_id(1), Status.ALIVE), (node_id(2), Status.ALIVE)]
+
+
+def test_tokens_are_not_followed_for_ever() -> None:
+    story = Story()
+    story.step(SeedsGiven((address_of(1),)))
+    story.pass_time(10)
+    answers = [len(sent(story.hear(1, TOKEN_EXPECTED), JoinReq)) for _ in range(10)]
+    assert sum(answers) == 3
+
+
+def test_a_redirect_is_followed_and_an_address_is_not_tried_twice_in_one_join() -> None:
+    story = Story()
+    story.step(SeedsGiven((address_of(1),)))
+    story.pass_time(10)
+    effects = story.hear(1, JoinRedirect((address_of(2), address_of(1)), DOMAIN, RefusalCode.AT_CAPACITY))
+    assert [target for target, _ in sent(effects, JoinReq)] == [address_of(2)]
+    effects = story.hear(2, JoinRedirect((address_of(1),), DOMAIN, RefusalCode.AT_CAPACITY))
+    assert sent(effects, JoinReq) == []
+
+
+def test_redirects_per_join_are_bounded() -> None:
+    story = Story()
+    story.step(SeedsGiven((address_of(1),)))
+    story.pass_time(10)
+    asked = 0
+    for number in range(1, 50):
+        effects = story.hear(number, JoinRedirect((address_of(number + 1),), DOMAIN, RefusalCode.AT_CAPACITY))
+        asked += len(sent(effects, JoinReq))
+    assert asked == story.tuning.redirects_per_join
+
+
+def test_other_refusals_lead_to_the_next_try_later_and_seeds_are_retried_for_ever() -> None:
+    story = Story()
+    story.step(SeedsGiven((address_of(1),)))
+    times = []
+    for _ in range(600):
+        effects = story.pass_time(1_000)
+        if sent(effects, JoinReq):
+            times.append(story.now)
+            story.hear(1, NO_ROOM)
+    pauses = [later - earlier for earlier, later in pairwise(times)]
+    assert max(pauses) <= story.tuning.join_backoff_max_ms * 1.25 + 1_000
+    assert min(pauses[8:]) >= story.tuning.join_backoff_max_ms * 0.75 - 1_000
+    assert times[-1] > 540_000
+
+
+def test_a_silent_seed_is_asked_a_bounded_number_of_times_per_join() -> None:
+    story = Story()
+    story.step(SeedsGiven((address_of(1),)))
+    requests = sent(story.pass_time(60_000), JoinReq)
+    assert 3 * 3 <= len(requests) <= 3 * 10
+
+
+def test_when_all_seeds_are_silent_one_alarm_says_so() -> None:
+    story = Story()
+    story.step(SeedsGiven((address_of(1), address_of(2))))
+    alarms = [e for e in story.pass_time(300_000) if isinstance(e, Alarm)]
+    assert [alarm.kind for alarm in alarms] == [AlarmKind.ISOLATED]
+    assert "10.0.0.2:7669" in alarms[0].text
+
+
+def test_a_welcome_that_nobody_asked_for_changes_nothing() -> None:
+    story = Story()
+    assert story.hear(1, JoinAck(info_of(1))) == []
+    assert story.status(1) is None
+    assert story.dropped("unsolicited") == 1
+
+
+def test_a_node_short_of_peers_joins_members_of_its_directory() -> None:
+    story = Story()
+    story.befriend(1)
+    story.hear_of(2, 3)
+    effects = story.pass_time(1_000, answering=[1])
+    assert {target for target, _ in sent(effects, JoinReq)} == {address_of(2), address_of(3)}
+
+
+def test_a_node_with_as_many_peers_as_members_asks_nobody() -> None:
+    story = Story()
+    story.befriend(1, 2)
+    assert sent(story.pass_time(30_000, answering=[1, 2]), JoinReq) == []
+
+
+def test_one_who_probes_us_as_its_peer_and_is_none_is_told_so_because_links_are_symmetrical() -> None:
+    story = Story(capacity=1)
+    story.befriend(1)
+    effects = story.hear(2, story.ping(2))
+    assert sent(effects, JoinNak) == [(address_of(2), JoinNak(DOMAIN, RefusalCode.NOT_A_PEER))]
+
+
+def test_told_that_a_peer_does_not_know_the_link_a_node_gives_it_up() -> None:
+    story = Story()
+    story.befriend(1)
+    story.hear(1, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER))
+    assert story.peers() == set()
+    assert story.status(1) is Status.ALIVE
+
+
+# -- leaving -----------------------------------------------------------------------------------------------------------
+
+
+def test_leaving_is_told_to_all_peers_at_once_and_disseminated() -> None:
+    story = Story()
+    story.befriend(1, 2)
+    story.quiet(1, 2)
+    effects = story.step(LeaveRequested())
+    assert {target for target, _ in sent(effects, Leave)} == {address_of(1), address_of(2)}
+    assert VerdictUpdate(node_id(0), story.us.incarnation, Status.LEFT, node_id(0)) in told(effects)
+
+
+def test_one_that_leaves_is_gone_at_once_and_is_never_called_dead() -> None:
+    story = Story()
+    story.befriend(1, 2)
+    effects = story.hear(1, Leave(info_of(1)))
+    assert changes(effects) == [(node_id(1), Status.LEFT)]
+    assert story.peers() == {2}
+    story.hear_news(2, verdict(1, Status.DEAD, by=2))
+    assert story.status(1) is Status.LEFT
+
+
+def test_left_is_believed_only_in_the_members_own_name() -> None:
+    story = Story()
+    story.befriend(1, 2)
+    story.hear_news(2, verdict(1, Status.LEFT, by=2))
+    assert story.status(1) is Status.ALIVE
+    story.hear_news(2, verdict(1, Status.LEFT, by=1))
+    assert story.status(1) is Status.LEFT
+
+
+def test_one_that_left_comes_back_in_a_later_life() -> None:
+    story = Story()
+    story.befriend(1)
+    story.hear(1, Leave(info_of(1)))
+    effects = story.hear(1, JoinReq(info_of(1, generation=2), b"t"), token_valid=True)
+    assert changes(effects) == [(node_id(1), Status.ALIVE)]
+    assert story.peers() == {1}
+
+
+# -- broadcast ---------------------------------------------------------------------------------------------------------
+
+
+def test_presence_is_announced_at_the_start_and_then_slowly() -> None:
+    story = Story()
+    effects = story.pass_time(0)
+    assert Announce(Broadcast(story.us)) in effects
+    count = sum(isinstance(e, Announce) for e in story.pass_time(60_000))
+    assert 10 <= count <= 30
+
+
+def test_a_broadcast_is_only_presence_its_source_is_contacted_directly_and_not_admitted() -> None:
+    story = Story()
+    effects = story.hear(1, Broadcast(info_of(1)))
+    effects += story.pass_time(10)
+    assert [target for target, _ in sent(effects, JoinReq)] == [address_of(1)]
+    assert story.status(1) is None
+
+
+def test_a_broadcast_of_a_known_member_or_of_ourselves_asks_for_nothing() -> None:
+    story = Story()
+    story.befriend(1)
+    story.hear(1, Broadcast(info_of(1)))
+    story.hear(0, Broadcast(story.us))
+    assert sent(story.pass_time(100), JoinReq) == []
+
+
+def test_broadcasts_cannot_fill_memory_nor_displace_given_seeds() -> None:
+    story = Story()
+    story.step(SeedsGiven((address_of(5_000),)))
+    for number in range(1, 2_000):
+        story.hear(number, Broadcast(info_of(number)))
+    assert story.swim.describe().seed_count == story.tuning.seeds_limit
+    story.step(SeedsGiven((address_of(5_001),)))
+    assert address_of(5_000) in story.swim._joining._seeds
+    assert address_of(5_001) in story.swim._joining._seeds
+    assert story.swim.describe().joins_in_flight <= story.tuning.joins_in_flight
+
+
+def test_hearing_of_a_member_by_news_puts_it_into_the_directory_and_not_among_the_peers() -> None:
+    story = Story()
+    story.befriend(1)
+    story.hear_news(1, AliveUpdate(info_of(2)))
+    assert story.status(2) is Status.ALIVE
+    assert story.peers() == {1}
