@@ -105,17 +105,17 @@ def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple
     if before is not None and report.request is not None and report.request in before.requests:
         return state, []
     # Log time is up to one period behind the true time, because it moves only once a period.
-    offset_ms = _beyond(report.date_ms, state.log_time_ms, state.log_time_ms + tuning.period_ms)
+    earliest_ms, latest_ms = state.log_time_ms, state.log_time_ms + tuning.period_ms
+    offset_ms = max(0, report.date_ms - latest_ms) + min(0, report.date_ms - earliest_ms)
     clock_off = abs(offset_ms) > tuning.clock_tolerance_ms
-    # Without a trustworthy date the sender gets the benefit of the doubt: its leaves stay for the full time.
-    latest_ms = state.log_time_ms + tuning.period_ms
-    heard_ms = latest_ms if clock_off else min(max(report.date_ms, state.log_time_ms), latest_ms)
+    lag_ms = before.lag_ms if before is not None else 0
+    lag_ms = min(max(lag_ms, earliest_ms - report.date_ms), latest_ms - report.date_ms)
     requests = before.requests if before is not None else ()
     if report.request is not None:
         requests = (*requests, report.request)[-REMEMBERED_REQUESTS:]
     kept = replace(report, destinations=report.destinations[:LEAVES_PER_SERVER_MAX])
     servers = dict(state.servers)
-    servers[report.server_id] = ServerState(kept, heard_ms, clock_off, requests)
+    servers[report.server_id] = ServerState(kept, report.date_ms + lag_ms, lag_ms, clock_off, requests)
     if len(servers) > SERVERS_MAX:
         longest_silent = min(
             (each for each in servers if each != report.server_id), key=lambda each: (servers[each].heard_ms, each)
@@ -126,10 +126,6 @@ def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple
         changes.append(ClockOff(report.server_id, offset_ms))
     state, chosen = _choose(replace(state, servers=servers), tuning, at_clock=False)
     return state, changes + chosen
-
-
-def _beyond(value: int, low: int, high: int) -> int:
-    return value - high if value > high else min(0, value - low)
 
 
 def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:

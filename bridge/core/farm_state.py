@@ -1,9 +1,10 @@
 """What every server holds of the farm at one log index: immutable, equal on all servers, comparable by `==`.
 
 Nothing in here comes from a local clock, a random source or the network. `heard_ms` is the one figure that needs
-explaining. Log time moves only with clock entries, one a reporting period, so the log alone tells when a report was
-made only to within a period. Its `date` is used within those bounds and never beyond them: a sender's clock can
-neither make its report younger nor older than the log allows.
+explaining. Log time moves only with clock entries, one a reporting period, so each report proves when it was made only
+to within a period. Its `date` is placed inside of these bounds by `lag_ms`, how far the sender's clock is taken to lag
+behind log time: nothing at first, and moved by each report just as far as that report proves. Taking log time itself
+would make two reports that straddle two clock entries look stale; taking the date as it is, a slow clock.
 """
 
 from collections.abc import Mapping
@@ -41,10 +42,11 @@ class FarmTuning:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """One server's latest report; `clock_off` if its date contradicts log time."""
+    """One server's latest report, made at `heard_ms` of log time; `clock_off` if its date contradicts log time."""
 
     report: Report
     heard_ms: int
+    lag_ms: int = 0
     clock_off: bool = False
     requests: tuple[str, ...] = ()
 

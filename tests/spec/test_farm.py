@@ -101,6 +101,18 @@ def test_a_date_cannot_keep_a_report_fresh_longer_than_the_log_allows() -> None:
     assert log.farm.state.servers[1].heard_ms == BASE_MS + PERIOD_MS
 
 
+def test_a_clock_that_is_slow_within_tolerance_does_not_make_its_reports_stale() -> None:
+    log = Log()
+    for number in range(1, 5):
+        # Just before a clock entry and just after one in turn, by a clock that is 25 s slow.
+        made_ms = number * PERIOD_MS + (100 if number % 2 else -100)
+        log.append(*([report(1, BASE_MS + made_ms - 25_000)] if number % 2 == 0 else []))
+        log.clock(number * PERIOD_MS)
+        log.append(*([report(1, BASE_MS + made_ms - 25_000)] if number % 2 else []))
+        assert not log.farm.state.stale(log.farm.state.servers[1], TUNING), f"period {number}"
+    assert log.farm.state.servers[1].lag_ms == 24_900
+
+
 def test_a_server_silent_for_an_hour_is_forgotten() -> None:
     log = Log()
     log.append(report(1))

@@ -1,0 +1,94 @@
+"""A farm's log as three servers write it: reports and clock entries at any phase, with jitter; and a publisher dies.
+
+No network and no Raft: what matters here is how the moments of reports, clock entries and a death lie to one another,
+because log time stands still between clock entries. Time is simulated; a failure names its seed.
+"""
+
+from random import Random
+
+import pytest
+
+from bridge.core.farm import Farm, PublisherChanged
+from bridge.core.farm_state import FarmTuning
+from bridge.core.log_time import LogTime
+from bridge.core.records import Clock
+from tests.spec.farm_stories import BASE_MS, MASTER, report
+
+SERVERS = (1, 2, 3)
+TUNING = FarmTuning(period_ms=2_000)
+PERIODS = 60
+
+
+class Writers:
+    """Three servers that report and a leader that writes clock entries, each at its own phase with 10 % of jitter."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.farm = Farm(BASE_MS, TUNING)
+        self.log_time = LogTime(BASE_MS, 0, TUNING.period_ms)
+        self.skew_ms = {server_id: self.random.randint(-2_000, 2_000) for server_id in SERVERS}
+        self.due = {writer: self.random.randint(0, TUNING.period_ms) for writer in (0, *SERVERS)}
+        self.dead: set[int] = set()
+        self.index = 0
+        self.moves: list[tuple[int, PublisherChanged]] = []
+
+    def run_until(self, end: int) -> None:
+        """Write what is due, in order."""
+        while min(self.due.values()) < end:
+            writer = min(self.due, key=lambda each: (self.due[each], each))
+            now = self.due[writer]
+            jitter_ms = self.random.randint(-TUNING.period_ms // 10, TUNING.period_ms // 10)
+            self.due[writer] = now + TUNING.period_ms + jitter_ms
+            if writer not in self.dead:
+                self._write(writer, now)
+
+    def _write(self, writer: int, now: int) -> None:
+        self.index += 1
+        clock_ms = BASE_MS + now + self.skew_ms.get(writer, 0)
+        if writer == 0:
+            reading = self.log_time.next_entry(now, clock_ms, 1, frozenset(SERVERS))
+            changes = self.farm.apply(self.index, 1, Clock(reading.time_ms, 1))
+            self.log_time.clock_applied(self.farm.state.log_time_ms, now)
+        else:
+            lag_ms = self.random.uniform(0, 250)
+            changes = self.farm.apply(self.index, 1, report(writer, clock_ms, job_lag_ms=lag_ms))
+        self.moves += [(now, change) for change in changes if isinstance(change, PublisherChanged)]
+
+    @property
+    def publisher(self) -> int | None:
+        """Who publishes now."""
+        return self.farm.state.masters[MASTER].choice.server_id
+
+
+@pytest.mark.parametrize("first_seed", range(0, 60, 20))
+def test_a_living_publisher_stays_at_any_phase_of_reports_and_clock_entries(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 20):
+        writers = Writers(seed)
+        writers.skew_ms = dict.fromkeys(SERVERS, 0)
+        writers.run_until(PERIODS * TUNING.period_ms)
+        assert len(writers.moves) == 1, f"seed {seed}: {writers.moves}"
+
+
+@pytest.mark.parametrize("first_seed", range(0, 60, 20))
+def test_a_dead_publisher_is_replaced_within_three_periods_of_its_death(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 20):
+        writers = Writers(seed)
+        writers.skew_ms = dict.fromkeys(SERVERS, 0)
+        death = 10 * TUNING.period_ms + writers.random.randint(0, TUNING.period_ms)
+        writers.run_until(death)
+        dead = writers.publisher
+        assert dead is not None
+        writers.dead.add(dead)
+        writers.run_until(death + 3 * TUNING.period_ms)
+        assert writers.publisher not in {dead, None}, f"seed {seed}"
+
+
+@pytest.mark.parametrize("first_seed", range(0, 60, 20))
+def test_clocks_that_differ_by_a_whole_period_leave_the_farm_with_one_publisher(first_seed: int) -> None:
+    """A wrong clock within tolerance may cost a server its turn, but never makes the publisher swing to and fro."""
+    for seed in range(first_seed, first_seed + 20):
+        writers = Writers(seed)
+        writers.run_until(PERIODS * TUNING.period_ms)
+        late = [move for now, move in writers.moves if now > PERIODS * TUNING.period_ms // 2]
+        assert writers.publisher is not None, f"seed {seed}"
+        assert len(late) <= 1, f"seed {seed}: {late}"

@@ -1,0 +1,93 @@
+"""The file that remembers formation: what is written is read again, and nothing else is read."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from bridge.core.founding import FormationState, Founders, Founding, Promise
+from bridge.wire.formation_state import (
+    FORMATION_STATE_LIMIT_BYTES,
+    FormationStateError,
+    decode_formation_state,
+    encode_formation_state,
+)
+
+sets: some.SearchStrategy[Founders] = some.sets(some.binary(min_size=8, max_size=8), min_size=1, max_size=9).map(
+    lambda nodes: tuple(sorted(nodes))
+)
+clocks_ms = some.integers(0, 2**48 - 1)
+promises = some.builds(Promise, founders=sets, clock_ms=clocks_ms, nonce=some.binary(min_size=16, max_size=16))
+foundings = some.builds(
+    Founding, cluster_id=some.binary(min_size=16, max_size=16), founders=sets, log_time_base_ms=clocks_ms
+)
+watching = some.builds(
+    FormationState,
+    promise=some.none() | promises,
+    founding=some.none(),
+    known=some.none() | foundings,
+    withdrawn=some.lists(promises, max_size=8).map(tuple),
+)
+founded = promises.map(lambda promise: FormationState(promise, Founding(bytes(16), promise.founders, promise.clock_ms)))
+EXAMPLE = FormationState(
+    promise=Promise((b"a" * 8, b"b" * 8), 5, b"n" * 16), founding=Founding(b"c" * 16, (b"a" * 8, b"b" * 8), 5)
+)
+
+
+@settings(max_examples=60)
+@given(watching | founded)
+def test_what_is_written_is_read_again(state: FormationState) -> None:
+    written = encode_formation_state(state)
+    assert decode_formation_state(written) == state
+    assert len(written) <= FORMATION_STATE_LIMIT_BYTES
+
+
+@settings(max_examples=200)
+@given(some.binary(max_size=200))
+def test_rubbish_is_refused(data: bytes) -> None:
+    with pytest.raises(FormationStateError):
+        decode_formation_state(data)
+
+
+def test_every_truncation_is_refused() -> None:
+    written = encode_formation_state(EXAMPLE).rstrip()
+    for length in range(len(written)):
+        with pytest.raises(FormationStateError):
+            decode_formation_state(written[:length])
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        (("version",), 2, "version 2"),
+        (("extra",), 1, "unknown field"),
+        (("promise", "founders"), [], "length >= 1"),
+        (("promise", "founders"), ["62" * 8, "61" * 8], "ascending"),
+        (("promise", "founders"), ["61" * 8], "never promised"),
+        (("promise", "founders"), ["61" * 7], "8 bytes"),
+        (("promise", "nonce"), "6e " * 16, "16 bytes"),
+        (("promise", "nonce"), "no hex", "hexadecimal"),
+        (("promise", "clock_ms"), -1, ">= 0"),
+        (("promise", "clock_ms"), 2**48, "<= 281474976710655"),
+        (("promise",), None, "never promised"),
+        (("founding", "cluster_id"), "63" * 15, "16 bytes"),
+        (("withdrawn",), None, "array"),
+    ],
+)
+def test_a_file_that_contradicts_itself_is_refused_with_its_reason(
+    path: tuple[str, ...], value: Any, reason: str
+) -> None:
+    content = json.loads(encode_formation_state(EXAMPLE))
+    where = content
+    for name in path[:-1]:
+        where = where[name]
+    where[path[-1]] = value
+    with pytest.raises(FormationStateError, match=reason):
+        decode_formation_state(json.dumps(content).encode())
+
+
+def test_a_file_of_absurd_size_is_refused_before_it_is_parsed() -> None:
+    with pytest.raises(FormationStateError, match="at most"):
+        decode_formation_state(b" " * (FORMATION_STATE_LIMIT_BYTES + 1))
