@@ -104,6 +104,7 @@ class Stage:
         self.hosts: dict[int, Host] = {}
         self.connections = 0
         self.live: list[trio.abc.Stream] = []
+        self.theirs: list[trio.abc.Stream] = []
 
     def add(self, host: Host) -> Host:
         """Let `host` listen on the port that equals its id."""
@@ -118,6 +119,7 @@ class Stage:
         ours, theirs = memory_stream_pair()
         self.connections += 1
         self.live.append(ours)
+        self.theirs.append(theirs)
         self.nursery.start_soon(host.server.serve, theirs, "10.0.0.9")
         return ours
 

@@ -1,0 +1,188 @@
+"""A client finds the leader, and says honestly how each submission ended."""
+
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from consensus.core.effects import Outcome
+from consensus.core.position import LogPosition
+from consensus.node.garlic_farm_client import ClientTuning, GarlicFarmClient
+from consensus.node.garlic_farm_conversation import ClientAnswer
+from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    async with trio.open_nursery() as nursery:
+        yield Stage(nursery)
+        nursery.cancel_scope.cancel()
+
+
+async def client_of(stage: Stage, seed: int = 1, tuning: ClientTuning | None = None) -> GarlicFarmClient:
+    client = GarlicFarmClient(
+        stage.dialer(None), stage.resolve, [ALICE, BOB, CAROL], random=Random(seed), tuning=tuning
+    )
+    await stage.nursery.start(client.run)
+    return client
+
+
+def three(stage: Stage) -> tuple[Host, Host, Host]:
+    """Three servers of which Carol leads, and the others know it."""
+    hosts = stage.add(Host(ALICE)), stage.add(Host(BOB)), stage.add(Host(CAROL))
+    for host in hosts:
+        host.handler.leader = CAROL
+    return hosts
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_submission_to_any_server_is_committed_by_the_leader(stage: Stage, seed: int) -> None:
+    *_, carol = three(stage)
+    client = await client_of(stage, seed)
+    submission = await client.submit([b"one", b"two"])
+    assert (submission.outcome, submission.position) == (Outcome.COMMITTED, LogPosition(2, 1))
+    assert submission.leader == CAROL
+    assert carol.handler.log == [b"one", b"two"]
+
+
+async def test_many_submissions_share_one_connection_in_a_pipeline(stage: Stage) -> None:
+    *_, carol = three(stage)
+    client = await client_of(stage)
+    await client.submit([])
+    connections = stage.connections
+    outcomes = []
+
+    async def submit(number: int) -> None:
+        outcomes.append((await client.submit([b"%d" % number])).outcome)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(200):
+            nursery.start_soon(submit, number)
+    assert outcomes == [Outcome.COMMITTED] * 200
+    assert sorted(carol.handler.log) == sorted(b"%d" % number for number in range(200))
+    assert stage.connections == connections
+
+
+async def test_a_client_waits_for_an_election(stage: Stage, autojump_clock: MockClock) -> None:
+    del autojump_clock
+    hosts = three(stage)
+    for host in hosts:
+        host.handler.leader = None
+    client = await client_of(stage)
+    stage.nursery.start_soon(elect, hosts)
+    submission = await client.submit([b"x"])
+    assert submission.outcome is Outcome.COMMITTED
+    assert trio.current_time() > 1.0
+
+
+async def elect(hosts: tuple[Host, ...]) -> None:
+    await trio.sleep(1.0)
+    for host in hosts:
+        host.handler.leader = ALICE
+
+
+async def test_a_dead_leader_is_left_for_its_successor(stage: Stage, autojump_clock: MockClock) -> None:
+    del autojump_clock
+    hosts = three(stage)
+    client = await client_of(stage)
+    await client.submit([b"one"])
+    del stage.hosts[CAROL]
+    await trio.aclose_forcefully(stage.live[-1])
+    for host in hosts:
+        host.handler.leader = ALICE
+    submission = await client.submit([b"two"])
+    assert submission.outcome is Outcome.COMMITTED
+    assert hosts[0].handler.log == [b"two"]
+
+
+async def test_a_busy_leader_is_asked_again_and_nobody_else(stage: Stage, autojump_clock: MockClock) -> None:
+    del autojump_clock
+    alice, bob, carol = three(stage)
+    client = await client_of(stage)
+    await client.submit([])
+    before = len(alice.handler.asked_by_clients) + len(bob.handler.asked_by_clients)
+    carol.handler.client_answer = lambda _: ClientAnswer(accepted=False, leader=CAROL, next_index=0, term=1)
+    submission = await client.submit([b"x"], patience_s=3)
+    assert submission.outcome is Outcome.BUSY
+    assert "server 3 leads and is busy" in submission.reason
+    assert carol.handler.asked_by_clients.count((b"x",)) > 3
+    assert len(alice.handler.asked_by_clients) + len(bob.handler.asked_by_clients) == before
+
+
+async def test_an_unknown_outcome_is_reported_and_not_repeated(stage: Stage) -> None:
+    *_, carol = three(stage)
+    client = await client_of(stage)
+    await client.submit([])
+    carol.handler.client_answer = lambda _: None
+    submission = await client.submit([b"x"])
+    assert submission.outcome is Outcome.UNKNOWN
+    assert "may be committed or not" in submission.reason
+    assert carol.handler.asked_by_clients.count((b"x",)) == 1
+
+
+async def test_an_unknown_outcome_is_repeated_if_a_second_copy_does_no_harm(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    *_, carol = three(stage)
+    client = await client_of(stage)
+    await client.submit([])
+    answers = iter([None, None, ClientAnswer(accepted=True, leader=CAROL, next_index=9, term=4)])
+    carol.handler.client_answer = lambda _: next(answers)
+    submission = await client.submit([b"x"], repeat_unknown=True)
+    assert (submission.outcome, submission.position) == (Outcome.COMMITTED, LogPosition(8, 4))
+
+
+async def test_a_doubt_remains_whatever_the_last_answer_was(stage: Stage, autojump_clock: MockClock) -> None:
+    del autojump_clock
+    hosts = three(stage)
+    client = await client_of(stage)
+    await client.submit([])
+    hosts[2].handler.client_answer = lambda _: None
+    hosts[0].handler.leader = hosts[1].handler.leader = None
+    submission = await client.submit([b"x"], patience_s=2, repeat_unknown=True)
+    assert submission.outcome is Outcome.UNKNOWN
+
+
+async def test_silence_beyond_the_callers_patience_is_an_unknown_outcome(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    three(stage)
+    client = await client_of(stage)
+    await client.submit([])
+    for host in stage.hosts.values():
+        host.handler.client_request = never  # type: ignore[method-assign]  # a handler that hangs
+    submission = await client.submit([b"x"], patience_s=1)
+    assert submission.outcome is Outcome.UNKNOWN
+    assert "has not answered in time" in submission.reason
+
+
+async def never(commands: tuple[bytes, ...]) -> ClientAnswer | None:
+    del commands
+    await trio.sleep_forever()
+    return None
+
+
+async def test_with_no_server_to_reach_a_submission_gives_up_and_was_never_sent(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    client = await client_of(stage)
+    submission = await client.submit([b"x"], patience_s=5)
+    assert submission.outcome is Outcome.NOT_LEADER
+    assert "Connection refused" in submission.reason
+
+
+async def test_servers_that_send_a_client_to_and_fro_are_not_asked_without_pause(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    alice, bob = stage.add(Host(ALICE)), stage.add(Host(BOB))
+    alice.handler.leader, bob.handler.leader = BOB, ALICE
+    client = await client_of(stage)
+    submission = await client.submit([b"x"], patience_s=10)
+    assert submission.outcome is Outcome.NOT_LEADER
+    assert len(alice.handler.asked_by_clients) + len(bob.handler.asked_by_clients) < 40

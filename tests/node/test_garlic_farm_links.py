@@ -1,0 +1,268 @@
+"""A server's outgoing links: order, loss, dead peers, and what the handshake agreed on."""
+
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+import trio
+from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
+
+from consensus.core import messages as core
+from consensus.core.position import Command, Entry, LogPosition, ServerId
+from consensus.node.garlic_farm_dial import Dialer
+from consensus.node.garlic_farm_links import Backoff, LinkTuning, PeerLinks
+from consensus.node.garlic_farm_pipe import Lost, RequestPipe
+from consensus.node.garlic_farm_tally import Incident, Tally
+from consensus.wire.garlic_farm import messages as wire
+from consensus.wire.garlic_farm.codec import encode_reply
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage
+
+
+class Sender:
+    """Alice's links, and what came back on them."""
+
+    def __init__(self, stage: Stage, dialer: Dialer | None = None, tuning: LinkTuning | None = None) -> None:
+        self.replies: list[tuple[ServerId, core.Reply]] = []
+        self.extensions: list[tuple[ServerId, bool]] = []
+        self.incidents: list[Incident] = []
+        self.tally = Tally(self.incidents.append)
+        self.links = PeerLinks(
+            dialer or stage.dialer(ALICE),
+            stage.resolve,
+            deliver_reply=lambda peer, reply: self.replies.append((peer, reply)),
+            peer_extensions=lambda peer, pre_vote: self.extensions.append((peer, pre_vote)),
+            tally=self.tally,
+            random=Random(3),
+            tuning=tuning,
+        )
+
+    def correlations(self) -> list[int]:
+        """Of the replies so far, in order."""
+        return [reply.correlation for _, reply in self.replies]
+
+
+def vote(correlation: int, *, pre_vote: bool = False) -> core.RequestVote:
+    return core.RequestVote(3, ALICE, LogPosition(9, 2), correlation, pre_vote=pre_vote)
+
+
+def append(correlation: int) -> core.AppendEntries:
+    entries = (Entry(3, Command(b"{}")),)
+    return core.AppendEntries(3, ALICE, LogPosition(correlation, 3), entries, 0, correlation)
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    async with trio.open_nursery() as nursery:
+        yield Stage(nursery)
+        nursery.cancel_scope.cancel()
+
+
+async def test_requests_arrive_in_order_and_replies_answer_their_requests(stage: Stage) -> None:
+    host, sender = stage.add(Host(BOB)), Sender(stage)
+    await stage.nursery.start(sender.links.run)
+    for correlation in range(100, 140):
+        assert sender.links.send(BOB, append(correlation))
+    await wait_all_tasks_blocked()
+    assert [request.previous.index for _, request in host.handler.asked if isinstance(request, core.AppendEntries)] == [
+        *range(100, 140)
+    ]
+    assert sender.replies == [
+        (BOB, core.AppendReply(3, success=True, next_index=correlation + 2, correlation=correlation))
+        for correlation in range(100, 140)
+    ]
+    (view,) = sender.links.describe()
+    assert (view.peer, view.connected, view.waiting, view.sent, view.dropped) == (BOB, True, 0, 40, 0)
+
+
+async def test_the_handshake_tells_whether_the_peer_understands_pre_vote(stage: Stage) -> None:
+    stage.add(Host(BOB))
+    modern, plain = Sender(stage), Sender(stage, stage.dialer(ALICE, offered=()))
+    for sender in (modern, plain):
+        await stage.nursery.start(sender.links.run)
+        sender.links.send(BOB, vote(1, pre_vote=True))
+        sender.links.send(BOB, vote(2))
+    await wait_all_tasks_blocked()
+    assert (modern.extensions, modern.correlations()) == ([(BOB, True)], [1, 2])
+    assert (plain.extensions, plain.correlations()) == ([(BOB, False)], [2])
+    assert plain.tally.counts["requests-dropped"] == 1
+
+
+async def test_a_peer_that_appears_later_gets_what_is_sent_then_and_nothing_old(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    sender = Sender(stage)
+    await stage.nursery.start(sender.links.run)
+    for correlation in range(50):
+        sender.links.send(BOB, vote(correlation))
+        await trio.sleep(0.1)
+    assert sender.incidents[0].fault is Fault.UNREACHABLE
+    assert "Connection refused" in sender.incidents[0].text
+    host = stage.add(Host(BOB))
+    for correlation in range(50, 100):
+        sender.links.send(BOB, vote(correlation))
+        await trio.sleep(0.1)
+    assert sender.correlations()[-1] == 99
+    assert min(sender.correlations()) > 40
+    assert len(host.handler.asked) == len(sender.replies)
+
+
+async def test_an_unreachable_peer_costs_a_bounded_queue_and_few_events(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    sender = Sender(stage)
+    await stage.nursery.start(sender.links.run)
+    for correlation in range(5000):
+        sender.links.send(BOB, vote(correlation))
+        if correlation % 50 == 0:
+            await trio.sleep(0.5)
+    (view,) = sender.links.describe()
+    assert view.waiting <= LinkTuning().unsent_max
+    assert view.dropped > 4000
+    assert len(sender.incidents) <= 6
+    assert sender.tally.counts["unreachable"] > 20
+
+
+async def test_a_dead_peer_is_noticed_by_its_silence_and_dialed_again(stage: Stage, autojump_clock: MockClock) -> None:
+    del autojump_clock
+    host, sender = stage.add(Host(BOB)), Sender(stage)
+    await stage.nursery.start(sender.links.run)
+    host.handler.delay_s = lambda _: 1e6
+    sender.links.send(BOB, vote(1))
+    await trio.sleep(1.9)
+    assert sender.incidents == []
+    await trio.sleep(0.5)
+    assert [incident.fault for incident in sender.incidents] == [Fault.SILENT]
+    host.handler.delay_s = lambda _: 0
+    sender.links.send(BOB, vote(2))
+    await trio.sleep(0.5)
+    assert sender.correlations() == [2]
+
+
+async def test_steady_replies_keep_a_connection_however_long_it_lasts(stage: Stage, autojump_clock: MockClock) -> None:
+    del autojump_clock
+    host, sender = stage.add(Host(BOB)), Sender(stage)
+    host.handler.delay_s = lambda _: 1.5
+    await stage.nursery.start(sender.links.run)
+    for correlation in range(100):
+        sender.links.send(BOB, vote(correlation))
+        await trio.sleep(0.1)
+    await trio.sleep(2)
+    assert sender.correlations() == [*range(100)]
+    assert sender.incidents == []
+    assert stage.connections == 2
+
+
+async def test_a_broken_connection_is_opened_again_with_request_2(stage: Stage, autojump_clock: MockClock) -> None:
+    del autojump_clock
+    stage.add(Host(BOB))
+    sender = Sender(stage)
+    await stage.nursery.start(sender.links.run)
+    sender.links.send(BOB, vote(1))
+    await trio.sleep(0.1)
+    assert stage.connections == 2
+    await trio.aclose_forcefully(stage.live[-1])
+    await trio.sleep(0.1)
+    sender.links.send(BOB, vote(2))
+    await trio.sleep(0.1)
+    assert sender.correlations() == [1, 2]
+    assert stage.connections == 3
+
+
+async def test_forgetting_a_peer_closes_its_link(stage: Stage) -> None:
+    host, sender = stage.add(Host(BOB)), Sender(stage)
+    await stage.nursery.start(sender.links.run)
+    sender.links.send(BOB, vote(1))
+    await wait_all_tasks_blocked()
+    assert host.server.admission.established == 1
+    sender.links.forget(BOB)
+    await wait_all_tasks_blocked()
+    assert host.server.admission.established == 0
+    assert sender.links.describe() == ()
+
+
+async def test_one_link_does_not_wait_for_another(stage: Stage) -> None:
+    stage.add(Host(CAROL))
+    sender = Sender(stage)
+    await stage.nursery.start(sender.links.run)
+    sender.links.send(BOB, vote(1))
+    sender.links.send(CAROL, vote(2))
+    await wait_all_tasks_blocked()
+    assert sender.replies == [(CAROL, core.VoteReply(3, granted=True, correlation=2))]
+
+
+async def run_quietly(pipe: RequestPipe, failures: list[GarlicFarmError]) -> None:
+    try:
+        await pipe.run()
+    except GarlicFarmError as error:
+        failures.append(error)
+
+
+async def pipe_against(
+    nursery: trio.Nursery, failures: list[GarlicFarmError], *, window: int = 256
+) -> tuple[RequestPipe, trio.abc.Stream]:
+    ours, theirs = memory_stream_pair()
+    pipe = RequestPipe(ours, reply_timeout_s=2.0, window=window, queue_max=3)
+    nursery.start_soon(run_quietly, pipe, failures)
+    await wait_all_tasks_blocked()
+    return pipe, theirs
+
+
+REPLY = encode_reply(wire.RequestVoteResponse(BOB, ALICE, 3, 0, accepted=True))
+
+
+async def test_a_reply_that_answers_nothing_ends_the_connection(stage: Stage) -> None:
+    answers: list[wire.Reply | Lost] = []
+    failures: list[GarlicFarmError] = []
+    pipe, theirs = await pipe_against(stage.nursery, failures)
+    assert pipe.post(b"request", answers.append)
+    await wait_all_tasks_blocked()
+    await theirs.send_all(REPLY * 2)
+    await wait_all_tasks_blocked()
+    assert [failure.fault for failure in failures] == [Fault.OUT_OF_TURN]
+    assert answers == [wire.RequestVoteResponse(BOB, ALICE, 3, 0, accepted=True)]
+    assert not pipe.open
+    assert not pipe.post(b"request", answers.append)
+
+
+async def test_what_was_sent_and_what_was_not_are_told_apart_when_a_connection_ends(stage: Stage) -> None:
+    answers: list[tuple[int, wire.Reply | Lost]] = []
+    pipe, theirs = await pipe_against(stage.nursery, [], window=2)
+
+    def post(number: int) -> bool:
+        return pipe.post(b"request", lambda answer: answers.append((number, answer)))
+
+    assert all([post(0), post(1)])
+    await wait_all_tasks_blocked()
+    assert all([post(2), post(3), post(4)])
+    assert not pipe.post(b"one too many", lambda _: None)
+    await theirs.aclose()
+    await wait_all_tasks_blocked()
+    unanswered, unsent = Lost.UNANSWERED, Lost.UNSENT
+    assert answers == [(0, unanswered), (1, unanswered), (2, unsent), (3, unsent), (4, unsent)]
+
+
+async def test_a_reply_in_another_servers_name_ends_the_connection(stage: Stage, autojump_clock: MockClock) -> None:
+    del autojump_clock
+    host, sender = stage.add(Host(BOB)), Sender(stage)
+    await stage.nursery.start(sender.links.run)
+    host.handler.delay_s = lambda _: 1e6
+    sender.links.send(BOB, vote(1))
+    await trio.sleep(0.1)
+    await stage.theirs[-1].send_all(encode_reply(wire.RequestVoteResponse(CAROL, ALICE, 3, 0, accepted=True)))
+    await trio.sleep(0.1)
+    assert sender.replies == []
+    assert [incident.fault for incident in sender.incidents] == [Fault.OUT_OF_TURN]
+    assert "server 3 replies on the connection to server 2" in sender.incidents[0].text
+
+
+def test_backoff_doubles_with_jitter_up_to_its_limit_and_starts_over() -> None:
+    backoff = Backoff(0.1, 1.0, Random(5))
+    delays = [backoff.next_s() for _ in range(8)]
+    for delay, full in zip(delays, [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0], strict=True):
+        assert full / 2 <= delay <= full
+    assert len(set(delays)) == 8
+    backoff.reset()
+    assert backoff.next_s() <= 0.1

@@ -1,0 +1,267 @@
+"""Garlic Farm over real loopback sockets and TLS: certificates, pins, standard HTTP clients, rubbish."""
+
+import hashlib
+import http.client
+import shutil
+import socket
+import ssl
+import stat
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+from cryptography import x509
+
+from consensus.core import messages as core
+from consensus.core.effects import Outcome
+from consensus.core.position import LogPosition, ServerId
+from consensus.node.garlic_farm_client import GarlicFarmClient
+from consensus.node.garlic_farm_conversation import ConversationTuning
+from consensus.node.garlic_farm_dial import Dialer, PeerAddress
+from consensus.node.garlic_farm_links import PeerLinks
+from consensus.node.garlic_farm_server import AdmissionTuning
+from consensus.node.garlic_farm_tally import Tally
+from consensus.node.tls import (
+    CertificateError,
+    NodeCertificate,
+    check_pinned,
+    client_context,
+    load_or_create_certificate,
+)
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade_client import Caller
+from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, PASSWORD, Host, expect_fault
+
+PATH = "/GarlicFarm/farm/1/websocket"
+
+
+@dataclass
+class Listening:
+    """Bob's server on a real socket."""
+
+    host: Host
+    certificate: NodeCertificate
+    port: int
+
+    @property
+    def address(self) -> PeerAddress:
+        """Where Bob listens, with the right fingerprint."""
+        return PeerAddress("127.0.0.1", self.port, self.certificate.fingerprint)
+
+
+@pytest.fixture
+async def listening(tmp_path: Path) -> AsyncIterator[Listening]:
+    host = Host(
+        BOB,
+        admission=AdmissionTuning(handshakes_max=16, handshake_s=1.0),
+        conversation=ConversationTuning(idle_s=1.0),
+    )
+    certificate = load_or_create_certificate(tmp_path)
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
+        yield Listening(host, certificate, port)
+        nursery.cancel_scope.cancel()
+
+
+def dialer(password: str = PASSWORD) -> Dialer:
+    return Dialer(
+        Caller(
+            "farm", replace(CREDENTIALS, password=password), lambda: Identity("cluster-a", ALICE), Random(4).randbytes
+        )
+    )
+
+
+def test_a_certificate_is_made_once_private_and_neutral(tmp_path: Path) -> None:
+    first = load_or_create_certificate(tmp_path / "state")
+    assert load_or_create_certificate(tmp_path / "state") == first
+    assert stat.S_IMODE(first.path.stat().st_mode) == 0o600
+    certificate = x509.load_pem_x509_certificate(first.path.read_bytes())
+    assert certificate.subject.rfc4514_string() == "CN=localhost"
+    assert [*first.path.parent.iterdir()] == [first.path]
+
+
+def test_two_nodes_have_different_certificates(tmp_path: Path) -> None:
+    one, other = load_or_create_certificate(tmp_path / "1"), load_or_create_certificate(tmp_path / "2")
+    assert one.fingerprint != other.fingerprint
+    assert len(one.fingerprint) == 32
+
+
+def test_a_damaged_certificate_file_is_not_overwritten_and_says_what_to_do(tmp_path: Path) -> None:
+    path = load_or_create_certificate(tmp_path).path
+    path.write_bytes(b"rubbish")
+    with pytest.raises(CertificateError, match="move it away"):
+        load_or_create_certificate(tmp_path)
+    assert path.read_bytes() == b"rubbish"
+
+
+def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    load_or_create_certificate(tmp_path).path.chmod(0o640)
+    with pytest.raises(CertificateError, match="chmod 600"):
+        load_or_create_certificate(tmp_path)
+
+
+def test_only_the_pinned_certificate_is_accepted_and_only_while_it_is_valid(tmp_path: Path) -> None:
+    pem = load_or_create_certificate(tmp_path).path.read_text()
+    der = ssl.PEM_cert_to_DER_cert(pem[: pem.index("-----BEGIN PRIVATE")])
+    pin, now = hashlib.sha256(der).digest(), datetime.now(UTC)
+    check_pinned(der, pin, now)
+    with pytest.raises(GarlicFarmError, match="somebody else listens"):
+        check_pinned(der, bytes(32), now)
+    with pytest.raises(GarlicFarmError, match="somebody else listens"):
+        check_pinned(None, pin, now)
+    for wrong in (timedelta(days=-3), timedelta(days=3660)):
+        with pytest.raises(GarlicFarmError, match="check both clocks") as refusal:
+            check_pinned(der, pin, now + wrong)
+        assert refusal.value.fault is Fault.WRONG_CERTIFICATE
+
+
+async def test_peers_exchange_votes_over_tls(listening: Listening) -> None:
+    replies: list[core.Reply] = []
+    answered = trio.Event()
+
+    def deliver(_: ServerId, reply: core.Reply) -> None:
+        replies.append(reply)
+        answered.set()
+
+    links = PeerLinks(
+        dialer(),
+        lambda _: listening.address,
+        deliver_reply=deliver,
+        peer_extensions=lambda _peer, _pre_vote: None,
+        tally=Tally(),
+        random=Random(5),
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(links.run)
+        links.send(BOB, core.RequestVote(3, ALICE, LogPosition(9, 2), 77, pre_vote=True))
+        with trio.fail_after(20):
+            await answered.wait()
+        nursery.cancel_scope.cancel()
+    assert replies == [core.VoteReply(3, granted=True, correlation=77, pre_vote=True)]
+
+
+async def test_a_client_submits_over_tls(listening: Listening) -> None:
+    client = GarlicFarmClient(dialer(), lambda _: listening.address, [BOB], random=Random(6))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(client.run)
+        submission = await client.submit([b"{}"])
+        nursery.cancel_scope.cancel()
+    assert submission.outcome is Outcome.COMMITTED
+    assert listening.host.handler.log == [b"{}"]
+
+
+async def test_another_certificate_is_refused_before_any_credential_is_sent(listening: Listening) -> None:
+    failure = await expect_fault(dialer(), replace(listening.address, fingerprint=bytes(32)))
+    assert failure.fault is Fault.WRONG_CERTIFICATE
+    await trio.testing.wait_all_tasks_blocked()
+    assert listening.host.tally.counts["challenges"] == 0
+
+
+async def test_a_wrong_password_is_refused_over_tls(listening: Listening) -> None:
+    failure = await expect_fault(dialer("wrong"), listening.address)
+    assert failure.fault is Fault.WRONG_CREDENTIALS
+
+
+async def test_nobody_listening_is_explained() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        failure = await expect_fault(dialer(), PeerAddress("127.0.0.1", reserved.getsockname()[1], bytes(32)))
+    assert failure.fault is Fault.UNREACHABLE
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+async def test_curl_gets_101_with_digest(listening: Listening) -> None:
+    command = [
+        *("curl", "--silent", "--insecure", "--http1.1", "--digest", "--user", f"{CREDENTIALS.user}:{PASSWORD}"),
+        *("--header", "Connection: keep-alive, Upgrade", "--header", "Upgrade: websocket"),
+        *("--include", "--max-time", "20", f"https://127.0.0.1:{listening.port}{PATH}"),
+    ]
+    finished = await trio.run_process(command, capture_stdout=True, check=False)
+    assert b"HTTP/1.1 401 Unauthorized" in finished.stdout
+    assert b"HTTP/1.1 101 Switching Protocols" in finished.stdout
+    assert listening.host.tally.counts["connections-established"] == 1
+
+
+async def test_the_standard_librarys_digest_and_http_get_101(listening: Listening) -> None:
+    url = f"https://127.0.0.1:{listening.port}{PATH}"
+    passwords = urllib.request.HTTPPasswordMgrWithDefaultRealm()
+    passwords.add_password(None, url, CREDENTIALS.user, PASSWORD)
+    digest = urllib.request.HTTPDigestAuthHandler(passwords)
+
+    def ask(headers: dict[str, str]) -> tuple[int, str]:
+        connection = http.client.HTTPSConnection("127.0.0.1", listening.port, context=client_context(), timeout=5)
+        with closing(connection):
+            connection.request("GET", PATH, headers=headers)
+            response = connection.getresponse()
+            return response.status, response.headers["WWW-Authenticate"]
+
+    def both() -> tuple[int, int]:
+        first, challenge = ask({"Connection": "close"})
+        scheme, _, parameters = challenge.partition(" ")
+        assert scheme == "Digest"
+        parsed = urllib.request.parse_keqv_list(urllib.request.parse_http_list(parameters))
+        answer = digest.get_authorization(urllib.request.Request(url), parsed)
+        upgrade = {"Connection": "keep-alive, Upgrade", "Upgrade": "websocket"}
+        second, _ = ask({**upgrade, "Authorization": f"Digest {answer}"})
+        return first, second
+
+    assert await trio.to_thread.run_sync(both) == (401, 101)
+
+
+async def test_a_browser_at_the_root_sees_an_ordinary_404(listening: Listening) -> None:
+    url = f"https://127.0.0.1:{listening.port}/"
+
+    def ask() -> tuple[int, bytes]:
+        try:
+            urllib.request.urlopen(url, context=client_context(), timeout=5)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+        raise AssertionError("no error")
+
+    assert await trio.to_thread.run_sync(ask) == (404, b"Not Found\n")
+
+
+async def read_to_the_end(stream: trio.SocketStream) -> None:
+    with suppress(trio.BrokenResourceError):
+        while await stream.receive_some():
+            pass
+    await stream.aclose()
+
+
+async def test_rubbish_and_half_open_connections_change_nothing(listening: Listening) -> None:
+    random = Random(8)
+    held = []
+    for number in range(150):
+        stream = await trio.open_tcp_stream("127.0.0.1", listening.port)
+        held.append(stream)
+        if number % 3 == 0:
+            await stream.send_all(random.randbytes(random.randrange(1, 500)))
+    assert listening.host.server.admission.shaking_hands <= 16
+    dialed = await dialer().dial(listening.address, BOB)
+    assert dialed.peer == Identity("cluster-a", BOB)
+    await trio.aclose_forcefully(dialed.stream)
+    with trio.fail_after(30):
+        for stream in held:
+            await read_to_the_end(stream)
+    assert listening.host.server.admission.shaking_hands == 0
+    assert len(listening.host.incidents) < 10
+
+
+async def test_tls_below_1_3_is_refused(listening: Listening) -> None:
+    context = client_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    transport = await trio.open_tcp_stream("127.0.0.1", listening.port)
+    stream = trio.SSLStream(transport, context)
+    with pytest.raises(trio.BrokenResourceError):
+        await stream.do_handshake()
+    await trio.aclose_forcefully(transport)
