@@ -258,7 +258,7 @@ class _Scanner:
             proof = self._proof_behind(segment, torn_end, missing)
         if proof:
             raise DamagedStorageError(
-                f"entry {missing} at byte {segment.end_bytes} of '{segment.file}' is damaged, and {proof} proves that "
+                f"entry {missing} at byte {segment.end_bytes} of '{segment.file}' is damaged or missing, and {proof} proves that "
                 f"it had been durable. {_REBUILD}"
             )
         if torn_end > segment.end_bytes:

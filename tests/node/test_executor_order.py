@@ -1,0 +1,143 @@
+"""The executor's promises: nothing leaves before what it rests on is durable, groups merge, reads see all."""
+
+from random import Random
+
+from consensus.core.effects import Apply, Outcome, Persist, ReadEntries, Resolve, Send
+from consensus.core.messages import AppendReply
+from consensus.core.position import Ballot, Command, Entry, ServerId
+from consensus.node.executor import Executor, ReadJob, WriteJob
+from consensus.node.storage import Owner, StorageTuning, read_extents, recover
+from tests.node.crash_disk import CrashDisk
+
+PEER = ServerId(2)
+SMALL = StorageTuning(segment_bytes=64 * 1024)
+
+
+def machine(group_bytes: int = 10_000) -> tuple[Executor, CrashDisk]:
+    disk = CrashDisk()
+    recovery = recover(disk, Owner(b"node-one", 1, 1), bytes(16), SMALL)
+    disk.run(recovery.operations)
+    return Executor(recovery.storage, group_bytes), disk
+
+
+def persist(number: int, first: int | None = None, size: int = 10) -> Persist:
+    entries = () if first is None else (Entry(1, Command(b"%d" % number * size)),)
+    return Persist(number, Ballot(number), None, first or 0, entries)
+
+
+def send(tag: int, after: int = 0) -> Send:
+    return Send(PEER, AppendReply(1, success=True, next_index=1, correlation=tag), after)
+
+
+def write(executor: Executor) -> WriteJob:
+    job = executor.next_job()
+    assert isinstance(job, WriteJob)
+    return job
+
+
+def test_a_send_waits_for_its_persist_and_one_without_leaves_at_once() -> None:
+    executor, _ = machine()
+    held, free = send(1, after=1), send(2)
+    assert executor.accept([persist(1, 1), held, free]) == [free]
+    assert executor.written(write(executor)) == [held]
+
+
+def test_held_sends_leave_in_the_order_in_which_they_were_emitted() -> None:
+    executor, _ = machine()
+    executor.accept([persist(1, 1), send(1, after=1), persist(2, 2), send(2, after=2), send(3, after=1)])
+    assert executor.written(write(executor)) == [send(1, after=1), send(2, after=2), send(3, after=1)]
+
+
+def test_persists_that_gather_during_a_write_become_one_group() -> None:
+    executor, _ = machine()
+    executor.accept([persist(1, 1)])
+    first = write(executor)
+    executor.accept([persist(2, 2), send(2, after=2), persist(3, 3), send(3, after=3)])
+    assert executor.next_job() is None
+    assert executor.written(first) == []
+    second = write(executor)
+    assert second.number == 3
+    assert executor.written(second) == [send(2, after=2), send(3, after=3)]
+    assert (executor.groups, executor.persists) == (2, 3)
+
+
+def test_a_group_is_bounded_and_the_backlog_is_told() -> None:
+    executor, _ = machine(group_bytes=3_000)
+    executor.accept([persist(n, n, size=1_000) for n in range(1, 6)])
+    backlog = executor.backlog_bytes
+    assert backlog > 5_000
+    numbers = []
+    while (job := executor.next_job()) is not None:
+        assert isinstance(job, WriteJob)
+        numbers.append(job.number)
+        executor.written(job)
+    assert numbers == [2, 4, 5]
+    assert executor.backlog_bytes == 0
+
+
+def test_a_send_that_rests_on_what_is_durable_leaves_at_once() -> None:
+    executor, _ = machine()
+    executor.accept([persist(1)])
+    executor.written(write(executor))
+    assert executor.accept([send(9, after=1)]) == [send(9, after=1)]
+
+
+def test_a_read_sees_every_persist_that_was_emitted_before_it() -> None:
+    executor, disk = machine()
+    executor.accept([persist(1, 1), persist(2, 2)])
+    job = write(executor)
+    disk.run(job.operations)
+    executor.written(job)
+    replacement = Entry(2, Command(b"new"))
+    executor.accept([Persist(3, Ballot(3), 2, 2, (replacement,)), ReadEntries(7, 1, 2, 10_000)])
+    job = write(executor)
+    disk.run(job.operations)
+    executor.written(job)
+    read = executor.next_job()
+    assert isinstance(read, ReadJob)
+    assert read_extents(disk, read.binding, read.extents)[1] == replacement
+    executor.read(read)
+    assert executor.next_job() is None
+
+
+def test_reads_and_writes_take_turns() -> None:
+    executor, _ = machine(group_bytes=1)
+    executor.accept([persist(1, 1)])
+    executor.written(write(executor))
+    executor.accept([ReadEntries(n, 1, 1, 10) for n in range(1, 4)])
+    executor.accept([persist(n, n) for n in range(2, 5)])
+    kinds = []
+    while (job := executor.next_job()) is not None:
+        kinds.append(type(job))
+        if isinstance(job, WriteJob):
+            executor.written(job)
+        else:
+            executor.read(job)
+    assert kinds == [ReadJob, WriteJob] * 3
+
+
+def test_answers_and_applies_wait_for_nothing_and_keep_their_order() -> None:
+    executor, _ = machine()
+    resolve = Resolve(1, Outcome.COMMITTED)
+    apply = Apply(1, (Entry(1, Command(b"x")),))
+    assert executor.accept([persist(1, 1), apply, resolve, send(1, after=1)]) == [apply, resolve]
+
+
+def test_nothing_is_ever_released_before_the_disk_has_it() -> None:
+    for seed in range(50):
+        random = Random(seed)
+        executor, _ = machine(group_bytes=200)
+        durable = number = first = 0
+        for _ in range(200):
+            if random.random() < 0.5:
+                number += 1
+                first += 1
+                after = random.randint(0, number)
+                released = executor.accept([persist(number, first), send(number, after)])
+            elif (job := executor.next_job()) is not None:
+                assert isinstance(job, WriteJob)
+                durable = job.number
+                released = executor.written(job)
+            else:
+                released = []
+            assert all(isinstance(effect, Send) and effect.after <= durable for effect in released), f"seed {seed}"

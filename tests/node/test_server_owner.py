@@ -1,0 +1,372 @@
+"""The owner task with a real Raft: one voter alone, and three over links in memory; MockClock throughout."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+import trio
+import trio.testing
+
+from consensus.core.dialect import GARLIC_FARM
+from consensus.core.effects import Outcome, Resolve, Role
+from consensus.core.messages import Request, RequestVote, VoteReply
+from consensus.core.position import Command, Configuration, Entry, Index, LogPosition, Server, ServerId
+from consensus.core.raft import Raft
+from consensus.core.tuning import lan
+from consensus.node.directory import OutOfSpaceError
+from consensus.node.disk import DiskOperation, SyncFile
+from consensus.node.inbox import Admission, Inbox, Proposal
+from consensus.node.server import (
+    ConsensusServer,
+    DiskFull,
+    Notice,
+    ServerBusyError,
+    ServerStoppedError,
+    ServerTuning,
+    now_ms,
+)
+from consensus.node.storage import Owner, StorageTuning, recover
+from tests.node.crash_disk import CrashDisk
+
+ONE = ServerId(1)
+SMALL = StorageTuning(segment_bytes=256 * 1024)
+
+
+@dataclass
+class MemoryDisk(CrashDisk):
+    """A disk that a test can make full or broken."""
+
+    full: bool = False
+    broken: bool = False
+
+    def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
+        """Carry out operations, or fail."""
+        if self.full:
+            raise OutOfSpaceError(start)
+        if self.broken and any(isinstance(operation, SyncFile) for operation in operations):
+            raise OSError(5, "Input/output error")
+        self.run(operations[start:])
+
+
+@dataclass
+class Node:
+    """One server with what a test wants to see of it."""
+
+    server: ConsensusServer
+    disk: MemoryDisk
+    applied: list[Entry] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+    gate: trio.Event = field(default_factory=trio.Event)
+
+    async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
+        """A state machine that can be held up."""
+        await self.gate.wait()
+        assert first == len(self.applied) + 1
+        self.applied += entries
+
+
+class Links:
+    """In place of a transport: hands requests to the other server and the replies back."""
+
+    def __init__(self, sender: ServerId, nodes: dict[ServerId, Node], nursery: trio.Nursery) -> None:
+        self._sender = sender
+        self._nodes = nodes
+        self._nursery = nursery
+
+    def send(self, recipient: ServerId, message: Request) -> None:
+        """Deliver in a task, as a socket would."""
+        if recipient in self._nodes and self._sender in self._nodes:
+            self._nursery.start_soon(self._exchange, recipient, message)
+
+    async def _exchange(self, recipient: ServerId, message: Request) -> None:
+        with suppress(ServerBusyError, ServerStoppedError):
+            reply = await self._nodes[recipient].server.request(self._sender, message)
+            self._nodes[self._sender].server.deliver_reply(recipient, reply)
+
+
+def voters(count: int) -> Configuration:
+    return Configuration(tuple(Server(ServerId(n), f"tcp://127.0.0.1:{7000 + n}") for n in range(1, count + 1)))
+
+
+def build(
+    server_id: ServerId,
+    nodes: dict[ServerId, Node],
+    nursery: trio.Nursery,
+    disk: MemoryDisk,
+    count: int = 1,
+    tuning: ServerTuning | None = None,
+) -> Node:
+    recovery = recover(disk, Owner(b"node-%03d" % server_id, 1, 1), bytes(16), SMALL)
+    disk.run(recovery.operations)
+    core = Raft(
+        server_id, voters(count), recovery.ballot, recovery.log, lan(), GARLIC_FARM, Random(server_id), now_ms()
+    )
+    node: Node
+
+    async def apply(first: Index, entries: tuple[Entry, ...]) -> None:
+        await node.apply(first, entries)
+
+    def observe(notice: Notice) -> None:
+        node.notices.append(notice)
+
+    links = Links(server_id, nodes, nursery)
+    server = ConsensusServer(core, recovery.storage, disk, links, apply, observe, tuning or ServerTuning())
+    node = Node(server, disk)
+    node.gate.set()
+    return node
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let simulated time pass until something is true."""
+    with trio.fail_after(60):
+        while not condition():  # noqa: ASYNC110 - a question about several objects has no one event
+            await trio.sleep(0.01)
+
+
+async def leader_alone(nursery: trio.Nursery, disk: MemoryDisk, tuning: ServerTuning | None = None) -> Node:
+    node = build(ONE, {}, nursery, disk, tuning=tuning)
+    await nursery.start(node.server.run)
+    await until(lambda: node.server.role.role is Role.LEADER)
+    return node
+
+
+def data(node: Node) -> list[bytes]:
+    return [entry.content.data for entry in node.applied if isinstance(entry.content, Command)]
+
+
+async def test_a_proposal_to_the_only_voter_is_committed_applied_and_durable(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    disk = MemoryDisk()
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, disk)
+        answer = await node.server.propose((b"first", b"second"))
+        assert answer.outcome is Outcome.COMMITTED
+        assert answer.position is not None
+        await node.server.wait_applied(answer.position.index)
+        assert data(node) == [b"first", b"second"]
+        nursery.cancel_scope.cancel()
+    again = recover(disk.crash(Random(1)), Owner(b"node-001", 2, 1), bytes(16), SMALL)
+    assert [entry.content for entry in again.log.tail][-2:] == [Command(b"first"), Command(b"second")]
+
+
+async def test_proposals_that_arrive_together_share_a_batch_and_each_gets_its_own_position(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    answers: dict[int, Resolve] = {}
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk())
+        await until(lambda: node.server.commit_index >= 1)
+        groups = node.server.describe().groups
+
+        async def client(number: int) -> None:
+            answers[number] = await node.server.propose(tuple(b"%d.%d" % (number, n) for n in range(number + 1)))
+
+        async with trio.open_nursery() as clients:
+            for number in range(40):
+                clients.start_soon(client, number)
+        await node.server.wait_applied(node.server.commit_index)
+        for number, answer in answers.items():
+            assert answer.outcome is Outcome.COMMITTED
+            assert answer.position is not None
+            assert node.applied[answer.position.index - 1].content == Command(b"%d.%d" % (number, number))
+        assert node.server.describe().groups - groups < 10
+        nursery.cancel_scope.cancel()
+
+
+async def test_three_servers_elect_a_leader_and_apply_the_same_log(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    nodes: dict[ServerId, Node] = {}
+    async with trio.open_nursery() as nursery:
+        for n in range(1, 4):
+            nodes[ServerId(n)] = build(ServerId(n), nodes, nursery, MemoryDisk(), count=3)
+        for node in nodes.values():
+            await nursery.start(node.server.run)
+        await until(lambda: any(node.server.role.role is Role.LEADER for node in nodes.values()))
+        leader = next(node for node in nodes.values() if node.server.role.role is Role.LEADER)
+        for number in range(20):
+            assert (await leader.server.propose((b"%d" % number,))).outcome is Outcome.COMMITTED
+        await until(lambda: all(len(data(node)) == 20 for node in nodes.values()))
+        assert len({tuple(node.applied) for node in nodes.values()}) == 1
+        follower = next(node for node in nodes.values() if node is not leader)
+        refused = await follower.server.propose((b"x",))
+        assert refused.outcome is Outcome.NOT_LEADER
+        assert refused.leader == leader.server.role.leader
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_request_gets_its_own_reply_with_the_correlation_it_came_with(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = build(ONE, {}, nursery, MemoryDisk(), count=3)
+        await nursery.start(node.server.run)
+        replies: dict[int, VoteReply] = {}
+
+        async def ask(sender: int, correlation: int) -> None:
+            request = RequestVote(1, ServerId(sender), LogPosition(0, 0), correlation)
+            reply = await node.server.request(ServerId(sender), request)
+            assert isinstance(reply, VoteReply)
+            assert reply.correlation == correlation
+            replies[sender] = reply
+
+        async with trio.open_nursery() as asking:
+            asking.start_soon(ask, 2, 77)
+            asking.start_soon(ask, 3, 77)
+        assert replies[2].granted != replies[3].granted
+        assert node.server.describe().requests_in_flight == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_vote_is_answered_only_when_it_is_durable(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = build(ONE, {}, nursery, MemoryDisk(), count=3)
+        await nursery.start(node.server.run)
+        reply = await node.server.request(ServerId(2), RequestVote(9, ServerId(2), LogPosition(0, 0), 1))
+        assert isinstance(reply, VoteReply)
+        assert reply.granted
+        found = recover(node.disk.crash(Random(3)), Owner(b"node-001", 2, 1), bytes(16), SMALL)
+        assert (found.ballot.term, found.ballot.voted_for) == (9, ServerId(2))
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_slow_state_machine_delays_nobody_and_fills_no_memory(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    tuning = ServerTuning(apply_queue_bytes=10_000)
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk(), tuning)
+        await until(lambda: node.server.describe().applied == 1)
+        node.gate = trio.Event()
+        for number in range(100):
+            answer = await node.server.propose((b"%04d" % number * 250,))
+            assert answer.outcome is Outcome.COMMITTED
+        assert data(node) == []
+        node.gate.set()
+        await node.server.wait_applied(node.server.commit_index)
+        assert data(node) == [b"%04d" % number * 250 for number in range(100)]
+        assert node.server.describe().entries_reread > 50
+        nursery.cancel_scope.cancel()
+
+
+async def test_committed_entries_are_read_in_ranges_and_waited_for(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk())
+        await node.server.propose(tuple(b"%d" % n for n in range(50)))
+        commit = node.server.commit_index
+        assert await node.server.read(1, 1_000, 10**9) == tuple(node.applied)
+        assert len(await node.server.read(10, 5, 10**9)) == 5
+        assert len(await node.server.read(10, 5, 1)) == 1
+        assert await node.server.read(commit + 1, 5, 10**9) == ()
+        with trio.move_on_after(5) as patience:
+            await node.server.wait_commit(commit + 1)
+        assert patience.cancelled_caught
+        await node.server.propose((b"more",))
+        assert await node.server.wait_commit(commit + 1) == commit + 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_full_disk_is_told_refuses_proposals_and_is_waited_out(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk())
+        node.disk.full = True
+        answers: list[Resolve] = []
+
+        async def client() -> None:
+            answers.append(await node.server.propose((b"held",)))
+
+        nursery.start_soon(client)
+        await until(lambda: DiskFull(full=True) in node.notices)
+        assert (await node.server.propose((b"refused",))).outcome is Outcome.BUSY
+        assert answers == []
+        node.disk.full = False
+        await until(lambda: bool(answers))
+        assert answers[0].outcome is Outcome.COMMITTED
+        assert node.notices[-1] == DiskFull(full=False)
+        assert (await node.server.propose((b"again",))).outcome is Outcome.COMMITTED
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_failed_sync_ends_the_server_and_acknowledges_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    answers: list[Resolve] = []
+
+    async def story() -> None:
+        async with trio.open_nursery() as nursery:
+            node = await leader_alone(nursery, MemoryDisk())
+            node.disk.broken = True
+            answers.append(await node.server.propose((b"lost",)))
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await story()
+    assert caught.group_contains(OSError, match="Input/output error")
+    assert [answer.outcome for answer in answers] in ([], [Outcome.UNKNOWN])
+
+
+async def test_too_many_proposals_are_refused_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    outcomes: list[Outcome] = []
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk(), ServerTuning(max_proposals=10))
+
+        async def client() -> None:
+            outcomes.append((await node.server.propose((b"x",))).outcome)
+
+        async with trio.open_nursery() as clients:
+            for _ in range(25):
+                clients.start_soon(client)
+        assert outcomes.count(Outcome.BUSY) == 15
+        assert outcomes.count(Outcome.COMMITTED) == 10
+        assert node.server.describe().proposals_in_flight == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_goes_away_leaves_nothing_behind(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk())
+        for _ in range(20):
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await node.server.propose((b"of unknown fate",))
+        assert (await node.server.propose((b"kept",))).outcome is Outcome.COMMITTED
+        await node.server.wait_applied(node.server.commit_index)
+        assert data(node)[-1] == b"kept"
+        assert node.server.describe().proposals_in_flight == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_proposal_given_up_before_the_core_has_it_never_takes_effect() -> None:
+    inbox, admission = Inbox(10, 10, 1_000), Admission(10, 1_000)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        proposal = Proposal((b"never",), admission)
+        inbox.propose(proposal)
+        await proposal.wait()
+    assert inbox.take_batch() == []
+    assert admission == Admission(10, 1_000)
+
+
+async def test_after_a_clean_stop_rot_in_the_last_entry_is_recognised(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    disk = MemoryDisk()
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, disk)
+        answer = await node.server.propose((b"last" * 10,))
+        nursery.cancel_scope.cancel()
+    assert answer.position is not None
+    name = next(file for file in disk.files() if file.endswith(".segment"))
+    place = disk.names[name].now.rfind(b"last")
+    disk.names[name].now[place] ^= 1
+    with pytest.raises(Exception, match="ballot file proves"):
+        recover(disk, Owner(b"node-001", 2, 1), bytes(16), SMALL)
+    assert (await node.server.propose((b"x",))).outcome is Outcome.NOT_LEADER
+    with pytest.raises(ServerStoppedError):
+        await node.server.request(ServerId(2), RequestVote(9, ServerId(2), LogPosition(0, 0), 1))

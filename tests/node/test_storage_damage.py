@@ -1,0 +1,291 @@
+"""Damage that no crash explains is refused with words for the operator; what a crash explains is cut and reported."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from consensus.core.effects import Persist, ReadEntries
+from consensus.core.position import Ballot, Command, Configuration, Entry, Server, ServerId
+from consensus.node.disk import DamagedStorageError, StorageError, SyncFile, WriteBytes
+from consensus.node.storage import Owner, Storage, StorageTuning, merge, read_extents, recover
+from consensus.wire.record import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, encode_record
+from tests.node.crash_disk import CrashDisk
+
+OWNER = Owner(b"node-one", 1, 77)
+STORAGE_ID = bytes(range(16))
+SMALL = StorageTuning(segment_bytes=64 * 1024, tail_entries=10_000)
+FIRST = f"{1:020d}.segment"
+CONFIGURATION = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
+
+
+def command(number: int, size: int = 100) -> Entry:
+    return Entry(1, Command(number.to_bytes(4, "big") * (size // 4)))
+
+
+def started(disk: CrashDisk) -> Storage:
+    recovery = recover(disk, OWNER, STORAGE_ID, SMALL)
+    disk.run(recovery.operations)
+    return recovery.storage
+
+
+def append(disk: CrashDisk, storage: Storage, *entries: Entry) -> None:
+    disk.run(storage.plan([Persist(1, None, None, storage.last.index + 1, entries)]))
+    storage.done()
+
+
+def log_of(count: int, per_group: int = 1, size: int = 100) -> CrashDisk:
+    """A disk with `count` entries, written in groups."""
+    disk = CrashDisk()
+    storage = started(disk)
+    for first in range(1, count + 1, per_group):
+        append(disk, storage, *(command(n, size) for n in range(first, min(first + per_group, count + 1))))
+    return disk
+
+
+def record_at(index: int, size: int = 100) -> int:
+    return SEGMENT_HEADER_BYTES + (index - 1) * (RECORD_HEADER_BYTES + size)
+
+
+def flip(disk: CrashDisk, file: str, place: int) -> None:
+    for content in (disk.names[file].now, disk.names[file].platter):
+        content[place] ^= 0x40
+
+
+def refused(disk: CrashDisk) -> str:
+    with pytest.raises(StorageError) as caught:
+        recover(disk, OWNER, STORAGE_ID, SMALL)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("place", range(RECORD_HEADER_BYTES + 100))
+def test_any_flipped_byte_of_an_entry_that_later_ones_call_durable_is_refused(place: int) -> None:
+    disk = log_of(5)
+    flip(disk, FIRST, record_at(2) + place)
+    text = refused(disk)
+    assert "entry 2" in text
+    assert "the later entry" in text
+    assert "join again as a new server" in text
+
+
+def test_a_hole_of_zeros_in_the_middle_is_refused() -> None:
+    disk = log_of(5)
+    start = record_at(3)
+    disk.names[FIRST].now[start : record_at(4)] = bytes(record_at(4) - start)
+    assert "entry 3" in refused(disk)
+
+
+def test_damage_in_the_last_group_is_a_torn_tail_and_is_cut_and_reported() -> None:
+    disk = log_of(8, per_group=4)
+    flip(disk, FIRST, record_at(6) + 60)
+    recovery = recover(disk, OWNER, STORAGE_ID, SMALL)
+    assert recovery.log.tail == tuple(command(n) for n in range(1, 6))
+    assert recovery.report.torn_bytes == record_at(9) - record_at(6)
+    assert "index 6" in recovery.report.torn_at
+    assert any("never acknowledged" in line for line in recovery.report.lines())
+    disk.run(recovery.operations)
+    assert recover(disk, OWNER, STORAGE_ID, SMALL).report.torn_bytes == 0
+
+
+def test_the_same_damage_is_refused_once_a_restart_has_seen_the_group() -> None:
+    disk = log_of(8, per_group=4)
+    started(disk)
+    flip(disk, FIRST, record_at(6) + 60)
+    assert "the ballot file proves" in refused(disk)
+
+
+def test_the_same_damage_is_refused_after_a_clean_stop() -> None:
+    disk = CrashDisk()
+    storage = started(disk)
+    append(disk, storage, *(command(n) for n in range(1, 5)))
+    disk.run(storage.plan_close())
+    flip(disk, FIRST, record_at(4) + 60)
+    assert "the ballot file proves" in refused(disk)
+
+
+def test_a_vote_after_the_entries_makes_their_damage_known() -> None:
+    disk = CrashDisk()
+    storage = started(disk)
+    append(disk, storage, *(command(n) for n in range(1, 5)))
+    disk.run(storage.plan([Persist(2, Ballot(2, ServerId(1)))]))
+    flip(disk, FIRST, record_at(4) + 60)
+    assert "the ballot file proves" in refused(disk)
+
+
+def test_damage_before_a_later_segment_is_refused() -> None:
+    disk = log_of(100, size=1_000)
+    last = sorted(file for file in disk.files() if file.endswith(".segment"))[-2]
+    place = max(i for i, byte in enumerate(disk.names[last].now) if byte)
+    flip(disk, last, place)
+    assert "the segment '" in refused(disk)
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_a_missing_segment_is_refused(which: int) -> None:
+    disk = log_of(300, size=1_000)
+    storage = started(disk)
+    assert storage.segment_count > 3
+    segments = sorted(file for file in disk.files() if file.endswith(".segment"))
+    del disk.names[segments[which]]
+    assert "missing" in refused(disk)
+
+
+def test_a_damaged_segment_header_is_refused() -> None:
+    disk = log_of(3)
+    flip(disk, FIRST, 20)
+    assert "cannot be read" in refused(disk)
+
+
+def test_a_segment_that_was_cut_off_is_refused() -> None:
+    disk = log_of(3)
+    del disk.names[FIRST].now[5_000:]
+    assert "cut off" in refused(disk)
+
+
+def test_a_segment_of_another_storage_is_refused() -> None:
+    disk, other = log_of(3), CrashDisk()
+    recovery = recover(other, OWNER, bytes(16), SMALL)
+    other.run(recovery.operations)
+    append(other, recovery.storage, command(1))
+    disk.names[FIRST] = other.names[FIRST]
+    assert "two directories were mixed" in refused(disk)
+
+
+def test_a_valid_record_that_does_not_continue_the_log_is_refused() -> None:
+    disk = log_of(3)
+    storage = started(disk)
+    stale = encode_record(storage.binding.seed, 4, 9, 3, Entry(9, Command(b"of another history")))
+    disk.run([WriteBytes(FIRST, record_at(4), stale), SyncFile(FIRST)])
+    assert "after term 9" in refused(disk)
+
+
+def test_a_command_that_looks_like_a_later_record_does_not_make_a_torn_tail_look_like_rot() -> None:
+    disk = log_of(3)
+    storage = started(disk)
+    forged = encode_record(0, 9, 1, 8, Entry(1, Command(b"forged")))
+    append(disk, storage, Entry(1, Command(forged * 20)))
+    flip(disk, FIRST, record_at(4) + 4)
+    assert recover(disk, OWNER, STORAGE_ID, SMALL).report.entries == 3
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_one_damaged_ballot_slot_is_repaired_from_the_other(slot: int) -> None:
+    disk = CrashDisk()
+    storage = started(disk)
+    disk.run(storage.plan([Persist(1, Ballot(7, ServerId(3)))]))
+    flip(disk, "ballot", slot * 4096 + 30)
+    recovery = recover(disk, OWNER, STORAGE_ID, SMALL)
+    assert recovery.ballot == Ballot(7, ServerId(3))
+    assert recovery.report.ballot_slot_repaired
+    disk.run(recovery.operations)
+    assert not recover(disk, OWNER, STORAGE_ID, SMALL).report.ballot_slot_repaired
+
+
+def test_two_damaged_ballot_slots_are_refused() -> None:
+    disk = CrashDisk()
+    started(disk)
+    flip(disk, "ballot", 30)
+    flip(disk, "ballot", 4096 + 30)
+    assert "no longer knows for whom it voted" in refused(disk)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_torn_ballot_update_leaves_the_old_vote_or_the_new_one(seed: int) -> None:
+    random = Random(seed)
+    disk = CrashDisk()
+    storage = started(disk)
+    disk.run(storage.plan([Persist(1, Ballot(7, ServerId(3)))]))
+    storage.done()
+    operations = storage.plan([Persist(2, Ballot(8))])
+    stop = random.randrange(len(operations))
+    disk.run(operations[:stop])
+    found = recover(disk.crash(random), OWNER, STORAGE_ID, SMALL).ballot
+    assert found in (Ballot(7, ServerId(3)), Ballot(8)), f"seed {seed}"
+
+
+def test_a_generation_is_remembered_from_the_moment_of_opening() -> None:
+    disk = CrashDisk()
+    started(disk)
+    disk.run(recover(disk, replace(OWNER, generation=5), STORAGE_ID, SMALL).operations)
+    assert "generation 5" in refused(disk)
+
+
+def test_truncated_entries_stay_away_whatever_is_written_in_their_place() -> None:
+    """The shape of the danger: the new record has the length of the old one, so that old successors would follow it."""
+    for seed in range(30):
+        random = Random(seed)
+        disk = log_of(10)
+        storage = started(disk)
+        operations = storage.plan([Persist(2, Ballot(2), 5, 5, (Entry(2, command(5).content),))])
+        disk.run(operations[: random.randint(0, len(operations))])
+        found = recover(disk.crash(random), OWNER, STORAGE_ID, SMALL).log.tail
+        old = tuple(command(n) for n in range(1, 11))
+        assert found in (old, old[:4], (*old[:4], Entry(2, command(5).content))), f"seed {seed}"
+
+
+def test_recovery_tells_terms_configurations_and_the_newest_entries() -> None:
+    disk = CrashDisk()
+    storage = started(disk)
+    other = Configuration((*CONFIGURATION.voters, Server(ServerId(2), "tcp://127.0.0.1:7002")))
+    entries = (
+        Entry(1, CONFIGURATION),
+        Entry(1, Command(b"a")),
+        Entry(3, CONFIGURATION),
+        Entry(3, Command(b"b")),
+        Entry(4, other),
+    )
+    append(disk, storage, *entries)
+    log = recover(disk, OWNER, STORAGE_ID, replace(SMALL, tail_entries=2)).log
+    assert [(run.first, run.term) for run in log.runs] == [(1, 1), (3, 3), (5, 4)]
+    assert log.configurations == ((1, CONFIGURATION), (5, other))
+    assert (log.tail_first, log.tail) == (4, entries[3:])
+    assert (log.last.index, log.last.term) == (5, 4)
+
+
+@pytest.mark.parametrize("limit_bytes", [1, 500, 5_000, 10**9])
+def test_any_range_is_read_back_within_its_limit(limit_bytes: int) -> None:
+    disk = log_of(200, per_group=7, size=1_000)
+    storage = started(disk)
+    every = [command(n, 1_000) for n in range(1, 201)]
+    for first, last in ((1, 200), (1, 1), (60, 130), (199, 200), (63, 64)):
+        extents = storage.extents(ReadEntries(1, first, last, limit_bytes))
+        found = read_extents(disk, storage.binding, extents)
+        fitting = max(1, limit_bytes // (RECORD_HEADER_BYTES + 1_000))
+        assert list(found) == every[first - 1 : min(last, first - 1 + fitting)]
+    for first, last in ((201, 210), (0, 5), (5, 4)):
+        assert storage.extents(ReadEntries(1, first, last, limit_bytes)) == []
+
+
+def test_an_entry_larger_than_a_segment_gets_a_segment_of_its_size() -> None:
+    disk = log_of(2)
+    storage = started(disk)
+    large = Entry(1, Command(bytes(300_000)))
+    append(disk, storage, large, command(4))
+    assert recover(disk, OWNER, STORAGE_ID, SMALL).log.tail == (command(1), command(2), large, command(4))
+
+
+def test_rot_found_while_reading_is_told_with_its_place() -> None:
+    disk = log_of(5)
+    storage = started(disk)
+    flip(disk, FIRST, record_at(3) + 70)
+    with pytest.raises(DamagedStorageError, match="entry 3"):
+        read_extents(disk, storage.binding, storage.extents(ReadEntries(1, 1, 5, 10**6)))
+
+
+def test_a_group_takes_one_sync_however_many_entries_it_carries() -> None:
+    disk = log_of(1)
+    storage = started(disk)
+    operations = storage.plan([Persist(n, None, None, n, (command(n),)) for n in range(2, 60)])
+    assert [type(operation) for operation in operations] == [WriteBytes, SyncFile]
+
+
+def test_merged_persists_leave_what_they_would_leave_one_by_one() -> None:
+    one = merge(
+        [
+            Persist(1, Ballot(1), None, 5, (command(5), command(6))),
+            Persist(2, Ballot(2, ServerId(1)), 6, 6, (command(60), command(70))),
+            Persist(3, None, 3, 3, (command(30),)),
+            Persist(4, None, None, 4, (command(40),)),
+        ]
+    )
+    assert one == Persist(4, Ballot(2, ServerId(1)), 3, 3, (command(30), command(40)))

@@ -1,0 +1,108 @@
+"""Records and segment headers: round trips, and every damage is found and told by the one error."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consensus.core.position import Command, Configuration, Entry, LogPosition, Server, ServerId
+from consensus.wire.record import (
+    ENTRY_LIMIT_BYTES,
+    RECORD_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    Binding,
+    RecordError,
+    SegmentHeader,
+    decode_configuration,
+    decode_content,
+    decode_record_header,
+    decode_segment_header,
+    encode_configuration,
+    encode_record,
+    encode_segment_header,
+)
+
+BINDING = Binding(b"node-one", bytes(range(16)))
+SEED = BINDING.seed
+
+servers = st.builds(Server, st.integers(1, 2**31 - 1).map(ServerId), st.text(max_size=40))
+contents = st.one_of(
+    st.builds(Command, st.binary(max_size=300)),
+    st.builds(Configuration, st.lists(servers, max_size=7).map(tuple)),
+)
+terms = st.integers(0, 2**63 - 1)
+
+
+def decode(record: bytes) -> Entry | None:
+    header = decode_record_header(SEED, record)
+    return None if header is None else decode_content(SEED, header, record[RECORD_HEADER_BYTES : header.size_bytes])
+
+
+@given(terms, contents, terms, terms, terms)
+def test_a_record_comes_back_as_it_was_written(term: int, content: object, index: int, before: int, to: int) -> None:
+    assert isinstance(content, Command | Configuration)
+    entry = Entry(term, content)
+    record = encode_record(SEED, index, before, to, entry)
+    header = decode_record_header(SEED, record)
+    assert header is not None
+    assert (header.index, header.previous_term, header.term, header.durable) == (index, before, term, to)
+    assert header.size_bytes == len(record)
+    assert decode(record) == entry
+
+
+@given(contents, st.data())
+@settings(max_examples=50)
+def test_no_flipped_bit_and_no_cut_passes(content: object, data: st.DataObject) -> None:
+    assert isinstance(content, Command | Configuration)
+    record = encode_record(SEED, 5, 1, 4, Entry(2, content))
+    bit = data.draw(st.integers(0, len(record) * 8 - 1))
+    flipped = bytearray(record)
+    flipped[bit // 8] ^= 1 << (bit % 8)
+    with pytest.raises(RecordError):
+        decode(bytes(flipped))
+    cut = data.draw(st.integers(0, len(record) - 1))
+    with pytest.raises(RecordError):
+        decode(record[:cut])
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_raise_the_one_error_or_are_no_record(rubbish: bytes) -> None:
+    for decoder in (decode, decode_configuration, decode_segment_header):
+        try:
+            decoder(rubbish)
+        except RecordError:
+            continue
+
+
+def test_zeros_are_the_place_where_nothing_was_written() -> None:
+    assert decode_record_header(SEED, bytes(RECORD_HEADER_BYTES)) is None
+
+
+def test_a_record_of_another_storage_does_not_pass() -> None:
+    record = encode_record(SEED, 1, 0, 0, Entry(1, Command(b"x")))
+    with pytest.raises(RecordError):
+        decode_record_header(Binding(b"node-one", bytes(16)).seed, record)
+
+
+def test_an_entry_beyond_the_limit_is_refused() -> None:
+    encode_record(SEED, 1, 0, 0, Entry(1, Command(bytes(ENTRY_LIMIT_BYTES))))
+    with pytest.raises(RecordError, match="at most"):
+        encode_record(SEED, 1, 0, 0, Entry(1, Command(bytes(ENTRY_LIMIT_BYTES + 1))))
+
+
+def test_an_endpoint_too_long_for_its_field_is_refused() -> None:
+    with pytest.raises(RecordError):
+        encode_configuration(Configuration((Server(ServerId(1), "x" * 70_000),)))
+
+
+def test_a_segment_header_comes_back_and_every_damaged_byte_is_found() -> None:
+    header = SegmentHeader(BINDING, LogPosition(41, 3), 65_536)
+    block = encode_segment_header(header)
+    assert len(block) == SEGMENT_HEADER_BYTES
+    assert decode_segment_header(block) == header
+    for place in range(0, SEGMENT_HEADER_BYTES, 7):
+        damaged = bytearray(block)
+        damaged[place] ^= 0x10
+        with pytest.raises(RecordError):
+            decode_segment_header(bytes(damaged))
+    with pytest.raises(RecordError):
+        decode_segment_header(block[:-1])
