@@ -27,7 +27,7 @@ A withdrawal breaks (2), which is why only an operator can ask for it, on a node
 is safe while some founder of the withdrawn set has not promised it and will not; the alarm names the nodes.
 
 Liveness. Where exactly `expect` routers are there is one possible set, and it is founded. With more of them promises
-can collide: a few starts in a thousand with heavy loss. Then nothing is founded until an operator follows the alarm.
+can collide: once in ten thousand simulated starts. Then nothing is founded until an operator follows the alarm.
 """
 
 from dataclasses import dataclass, replace
