@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from bridge.cli.failure import fail
 from bridge.cli.options import json_option, print_json
-from bridge.tui.words import clock_text, duration, printable
+from bridge.cli.printing import print_facts, print_table
+from bridge.tui.words import clock_text, duration
 from bridge.wire.lease_set_report import INPUT_LIMIT_BYTES, describe, read_structure
 from bridge.wire.meta_lease_set import LeaseSetError, decode
 
@@ -46,32 +44,34 @@ def show(file: Path, *, as_json: bool) -> None:
 
 
 def _print(found: dict[str, Any]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
     destination, signature, acceptable = found["destination"], found["signature"], found["acceptable"]
-    console.print(Text(f"Meta LeaseSet2 of {destination['address']}"), style="bold")
-    console.print(Text(f"destination  {destination['signatureTypeName']}, {found['sizeBytes']} bytes in all"))
-    console.print(Text(f"published    {_second(found['published'])}"))
-    console.print(Text(f"expires      {_second(found['expires'])}"))
+    facts = [
+        ("Meta LeaseSet2 of", destination["address"]),
+        ("destination", f"{destination['signatureTypeName']}, {found['sizeBytes']} bytes in all"),
+        ("published", _second(found["published"])),
+        ("expires", _second(found["expires"])),
+    ]
     if found["offline"] is not None:
         expired = ", EXPIRED" if found["offline"]["expired"] else ""
-        console.print(Text(f"signed by    a transient key that ends {_second(found['offline']['expires'])}{expired}"))
+        facts.append(("signed by", f"a transient key that ends {_second(found['offline']['expires'])}{expired}"))
     marks = [mark for mark in ("demo", "unpublished", "blinded") if found[mark]]
     if marks:
-        console.print(Text(f"marked       {', '.join(marks)}"))
-    for name, value in found["options"].items():
-        console.print(Text(f"option       {printable(name)} = {printable(value)}"))
-    verdict = "holds" if signature["verified"] else f"DOES NOT HOLD: {signature['reason']}"
-    console.print(Text(f"signature    {verdict}"), style="green" if signature["verified"] else "red")
-    routers = "yes" if acceptable["javaRouter"] else f"no: {'; '.join(acceptable['reasons'])}"
-    console.print(Text(f"a Java router would accept it now: {routers}"))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("ENTRY", no_wrap=True, overflow="fold")
-    for heading in ("TYPE", "COST", "ENDS IN"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for entry in found["entries"]:
-        left = "over" if entry["remaining"] <= 0 else duration(entry["remaining"] * MILLISECONDS)
-        table.add_row(entry["address"], entry["typeName"], str(entry["cost"]), left)
-    console.print(table)
+        facts.append(("marked", ", ".join(marks)))
+    facts.extend(("option", f"{name} = {value}") for name, value in found["options"].items())
+    facts.append(("signature", "holds" if signature["verified"] else f"DOES NOT HOLD: {signature['reason']}"))
+    routers = "accepts it now" if acceptable["javaRouter"] else f"refuses it now: {'; '.join(acceptable['reasons'])}"
+    facts.append(("a Java router", routers))
+    print_facts(facts)
+    rows = [
+        (
+            entry["address"],
+            entry["typeName"],
+            str(entry["cost"]),
+            "over" if entry["remaining"] <= 0 else duration(entry["remaining"] * MILLISECONDS),
+        )
+        for entry in found["entries"]
+    ]
+    print_table(("ENTRY", "TYPE", "COST", "ENDS IN"), rows)
 
 
 def _second(second: int) -> str:
