@@ -1,4 +1,4 @@
-"""The disk worker: performs one job at a time in a thread, and waits out a full disk.
+"""The disk worker: performs one job at a time, and waits out a full disk.
 
 Everything else that goes wrong ends it, and with it the server: after a failed sync nobody knows what the
 disk holds. A job that met a full disk is resumed where `OutOfSpaceError` says, every `retry_ms`, until there is space.
@@ -10,17 +10,37 @@ from typing import Protocol, assert_never
 import trio
 
 from consensus.core.position import Entry
-from consensus.node.directory import OutOfSpaceError
-from consensus.node.disk import DiskOperation, DiskReader
+from consensus.node.directory import Directory, OutOfSpaceError
+from consensus.node.disk import DiskOperation
 from consensus.node.executor import Job, ReadJob, WriteJob
+from consensus.node.journal import Extent
 from consensus.node.storage import read_extents
+from consensus.wire.record import Binding
 
 
-class ServerDisk(DiskReader, Protocol):
-    """What the worker needs: `Directory`, or a disk of a test."""
+class ServerDisk(Protocol):
+    """A disk that one does not block on: `ThreadedDisk`, or one of a test."""
 
-    def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
+    async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
         """Carry out operations from number `start` on; raises `OutOfSpaceError` or `OSError`."""
+
+    async def read_extents(self, binding: Binding, extents: Sequence[Extent]) -> tuple[Entry, ...]:
+        """Read and check entries; raises `StorageError` or `OSError`."""
+
+
+class ThreadedDisk:
+    """A `Directory` behind worker threads, one call at a time."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
+        """Carry out operations in a thread. A call that has begun is finished even if it is cancelled."""
+        await trio.to_thread.run_sync(self._directory.perform_all, operations, start)
+
+    async def read_extents(self, binding: Binding, extents: Sequence[Extent]) -> tuple[Entry, ...]:
+        """Read and check entries in a thread."""
+        return await trio.to_thread.run_sync(read_extents, self._directory, binding, extents)
 
 
 class DiskWorker:
@@ -52,7 +72,7 @@ class DiskWorker:
                     await self._write(operations)
                 case ReadJob(binding=binding, extents=extents):
                     if extents:
-                        entries = await trio.to_thread.run_sync(read_extents, self._disk, binding, extents)
+                        entries = await self._disk.read_extents(binding, extents)
                 case _:
                     assert_never(job)
             self._done(job, entries)
@@ -61,7 +81,7 @@ class DiskWorker:
         start = 0
         while True:
             try:
-                await trio.to_thread.run_sync(self._disk.perform_all, operations, start)
+                await self._disk.perform_all(operations, start)
             except OutOfSpaceError as error:
                 start = error.resume_at
                 self._set_full(True)  # noqa: FBT003 - the one fact that this callback carries

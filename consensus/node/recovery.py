@@ -258,8 +258,8 @@ class _Scanner:
             proof = self._proof_behind(segment, torn_end, missing)
         if proof:
             raise DamagedStorageError(
-                f"entry {missing} at byte {segment.end_bytes} of '{segment.file}' is damaged or missing, and {proof} proves that "
-                f"it had been durable. {_REBUILD}"
+                f"entry {missing} at byte {segment.end_bytes} of '{segment.file}' is damaged or missing, and {proof} "
+                f"proves that it had been durable. {_REBUILD}"
             )
         if torn_end > segment.end_bytes:
             self.scan.torn_bytes = torn_end - segment.end_bytes

@@ -399,7 +399,7 @@ class ConsensusServer:
         operations = self._storage.plan_close()
         if operations:
             with suppress(OutOfSpaceError):
-                await trio.to_thread.run_sync(self._disk.perform_all, operations)
+                await self._disk.perform_all(operations)
 
 
 def now_ms() -> Milliseconds:

@@ -18,6 +18,7 @@ from consensus.core.tuning import lan
 from consensus.node.directory import OutOfSpaceError
 from consensus.node.disk import DiskOperation, SyncFile
 from consensus.node.inbox import Admission, Inbox, Proposal
+from consensus.node.journal import Extent
 from consensus.node.server import (
     ConsensusServer,
     DiskFull,
@@ -27,7 +28,8 @@ from consensus.node.server import (
     ServerTuning,
     now_ms,
 )
-from consensus.node.storage import Owner, StorageTuning, recover
+from consensus.node.storage import Owner, StorageTuning, read_extents, recover
+from consensus.wire.record import Binding
 from tests.node.crash_disk import CrashDisk
 
 ONE = ServerId(1)
@@ -41,13 +43,19 @@ class MemoryDisk(CrashDisk):
     full: bool = False
     broken: bool = False
 
-    def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
-        """Carry out operations, or fail."""
+    async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
+        """Carry out operations after a while, or fail."""
+        await trio.sleep(0.002)
         if self.full:
             raise OutOfSpaceError(start)
         if self.broken and any(isinstance(operation, SyncFile) for operation in operations):
             raise OSError(5, "Input/output error")
         self.run(operations[start:])
+
+    async def read_extents(self, binding: Binding, extents: Sequence[Extent]) -> tuple[Entry, ...]:
+        """Read after a while."""
+        await trio.sleep(0.001)
+        return read_extents(self, binding, extents)
 
 
 @dataclass
