@@ -9,8 +9,8 @@
 Splitting is what lets a full overlay take a joiner: everybody's number of peers stays the same, and the new one gets
 two. It happens only for a source with two vacancies, so each split uses up two and splitting comes to an end.
 
-A source that we hold for dead, or of whose later life we know, is not made a peer by its word alone (the precedence
-rule would be broken): it is told what we hold, refutes, and asks again.
+A source that we hold for dead, of whose later life we know, or whom we know elsewhere under the same incarnation is not
+made a peer by its word alone (the precedence rule would be broken): it is told what we hold, refutes, and asks again.
 """
 
 from random import Random
@@ -84,7 +84,11 @@ class Admission:
         if entry is None:
             self._outbox.drop(DropReason.DIRECTORY_FULL)
             return
-        if not entry.is_live or entry.incarnation > request.source.incarnation:
+        if (
+            not entry.is_live
+            or entry.info.address != request.source.address
+            or entry.incarnation > request.source.incarnation
+        ):
             self._outbox.drop(DropReason.STALE_JOIN)
             self._prober.correct(entry, source, now)
             return

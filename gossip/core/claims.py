@@ -12,6 +12,8 @@ reason a newcomer is told on only while the directory has room: above its size n
 Claims about this node itself are refuted by raising its own incarnation, at a bounded rate.
 """
 
+from dataclasses import replace
+
 from gossip.core.awareness import Awareness
 from gossip.core.dissemination import Dissemination
 from gossip.core.effects import AdoptGeneration, MembershipChanged
@@ -19,7 +21,7 @@ from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status, s
 from gossip.core.membership import Entry, Membership
 from gossip.core.messages import AliveUpdate, Payload, VerdictUpdate
 from gossip.core.outbox import DropReason, Outbox
-from gossip.core.own import Own, is_plausible, is_sound
+from gossip.core.own import INCARNATION_LIMIT, Own, is_plausible, is_sound
 from gossip.core.suspicion import Suspicion
 from gossip.core.tuning import Tuning
 
@@ -79,7 +81,7 @@ class Claims:
             self._outbox.drop(DropReason.BAD_DESCRIPTION)
             return None
         if info.node_id == self._own.node_id:
-            self.hear_of_self(info.incarnation, Status.ALIVE, now, info.address)
+            self.hear_of_self(info.incarnation, Status.ALIVE, now, info)
             return None
         entry = self._membership.get(info.node_id)
         if entry is None:
@@ -147,19 +149,22 @@ class Claims:
         """This node's own verdict after a probe round without an answer."""
         self.hear_verdict(VerdictUpdate(node_id, incarnation, Status.SUSPECT, self._own.node_id), now)
 
-    def hear_of_self(self, incarnation: Incarnation, status: Status, now: int, address: Address | None = None) -> None:
-        """A claim about this node: refuted if it would win, at a bounded rate."""
+    def hear_of_self(self, incarnation: Incarnation, status: Status, now: int, info: NodeInfo | None = None) -> None:
+        """A claim about this node (`info` if it is in our own name): refuted if it would win, at a bounded rate."""
         own = self._own
-        if own.leaving or not is_sound(Incarnation(incarnation.generation + 1, incarnation.number + 1)):
+        if own.leaving or not is_sound(Incarnation(incarnation.generation + 1, incarnation.number)):
             return
-        if address is not None and address != own.info.address and incarnation >= own.incarnation:
-            self.suspect_twin(address)
-        if not supersedes((incarnation, status), (own.incarnation, Status.ALIVE)):
+        if info is not None and info.address != own.info.address and incarnation >= own.incarnation:
+            self.suspect_twin(info.address)
+        # Other words under our very incarnation: an unfinished life of which the record was lost, or a twin's.
+        contradicts = info is not None and incarnation == own.incarnation and replace(info, credential=b"") != own.info
+        if not contradicts and not supersedes((incarnation, status), (own.incarnation, Status.ALIVE)):
             return
         if not own.refutations.take(now):
             self._outbox.drop(DropReason.RATE_LIMITED)
             return
-        if incarnation.generation > own.incarnation.generation:
+        # A liar's number near the end of the scale would leave no room for further refutations within this life.
+        if incarnation.generation > own.incarnation.generation or incarnation.number >= INCARNATION_LIMIT // 2:
             own.adopt(incarnation.generation + 1)
             self._outbox.emit(AdoptGeneration(own.incarnation.generation))
         else:

@@ -210,7 +210,7 @@ class Swim:
         if not is_plausible(info):
             self._outbox.drop(DropReason.BAD_DESCRIPTION)
         elif info.node_id == self._own.node_id:
-            self._claims.hear_of_self(info.incarnation, Status.ALIVE, now, info.address)
+            self._claims.hear_of_self(info.incarnation, Status.ALIVE, now, info)
         elif not self._membership.live_at(info.address):
             self._joining.give_seeds((info.address,), now, is_hint=True)
 

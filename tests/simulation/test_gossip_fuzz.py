@@ -155,6 +155,5 @@ def test_a_group_that_was_told_nonsense_still_agrees_afterwards(noise: list[tupl
 
 
 def _is_unanswerable(message: Message) -> bool:
-    """Claims at the very end of the scale: one step below the refused ones, where a refutation no longer fits."""
-    text = repr(message)
-    return str(INCARNATION_LIMIT - 1) in text or str((1 << 63) - 1) in text or str(INCARNATION_LIMIT) in text
+    """Claims of the last generation of the scale: no later life is left in which to refute them."""
+    return f"generation={INCARNATION_LIMIT - 1}" in repr(message)

@@ -224,6 +224,30 @@ def test_a_join_in_our_own_name_from_elsewhere_is_followed_up_as_a_twin() -> Non
     assert [r.target_id for t, r in sent(effects, PingRequest) if t == ELSEWHERE] == [node_id(0)]
 
 
+def test_other_words_under_our_very_incarnation_are_refuted() -> None:
+    story = Story()
+    story.befriend(1)
+    effects = story.hear_news(1, AliveUpdate(info_of(0, metadata=b"of a lost life")))
+    assert AliveUpdate(info_of(0, claim=1)) in told(effects)
+
+
+def test_a_number_near_the_end_of_the_scale_is_refuted_by_a_new_life() -> None:
+    story = Story()
+    story.befriend(1)
+    effects = story.hear_news(1, verdict(0, Status.DEAD, by=1, claim=INCARNATION_LIMIT - 1))
+    assert effects[0] == AdoptGeneration(2)
+
+
+def test_one_that_joins_from_elsewhere_under_a_known_incarnation_is_told_what_we_hold() -> None:
+    story = Story()
+    story.befriend(1)
+    request = JoinReq(info_of(1, address=ELSEWHERE), b"t")
+    effects = story.hear(1, request, token_valid=True, source=ELSEWHERE)
+    [ping] = [request for target, request in sent(effects, PingRequest) if target == ELSEWHERE]
+    assert ping.payload.updates[0] == AliveUpdate(info_of(1))
+    assert len(effects) == 1, "no welcome"
+
+
 def test_an_earlier_life_of_ours_at_another_address_is_no_twin() -> None:
     story = Story()
     story.swim = Swim(info_of(0, generation=5), story.tuning, story.swim._random, 0)

@@ -102,12 +102,16 @@ class World:
         """A server became leader: in most worlds it does not get far."""
         if not self._trouble or self._random.random() >= self._profile.leader_trouble:
             return
-        if self._random.random() < 0.5:
-            self.after(self._random.randrange(60), lambda: self._crash(server))
-            self.after(60 + self._random.randrange(500), lambda: self._start(server))
-        else:
-            self.after(self._random.randrange(60), lambda: self._cut_off(server))
-            self.after(300 + self._random.randrange(600), self.network.mend)
+        match self._random.choice(("crash", "cut off", "pause")):
+            case "crash":
+                self.after(self._random.randrange(60), lambda: self._crash(server))
+                self.after(60 + self._random.randrange(500), lambda: self._start(server))
+            case "cut off":
+                self.after(self._random.randrange(60), lambda: self._cut_off(server))
+                self.after(300 + self._random.randrange(600), self.network.mend)
+            case _:
+                # Long enough to be replaced; its clients' proposals wait and are its first words afterwards.
+                self.after(self._random.randrange(60), lambda: self._pause(server, 150 + self._random.randrange(400)))
 
     def run(self, steps: int) -> None:
         """Trouble for `steps` steps, then healing; raises `ViolationError`."""
@@ -149,6 +153,10 @@ class World:
     def _crash(self, server: ServerId) -> None:
         if self._trouble:
             self.machines[server].crash()
+
+    def _pause(self, server: ServerId, duration_ms: int) -> None:
+        if self._trouble:
+            self.machines[server].pause(duration_ms)
 
     def _cut_off(self, server: ServerId) -> None:
         if self._trouble:

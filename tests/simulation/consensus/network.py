@@ -7,7 +7,7 @@ from consensus.core.messages import Message
 from consensus.core.position import ServerId
 from tests.simulation.consensus.profile import Profile
 
-_LONG_DELAY_MS = 1_500
+_LONG_DELAY_MS = 600
 
 
 class Network:

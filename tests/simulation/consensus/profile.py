@@ -50,7 +50,7 @@ def _make_storm(general: Profile, random: Random) -> Profile:
         servers=random.choice((3, 5, 5)),
         tuning=tuning,
         loss=0,
-        long_delay=random.choice((0, 0.1)),
+        long_delay=random.choice((0, 0.1, 0.3)),
         max_delay_ms=random.choice((10, 20)),
         crash_between_effects=0,
         disk_ms=random.choice((1, 5)),
