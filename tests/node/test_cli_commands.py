@@ -1,0 +1,285 @@
+"""The command line: facts for people and as JSON, exit codes, and one line for each refusal."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from bridge.cli import pipeline as pipeline_command
+from bridge.cli.main import COMMANDS, cli
+from bridge.core.control import (
+    ClusterAnswer,
+    EntryKind,
+    EventPage,
+    LogEntryView,
+    LogPage,
+    SubmitAnswer,
+    SubmitOutcome,
+)
+from bridge.core.view import FarmView
+from bridge.node.control import ControlServer
+from bridge.node.key_files import load_farm_key
+from bridge.wire.view_json import encode_view
+from tests.operator_views import farm_view
+
+
+class Node:
+    """A `ControlPort` behind a real socket in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.submitted: list[bytes] = []
+        self.left = False
+        self.outcome = SubmitAnswer(SubmitOutcome.COMMITTED, index=218, term=3)
+
+    async def view(self) -> FarmView:
+        """The fabricated picture."""
+        return farm_view()
+
+    async def cluster(self) -> ClusterAnswer:
+        """Nobody leads."""
+        return ClusterAnswer("demo", None, None, 0, 0, None, None, None)
+
+    async def read_log(self, first: int, limit: int, wait_ms: int) -> LogPage:
+        """Three entries."""
+        del wait_ms
+        values = (b'{"id": 1}', b"\xff\x1b[2J", b"{}")
+        entries = (LogEntryView(index, 1, EntryKind.APPLICATION, 1000, values[index - 1]) for index in (1, 2, 3))
+        chosen = tuple(entry for entry in entries if entry.index >= first)[:limit]
+        return LogPage(1, 3, 3, chosen[-1].index + 1 if chosen else first, chosen)
+
+    async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
+        """Nothing ever happens."""
+        del limit, wait_ms
+        return EventPage(cursor, 0)
+
+    async def submit(self, entry: bytes) -> SubmitAnswer:
+        """Take the entry."""
+        self.submitted.append(entry)
+        return self.outcome
+
+    async def leave(self) -> None:
+        """Note it."""
+        self.left = True
+
+
+@contextmanager
+def served(path: Path, node: Node) -> Iterator[None]:
+    started = threading.Event()
+    stopping: list[Callable[[], None]] = []
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            token = trio.lowlevel.current_trio_token()
+            await nursery.start(ControlServer(path, node).run)
+            stopping.append(lambda: token.run_sync_soon(nursery.cancel_scope.cancel))
+            started.set()
+
+    thread = threading.Thread(target=trio.run, args=(main,))
+    thread.start()
+    assert started.wait(10)
+    try:
+        yield
+    finally:
+        stopping[0]()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    found = Node()
+    with served(tmp_path / "control.sock", found):
+        yield found
+
+
+@pytest.fixture
+def garlicfarm(tmp_path: Path) -> Callable[..., Result]:
+    def call(*arguments: str, stdin: str | None = None) -> Result:
+        return CliRunner().invoke(cli, list(arguments), input=stdin, env={"GARLICFARM_NODE": str(tmp_path)})
+
+    return call
+
+
+def said(result: Result) -> str:
+    """The one line on stderr."""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    return str(lines[0])
+
+
+def test_help_names_every_command_and_loads_none_of_them() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from bridge.cli.main import cli; "
+        "text = CliRunner().invoke(cli, ['--help']).output; "
+        "print(text); print([name for name in ('trio', 'rich', 'cryptography', 'pyspark') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert all(f"  {name} " in done.stdout for name in COMMANDS)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", [name for name, lazy in COMMANDS.items() if lazy.target.startswith("bridge.cli.")])
+def test_every_command_explains_itself(name: str, garlicfarm: Callable[..., Result]) -> None:
+    result = garlicfarm(name, "--help")
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+@pytest.mark.parametrize("arguments", [("nonsense",), ("log", "--from", "x"), ("keys", "new-farm"), ("submit",)])
+def test_wrong_usage_ends_with_two(arguments: tuple[str, ...], garlicfarm: Callable[..., Result]) -> None:
+    assert garlicfarm(*arguments).exit_code == 2
+
+
+@pytest.mark.usefixtures("node")
+def test_status_as_json_is_the_view(garlicfarm: Callable[..., Result]) -> None:
+    result = garlicfarm("status", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == json.loads(encode_view(farm_view()))
+
+
+@pytest.mark.usefixtures("node")
+def test_status_tells_people_what_matters(garlicfarm: Callable[..., Result]) -> None:
+    text = garlicfarm("status").stdout
+    for fact in (
+        "leader, term 3",
+        "3 alive",
+        "committed 217 of 218",
+        "healthiest recent state",
+        "ALARM",
+        "demonstration",
+    ):
+        assert fact in text, fact
+
+
+@pytest.mark.usefixtures("node")
+def test_members_are_listed_for_people_and_as_json(garlicfarm: Callable[..., Result]) -> None:
+    lines = garlicfarm("members").stdout.splitlines()
+    assert lines[0].split() == [
+        "NAME",
+        "STATUS",
+        "INCARNATION",
+        "RTT",
+        "PEERS",
+        "RAFT",
+        "ID",
+        "GOSSIP",
+        "AT",
+        "RAFT",
+        "AT",
+    ]
+    assert lines[4].split()[:4] == ["node-4", "suspect", "1.4", "1.24ms"]
+    found = json.loads(garlicfarm("members", "--json").stdout)
+    assert [each["status"] for each in found["members"]] == ["alive", "alive", "alive", "suspect", "dead"]
+
+
+@pytest.mark.usefixtures("node")
+def test_the_log_is_printed_from_an_index_on(garlicfarm: Callable[..., Result]) -> None:
+    result = garlicfarm("log", "--from", "2")
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["2", "3"]
+    assert "\x1b[2J" not in result.stdout
+    found = json.loads(garlicfarm("log", "--json", "--limit", "1").stdout)
+    assert found["entries"][0]["value"] == '{"id": 1}'
+    assert found["nextIndex"] == 2
+
+
+def test_an_entry_is_submitted_and_its_index_printed(node: Node, garlicfarm: Callable[..., Result]) -> None:
+    result = garlicfarm("submit", '{"a": 1}')
+    assert (result.exit_code, result.stdout) == (0, "Committed at index 218, term 3.\n")
+    assert json.loads(garlicfarm("submit", "-", "--json", stdin='{"b": 2}').stdout)["accepted"] is True
+    assert node.submitted == [b'{"a": 1}', b'{"b": 2}']
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (SubmitOutcome.REFUSED, "refused, it is not in the log"),
+        (SubmitOutcome.BUSY, "try again"),
+        (SubmitOutcome.UNKNOWN, "it may still be committed"),
+    ],
+)
+def test_only_a_committed_entry_ends_with_zero(
+    node: Node, garlicfarm: Callable[..., Result], outcome: SubmitOutcome, words: str
+) -> None:
+    node.outcome = SubmitAnswer(outcome, reason="because", leader_id=2, leader_endpoint="tcp://127.0.0.1:7702")
+    result = garlicfarm("submit", "{}")
+    assert result.exit_code == 1
+    assert words in said(result)
+    assert "the leader is 2 at tcp://127.0.0.1:7702" in said(result)
+
+
+def test_what_is_not_json_is_refused_in_one_line(node: Node, garlicfarm: Callable[..., Result]) -> None:
+    result = garlicfarm("submit", "{oops")
+    assert result.exit_code == 1
+    assert "one JSON object" in said(result)
+    assert node.submitted == []
+
+
+def test_leave_names_the_node(node: Node, garlicfarm: Callable[..., Result]) -> None:
+    assert garlicfarm("leave").stdout == "node-1 leaves the farm and stops.\n"
+    assert node.left
+
+
+@pytest.mark.parametrize("arguments", [("status",), ("members", "--json"), ("log",), ("submit", "{}"), ("leave",)])
+def test_without_a_node_each_command_says_so_in_one_line(
+    arguments: tuple[str, ...], garlicfarm: Callable[..., Result]
+) -> None:
+    result = garlicfarm(*arguments)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "no node has been started" in said(result)
+
+
+def test_a_new_farm_key_can_be_read_by_its_owner_only_and_is_not_printed(
+    tmp_path: Path, garlicfarm: Callable[..., Result]
+) -> None:
+    path = tmp_path / "farm.key"
+    result = garlicfarm("keys", "new-farm", "--expect", "3", "--cluster", "attic", "--output", str(path), "--json")
+    assert result.exit_code == 0
+    farm_key = load_farm_key(path)
+    assert (farm_key.expect, farm_key.cluster) == (3, "attic")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert json.loads(result.stdout)["label"] == farm_key.label.hex()
+    assert not any(key.hex() in result.output for key in farm_key.gossip_keys)
+
+
+def test_a_farm_key_is_never_written_over(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
+    path = tmp_path / "farm.key"
+    path.write_text("precious")
+    result = garlicfarm("keys", "new-farm", "--expect", "3", "--output", str(path))
+    assert result.exit_code == 1
+    assert "exists already" in said(result)
+    assert path.read_text() == "precious"
+
+
+@pytest.mark.parametrize("content", [b"", b"rubbish", b"00" * 300, bytes(500)])
+def test_what_is_no_lease_set_ends_with_one(tmp_path: Path, garlicfarm: Callable[..., Result], content: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    result = garlicfarm("lease-set", "show", str(path))
+    assert result.exit_code == 1
+    assert "is no Meta LeaseSet2" in said(result)
+
+
+def test_top_needs_a_terminal(garlicfarm: Callable[..., Result]) -> None:
+    result = garlicfarm("top")
+    assert result.exit_code == 1
+    assert "garlicfarm status" in said(result)
+
+
+def test_without_the_extra_the_pipeline_says_how_to_install_it(
+    garlicfarm: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(_name: str) -> object:
+        raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+
+    monkeypatch.setattr(pipeline_command, "import_module", missing)
+    result = garlicfarm("pipeline", "run", "--once")
+    assert result.exit_code == 1
+    assert "pip install 'garlicfarm[pipeline]'" in said(result)
