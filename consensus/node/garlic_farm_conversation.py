@@ -67,7 +67,7 @@ class ConversationTuning:
     idle_s: float = 300.0
     """Without any request for this long, a connection is closed: peers and clients simply come back."""
     stalled_s: float = 10.0
-    """How long a request may take to arrive whole, and replies to be taken."""
+    """How long a request may stop half way, and replies may stay untaken."""
     answer_s: float = 30.0
     """How long a handler may take before the connection is given up."""
 
@@ -145,7 +145,7 @@ class Conversation:
             data = await self._stream.receive_some(_READ_BYTES)
         if patience.cancelled_caught:
             if partial:
-                raise GarlicFarmError(Fault.SILENT, f"a request did not arrive whole within {patience_s:g} s")
+                raise GarlicFarmError(Fault.SILENT, f"a request stopped half way for {patience_s:g} s")
             self._tally.count("connections-idle")
             return False
         self._reader.feed(bytes(data))

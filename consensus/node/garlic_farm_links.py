@@ -114,16 +114,16 @@ class PeerLinks:
             finally:
                 self._nursery = None
 
-    def send(self, recipient: ServerId, request: core.Request) -> bool:
-        """Send, or queue, or drop; False when dropped at once."""
+    def send(self, recipient: ServerId, message: core.Request) -> None:
+        """Send, or queue, or drop, and return at once. What is dropped is counted."""
         link = self._links.get(recipient)
         if link is None:
             if self._nursery is None or len(self._links) >= self.tuning.peers_max:
                 self.tally.count("requests-without-link")
-                return False
+                return
             link = self._links[recipient] = _Link(self, recipient)
             self._nursery.start_soon(link.run)
-        return link.send(request)
+        link.send(message)
 
     def forget(self, peer: ServerId) -> None:
         """Close the link to a server that is no longer a member."""
@@ -150,15 +150,15 @@ class _Link:
         tuning = links.tuning
         self._backoff = Backoff(tuning.backoff_first_s, tuning.backoff_longest_s, links.random)
 
-    def send(self, request: core.Request) -> bool:
+    def send(self, request: core.Request) -> None:
         if self._pipe is not None:
-            return self._post(self._pipe, request)
+            self._post(self._pipe, request)
+            return
         if len(self._unsent) >= self._links.tuning.unsent_max:
             self._unsent.popleft()
             self._drop()
         self._unsent.append((trio.current_time(), request))
         self._work.set()
-        return True
 
     def view(self) -> LinkView:
         waiting = len(self._unsent) + (self._pipe.waiting if self._pipe is not None else 0)
@@ -213,15 +213,17 @@ class _Link:
             self._post(pipe, self._unsent.popleft()[1])
         return pipe
 
-    def _post(self, pipe: RequestPipe, request: core.Request) -> bool:
+    def _post(self, pipe: RequestPipe, request: core.Request) -> None:
         if isinstance(request, core.RequestVote) and request.pre_vote and Extension.PRE_VOTE not in self._extensions:
-            return self._drop()
+            self._drop()
+            return
         try:
             asked = request_to_wire(request, self._peer, self._links.configuration_before)
             data = encode_request(asked, self._links.limits)
         except GarlicFarmError as error:
             self._links.tally.incident(error.fault, f"server {self._peer}", f"not sent: {error}")
-            return self._drop()
+            self._drop()
+            return
 
         def answered(reply: wire.Reply | Lost) -> None:
             if isinstance(reply, Lost):
@@ -232,10 +234,10 @@ class _Link:
                 raise GarlicFarmError(Fault.OUT_OF_TURN, text)
             self._links.deliver_reply(self._peer, reply_from_wire(reply, request))
 
-        if not pipe.post(data, answered):
-            return self._drop()
-        self._sent += 1
-        return True
+        if pipe.post(data, answered):
+            self._sent += 1
+        else:
+            self._drop()
 
     def _forget_old(self) -> None:
         oldest = trio.current_time() - self._links.tuning.unsent_lifetime_s
@@ -243,7 +245,6 @@ class _Link:
             self._unsent.popleft()
             self._drop()
 
-    def _drop(self) -> bool:
+    def _drop(self) -> None:
         self._dropped += 1
         self._links.tally.count("requests-dropped")
-        return False

@@ -20,6 +20,8 @@ from consensus.wire.garlic_farm.messages import Reply
 
 _READ_BYTES = 65_536
 _WRITE_BYTES = 262_144
+_SLOWEST_BYTES_PER_S = 1_000_000
+"""What a request may take to get there, before the wait for its reply begins."""
 
 
 class Lost(Enum):
@@ -95,7 +97,8 @@ class RequestPipe:
             while self._queue and len(self._in_flight) < self._window and len(batch) < _WRITE_BYTES:
                 request, answered = self._queue.popleft()
                 batch += request
-                self._in_flight.append((trio.current_time(), answered))
+                due = trio.current_time() + self._reply_timeout_s + len(batch) / _SLOWEST_BYTES_PER_S
+                self._in_flight.append((due, answered))
             self._patience.deadline = self._deadline()
             try:
                 await self._stream.send_all(bytes(batch))
@@ -131,7 +134,7 @@ class RequestPipe:
         self._work.set()
 
     def _deadline(self) -> float:
-        return self._in_flight[0][0] + self._reply_timeout_s if self._in_flight else inf
+        return self._in_flight[0][0] if self._in_flight else inf
 
     def _abandon(self) -> None:
         in_flight, self._in_flight = self._in_flight, deque()

@@ -62,7 +62,7 @@ async def test_requests_arrive_in_order_and_replies_answer_their_requests(stage:
     host, sender = stage.add(Host(BOB)), Sender(stage)
     await stage.nursery.start(sender.links.run)
     for correlation in range(100, 140):
-        assert sender.links.send(BOB, append(correlation))
+        sender.links.send(BOB, append(correlation))
     await wait_all_tasks_blocked()
     assert [request.previous.index for _, request in host.handler.asked if isinstance(request, core.AppendEntries)] == [
         *range(100, 140)
@@ -266,3 +266,31 @@ def test_backoff_doubles_with_jitter_up_to_its_limit_and_starts_over() -> None:
     assert len(set(delays)) == 8
     backoff.reset()
     assert backoff.next_s() <= 0.1
+
+
+async def test_a_large_request_has_time_to_get_there_before_silence_counts(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    failures: list[GarlicFarmError] = []
+    pipe, theirs = await pipe_against(stage.nursery, failures)
+    started = trio.current_time()
+    assert pipe.post(bytes(10_000_000), lambda _: None)
+    await trio.sleep(11)
+    assert pipe.open
+    await trio.sleep(2)
+    assert [failure.fault for failure in failures] == [Fault.SILENT]
+    assert trio.current_time() - started == pytest.approx(13)
+    await trio.aclose_forcefully(theirs)
+
+
+async def test_a_repeated_incident_is_counted_each_time_and_told_once_in_a_while(autojump_clock: MockClock) -> None:
+    del autojump_clock
+    told: list[Incident] = []
+    tally = Tally(told.append)
+    for _ in range(100):
+        tally.incident(Fault.SILENT, "10.0.0.1", "no word")
+        tally.incident(Fault.SILENT, "10.0.0.2", "no word")
+        await trio.sleep(0.25)
+    assert tally.counts["silent"] == 200
+    assert len(told) == 6

@@ -1,6 +1,7 @@
 """What a Garlic Farm server does for peers and clients, and to those who misbehave."""
 
 from collections.abc import AsyncIterator
+from random import Random
 
 import pytest
 import trio
@@ -12,10 +13,11 @@ from consensus.node.garlic_farm_conversation import ClientAnswer, ConversationTu
 from consensus.node.garlic_farm_dial import Dialed
 from consensus.node.garlic_farm_server import AdmissionTuning
 from consensus.wire.garlic_farm import messages as wire
-from consensus.wire.garlic_farm.codec import REPLY, decode_reply, encode_request
+from consensus.wire.garlic_farm.codec import REPLY, decode_reply, decode_request, encode_request
 from consensus.wire.garlic_farm.errors import Fault
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.values import Application, ClusterServer, Configuration, LogEntry
+from consensus.wire.record import ENTRY_LIMIT_BYTES
 from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage, expect_fault
 
 
@@ -323,3 +325,37 @@ async def test_a_server_at_the_address_of_another_is_not_taken_for_it(stage: Sta
     assert address is not None
     with pytest.raises(Exception, match="server 3 answers at the address that server 2 announced"):
         await stage.dialer(ALICE).dial(address, BOB)
+
+
+async def test_mutated_requests_end_in_replies_or_in_one_explained_close(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    seed = 31
+    random = Random(seed)
+    host = stage.add(Host(BOB))
+    samples = [encode_request(request) for request in (VOTE, PRE_VOTE, APPEND, CLIENT)]
+    dialer, address = stage.dialer(ALICE), stage.resolve(BOB)
+    assert address is not None
+    closed = 0
+    for _ in range(300):
+        dialed = await dialer.dial(address, BOB)
+        stream = bytearray(b"".join(random.choices(samples, k=random.randrange(1, 5))))
+        for _ in range(random.randrange(4)):
+            stream[random.randrange(len(stream))] = random.randrange(256)
+        await dialed.stream.send_all(bytes(stream))
+        await trio.testing.wait_all_tasks_blocked()
+        before = host.server.admission.established
+        await dialed.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert host.server.admission.established == 0, f"seed {seed}"
+        closed += before == 0
+    faults = sum(host.tally.counts[fault.value] for fault in Fault)
+    assert 50 < closed == faults, f"seed {seed}: {closed} connections were closed, {faults} faults counted"
+
+
+def test_whatever_the_journal_can_store_fits_the_wire() -> None:
+    largest = LogEntry(1, Application(bytes(ENTRY_LIMIT_BYTES)))
+    small = LogEntry(1, Application(bytes(1000)))
+    request = wire.AppendEntriesRequest(ALICE, BOB, 1, 0, 0, 0, (*[small] * 250, largest))
+    assert decode_request(encode_request(request)) == request

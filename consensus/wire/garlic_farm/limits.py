@@ -7,6 +7,8 @@ directions, so that no server ever holds a term that another cannot.
 
 from dataclasses import dataclass
 
+from consensus.wire.record import ENTRY_LIMIT_BYTES
+
 UNKNOWN_SERVER = -1
 """The destination of a reply whose sender does not know the leader."""
 
@@ -16,11 +18,14 @@ LONG_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds that decoding and encoding both keep."""
+    """Bounds that decoding and encoding both keep.
 
-    log_bytes: int = 8 * 2**20
-    """All log entries of one request."""
-    entry_bytes: int = 4 * 2**20
+    Whatever the journal can store must fit the wire, or a leader could accept an entry that it can never replicate.
+    """
+
+    log_bytes: int = ENTRY_LIMIT_BYTES + 2 * 2**20
+    """All log entries of one request: the largest one, and a batch of small ones."""
+    entry_bytes: int = ENTRY_LIMIT_BYTES
     """The value of one log entry."""
     entries: int = 8192
     """Log entries in one request, and records in one log pack."""
