@@ -1,0 +1,119 @@
+"""Starts, crashes and watches gossip agents within one test."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial, wraps
+from typing import Any
+from unittest.mock import patch
+
+import trio
+from trio.testing import MockClock
+
+from gossip.core.member import Address, Status
+from gossip.core.tuning import Tuning
+from gossip.node.agent import Agent, open_agent
+from gossip.node.config import AgentConfig
+from gossip.node.endpoints import endpoint
+from gossip.node.udp import Network
+from gossip.wire.seal import KeyRing
+
+RING = KeyRing(b"the key of the farm of the tests")
+PATIENCE_S = 60
+
+
+def in_simulated_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a test by a clock that jumps to the next deadline whenever every task waits.
+
+    To that clock a thread at work looks like waiting, and hours would pass during an fsync: threads run in place.
+    """
+
+    async def in_place(work: Callable[..., Any], *arguments: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return work(*arguments)
+
+    @wraps(test)
+    def run(**fixtures: Any) -> None:
+        with patch("trio.to_thread.run_sync", in_place):
+            trio.run(partial(test, **fixtures), clock=MockClock(autojump_threshold=0))
+
+    return run
+
+
+class Farm:
+    """The agents that a test runs; each can be crashed by itself."""
+
+    def __init__(self, nursery: trio.Nursery, network: Network | None) -> None:
+        self._nursery = nursery
+        self._network = network
+        self._scopes: dict[Agent, trio.CancelScope] = {}
+        self._ended: dict[Agent, trio.Event] = {}
+
+    async def start(self, *seeds: Agent, **settings: Any) -> Agent:
+        """One more agent, that joins through `seeds`."""
+        defaults: dict[str, Any] = {
+            "bind": Address("127.0.0.1", 0),
+            "key_ring": RING,
+            "tuning": Tuning.loopback(),
+            "seeds": tuple(endpoint(seed.info.address) for seed in seeds),
+        }
+        agent: Agent = await self._nursery.start(self._run, AgentConfig(**(defaults | settings)))
+        return agent
+
+    async def start_many(self, count: int, **settings: Any) -> list[Agent]:
+        """A first agent, and the others through it."""
+        first = await self.start(**settings)
+        return [first, *[await self.start(first, **settings) for _ in range(count - 1)]]
+
+    async def crash(self, agent: Agent) -> None:
+        """End an agent without a word to the others."""
+        self._scopes[agent].cancel()
+        await self._ended[agent].wait()
+
+    async def _run(self, config: AgentConfig, task_status: Any) -> None:
+        ended = trio.Event()
+        with trio.CancelScope() as scope:
+            async with open_agent(config, self._network) as agent:
+                self._scopes[agent], self._ended[agent] = scope, ended
+                task_status.started(agent)
+                await trio.sleep_forever()
+        ended.set()
+
+
+@asynccontextmanager
+async def running_farm(network: Network | None = None) -> AsyncIterator[Farm]:
+    """A farm that ends with the block."""
+    async with trio.open_nursery() as nursery:
+        yield Farm(nursery, network)
+        nursery.cancel_scope.cancel()
+
+
+def statuses(agent: Agent) -> dict[bytes, Status]:
+    """How every other member stands in the eyes of `agent`."""
+    return {member.node_id: member.status for member in agent.members()}
+
+
+def sees(agent: Agent, *others: Agent, status: Status = Status.ALIVE) -> bool:
+    """Whether `agent` sees all of `others` so."""
+    seen = statuses(agent)
+    return all(seen.get(other.node_id) is status for other in others)
+
+
+async def until(agent: Agent, condition: Callable[[], bool]) -> None:
+    """Wait until a condition on the agent's view holds, woken by its own events."""
+    with trio.fail_after(PATIENCE_S):
+        while not condition():
+            await agent.events.receive()
+
+
+async def until_all_see_all(agents: list[Agent]) -> None:
+    """Wait until each sees all others alive."""
+    for agent in agents:
+        others = [other for other in agents if other is not agent]
+        await until(agent, lambda agent=agent, others=others: sees(agent, *others))  # type: ignore[misc] # mypy: defaults of lambdas
+
+
+async def until_counted(agent: Agent, reason: str, least: int = 1) -> None:
+    """Wait until that many datagrams were dropped for a reason."""
+    with trio.fail_after(PATIENCE_S):
+        while agent.describe().wire.dropped.get(reason, 0) < least:  # noqa: ASYNC110 - counters have no event to wait for
+            await trio.sleep(0.01)

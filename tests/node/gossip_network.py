@@ -1,0 +1,78 @@
+"""A network in memory for gossip agents: every datagram arrives at once, unless the test cuts a node off."""
+
+import trio
+
+from gossip.core.member import Address
+
+QUEUE_LIMIT = 4096
+
+
+class MemorySocket:
+    """One endpoint of a `MemoryNetwork`."""
+
+    def __init__(self, network: "MemoryNetwork", address: Address) -> None:
+        self.network = network
+        self.address = address
+        self.inlet, self.outlet = trio.open_memory_channel[tuple[bytes, Address]](QUEUE_LIMIT)
+
+    def send(self, datagram: bytes, target: Address) -> bool:
+        """Deliver at once."""
+        self.network.deliver(datagram, self.address, target)
+        return True
+
+    async def receive(self) -> tuple[bytes, Address]:
+        """The next datagram."""
+        return await self.outlet.receive()
+
+    def close(self) -> None:
+        """Unplug."""
+        self.network.unplug(self)
+
+
+class MemoryNetwork:
+    """Hosts by address; ports that are 0 are given out from 40000 up."""
+
+    def __init__(self) -> None:
+        self.sockets: dict[Address, MemorySocket] = {}
+        self.listeners: list[MemorySocket] = []
+        self.cut_off: set[Address] = set()
+        self.names: dict[str, list[str]] = {}
+        self.lookups: list[str] = []
+        self.sent: list[tuple[Address, Address, bytes]] = []
+
+    def bind(self, address: Address, limit_bytes: int) -> MemorySocket:  # noqa: ARG002 - the Network protocol
+        """A socket for one node."""
+        if address.port == 0:
+            address = Address(address.host, 40_000 + len(self.sockets))
+        if address in self.sockets:
+            raise OSError(98, "Address already in use")
+        return self.sockets.setdefault(address, MemorySocket(self, address))
+
+    def hear_broadcasts(self, address: Address, limit_bytes: int) -> MemorySocket:  # noqa: ARG002 - the Network protocol
+        """A socket beside others."""
+        self.listeners.append(MemorySocket(self, address))
+        return self.listeners[-1]
+
+    async def resolve(self, host: str, port: int) -> list[Address]:
+        """Look the name up in `names`."""
+        await trio.lowlevel.checkpoint()
+        self.lookups.append(host)
+        if host not in self.names:
+            raise OSError(-2, "Name or service not known")
+        return [Address(each, port) for each in self.names[host]]
+
+    def deliver(self, datagram: bytes, source: Address, target: Address) -> None:
+        """Hand a datagram to whoever listens at its target."""
+        self.sent.append((source, target, datagram))
+        if {source, target} & self.cut_off:
+            return
+        listeners = [each for each in self.listeners if each.address == target]
+        for socket in [*listeners, *filter(None, [self.sockets.get(target)])]:
+            socket.inlet.send_nowait((datagram, source))
+
+    def unplug(self, socket: MemorySocket) -> None:
+        """The node is gone: what is sent to it is lost."""
+        if socket in self.listeners:
+            self.listeners.remove(socket)
+        else:
+            self.sockets.pop(socket.address, None)

@@ -1,0 +1,296 @@
+"""The agent around the core, under a mock clock and a network in memory."""
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from gossip.core.effects import Alarm, MembershipChanged
+from gossip.core.member import Address, Status
+from gossip.core.messages import JoinReq
+from gossip.node import agent as agent_module
+from gossip.node.agent import INBOX_LIMIT, NEWCOMERS_BURST, Agent, AgentEvent, open_agent
+from gossip.node.config import AgentConfig, ConfigError
+from gossip.node.identity import GENERATION_FILE, StateError, keep_generation, load_identity
+from gossip.wire.codec import Codec
+from gossip.wire.datagram import Code
+from gossip.wire.identity import Signer
+from gossip.wire.seal import KeyRing
+from tests.node.gossip_farm import (
+    RING,
+    in_simulated_time,
+    running_farm,
+    sees,
+    statuses,
+    until,
+    until_all_see_all,
+    until_counted,
+)
+from tests.node.gossip_network import MemoryNetwork
+
+BROADCAST = Address("127.255.255.255", 7946)
+
+
+def received_so_far(agent: Agent) -> list[AgentEvent]:
+    events = []
+    while True:
+        try:
+            events.append(agent.events.receive_nowait())
+        except trio.WouldBlock:
+            return events
+
+
+@in_simulated_time
+async def test_a_join_takes_a_token_and_ends_with_both_sides_knowing_each_other() -> None:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
+        seed = await farm.start(key_ring=None, insecure=True)
+        alice = await farm.start(seed, key_ring=None, insecure=True)
+        await until_all_see_all([seed, alice])
+        assert [datagram[0] for _, _, datagram in network.sent[:4]] == [
+            Code.JOIN_REQ,
+            Code.JOIN_NAK,
+            Code.JOIN_REQ,
+            Code.JOIN_ACK,
+        ]
+
+
+@in_simulated_time
+async def test_a_change_reaches_the_events_with_the_signed_words_of_its_member() -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        seed = await farm.start()
+        alice = await farm.start(seed, metadata=b"router of alice")
+        change = await seed.events.receive()
+        assert isinstance(change, MembershipChanged)
+        assert (change.info.node_id, change.info.metadata) == (alice.node_id, b"router of alice")
+        assert (change.previous, change.status) == (None, Status.ALIVE)
+        assert change.info.address == alice.info.address
+        assert len(change.info.credential) == 96
+
+
+@in_simulated_time
+async def test_eight_agents_through_one_seed_see_all_the_others() -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        agents = await farm.start_many(8)
+        await until_all_see_all(agents)
+        assert all(agent.describe().wire.dropped == {} for agent in agents)
+
+
+@in_simulated_time
+async def test_a_crashed_agent_is_declared_dead_and_its_restart_is_seen() -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        agents = await farm.start_many(4)
+        await until_all_see_all(agents)
+        *others, victim = agents
+        await farm.crash(victim)
+        for other in others:
+            await until(other, lambda other=other: sees(other, victim, status=Status.DEAD))  # type: ignore[misc] # mypy: defaults of lambdas
+
+
+@in_simulated_time
+async def test_an_agent_that_leaves_is_seen_to_have_left_not_to_have_died() -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        agents = await farm.start_many(3)
+        await until_all_see_all(agents)
+        await agents[2].leave()
+        assert sees(agents[0], agents[2], status=Status.LEFT)
+        assert sees(agents[1], agents[2], status=Status.LEFT)
+
+
+@in_simulated_time
+async def test_new_metadata_reaches_the_others_and_only_the_last_word_counts() -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        seed, alice = await farm.start_many(2)
+        await until_all_see_all([seed, alice])
+        alice.set_metadata(b"first thought")
+        alice.set_metadata(b"second thought")
+        await until(seed, lambda: seed.members()[0].metadata == b"second thought")
+        thoughts = [each.info.metadata for each in received_so_far(seed) if isinstance(each, MembershipChanged)]
+        assert b"first thought" not in thoughts
+        with pytest.raises(ValueError, match="512"):
+            alice.set_metadata(b"m" * 513)
+
+
+@in_simulated_time
+async def test_agents_without_seeds_find_each_other_by_broadcast() -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        agents = [await farm.start(broadcast=BROADCAST) for _ in range(3)]
+        await until_all_see_all(agents)
+
+
+@in_simulated_time
+async def test_another_farm_on_the_same_broadcast_domain_stays_apart_and_is_counted() -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        ours = [await farm.start(broadcast=BROADCAST) for _ in range(2)]
+        theirs = [await farm.start(broadcast=BROADCAST, key_ring=KeyRing(b"another" + bytes(25))) for _ in range(2)]
+        await until_all_see_all(ours)
+        await until_all_see_all(theirs)
+        for agent in (*ours, *theirs):
+            await until_counted(agent, "other-farm", least=2)
+        assert [len(statuses(agent)) for agent in (*ours, *theirs)] == [1, 1, 1, 1]
+        assert not any(isinstance(event, Alarm) for agent in ours for event in received_so_far(agent))
+
+
+@in_simulated_time
+async def test_what_comes_by_broadcast_and_is_no_presence_is_dropped() -> None:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
+        agent = await farm.start(broadcast=BROADCAST)
+        network.deliver(bytes([Code.JOIN_REQ]) + b"rubbish", Address("127.0.0.9", 1), BROADCAST)
+        await until_counted(agent, "misplaced")
+
+
+@in_simulated_time
+async def test_seeds_by_name_are_asked_for_until_they_resolve() -> None:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
+        seed = await farm.start(bind=Address("127.0.0.1", 7946))
+        latecomer = await farm.start(seeds=("seed.farm.example:7946",))
+        await trio.sleep(120)
+        assert not sees(latecomer, seed)
+        assert 4 <= len(network.lookups) <= 10, "tried again, with growing pauses"
+        network.names["seed.farm.example"] = ["127.0.0.1"]
+        await until(latecomer, lambda: sees(latecomer, seed))
+
+
+@in_simulated_time
+async def test_seeds_can_be_added_while_the_agent_runs() -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        alice, boris = await farm.start(), await farm.start()
+        alice.add_seeds([boris.info.address])
+        await until_all_see_all([alice, boris])
+
+
+@in_simulated_time
+async def test_nothing_is_sent_to_a_public_address_without_leave() -> None:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
+        agent = await farm.start()
+        agent.add_seeds([Address("8.8.8.8", 7946)])
+        await until_counted(agent, "wide-area")
+        assert network.sent == []
+
+
+@in_simulated_time
+async def test_rubbish_from_anywhere_is_counted_and_changes_nothing() -> None:
+    network = MemoryNetwork()
+    stranger = Address("127.0.0.66", 666)
+    async with running_farm(network) as farm:
+        agents = await farm.start_many(3)
+        await until_all_see_all(agents)
+        recorded = [datagram for _, target, datagram in network.sent if target == agents[0].info.address]
+        before = statuses(agents[0])
+        unheard_salt = recorded[0][:20] + b"?" + recorded[0][21:]
+        for datagram in (*recorded, b"", b"?", b"\xfa" * 100, b"x" * 5000, unheard_salt):
+            network.deliver(datagram, stranger, agents[0].info.address)
+        await until_counted(agents[0], "oversize")
+        await until_counted(agents[0], "bad-seal")
+        dropped = agents[0].describe().wire.dropped
+        assert dropped["replay"] == len(recorded)
+        assert {"short", "other-farm"} <= dropped.keys()
+        assert statuses(agents[0]) == before
+
+
+@in_simulated_time
+async def test_a_source_that_floods_with_joins_is_limited_and_another_is_not() -> None:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
+        seed = await farm.start()
+        flood = await farm.start(bind=Address("127.0.0.2", 0))
+        codec = Codec(Signer(flood._identity.key), RING, bytes(range(48)))
+        for _ in range(int(NEWCOMERS_BURST) + 50):
+            network.deliver(codec.outgoing(JoinReq(flood.info)), flood.info.address, seed.info.address)
+        await until_counted(seed, "rate-limited", least=49)
+        alice = await farm.start(seed, bind=Address("127.0.0.3", 0))
+        await until(alice, lambda: sees(alice, seed))
+        assert len(seed._newcomers.sources) == 2
+
+
+@in_simulated_time
+async def test_a_full_inbox_drops_datagrams_but_never_a_request() -> None:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
+        agent, other = await farm.start_many(2)
+        await until_all_see_all([agent, other])
+        for _ in range(INBOX_LIMIT + 10):
+            agent._queue(b"rubbish", other.info.address, by_broadcast=False)
+        assert agent._queue(b"rubbish", other.info.address, by_broadcast=False) is not None
+        agent.set_metadata(b"heard all the same")
+        await until(other, lambda: other.members()[0].metadata == b"heard all the same")
+
+
+@in_simulated_time
+async def test_a_consumer_that_sleeps_loses_events_and_is_told_to_resync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_module, "EVENTS_LIMIT", 8)
+    async with running_farm(MemoryNetwork()) as farm:
+        seed, alice = await farm.start_many(2)
+        await until_all_see_all([seed, alice])
+        assert not seed.take_resync()
+        for number in range(20):
+            alice.set_metadata(b"%d" % number)
+            await trio.sleep(0.5)
+        assert seed.describe().wire.events_lost > 0
+        assert len(received_so_far(seed)) == 8
+        assert seed.take_resync()
+        assert not seed.take_resync()
+        assert seed.members()[0].metadata == b"19"
+
+
+@in_simulated_time
+async def test_a_restart_on_the_same_state_directory_has_the_same_name_and_a_higher_generation(tmp_path: Path) -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        seed = await farm.start()
+        first = await farm.start(seed, state_directory=tmp_path)
+        await until(seed, lambda: sees(seed, first))
+        await farm.crash(first)
+        await until(seed, lambda: sees(seed, first, status=Status.DEAD))
+        second = await farm.start(seed, state_directory=tmp_path)
+        assert (second.node_id, second.generation) == (first.node_id, first.generation + 1)
+        await until(seed, lambda: sees(seed, second))
+        assert seed.members()[0].incarnation.generation == second.generation
+
+
+@in_simulated_time
+async def test_a_node_that_peers_remember_under_a_higher_generation_makes_the_next_one_durable(tmp_path: Path) -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        seed = await farm.start()
+        node_id = load_identity(tmp_path).node_id
+        keep_generation(tmp_path, node_id, 40)
+        first = await farm.start(seed, state_directory=tmp_path)
+        await until(seed, lambda: sees(seed, first))
+        await farm.crash(first)
+        await until(seed, lambda: sees(seed, first, status=Status.DEAD))
+        keep_generation(tmp_path, node_id, 3)
+        restored = await farm.start(seed, state_directory=tmp_path)
+        assert restored.generation == 4
+        await until(seed, lambda: sees(seed, restored))
+        assert restored.generation == 42
+        assert (tmp_path / GENERATION_FILE).read_text().split()[0] == "42"
+
+
+@in_simulated_time
+async def test_two_agents_do_not_share_a_state_directory(tmp_path: Path) -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        await farm.start(state_directory=tmp_path)
+        config = AgentConfig(bind=Address("127.0.0.1", 0), key_ring=RING, state_directory=tmp_path)
+        with pytest.raises(StateError, match="in use"):
+            async with open_agent(config, MemoryNetwork()):
+                pass
+
+
+@in_simulated_time
+async def test_a_port_that_is_taken_is_named() -> None:
+    network = MemoryNetwork()
+    config = AgentConfig(bind=Address("127.0.0.1", 7946), key_ring=RING)
+    async with open_agent(config, network):
+        with pytest.raises(ConfigError, match=r"bind = 127\.0\.0\.1:7946 cannot be opened"):
+            async with open_agent(config, network):
+                pass
+
+
+@in_simulated_time
+async def test_the_events_end_with_the_agent() -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        agent = await farm.start()
+        await farm.crash(agent)
+        assert [event async for event in agent.events] == []
