@@ -1,0 +1,65 @@
+"""Long runs from the command line: many seeds with counts, or one seed again with its trace."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from tests.simulation.consensus.history import DEFAULT_STEPS, Report, run_history
+from tests.simulation.consensus.mutants import MUTANTS
+
+_PROGRESS_EVERY = 100
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run histories; 0 if every invariant held, 1 with the line that shows the violation again."""
+    options = _parse(arguments)
+    mutants = {mutant.name: mutant for mutant in MUTANTS}
+    seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
+    show = _say if options.trace else None
+    reports: list[Report] = []
+    began = time.monotonic()
+    with mutants[options.mutant].planted() if options.mutant else nullcontext():
+        for seed in seeds:
+            try:
+                reports.append(run_history(seed, options.steps, show=show))
+            except Exception as error:  # noqa: BLE001 - whatever breaks a history is its result
+                _say(_summary(reports, time.monotonic() - began))
+                _say(f"seed {seed}: {type(error).__name__}: {error}")
+                planted = f" --mutant {options.mutant}" if options.mutant else ""
+                again = f"--seed {seed} --steps {options.steps}{planted} --trace"
+                _say(f"again: python -m tests.simulation consensus {again}")
+                return 1
+            if len(reports) % _PROGRESS_EVERY == 0:
+                _say(_summary(reports, time.monotonic() - began))
+    _say(_summary(reports, time.monotonic() - began))
+    return 0
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("subject", nargs="?", choices=["consensus"], default="consensus")
+    parser.add_argument("--seeds", type=int, default=500, help="how many histories (default 500)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
+    parser.add_argument("--seed", type=int, help="only this history")
+    parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, help=f"of trouble (default {DEFAULT_STEPS})")
+    parser.add_argument("--mutant", choices=[mutant.name for mutant in MUTANTS], help="with this bug planted")
+    parser.add_argument("--trace", action="store_true", help="print every event and its effects")
+    return parser.parse_args(arguments)
+
+
+def _summary(reports: Sequence[Report], seconds: float) -> str:
+    return (
+        f"{len(reports)} histories, {sum(report.steps for report in reports)} steps: "
+        f"{sum(report.elections for report in reports)} elections, "
+        f"{sum(report.crashes for report in reports)} crashes, "
+        f"{sum(report.commits for report in reports)} commits, "
+        f"{sum(report.acknowledged for report in reports)} proposals acknowledged, "
+        f"{sum(report.lost for report in reports)} messages lost; {seconds:.1f} s"
+    )
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
