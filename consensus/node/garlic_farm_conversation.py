@@ -161,9 +161,10 @@ class Conversation:
         if claimed is not None and request.source != claimed:
             text = f"a {spoken} in the name of server {request.source} on the connection of server {claimed}"
             raise GarlicFarmError(Fault.OUT_OF_TURN, text)
-        if ours is None or request.destination != ours:
-            ours_text = "a server without an id yet" if ours is None else f"server {ours}"
-            text = f"a {spoken} to server {request.destination} reached {ours_text}"
+        if ours is None:
+            raise GarlicFarmError(Fault.BUSY, f"a {spoken} came before this server has an id; the peer will try again")
+        if request.destination != ours:
+            text = f"a {spoken} to server {request.destination} reached server {ours}"
             raise GarlicFarmError(Fault.WRONG_SERVER, text)
         if request.source in {0, ours}:
             raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {spoken} from server {request.source}, which is no peer")

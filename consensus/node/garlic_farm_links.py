@@ -36,7 +36,7 @@ class LinkTuning:
     reply_timeout_s: float = 2.0
     """How long a request may go unanswered before the connection counts as dead: some twenty heartbeats."""
     backoff_first_s: float = 0.05
-    backoff_longest_s: float = 2.0
+    backoff_longest_s: float = 1.0
     unsent_lifetime_s: float = 0.5
     unsent_max: int = 64
     in_flight_max: int = 256
