@@ -18,6 +18,8 @@ from bridge.core.farm_state import (
     LEAVES_PER_SERVER_MAX,
     LOG_TIME_LIMIT_MS,
     MASTERS_MAX,
+    PERIOD_MAX_MS,
+    PERIOD_MIN_MS,
     REMEMBERED_REQUESTS,
     SERVERS_MAX,
     FarmState,
@@ -76,6 +78,7 @@ class Farm:
     """The state machine over `log_time_base_ms`, the log time of the empty log (the median of the founders' clocks)."""
 
     def __init__(self, log_time_base_ms: int, tuning: FarmTuning | None = None) -> None:
+        # The period in it is only where the farm begins: clock entries change it, on all servers at the same index.
         self.tuning = tuning if tuning is not None else FarmTuning()
         self.state = FarmState(log_time_ms=log_time_base_ms)
 
@@ -89,6 +92,8 @@ class Farm:
             case Report():
                 state, changes = _apply_report(state, record, self.tuning)
             case Clock():
+                if record.period_ms is not None and PERIOD_MIN_MS <= record.period_ms <= PERIOD_MAX_MS:
+                    self.tuning = replace(self.tuning, period_ms=record.period_ms)
                 state, changes = _apply_clock(state, record, self.tuning)
             case Publication():
                 state, changes = _apply_publication(state, record, self.tuning)

@@ -16,15 +16,16 @@ SERVERS_MAX = 64
 MASTERS_MAX = 8
 LEAVES_PER_SERVER_MAX = 64
 REMEMBERED_REQUESTS = 8
+PERIOD_MIN_MS, PERIOD_MAX_MS = 500, 600_000
 LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000
 """Meta LS2 seconds are 32 bits wide; a clock entry beyond is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class FarmTuning:
-    """What all servers of a farm must agree on, since decisions follow from it: derive it from the farm's key file.
+    """What all servers of a farm must agree on, since decisions follow from it: constants, but for the period.
 
-    `period_ms` is the reporting period. A report is stale after 1.5 of them.
+    `period_ms` is the reporting period; clock entries carry the leader's. A report is stale after 1.5 of them.
     """
 
     period_ms: int = 30_000

@@ -38,6 +38,10 @@ class LogTime:
         self._witnesses: dict[int, int] = {}
         self._apart_since: int | None = None
 
+    def period_changed(self, period_ms: int) -> None:
+        """The farm reports at another pace from here on."""
+        self._patience_ms = period_ms * 3 // 2
+
     def paced(self, now: int) -> int:
         """Log time by this server's monotonic clock at `now`."""
         anchored_ms, anchored_at = self._anchor

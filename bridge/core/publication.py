@@ -59,15 +59,26 @@ def lease_set_entries(state: FarmState, master: str, published_s: int, pace: Pac
 
 
 def plan_publication(
-    state: FarmState, master: str, server_id: int, pace: Pace, log_time_ms: int
+    state: FarmState,
+    master: str,
+    server_id: int,
+    pace: Pace,
+    log_time_ms: int,
+    *,
+    handed_over: Publication | None,
 ) -> PlannedPublication | None:
     """What server `server_id` proposes to publish now, if anything.
 
-    `log_time_ms` is log time by the caller's reckoning (`LogTime.paced`), which runs on between clock entries. Propose
-    one plan at a time: a second one with the same second would be refused.
+    `log_time_ms` is log time by the caller's reckoning (`LogTime.paced`), which runs on between clock entries.
+    `handed_over` is what this process last gave to its router: if that is not what was accepted last (the process died
+    in between, or the router refused), the structure is missing out there and is made again at once. Propose one plan
+    at a time: a second one with the same second would be refused.
     """
     known = state.masters.get(master)
-    if known is None or known.choice.server_id != server_id or not _due(known, server_id, pace, log_time_ms):
+    if known is None or known.choice.server_id != server_id:
+        return None
+    lost = known.publication is not None and known.publication != handed_over
+    if not lost and not _due(known, server_id, pace, log_time_ms):
         return None
     previous_s = known.publication.published_s if known.publication is not None else 0
     published_s = max(log_time_ms // 1000, previous_s + 1)

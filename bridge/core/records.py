@@ -84,10 +84,14 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The leader's clock entry: log time becomes max(previous, `time_ms`)."""
+    """The leader's clock entry: log time becomes max(previous, `time_ms`).
+
+    `period_ms` is the farm's reporting period from here on: the leader's setting, and through the log everybody's.
+    """
 
     time_ms: int
     server_id: int
+    period_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,9 +99,10 @@ class _Report(Struct, omit_defaults=True):
     config: dict[str, Any] | None = None
 
 
-class _Clock(Struct):
+class _Clock(Struct, omit_defaults=True):
     time: Milliseconds
     id: ServerId
+    period: Milliseconds | None = None
 
 
 class _ClockEntry(Struct):
@@ -145,7 +146,7 @@ def _decode_kind(kinds: Sequence[str], data: bytes) -> Record:
             return _to_report(_report.decode(data))
         case ["clock"]:
             clock = _clock.decode(data).clock
-            return Clock(time_ms=clock.time, server_id=clock.id)
+            return Clock(time_ms=clock.time, server_id=clock.id, period_ms=clock.period)
         case ["publication"]:
             return _to_publication(_publication.decode(data).publication)
         case []:
@@ -159,8 +160,8 @@ def encode(record: Report | Clock | Publication, *, config: Mapping[str, Any] | 
     match record:
         case Report():
             entry: Struct = _from_report(record, config)
-        case Clock(time_ms, server_id):
-            entry = _ClockEntry(_Clock(time=time_ms, id=server_id))
+        case Clock(time_ms, server_id, period_ms):
+            entry = _ClockEntry(_Clock(time=time_ms, id=server_id, period=period_ms))
         case Publication(master, server_id, published_s, content_hash):
             entry = _PublicationEntry(
                 _Publication(master=master, id=server_id, published=published_s, content_hash=content_hash)

@@ -293,3 +293,16 @@ def test_a_replay_after_a_restart_ends_in_the_same_state(log: list[Record], cras
     for index, record in [*enumerate(log[:crash_at], start=1), *enumerate(log, start=1)]:
         replayed.apply(index, 1, record)
     assert repr(through.state) == repr(replayed.state)
+
+
+def test_the_reporting_period_is_the_leaders_and_the_same_for_all_from_its_clock_entry_on() -> None:
+    # given two servers that apply the same log, whatever their own settings are
+    first, second = Farm(BASE_MS), Farm(BASE_MS)
+    for farm in (first, second):
+        farm.apply(1, 1, Clock(BASE_MS + 1, 1, period_ms=2_000))
+        assert farm.tuning.period_ms == 2_000
+        # when a clock entry names no period, or an absurd one, then the period stays
+        farm.apply(2, 1, Clock(BASE_MS + 2, 1))
+        farm.apply(3, 1, Clock(BASE_MS + 3, 1, period_ms=1))
+        assert farm.tuning.period_ms == 2_000
+    assert first.state == second.state

@@ -216,7 +216,7 @@ def test_nothing_at_all_is_never_published() -> None:
     log = Log()
     log.append(report(1, destinations=()))
     assert log.publisher == 1
-    assert plan_publication(log.farm.state, MASTER, 1, PACE, BASE_MS + 10**6) is None
+    assert plan_publication(log.farm.state, MASTER, 1, PACE, BASE_MS + 10**6, handed_over=None) is None
 
 
 def test_cost_rises_with_load_and_with_missing_tunnels() -> None:
@@ -259,7 +259,11 @@ def test_a_newcomer_displaces_a_member_only_at_a_clock_entry_and_if_cheaper_by_t
 
 
 def planned(log: Log, after_ms: int, server_id: int = 1, pace: Pace = PACE) -> PlannedPublication | None:
-    return plan_publication(log.farm.state, MASTER, server_id, pace, BASE_MS + after_ms)
+    known = log.farm.state.masters.get(MASTER)
+    last = None if known is None else known.publication
+    # The story's publishers hand over whatever was accepted, unless it says otherwise.
+    handed_over = last if last is not None and last.server_id == server_id else None
+    return plan_publication(log.farm.state, MASTER, server_id, pace, BASE_MS + after_ms, handed_over=handed_over)
 
 
 def published(log: Log, after_ms: int, server_id: int = 1) -> Publication:
@@ -280,7 +284,7 @@ def test_only_the_chosen_publisher_plans() -> None:
     log = Log()
     log.append(report(1), report(2))
     assert planned(log, PACE.gather_ms, server_id=2) is None
-    assert plan_publication(log.farm.state, "another", 1, PACE, BASE_MS + 10**6) is None
+    assert plan_publication(log.farm.state, "another", 1, PACE, BASE_MS + 10**6, handed_over=None) is None
 
 
 def test_an_unchanged_structure_is_refreshed_after_five_minutes_give_or_take_a_tenth() -> None:
@@ -397,3 +401,17 @@ def test_the_figures_of_the_worked_example_are_what_the_code_computes() -> None:
     assert log.leaves == {f"leaf{server_id}": cost for server_id, (_, cost) in figures.items()}
     best = max(figures, key=lambda server_id: figures[server_id][0])
     assert f"Server {best} leads" in text
+
+
+def test_a_publication_that_was_accepted_and_never_handed_over_is_planned_again_at_once() -> None:
+    # given a publisher whose plan was accepted, and whose process died before it signed
+    log = Log()
+    log.append(report(1))
+    log.clock(40_000)
+    accepted = published(log, 40_000)
+    # when it comes back a moment later, then it plans anew, with a later second
+    again = plan_publication(log.farm.state, MASTER, 1, PACE, BASE_MS + 41_000, handed_over=None)
+    assert again is not None
+    assert again.publication.published_s > accepted.published_s
+    # and one that did hand over has nothing to do
+    assert plan_publication(log.farm.state, MASTER, 1, PACE, BASE_MS + 41_000, handed_over=accepted) is None

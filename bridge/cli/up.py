@@ -1,0 +1,217 @@
+"""`garlicfarm up`: a farm of several routers on this machine, to look at, to break and to test against.
+
+    prepare files ─▶ start N processes of `garlicfarm run` ─▶ show them until told to stop ─▶ stop every one of them
+
+In a terminal the farm is shown live; otherwise each event of each node is one line. With --exit-when-published the
+command is a test by itself: it ends with 0 as soon as a structure on disk verifies and names every healthy destination.
+"""
+
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import trio
+
+from bridge.cli.failure import fail
+from bridge.node.key_files import KeyFileError
+from bridge.node.local_farm import SERVERS_MAX, LocalFarm, LocalFarmError, LocalNode, locked, prepare
+from bridge.node.local_watch import LocalWatch
+from bridge.node.supervisor import Child, Command, run_children
+from bridge.tui.top import show_local_farm
+from bridge.wire.destination_keys import DestinationKeyError
+from bridge.wire.farm_key import FarmKeyError
+from bridge.wire.trace import event_text
+
+POLL_SECONDS = 0.2
+LOG_TAIL_LINES = 5
+NOTICE = "Demonstration: throwaway destinations, loopback only. Nothing here leaves this machine."
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for."""
+
+    servers: int
+    directory: Path
+    for_seconds: float
+    exit_when_published: bool
+    timeout_seconds: float
+
+
+class Failed(Exception):  # noqa: N818 - it is the command's answer, not a fault of the program
+    """The farm did not do what was asked: the reason, in words."""
+
+
+@click.command()
+@click.option("--servers", default=3, show_default=True, type=click.IntRange(1, SERVERS_MAX), help="How many routers.")
+@click.option(
+    "--state-dir",
+    "directory",
+    default="farm-state",
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where keys, logs and published structures are kept; a farm that is already there goes on.",
+)
+@click.option(
+    "--for", "for_seconds", default=math.inf, type=click.FloatRange(min=0), help="Stop after so many seconds."
+)
+@click.option(
+    "--exit-when-published",
+    is_flag=True,
+    help="End with 0 once a Meta LeaseSet2 that verifies is on disk; its path is the last line.",
+)
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(min=0, min_open=True),
+    help="With --exit-when-published: end with 1 and the reason after so many seconds.",
+)
+def up(
+    *,
+    servers: int,
+    directory: Path,
+    for_seconds: float,
+    exit_when_published: bool,
+    timeout_seconds: float,
+) -> None:
+    """Run a farm of several routers on this machine's loopback."""
+    options = Options(servers, directory, for_seconds, exit_when_published, timeout_seconds)
+    try:
+        with locked(directory):
+            farm = prepare(directory, servers)
+            trio.run(_run, farm, options)
+    except (LocalFarmError, KeyFileError, FarmKeyError, DestinationKeyError, Failed, OSError) as error:
+        fail(str(error))
+
+
+async def _run(farm: LocalFarm, options: Options) -> None:
+    commands = tuple(
+        Command(node.name, ("run", "--config", str(node.configuration_file), "--stop-with-stdin"), node.log_file)
+        for node in farm.nodes
+    )
+    failures: list[str] = []
+    last_line: list[str] = []
+
+    async def use(children: tuple[Child, ...]) -> None:
+        watch = LocalWatch(farm, children, NOTICE)
+        live = sys.stdout.isatty() and not options.exit_when_published
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
+            nursery.start_soon(watch.run)
+            if live:
+                nursery.start_soon(_ending, nursery, show_local_farm, watch.picture)
+            else:
+                _say_what_this_is(farm, options)
+                nursery.start_soon(_print_events, watch)
+                nursery.start_soon(_print_exits, farm, children)
+            with trio.move_on_after(options.for_seconds):
+                if options.exit_when_published:
+                    last_line.append(await _until_published(watch, options.timeout_seconds))
+                else:
+                    await _until_none_runs(farm, children)
+            nursery.cancel_scope.cancel()
+
+    async def guarded(children: tuple[Child, ...]) -> None:
+        try:
+            await use(children)
+        except* Failed as group:
+            failures.extend(str(error) for error in group.exceptions)
+
+    await run_children(commands, guarded)
+    if failures:
+        raise Failed("; ".join(failures))
+    for line in last_line:
+        click.echo(line)
+
+
+async def _ending(
+    nursery: trio.Nursery,
+    show: Callable[[Callable[[], object]], Awaitable[None]],
+    picture: Callable[[], object],
+) -> None:
+    """The live view; leaving it by its own key ends the farm."""
+    await show(picture)
+    nursery.cancel_scope.cancel()
+
+
+async def _cancel_on_signal(scope: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        async for _ in signals:
+            scope.cancel()
+
+
+async def _until_published(watch: LocalWatch, timeout_seconds: float) -> str:
+    with trio.move_on_after(timeout_seconds):
+        while True:
+            found = watch.published()
+            if found is not None:
+                return str(found.path.resolve())
+            await trio.sleep(POLL_SECONDS)
+    raise Failed(f"nothing was published within {timeout_seconds:g} s: {watch.progress()}")
+
+
+async def _until_none_runs(farm: LocalFarm, children: tuple[Child, ...]) -> None:
+    started = trio.current_time()
+    for child in children:
+        await child.exited.wait()
+    seconds = trio.current_time() - started
+    ends = "; ".join(
+        f"{node.name}: {child.exit_text}{_log_tail(node)}" for node, child in zip(farm.nodes, children, strict=True)
+    )
+    raise Failed(f"every process of the farm has ended after {seconds:.0f} s: {ends}")
+
+
+def _log_tail(node: LocalNode) -> str:
+    try:
+        lines = node.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    tail = " | ".join(line.strip() for line in lines[-LOG_TAIL_LINES:] if line.strip())
+    return f" ({tail})" if tail else ""
+
+
+def _say_what_this_is(farm: LocalFarm, options: Options) -> None:
+    click.echo(NOTICE)
+    again = "Continuing the farm" if farm.continued else "A new farm"
+    click.echo(f"{again} of {len(farm.nodes)} routers in {farm.directory}; each is a process of its own.")
+    if options.exit_when_published:
+        return
+    garlicfarm = Path(sys.executable).with_name("garlicfarm")
+    command = os.path.relpath(garlicfarm) if garlicfarm.exists() else "garlicfarm"
+    first = farm.nodes[0]
+    click.echo(f"Look at it from another terminal:  {command} top   (also: status, members, log, lease-set show FILE)")
+    click.echo(
+        "Kill a process to see the others take over; it stays down until you start it again:"
+        f"  {command} run --config {first.configuration_file}"
+    )
+    click.echo("Next step, a real router:  README.md, 'From the demonstration to a router'. Ctrl-C stops everything.")
+
+
+async def _print_events(watch: LocalWatch) -> None:
+    async for event in watch.events:
+        at = datetime.fromtimestamp(event.time_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+        click.echo(f"{at} {event.node} {event_text(event)}")
+
+
+async def _print_exits(farm: LocalFarm, children: tuple[Child, ...]) -> None:
+    async def wait_for(node: LocalNode, child: Child) -> None:
+        click.echo(f"{_now()} {node.name} process-started pid={child.pid}")
+        await child.exited.wait()
+        click.echo(f"{_now()} {node.name} process-ended pid={child.pid} {child.exit_text}")
+
+    async with trio.open_nursery() as nursery:
+        for node, child in zip(farm.nodes, children, strict=True):
+            nursery.start_soon(wait_for, node, child)
+
+
+def _now() -> str:
+    return datetime.fromtimestamp(time.time(), UTC).strftime("%H:%M:%S.%f")[:-3]

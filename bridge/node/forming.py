@@ -1,0 +1,160 @@
+"""The shell around formation: gossip's members in, promises to disk, notices out, and the farm when it is founded.
+
+    members (gossip) ──▶ Formation.step ──▶ Persist ──▶ formation.json, fsynced ──▶ Persisted ──▶ …
+                                       ├──▶ Advertise ──▶ this node's gossip metadata
+                                       └──▶ Founded | KnowsCluster ──▶ whoever waits for the farm
+
+The file lies beside the identity key: they live and die together, which the safety argument of `formation` needs.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import assert_never
+
+import trio
+
+from bridge.core.formation import Formation
+from bridge.core.formation_messages import (
+    Advertise,
+    Alarm,
+    DeadlineReached,
+    Effect,
+    Event,
+    Founded,
+    KnowsCluster,
+    Member,
+    MembersChanged,
+    Persist,
+    Persisted,
+    Phase,
+    Started,
+    WithdrawRequested,
+)
+from bridge.core.founding import FormationNotice, FormationState, Founding
+from bridge.node.alarms import Alarms
+from bridge.node.durable_file import replace_file
+from bridge.wire.formation_state import (
+    FORMATION_STATE_LIMIT_BYTES,
+    FormationStateError,
+    decode_formation_state,
+    encode_formation_state,
+)
+
+FILE_NAME = "formation.json"
+ALARM = "formation"
+
+
+class UnusableFormationError(Exception):
+    """The formation file cannot be used; the text says what to do."""
+
+
+def load_formation(state_dir: Path) -> FormationState:
+    """What this node remembers of formation; raises UnusableFormationError."""
+    path = state_dir / FILE_NAME
+    try:
+        with path.open("rb") as file:
+            return decode_formation_state(file.read(FORMATION_STATE_LIMIT_BYTES + 1))
+    except FileNotFoundError:
+        return FormationState()
+    except (OSError, FormationStateError) as error:
+        raise UnusableFormationError(
+            f"{path} cannot be used ({error}): what this node promised is unknown, and it must not promise again."
+            " Restore the file, or give the node a new state directory: it then joins as a new router",
+        ) from error
+
+
+class Forming:
+    """One node's formation at work. `run` it once; `members_changed` may be called at any time."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        node_id: bytes,
+        expect: int,
+        durable: FormationState,
+        *,
+        advertise: Callable[[FormationNotice], None],
+        alarms: Alarms,
+    ) -> None:
+        self._path = state_dir / FILE_NAME
+        self._core = Formation(node_id, expect, durable, Random())
+        self._advertise = advertise
+        self._alarms = alarms
+        self._members: tuple[Member, ...] | None = None
+        self._withdraw_wanted = False
+        self._work = trio.Event()
+        self._settled = trio.Event()
+        self.founded: Founded | None = None
+        self.known: Founding | None = None
+
+    @property
+    def phase(self) -> Phase:
+        """Where this node stands, by what is durable."""
+        return self._core.phase
+
+    @property
+    def waiting_for(self) -> tuple[bytes, ...]:
+        """Founders whose promise is still missing."""
+        return self._core.waiting_for
+
+    def members_changed(self, members: tuple[Member, ...]) -> None:
+        """The picture of the other members is now this; only the last one counts."""
+        self._members = members
+        self._work.set()
+
+    def withdraw(self) -> None:
+        """An operator takes this node's promise back, if that is still possible; an alarm tells why not."""
+        self._withdraw_wanted = True
+        self._work.set()
+
+    async def until_settled(self) -> None:
+        """Returns once the farm is founded or known; see `founded` and `known`."""
+        await self._settled.wait()
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        await self._step(Started())
+        while True:
+            deadline = self._core.deadline
+            with trio.move_on_at(float("inf") if deadline is None else deadline / 1000) as waiting:
+                await self._work.wait()
+            if waiting.cancelled_caught:
+                await self._step(DeadlineReached())
+            self._work = trio.Event()
+            if self._withdraw_wanted:
+                self._withdraw_wanted = False
+                await self._step(WithdrawRequested())
+            if self._members is not None:
+                members, self._members = self._members, None
+                await self._step(MembersChanged(members))
+
+    async def _step(self, event: Event) -> None:
+        for effect in self._core.step(event, _now_ms(), time.time_ns() // 1_000_000):
+            await self._carry_out(effect)
+        if not self._core.alarms:
+            self._alarms.clear(ALARM)
+
+    async def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Persist(number, state):
+                await trio.to_thread.run_sync(replace_file, self._path, encode_formation_state(state))
+                await self._step(Persisted(number))
+            case Advertise(notice):
+                self._advertise(notice)
+            case Founded():
+                self.founded = effect
+                self._settled.set()
+            case KnowsCluster(founding):
+                self.known = founding
+                self._settled.set()
+            case Alarm(text):
+                self._alarms.set(ALARM, text, "see docs/operating.md, 'Founding a farm'")
+            case _:
+                assert_never(effect)
+
+
+def _now_ms() -> int:
+    # Rounded up: a wake-up at a deadline must not read as one millisecond before it.
+    return int(trio.current_time() * 1000 + 0.999)

@@ -1,0 +1,147 @@
+"""The farm's state on this node: committed entries decoded and applied, and what follows from them told to others.
+
+    committed entries ──▶ decode ──▶ Farm.apply ──▶ changes ──▶ trace, publishing
+                                └──▶ LogTime                └──▶ whoever waits for news
+
+Everything here is rebuilt from the log at each start. The ledger also remembers at which index log time moved, so that
+the control endpoint can tell for any entry when it was, in log time: one number pair a reporting period, and only for
+as long as `MOMENTS_MAX` of them; older entries get the oldest moment that is known.
+"""
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import assert_never
+
+import trio
+
+from bridge.core.control import Scalar
+from bridge.core.farm import (
+    Change,
+    ClockOff,
+    Farm,
+    PublicationAccepted,
+    PublicationRefused,
+    PublisherChanged,
+    ServerForgotten,
+)
+from bridge.core.farm_state import FarmState
+from bridge.core.log_time import LogTime
+from bridge.core.records import Clock, Foreign, Publication, Record, Report
+from bridge.node.event_log import EventLog
+from bridge.wire.application import decode
+from consensus.core.position import Command, Configuration, Entry, Index
+from consensus.node.server import now_ms
+
+MOMENTS_MAX = 1_000_000
+BREATH_ENTRIES = 64
+
+
+class Ledger:
+    """Takes committed entries in order (`apply`), and answers what they add up to."""
+
+    def __init__(self, log_time_base_ms: int, trace: EventLog, on_change: Callable[[Change], None]) -> None:
+        self._farm = Farm(log_time_base_ms)
+        self.log_time = LogTime(log_time_base_ms, now_ms(), self._farm.tuning.period_ms)
+        self._trace = trace
+        self._on_change = on_change
+        self._moment_indexes: list[Index] = [0]
+        self._moment_times_ms: list[int] = [log_time_base_ms]
+        self._configuration_indexes: list[Index] = []
+        self._news = trio.Event()
+        self.records = {"reports": 0, "clocks": 0, "publications": 0, "foreign_entries": 0}
+
+    @property
+    def farm(self) -> Farm:
+        """The state machine."""
+        return self._farm
+
+    @property
+    def state(self) -> FarmState:
+        """What all servers agree on after the last applied entry."""
+        return self._farm.state
+
+    def log_time_at(self, index: Index) -> int:
+        """Log time after the entry at `index`, milliseconds since the epoch."""
+        place = max(bisect_right(self._moment_indexes, index) - 1, 0)
+        return self._moment_times_ms[place]
+
+    def configuration_before(self, index: Index) -> Index:
+        """Index of the last configuration before `index`; 0 if there is none."""
+        place = bisect_right(self._configuration_indexes, index - 1)
+        return self._configuration_indexes[place - 1] if place else 0
+
+    async def news(self) -> None:
+        """Returns when something has been applied since the call."""
+        await self._news.wait()
+
+    async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
+        """Take committed entries; after a restart there are many, so others get their turn in between."""
+        for offset, entry in enumerate(entries):
+            self._apply(first + offset, entry)
+            if offset % BREATH_ENTRIES == BREATH_ENTRIES - 1:
+                await trio.lowlevel.checkpoint()
+        self._news.set()
+        self._news = trio.Event()
+
+    def _apply(self, index: Index, entry: Entry) -> None:
+        match entry.content:
+            case Configuration():
+                self._configuration_indexes.append(index)
+            case Command(data):
+                self._take(index, entry.term, decode(data))
+            case _:
+                assert_never(entry.content)
+
+    def _take(self, index: Index, term: int, record: Record) -> None:
+        changes = self._farm.apply(index, term, record)
+        match record:
+            case Clock():
+                self._note_clock(index)
+            case Report():
+                self.records["reports"] += 1
+                self.log_time.report_applied(record.server_id, record.date_ms, now_ms(), clock_ms())
+            case Publication():
+                self.records["publications"] += 1
+            case Foreign():
+                self.records["foreign_entries"] += 1
+            case _:
+                assert_never(record)
+        for change in changes:
+            kind, data = _event_of(change)
+            self._trace.append(kind, data, log_time_ms=self.state.log_time_ms)
+            self._on_change(change)
+
+    def _note_clock(self, index: Index) -> None:
+        self.records["clocks"] += 1
+        moment_ms = self.state.log_time_ms
+        self.log_time.period_changed(self._farm.tuning.period_ms)
+        self.log_time.clock_applied(moment_ms, now_ms())
+        if moment_ms == self._moment_times_ms[-1]:
+            return
+        self._moment_indexes.append(index)
+        self._moment_times_ms.append(moment_ms)
+        if len(self._moment_indexes) > MOMENTS_MAX:
+            del self._moment_indexes[: MOMENTS_MAX // 2]
+            del self._moment_times_ms[: MOMENTS_MAX // 2]
+
+
+def clock_ms() -> int:
+    """This machine's clock, milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:
+    match change:
+        case PublisherChanged(master, server_id, previous):
+            return "publisher-chosen", {"server": server_id, "previous": previous, "master": master[:8]}
+        case PublicationAccepted(publication):
+            return "publication-accepted", {"server": publication.server_id, "second": publication.published_s}
+        case PublicationRefused(publication, reason):
+            return "publication-refused", {"server": publication.server_id, "reason": reason}
+        case ClockOff(server_id, offset_ms):
+            return "clock-off", {"server": server_id, "offsetMs": offset_ms}
+        case ServerForgotten(server_id):
+            return "server-forgotten", {"server": server_id}
+        case _:
+            assert_never(change)

@@ -1,0 +1,231 @@
+"""The files of a farm of several routers on one machine: keys, one configuration a node, ports that are free.
+
+    <directory>/farm.key                  the farm's key (expect = number of servers)
+    <directory>/master.key                a throwaway master destination, marked as a demonstration
+    <directory>/node-1/node.toml          what `garlicfarm run --config` is given
+    <directory>/node-1/signing.key        a transient key of its own, signed by the master
+    <directory>/node-1/…                  the node's state: identity, certificate, log, published structures
+
+A directory that already holds a farm is continued: keys, identities and logs stay, so a farm that was stopped, or
+killed to the last process, comes back with everything that it acknowledged. Only the ports are looked at again: one
+that is in use by now is exchanged for a free one, since the address of a router is no part of its identity. The
+transient keys are made anew when they are about to end.
+
+Ports are found by binding and letting go; between that and the node's own bind another program may take one. The node
+then says so and ends, and the next `up` finds another.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge.node.key_files import (
+    load_farm_key,
+    load_master_key,
+    load_signing_key,
+    save_farm_key,
+    save_master_key,
+    save_signing_key,
+)
+from bridge.wire.destination_keys import (
+    TRANSIENT_ALARM_S,
+    MasterKey,
+    new_demo_leaf,
+    new_master_key,
+)
+from bridge.wire.farm_key import new_farm_key
+
+LOOPBACK = "127.0.0.1"
+SERVERS_MAX = 9
+REPORTING_PERIOD_MS = 2_000
+SEGMENT_BYTES = 4 * 1024 * 1024
+
+
+class LocalFarmError(Exception):
+    """The directory cannot hold this farm: what is there, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNode:
+    """One router of the farm: its name, its directory, its configuration file and the ports in it."""
+
+    name: str
+    directory: Path
+    gossip_port: int
+    consensus_port: int
+
+    @property
+    def configuration_file(self) -> Path:
+        """What `garlicfarm run --config` is given."""
+        return self.directory / "node.toml"
+
+    @property
+    def log_file(self) -> Path:
+        """Where the process writes what it has to say."""
+        return self.directory / "node.log"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFarm:
+    """A farm whose files are all in place."""
+
+    directory: Path
+    nodes: tuple[LocalNode, ...]
+    continued: bool
+    """The directory held this farm before."""
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keeps a second `up` away from `directory` while the block runs; raises LocalFarmError."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (directory / "up.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise LocalFarmError(
+                f"another `garlicfarm up` runs on {directory}; watch it with `garlicfarm top`,"
+                " or choose another directory with --state-dir",
+            ) from None
+        yield
+
+
+def prepare(directory: Path, servers: int) -> LocalFarm:
+    """Makes or completes the files of a farm of `servers` routers below `directory`.
+
+    Raises LocalFarmError when the directory holds a farm of another size.
+    """
+    continued = _farm_key(directory, servers)
+    master = _master_key(directory)
+    node_directories = [directory / f"node-{number}" for number in range(1, servers + 1)]
+    ports = _ports(node_directories)
+    seeds = [f"{LOOPBACK}:{gossip}" for gossip, _ in ports]
+    nodes = []
+    for node_directory, (gossip_port, consensus_port) in zip(node_directories, ports, strict=True):
+        node_directory.mkdir(mode=0o700, exist_ok=True)
+        node = LocalNode(node_directory.name, node_directory, gossip_port, consensus_port)
+        _signing_key(node_directory, master)
+        others = [seed for seed in seeds if seed != f"{LOOPBACK}:{gossip_port}"]
+        node.configuration_file.write_text(_toml(directory, node, others, _leaf(node_directory)), encoding="utf-8")
+        nodes.append(node)
+    return LocalFarm(directory, tuple(nodes), continued)
+
+
+def _farm_key(directory: Path, servers: int) -> bool:
+    path = directory / "farm.key"
+    if not path.exists():
+        save_farm_key(path, new_farm_key(servers))
+        return False
+    expect = load_farm_key(path).expect
+    if expect != servers:
+        raise LocalFarmError(
+            f"{directory} holds a farm of {expect} routers, not of {servers}: start it with --servers {expect},"
+            " or choose another directory with --state-dir",
+        )
+    return True
+
+
+def _master_key(directory: Path) -> MasterKey:
+    path = directory / "master.key"
+    if not path.exists():
+        save_master_key(path, new_master_key(demo=True))
+    return load_master_key(path)
+
+
+def _signing_key(node_directory: Path, master: MasterKey) -> None:
+    path = node_directory / "signing.key"
+    now_s = int(time.time())
+    if path.exists() and load_signing_key(path).can_sign_until_s > now_s + TRANSIENT_ALARM_S:
+        return
+    path.unlink(missing_ok=True)
+    save_signing_key(path, master.sign_transient(now_s))
+
+
+def _leaf(node_directory: Path) -> str:
+    """The node's demonstration leaf (I2P base64), the same each time."""
+    path = node_directory / "leaf.destination"
+    if not path.exists():
+        path.write_text(new_demo_leaf().base64 + "\n", encoding="ascii")
+    return path.read_text(encoding="ascii").strip()
+
+
+def _ports(node_directories: list[Path]) -> list[tuple[int, int]]:
+    """A gossip and a consensus port for each node: those that it had where they are free, else new ones."""
+    with ExitStack() as held:
+        chosen = []
+        for node_directory in node_directories:
+            gossip, consensus = _previous_ports(node_directory / "node.toml")
+            chosen.append((_hold(held, socket.SOCK_DGRAM, gossip), _hold(held, socket.SOCK_STREAM, consensus)))
+        return chosen
+
+
+def _previous_ports(configuration: Path) -> tuple[int, int]:
+    if not configuration.exists():
+        return 0, 0
+    try:
+        known = tomllib.loads(configuration.read_text(encoding="utf-8"))
+        return _port(known["gossip"]["bind"]), _port(known["consensus"]["bind"])
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError):
+        return 0, 0
+
+
+def _port(bind: str) -> int:
+    return int(bind.rpartition(":")[2])
+
+
+def _hold(held: ExitStack, kind: socket.SocketKind, port: int) -> int:
+    probe = held.enter_context(socket.socket(socket.AF_INET, kind))
+    if kind is socket.SOCK_STREAM:
+        # A port in TIME_WAIT is free for the node, which binds with the same option.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        probe.bind((LOOPBACK, port))
+    except OSError:
+        probe.bind((LOOPBACK, 0))
+    return int(probe.getsockname()[1])
+
+
+def _toml(directory: Path, node: LocalNode, seeds: list[str], leaf: str) -> str:
+    seed_list = ", ".join(f'"{seed}"' for seed in seeds)
+    return f"""# Written by `garlicfarm up`; written again at its next start.
+name = "{node.name}"
+state_dir = {_quoted(node.directory)}
+farm_key = {_quoted(directory / "farm.key")}
+demo = true
+
+[gossip]
+bind = "{LOOPBACK}:{node.gossip_port}"
+seeds = [{seed_list}]
+broadcast = "off"
+timing = "local"
+
+[consensus]
+bind = "{LOOPBACK}:{node.consensus_port}"
+timing = "local"
+segment_bytes = {SEGMENT_BYTES}
+
+[publishing]
+publish = "auto"
+signing_key = {_quoted(node.directory / "signing.key")}
+pace = "reporting-period"
+reporting_period_ms = {REPORTING_PERIOD_MS}
+
+[router]
+kind = "file"
+directory = {_quoted(node.directory / "published")}
+
+[[leaf]]
+destination = "{leaf}"
+"""
+
+
+def _quoted(path: Path) -> str:
+    """A TOML basic string of an absolute path: JSON's strings are TOML's, as long as nothing is escaped in pairs."""
+    return json.dumps(os.fspath(path.resolve()), ensure_ascii=False)

@@ -1,0 +1,139 @@
+"""Watches the nodes of a local farm through their control sockets: their pictures, their events, what they published.
+
+Each node has two tasks of its own here, one that asks for its picture twice a second and one that waits for its events;
+a node that is stopped, killed or not up yet delays nobody else. Events go to one bounded channel in the order of their
+arrival. A node that was started again begins a new trace, and is read from its start.
+
+Whether something is published is judged by the file alone: it is read, decoded and verified here, not believed.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from bridge.core.control import TraceEvent
+from bridge.core.view import FarmView, LocalFarmView, ProcessView, best_view
+from bridge.node.control_client import ControlClient, ControlError
+from bridge.node.control_socket import SOCKET_NAME
+from bridge.node.local_farm import LocalFarm
+from bridge.node.supervisor import Child
+from bridge.wire.meta_lease_set import STRUCTURE_LIMIT_BYTES, LeaseSetError, decode, verify
+from bridge.wire.view_json import ViewError
+
+VIEW_INTERVAL_SECONDS = 0.5
+EVENT_WAIT_MS = 5_000
+EVENTS_BUFFERED = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A structure on disk that verifies."""
+
+    path: Path
+    published_s: int
+    entries: int
+
+
+class LocalWatch:
+    """What is known of the running nodes, kept fresh while `run` runs."""
+
+    def __init__(self, farm: LocalFarm, children: tuple[Child, ...], notice: str = "") -> None:
+        self._farm = farm
+        self._children = children
+        self._notice = notice
+        self._views: dict[str, FarmView] = {}
+        self._event_sink, self.events = trio.open_memory_channel[TraceEvent](EVENTS_BUFFERED)
+        self.events_dropped = 0
+
+    async def run(self) -> None:
+        """Keeps the pictures fresh and the events coming until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for node, child in zip(self._farm.nodes, self._children, strict=True):
+                nursery.start_soon(self._keep_view, node.name, node.directory / SOCKET_NAME, child)
+                nursery.start_soon(self._follow_events, node.directory / SOCKET_NAME)
+
+    def picture(self) -> LocalFarmView:
+        """Every process with the last picture of its node."""
+        return LocalFarmView(
+            taken_at_ms=time.time_ns() // 1_000_000,
+            state_directory=str(self._farm.directory),
+            processes=tuple(
+                ProcessView(
+                    name=child.command.name,
+                    pid=child.pid,
+                    running=child.running,
+                    detail=child.exit_text,
+                    view=self._views.get(child.command.name),
+                )
+                for child in self._children
+            ),
+            notice=self._notice,
+        )
+
+    def published(self) -> Published | None:
+        """The latest structure below the farm's directory that verifies and covers every healthy destination.
+
+        None while there is none, or while a router's destination that reports as healthy is not in it yet.
+        """
+        view = best_view(self.picture())
+        if view is None or len(view.reports) < len(self._children):
+            return None
+        wanted = sum(report.healthy_destinations for report in view.reports)
+        found = [each for path in self._structure_files() if (each := _verified(path)) is not None]
+        complete = [each for each in found if each.entries >= max(wanted, 1)]
+        return max(complete, key=lambda each: each.published_s, default=None)
+
+    def progress(self) -> str:
+        """How far the farm has come, in words: for whoever waited in vain."""
+        parts = []
+        for process in self.picture().processes:
+            if not process.running:
+                parts.append(f"{process.name}: {process.detail}")
+            elif process.view is None:
+                parts.append(f"{process.name}: does not answer on its control socket")
+            else:
+                raft, node = process.view.raft, process.view.node
+                leader = "no leader" if raft.leader_id is None else f"leader {raft.leader_name or raft.leader_id}"
+                parts.append(f"{process.name}: {node.phase.value}, {leader}, commit index {raft.commit_index}")
+        return "; ".join(parts)
+
+    def _structure_files(self) -> list[Path]:
+        return [path for node in self._farm.nodes for path in (node.directory / "published").glob("*.meta-ls2")]
+
+    async def _keep_view(self, name: str, socket: Path, child: Child) -> None:
+        async with ControlClient(socket, timeout_s=2.0) as client:
+            while True:
+                try:
+                    self._views[name] = await client.view()
+                except (ControlError, ViewError):
+                    if not child.running:
+                        self._views.pop(name, None)
+                await trio.sleep(VIEW_INTERVAL_SECONDS)
+
+    async def _follow_events(self, socket: Path) -> None:
+        cursor = 1
+        async with ControlClient(socket) as client:
+            while True:
+                try:
+                    page = await client.events(cursor, wait_ms=EVENT_WAIT_MS)
+                except (ControlError, ViewError):
+                    cursor = 1
+                    await trio.sleep(VIEW_INTERVAL_SECONDS)
+                    continue
+                cursor = page.next_cursor
+                self.events_dropped += page.lost
+                for event in page.events:
+                    await self._event_sink.send(event)
+
+
+def _verified(path: Path) -> Published | None:
+    try:
+        with path.open("rb") as file:
+            structure = decode(file.read(STRUCTURE_LIMIT_BYTES + 1))
+    except (OSError, LeaseSetError):
+        return None
+    if not verify(structure).holds:
+        return None
+    return Published(path, structure.published_s, len(structure.leases))

@@ -1,0 +1,256 @@
+"""This node's Raft server with all that it needs: storage, core, transport out and in, and a client to the leader.
+
+    GarlicFarmServer (accepts) ──▶ FrontDoor ──▶ ConsensusServer ◀── PeerLinks (dials)
+                                                    │
+                                   submit ──────────┴──▶ this server, if it leads; else GarlicFarmClient to the leader
+
+Raft ids are bound to node ids by the founding, so the address and the certificate of server *k* are those that founder
+number *k* announces, signed, in its gossip metadata: whoever holds the farm's key can be a member, but cannot stand in
+for another one.
+"""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import trio
+
+from bridge.core.control import SubmitAnswer, SubmitOutcome
+from bridge.core.founding import Founding
+from bridge.core.records import Clock
+from bridge.node.configuration import Timing
+from bridge.node.ledger import Ledger
+from bridge.wire.application import decode
+from consensus.core import messages as core
+from consensus.core.dialect import GARLIC_FARM
+from consensus.core.effects import Outcome, Resolve, Role
+from consensus.core.position import Configuration, Server, ServerId
+from consensus.core.raft import Raft
+from consensus.core.tuning import Tuning, lan, local
+from consensus.node.directory import open_storage
+from consensus.node.garlic_farm_client import GarlicFarmClient
+from consensus.node.garlic_farm_conversation import ClientAnswer
+from consensus.node.garlic_farm_dial import Dialer, PeerAddress
+from consensus.node.garlic_farm_links import PeerLinks
+from consensus.node.garlic_farm_tally import Tally
+from consensus.node.server import ConsensusServer, Notice, ServerBusyError, ServerStoppedError, now_ms
+from consensus.node.storage import StorageTuning
+from consensus.wire.garlic_farm.digest import Credentials
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade_client import Caller
+
+RAFT_DIRECTORY = "raft"
+UNKNOWN_ENDPOINT = "tcp://unknown.invalid:7669"
+SUBMIT_PATIENCE_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSettings:
+    """What a replica is made of. `endpoint_of` tells where a founder listens, as far as gossip knows."""
+
+    state_dir: Path
+    node_id: bytes
+    generation: int
+    founding: Founding
+    cluster: str
+    credentials: Credentials
+    timing: Timing
+    segment_bytes: int
+    endpoint_of: Callable[[bytes], str | None]
+    address_of: Callable[[bytes], PeerAddress | None]
+
+
+class Replica:
+    """The running parts. Made by `open_replica`."""
+
+    def __init__(
+        self,
+        server: ConsensusServer,
+        links: PeerLinks,
+        client: GarlicFarmClient | None,
+        server_id: ServerId,
+    ) -> None:
+        self.server = server
+        self.links = links
+        self.server_id = server_id
+        self._client = client
+
+    @property
+    def leads(self) -> bool:
+        """Whether this server is the leader, as far as it knows."""
+        return self.server.role.role is Role.LEADER
+
+    async def submit(self, command: bytes, *, repeat_unknown: bool = False) -> SubmitAnswer:
+        """Have one entry committed, wherever the leader is.
+
+        With `repeat_unknown` an entry of unknown fate is submitted again: only for entries that may be there twice.
+        """
+        answer = SubmitAnswer(SubmitOutcome.UNKNOWN, reason="no leader is known")
+        with trio.move_on_after(SUBMIT_PATIENCE_SECONDS):
+            while True:
+                answer = await self._submit_once(command, repeat_unknown=repeat_unknown)
+                again = answer.outcome is SubmitOutcome.REFUSED or (
+                    answer.outcome is SubmitOutcome.UNKNOWN and repeat_unknown
+                )
+                if not again:
+                    break
+                await trio.sleep(0.1)
+        return answer
+
+    async def _submit_once(self, command: bytes, *, repeat_unknown: bool) -> SubmitAnswer:
+        if self.leads or self._client is None:
+            return _answer_of(await self.server.propose((command,)))
+        sent = await self._client.submit((command,), patience_s=5.0, repeat_unknown=repeat_unknown)
+        resolve = Resolve(0, sent.outcome, sent.position, sent.leader)
+        return _answer_of(resolve, sent.reason)
+
+
+class FrontDoor:
+    """What stands behind the listener: refuses until there is a replica, then asks it."""
+
+    def __init__(self) -> None:
+        self.replica: Replica | None = None
+        self.identity = Identity()
+
+    async def request(self, sender: ServerId, request: core.Request) -> core.Reply:
+        """A peer's request."""
+        if self.replica is None:
+            raise GarlicFarmError(Fault.BUSY, "this node has not started its Raft server yet")
+        try:
+            return await self.replica.server.request(sender, request)
+        except (ServerBusyError, ServerStoppedError) as error:
+            raise GarlicFarmError(Fault.BUSY, str(error)) from error
+
+    async def client_request(self, commands: tuple[bytes, ...]) -> ClientAnswer | None:
+        """A client's entries; without any, only who leads."""
+        if self.replica is None:
+            return ClientAnswer(accepted=False, leader=None, next_index=0, term=0)
+        role = self.replica.server.role
+        if not commands:
+            leads = self.replica.leads
+            following = self.replica.server.describe().raft.last.index + 1 if leads else 0
+            return ClientAnswer(accepted=leads, leader=role.leader, next_index=following, term=role.term)
+        if any(is_clock(command) for command in commands):
+            raise GarlicFarmError(Fault.OUT_OF_TURN, "a client sent a clock entry; only the leader writes those")
+        try:
+            found = await self.replica.server.propose(commands)
+        except ValueError as error:
+            raise GarlicFarmError(Fault.TOO_LARGE, str(error)) from error
+        match found.outcome:
+            case Outcome.COMMITTED:
+                index = found.position.index if found.position is not None else 0
+                return ClientAnswer(accepted=True, leader=role.leader, next_index=index + 1, term=role.term)
+            case Outcome.NOT_LEADER:
+                return ClientAnswer(accepted=False, leader=found.leader, next_index=0, term=role.term)
+            case Outcome.BUSY:
+                return ClientAnswer(accepted=False, leader=self.replica.server_id, next_index=0, term=role.term)
+            case Outcome.UNKNOWN:
+                return None
+
+
+def is_clock(command: bytes) -> bool:
+    """Whether an entry would move log time: a client must not."""
+    return isinstance(decode(command), Clock)
+
+
+@asynccontextmanager
+async def open_replica(
+    settings: ReplicaSettings,
+    ledger: Ledger,
+    door: FrontDoor,
+    tally: Tally,
+    observe: Callable[[Notice], None],
+) -> AsyncIterator[Replica]:
+    """Runs this node's Raft server while the block lasts. StorageError says why it cannot start."""
+    founding, node_id = settings.founding, settings.node_id
+    server_id = ServerId(founding.raft_id(node_id))
+    directory, recovery = await trio.to_thread.run_sync(
+        open_storage,
+        settings.state_dir / RAFT_DIRECTORY,
+        node_id,
+        settings.generation,
+        StorageTuning(segment_bytes=settings.segment_bytes),
+    )
+    try:
+        raft = Raft(
+            server_id,
+            _first_configuration(settings),
+            recovery.ballot,
+            recovery.log,
+            _tuning(settings.timing),
+            GARLIC_FARM,
+            Random(),
+            now_ms(),
+        )
+        identity = Identity(founding.cluster_id.hex(), server_id)
+        caller = Caller(settings.cluster, settings.credentials, lambda: identity, os.urandom)
+
+        def resolve(peer: ServerId) -> PeerAddress | None:
+            known = 1 <= peer <= len(founding.founders)
+            return settings.address_of(founding.founders[peer - 1]) if known else None
+
+        dialer = Dialer(caller)
+        links = PeerLinks(
+            dialer,
+            resolve,
+            deliver_reply=lambda sender, reply: server.deliver_reply(sender, reply),  # noqa: PLW0108 - made below
+            peer_extensions=lambda peer, pre_vote: server.peer_extensions(peer, pre_vote=pre_vote),
+            tally=tally,
+            random=Random(),
+            configuration_before=ledger.configuration_before,
+        )
+        server = ConsensusServer(raft, recovery.storage, directory, links, ledger.apply, observe)
+        others = [ServerId(number) for number in range(1, len(founding.founders) + 1) if number != server_id]
+        client = GarlicFarmClient(dialer, resolve, others, random=Random()) if others else None
+        async with trio.open_nursery() as nursery:
+            await nursery.start(links.run)
+            if client is not None:
+                await nursery.start(client.run)
+            await nursery.start(server.run)
+            replica = Replica(server, links, client, server_id)
+            door.identity, door.replica = identity, replica
+            try:
+                yield replica
+            finally:
+                door.replica = None
+                nursery.cancel_scope.cancel()
+    finally:
+        directory.close()
+
+
+def _first_configuration(settings: ReplicaSettings) -> Configuration:
+    """What the founders agreed on. Endpoints are for people: peers are found by what they announce."""
+    return Configuration(
+        tuple(
+            Server(ServerId(number), settings.endpoint_of(node_id) or UNKNOWN_ENDPOINT)
+            for number, node_id in enumerate(settings.founding.founders, start=1)
+        )
+    )
+
+
+def _tuning(timing: Timing) -> Tuning:
+    return local() if timing is Timing.LOCAL else lan()
+
+
+def _answer_of(resolve: Resolve, reason: str = "") -> SubmitAnswer:
+    position = resolve.position
+    match resolve.outcome:
+        case Outcome.COMMITTED:
+            return SubmitAnswer(
+                SubmitOutcome.COMMITTED,
+                index=None if position is None else position.index,
+                term=None if position is None else position.term,
+                leader_id=resolve.leader,
+            )
+        case Outcome.NOT_LEADER:
+            text = reason or "this server does not lead and knows no leader; try again in a moment"
+            return SubmitAnswer(SubmitOutcome.REFUSED, reason=text, leader_id=resolve.leader)
+        case Outcome.BUSY:
+            return SubmitAnswer(SubmitOutcome.BUSY, reason=reason or "the leader is busy; try again in a moment")
+        case Outcome.UNKNOWN:
+            text = reason or "leadership changed meanwhile: the entry may be committed or not; look into the log"
+            return SubmitAnswer(SubmitOutcome.UNKNOWN, reason=text, leader_id=resolve.leader)
