@@ -1,0 +1,116 @@
+"""Gossip agents on the machine's real loopback sockets."""
+
+import random
+import socket
+
+import pytest
+import trio
+import trio.testing
+
+from gossip.core.member import Address, Status
+from gossip.node.udp import UdpNetwork
+from gossip.wire.seal import KeyRing
+from tests.node.gossip_farm import running_farm, sees, statuses, until, until_all_see_all, until_counted
+
+
+@pytest.fixture
+def broadcast() -> Address:
+    """A loopback broadcast address with a port that nobody uses."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return Address("127.255.255.255", probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("count", [3, 8])
+async def test_agents_through_one_seed_see_all_the_others(count: int) -> None:
+    async with running_farm() as farm:
+        agents = await farm.start_many(count)
+        await until_all_see_all(agents)
+        for agent in agents:
+            wire = agent.describe().wire
+            assert wire.received > 0 < wire.sent
+            assert wire.received_bytes > wire.received * 53
+            assert wire.dropped == {}
+
+
+async def test_an_agent_that_is_cancelled_is_declared_dead_by_the_others() -> None:
+    async with running_farm() as farm:
+        agents = await farm.start_many(3)
+        await until_all_see_all(agents)
+        await farm.crash(agents[2])
+        for agent in agents[:2]:
+            await until(agent, lambda agent=agent: sees(agent, agents[2], status=Status.DEAD))  # type: ignore[misc] # mypy: defaults of lambdas
+        assert sees(agents[0], agents[1])
+
+
+async def test_agents_without_seeds_find_each_other_by_broadcast_and_another_farm_stays_apart(
+    broadcast: Address,
+) -> None:
+    async with running_farm() as farm:
+        ours = [await farm.start(broadcast=broadcast) for _ in range(3)]
+        another = KeyRing(b"the key of another farm nearby..")
+        theirs = [await farm.start(broadcast=broadcast, key_ring=another) for _ in range(2)]
+        await until_all_see_all(ours)
+        await until_all_see_all(theirs)
+        for agent in (*ours, *theirs):
+            await until_counted(agent, "other-farm")
+        assert [len(statuses(agent)) for agent in (*ours, *theirs)] == [2, 2, 2, 1, 1]
+
+
+async def test_random_bytes_on_both_sockets_change_nothing(broadcast: Address) -> None:
+    seed = random.randrange(2**32)
+    dice = random.Random(seed)
+    async with running_farm() as farm:
+        agents = [await farm.start(broadcast=broadcast) for _ in range(2)]
+        await until_all_see_all(agents)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+            for _ in range(300):
+                rubbish = dice.randbytes(dice.randrange(1500))
+                stranger.sendto(rubbish, (agents[0].info.address.host, agents[0].info.address.port))
+                stranger.sendto(rubbish, (broadcast.host, broadcast.port))
+                await trio.lowlevel.checkpoint()
+        for reason in ("other-farm", "misplaced", "oversize"):
+            await until_counted(agents[0], reason)
+        assert sees(agents[0], agents[1]), f"random seed {seed}"
+        assert sees(agents[1], agents[0]), f"random seed {seed}"
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
+async def test_agents_speak_ipv6() -> None:
+    try:
+        UdpNetwork().bind(Address("::1", 0), 1400).close()
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6 loopback: {error}")
+    async with running_farm() as farm:
+        agents = await farm.start_many(2, bind=Address("::1", 0))
+        await until_all_see_all(agents)
+
+
+async def test_a_datagram_above_the_limit_arrives_as_one_byte_more_than_the_limit() -> None:
+    receiver, sender = (UdpNetwork().bind(Address("127.0.0.1", 0), 100) for _ in range(2))
+    assert sender.send(b"x" * 500, receiver.address)
+    with trio.fail_after(10):
+        assert await receiver.receive() == (b"x" * 101, sender.address)
+    sender.close()
+    sender.close()
+    receiver.close()
+
+
+async def test_a_closed_socket_ends_its_reader_and_sends_nothing() -> None:
+    receiver = UdpNetwork().bind(Address("127.0.0.1", 0), 100)
+    async with trio.open_nursery() as nursery:
+
+        async def read() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await receiver.receive()
+
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        receiver.close()
+    assert not receiver.send(b"late", Address("127.0.0.1", 9))
+
+
+async def test_a_name_resolves_to_numeric_addresses() -> None:
+    found = await UdpNetwork().resolve("localhost", 7946)
+    assert Address("127.0.0.1", 7946) in found or Address("::1", 7946) in found
