@@ -13,8 +13,9 @@ What a disk promises, and what planners may rely on:
 * `CreateFile`, `RenameFile` and `RemoveFile` are durable only after a later `SyncDirectory`. Until then a crash may
   undo any subset of them. The content and size of a created file are durable after `SyncFile`, whatever its name is
   by then.
-* Every operation may be performed again after a failure: a group of operations that met a full disk is repeated from
-  its start, and must then lead to the same bytes. `CreateFile` replaces, `RemoveFile` of a missing file is nothing.
+* Every operation may be performed again after a failure: a group that met a full disk is repeated from behind the last
+  sync that succeeded, and must then lead to the same bytes. So plans finish with one file before they touch the next,
+  `CreateFile` replaces, and `RemoveFile` of a missing file, like `RenameFile` of one that has its new name, is nothing.
 * Between operations of one process reads see every write, durable or not.
 """
 

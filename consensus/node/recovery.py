@@ -13,8 +13,8 @@ A truncation noted in the ballot file is finished first: entries from there on a
 
 The repairs are operations like any others; they may be interrupted by the next crash, and recovery starts over. The
 newest records, which nothing calls durable, are written again and synced: they may be in the page cache only, after a
-process died, or after a sync that failed and let the cache forget what it had not written. At last the ballot file says
-that everything found is durable.
+process died, or after a sync that failed and let the cache forget what it had not written. The same holds for names and
+for erased bytes. At last the ballot file says that everything found is durable.
 """
 
 from collections import deque
@@ -156,8 +156,8 @@ class _Scanner:
                 removed.append(RemoveFile(file))
                 continue
             segments.append(self._open_segment(file))
-        if removed:
-            self.scan.repairs += [*removed, SyncDirectory()]
+        # What this life sees of names may be in the cache only: a process that died leaves renames and removals there.
+        self.scan.repairs += [*removed, SyncDirectory()]
         return segments
 
     def _open_segment(self, file: str) -> Segment:
@@ -267,7 +267,8 @@ class _Scanner:
             self._erase(segment, torn_end)
 
     def _erase_rest(self, segment: Segment) -> None:
-        self._erase(segment, self._last_used_byte(segment))
+        """Finish a noted truncation. Zeros that are here already may be in the cache only, so all are written again."""
+        self._erase(segment, segment.size_bytes)
 
     def _erase(self, segment: Segment, end_bytes: int) -> None:
         if end_bytes > segment.end_bytes:

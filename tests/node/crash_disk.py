@@ -69,9 +69,12 @@ class CrashDisk:
                 stored.unsynced.clear()
                 self.synced_files += 1
             case RenameFile(file, to):
-                stored = self.names[file]
-                self._name(file, None)
-                self._name(to, stored)
+                if file in self.names:
+                    stored = self.names[file]
+                    self._name(file, None)
+                    self._name(to, stored)
+                else:
+                    assert to in self.names, "a rename repeated that was never done"
             case RemoveFile(file):
                 self._name(file, None)
             case SyncDirectory():

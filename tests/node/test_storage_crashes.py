@@ -5,14 +5,18 @@ compares the recovered log with a model: it must be the durable log, or that log
 that group in between (a truncation without its appends, a prefix of its entries).
 """
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
 from consensus.core.effects import Persist, ReadEntries
 from consensus.core.position import Ballot, Command, Configuration, Entry, Server, ServerId
-from consensus.node.disk import DiskOperation
-from consensus.node.storage import Owner, Recovery, Storage, StorageTuning, merge, read_extents, recover
+from consensus.node import recovery
+from consensus.node.disk import CreateFile, DiskOperation, StorageError, SyncDirectory, SyncFile, WriteBytes
+from consensus.node.hard_state import HardStateFile
+from consensus.node.journal import Journal
+from consensus.node.storage import Owner, Storage, StorageTuning, merge, read_extents, recover
 from tests.node.crash_disk import CrashDisk
 
 OWNER = Owner(b"node-one", 1, 77)
@@ -25,12 +29,6 @@ def entry(term: int, random: Random) -> Entry:
         servers = tuple(Server(ServerId(n), f"tcp://127.0.0.1:{n}") for n in range(1, random.randint(2, 5)))
         return Entry(term, Configuration(servers))
     return Entry(term, Command(random.randbytes(random.choice([0, 1, 30, 500, 5_000, 40_000]))))
-
-
-def opened(disk: CrashDisk) -> Recovery:
-    recovery = recover(disk, OWNER, STORAGE_ID, SMALL)
-    disk.run(recovery.operations)
-    return recovery
 
 
 def stored(disk: CrashDisk, storage: Storage) -> list[Entry]:
@@ -79,26 +77,39 @@ class Model:
         return found == self.entries or (found[: len(kept)] == kept and found == final[: len(found)])
 
 
+def full_for_a_while(disk: CrashDisk, operations: list[DiskOperation], random: Random) -> list[DiskOperation]:
+    """Some operations are done, then the disk is full; returns what is performed when there is space again."""
+    failed = random.randint(0, len(operations))
+    disk.run(operations[:failed])
+    resume_at = 0
+    for number, operation in enumerate(operations[:failed]):
+        if isinstance(operation, SyncFile | SyncDirectory):
+            resume_at = number + 1
+    return operations[resume_at:]
+
+
 def crash_in(disk: CrashDisk, operations: list[DiskOperation], random: Random) -> CrashDisk:
+    """Stop somewhere in the midst: the machine loses power, or only the process dies and the cache lives on."""
+    if random.random() < 0.2:
+        operations = full_for_a_while(disk, operations, random)
     disk.run(operations[: random.randint(0, len(operations))])
-    return disk.crash(random)
+    return disk.crash(random) if random.random() < 0.7 else disk
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_a_crash_at_any_point_loses_nothing_that_was_synced_and_brings_nothing_back(seed: int) -> None:
+def tell(disk: CrashDisk, seed: int) -> None:
+    """One story: several lives, each with some durable groups and a crash within another one."""
     random = Random(seed)
-    disk = CrashDisk()
     model = Model()
     for _ in range(12):
-        recovery = recover(disk, OWNER, STORAGE_ID, SMALL)
+        opening = recover(disk, OWNER, STORAGE_ID, SMALL)
         while random.random() < 0.3:
-            disk = crash_in(disk, list(recovery.operations), random)
-            recovery = recover(disk, OWNER, STORAGE_ID, SMALL)
-        disk.run(recovery.operations)
-        storage = recovery.storage
+            disk = crash_in(disk, list(opening.operations), random)
+            opening = recover(disk, OWNER, STORAGE_ID, SMALL)
+        disk.run(opening.operations)
+        storage = opening.storage
         assert stored(disk, storage) == model.entries, f"seed {seed}"
-        assert list(recovery.log.tail) == model.entries, f"seed {seed}"
-        assert recovery.ballot == model.ballot
+        assert list(opening.log.tail) == model.entries, f"seed {seed}"
+        assert opening.ballot == model.ballot, f"seed {seed}"
         for _ in range(random.randint(0, 6)):
             group = model.next_group(random)
             disk.run(storage.plan(group))
@@ -107,10 +118,85 @@ def test_a_crash_at_any_point_loses_nothing_that_was_synced_and_brings_nothing_b
             model.entries, model.ballot = model.after(one), one.ballot or model.ballot
         group = model.next_group(random)
         disk = crash_in(disk, storage.plan(group), random)
-        recovery = recover(disk, OWNER, STORAGE_ID, SMALL)
-        found = list(recovery.log.tail)
-        assert model.allows(merge(group), found, recovery.ballot), f"seed {seed}: {recovery.report}"
+        opening = recover(disk, OWNER, STORAGE_ID, SMALL)
+        found = list(opening.log.tail)
+        assert model.allows(merge(group), found, opening.ballot), f"seed {seed}: {opening.report}"
         # What was found counts from now on: the next life must find it again.
-        disk.run(recovery.operations)
-        model.entries, model.ballot = found, recovery.ballot
+        disk.run(opening.operations)
+        model.entries, model.ballot = found, opening.ballot
         disk = disk.crash(random)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_crash_at_any_point_loses_nothing_that_was_synced_and_brings_nothing_back(seed: int) -> None:
+    tell(CrashDisk(), seed)
+
+
+Plan = Callable[..., list[DiskOperation]]
+
+
+def without(*kinds: type[DiskOperation]) -> Callable[[Plan], Plan]:
+    """A planner that forgets some kinds of operations."""
+
+    def mutant(plan: Plan) -> Plan:
+        return lambda *arguments: [step for step in plan(*arguments) if not isinstance(step, kinds)]
+
+    return mutant
+
+
+def slots_synced_together(plan: Plan) -> Plan:
+    def planned(*arguments: object) -> list[DiskOperation]:
+        first, sync, second, _ = plan(*arguments)
+        return [first, second, sync]
+
+    return planned
+
+
+def truncation_not_noted(plan: Plan) -> Plan:
+    return lambda file, ballot, durable, _truncating_from=0: plan(file, ballot, durable)
+
+
+def old_segment_synced_late(plan: Plan) -> Plan:
+    def planned(*arguments: object) -> list[DiskOperation]:
+        operations = plan(*arguments)
+        created = [number for number, step in enumerate(operations) if isinstance(step, CreateFile)]
+        if created and isinstance(operations[0], WriteBytes):
+            late = operations.pop(created[0] - 1)
+            operations.append(late)
+        return operations
+
+    return planned
+
+
+def nothing(plan: Plan) -> Plan:
+    del plan
+    return lambda *_: []
+
+
+MUTANTS = {
+    "appends not synced": (Journal, "_plan_flush", without(SyncFile)),
+    "directory not synced at a roll-over": (Journal, "_plan_segment", without(SyncDirectory)),
+    "header not synced before its name": (Journal, "_plan_segment", without(SyncFile)),
+    "old segment synced after the new one exists": (Journal, "plan_append", old_segment_synced_late),
+    "truncated suffix not erased": (Journal, "plan_truncate", without(WriteBytes)),
+    "erased suffix not synced": (Journal, "plan_truncate", without(SyncFile)),
+    "removed segments not synced": (Journal, "plan_truncate", without(SyncDirectory)),
+    "truncation not noted": (HardStateFile, "plan_ballot", truncation_not_noted),
+    "ballot not synced": (HardStateFile, "plan", without(SyncFile)),
+    "ballot slots synced together": (HardStateFile, "plan", slots_synced_together),
+    "newest records not written again": (recovery._Scanner, "_rewrite_newest", nothing),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planner_that_forgets_something_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, method, mutate = MUTANTS[name]
+    monkeypatch.setattr(owner, method, mutate(getattr(owner, method)))
+    found = 0
+    for seed in range(1_000):
+        try:
+            tell(CrashDisk(), seed)
+        except (AssertionError, StorageError):
+            found = 1
+            break
+    assert found == 1, f"the mutant '{name}' survived {seed + 1} stories"
