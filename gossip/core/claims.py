@@ -65,6 +65,11 @@ class Claims:
                 self.hear_verdict(VerdictUpdate(node_id, suspicion.incarnation, Status.DEAD, self._own.node_id), now)
                 self._suspicions.pop(node_id, None)
 
+    def postpone(self, duration_ms: int) -> None:
+        """This node stood still: suspects get that time back."""
+        for suspicion in self._suspicions.values():
+            suspicion.postpone(duration_ms)
+
     def hear_payload(self, payload: Payload, now: int) -> None:
         """All that rides on a ping: news, and a sample which is not told on."""
         for update in payload.updates:

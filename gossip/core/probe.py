@@ -46,7 +46,6 @@ class _Round:
     incarnation: Incarnation
     seq: int
     relay_at: int | None
-    ends_at: int
     awaited_nacks: dict[Address, None]
     helpers_asked: int = 0
     answered: bool = False
@@ -97,6 +96,13 @@ class Prober:
             times.append(self._round.relay_at)
         return min(time for time in times if time is not None)
 
+    def postpone(self, duration_ms: int) -> None:
+        """This node stood still: answers to the present round may be waiting unread."""
+        self._next_round_at += duration_ms
+        current = self._round
+        if current is not None and current.relay_at is not None:
+            current.relay_at += duration_ms
+
     def expire(self, now: int) -> None:
         """Ask helpers, end the round, begin the next."""
         self._relays.expire(now)
@@ -122,7 +128,7 @@ class Prober:
             return
         seq = self.ping(target, now)
         timeout_ms = self._awareness.scale(self._tuning.probe_timeout_ms)
-        self._round = _Round(target.node_id, target.incarnation, seq, now + timeout_ms, now + period_ms, {})
+        self._round = _Round(target.node_id, target.incarnation, seq, now + timeout_ms, {})
 
     def _pick(self) -> Entry | None:
         self._rounds += 1

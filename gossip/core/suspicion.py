@@ -33,6 +33,10 @@ class Suspicion:
         self._accusers.add(accuser)
         return True
 
+    def postpone(self, duration_ms: int) -> None:
+        """Time during which this node could not have heard a refutation does not count."""
+        self._started_at += duration_ms
+
     @property
     def deadline(self) -> int:
         """When the suspect is declared dead, by what is known now."""

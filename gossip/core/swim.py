@@ -123,6 +123,7 @@ class Swim:
         if self._halted:
             return []
         now = self._now = max(now, self._now)
+        self._notice_standstill(now)
         peers_before = self._membership.peer_count
         match event:
             case Received(source, message, token_valid):
@@ -144,6 +145,18 @@ class Swim:
         if self._membership.peer_count != peers_before:
             self._joining.peers_changed(now)
         return self._outbox.drain()
+
+    def _notice_standstill(self, now: int) -> None:
+        """A deadline served far too late means that this node stood still (no processor, a suspended machine).
+
+        Refutations and answers are then waiting unread behind the event at hand; whoever acts on the clock alone buries
+        the healthy. So the time lost counts for nobody, and against our own health.
+        """
+        late_ms = now - self._prober.deadline
+        if late_ms > self._tuning.probe_timeout_ms:
+            self._awareness.adjust(1)
+            self._claims.postpone(late_ms)
+            self._prober.postpone(late_ms)
 
     def _receive(  # noqa: C901 - one case per message is the shape of this function
         self, source: Address, message: Message, now: int, *, token_valid: bool

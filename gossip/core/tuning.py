@@ -71,7 +71,7 @@ class Tuning:
         return cls(
             probe_period_ms=250,
             probe_timeout_ms=100,
-            suspicion_multiplier=5,
+            suspicion_multiplier=8,
             gossip_period_ms=50,
             reconnect_period_ms=1_000,
             join_timeout_ms=300,

@@ -51,6 +51,7 @@ class Node:
     changes: list[tuple[int, MembershipChanged]] = field(default_factory=list)
     alarms: list[Alarm] = field(default_factory=list)
     wakes_at: int | None = None
+    frozen_until: int = 0
 
     @property
     def node_id(self) -> NodeId:
@@ -143,6 +144,10 @@ class GossipNetwork:
         """The process starts again in its next life."""
         self.add(node.number, seeds=seeds, capacity=capacity, generation=node.generation + 1)
 
+    def freeze(self, node: Node, duration_ms: int) -> None:
+        """The process gets no processor time for a while; what reaches it waits in its socket."""
+        node.frozen_until = self.now + duration_ms
+
     def partition(self, *sides: Collection[Node]) -> None:
         """Let datagrams pass only within a side."""
         self._side = {node.number: index for index, side in enumerate(sides) for node in side}
@@ -179,6 +184,9 @@ class GossipNetwork:
                 return holds is not None and holds()
             self.now, _, node, event = heapq.heappop(self._queue)
             if node.swim is None:
+                continue
+            if node.frozen_until > self.now:
+                self._push(node.frozen_until, node, event)
                 continue
             if event is not None:
                 self.step(node, event)

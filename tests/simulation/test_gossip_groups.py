@@ -137,6 +137,21 @@ def test_a_node_that_only_some_can_reach_is_kept_alive_by_helpers(random_seed: i
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
+def test_nodes_that_get_no_processor_for_a_second_are_suspected_and_neither_die_nor_bury_others(
+    random_seed: int,
+) -> None:
+    network = GossipNetwork(random_seed, Tuning.loopback())
+    nodes = network.start(5)
+    must(network, network.is_full_mesh, within_ms=5_000, what="a full mesh")
+    for _ in range(10):
+        network.freeze(network.random.choice(nodes), 1_000)
+        network.run(1_500)
+    assert network.ever(Status.SUSPECT)
+    assert network.ever(Status.DEAD) == [], f"random seed {random_seed}"
+    must(network, network.is_full_mesh, within_ms=5_000, what="everybody alive")
+
+
+@pytest.mark.parametrize("random_seed", SEEDS)
 def test_a_partition_into_halves_heals_without_help(random_seed: int) -> None:
     network, nodes = formed(random_seed, 12)
     network.partition(nodes[:6], nodes[6:])

@@ -335,3 +335,18 @@ def test_known_members_are_those_not_known_to_be_dead_or_gone() -> None:
     story.hear_news(1, verdict(2, Status.SUSPECT, by=1), verdict(3, Status.DEAD, by=1), verdict(4, Status.LEFT, by=4))
     assert story.swim.known_members() == (info_of(1), info_of(2))
     assert address_of(2) == info_of(2).address
+
+
+def test_a_node_that_stood_still_reads_what_waited_before_it_buries_anybody() -> None:
+    story = Story()
+    story.befriend(1, 2)
+    story.quiet(1, 2)
+    story.hear_news(2, verdict(1, Status.SUSPECT, by=2))
+    story.now += 3_600_000
+    effects = story.step(DeadlineReached())
+    assert story.status(1) is Status.SUSPECT
+    assert changes(effects) == []
+    assert story.swim.describe().health_score == 1
+    story.hear_news(2, AliveUpdate(info_of(1, claim=1)))
+    story.pass_time(10_000, answering=[1, 2])
+    assert story.status(1) is Status.ALIVE
