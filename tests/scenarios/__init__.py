@@ -1,0 +1,1 @@
+"""Stories told by text files, with the exact effects."""

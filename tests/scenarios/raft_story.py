@@ -1,0 +1,290 @@
+"""Runs a Raft story: a text file of commands, each with the exact effects that it must have.
+
+A paragraph is a command line, a line of four dashes, and the effects; `#` begins a comment. Nothing happens by itself:
+messages wait until they are delivered, clocks stand until a server's timer is told to expire.
+
+    servers 1 2 3                         a group with empty logs
+        [without pre-vote]                by default handshakes have settled on it
+        [one entry at a time]             appends carry one entry
+    log 2 terms 1 1 4 4 ballot 4 [vote 1] server 2 starts with entries of these terms, and this ballot
+    expire 1                              server 1's clock goes on to its deadline
+    fade 1 2 3                            their clocks go on by a minimum election timeout; nobody's timer is looked at
+    propose 1 x                           a client asks server 1 to append the command x
+    deliver [1->2 …]                      what waits now (on these links) arrives, once
+    repeat 1->2 …                         copies of what waits on these links arrive, the newest first
+    settle                                deliver until nothing waits
+    cut 1 2 / cut 1->2 / mend             links lose what they carry
+    lose [1->2 …]                         what waits now is lost
+    slow 1 / sync 1                       server 1's disk waits / completes what waits from now on at once
+    crash 1 / start 1                     volatile state is lost / the server starts with what was durable
+    logs / roles                          show everybody's terms in the log, commit index / role, term, leader
+
+    1: persist term 2 vote 1; from 3 cut; 3..4 of terms 2 2        effects: what server 1 does
+    1->2: append term 2 after 2/1 of terms 2, commit 1             a message leaves; `(held)` if it waits for the disk
+"""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import assert_never
+
+from consensus.core.dialect import GARLIC_FARM
+from consensus.core.effects import Apply, Effect, Persist, ReadEntries, Resolve, RoleChanged, Send
+from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
+from consensus.core.log import describe_entries
+from consensus.core.messages import AppendEntries, AppendReply, Message, RequestVote, VoteReply
+from consensus.core.position import Ballot, Command, Configuration, Entry, LogPosition, Server, ServerId, Term
+from consensus.core.raft import Raft
+from consensus.core.tuning import lan
+
+Link = tuple[int, int]
+
+
+@dataclass
+class Actor:
+    """One server of a story."""
+
+    core: Raft
+    entries: list[Entry]
+    ballot: Ballot
+    now: int = 0
+    slow: bool = False
+    durable: int = 0
+    persists: list[Persist] = field(default_factory=list)
+    held: list[Send] = field(default_factory=list)
+
+
+class Story:
+    """The group of one story, and what is under way in it."""
+
+    def __init__(self) -> None:
+        self._actors: dict[int, Actor] = {}
+        self._down: dict[int, tuple[list[Entry], Ballot]] = {}
+        self._configuration = Configuration(())
+        self._pre_vote = True
+        self._tuning = lan()
+        self._wire: list[tuple[Link, Message]] = []
+        self._cut: set[Link] = set()
+        self._lines: list[str] = []
+        self._proposals = 0
+
+    def perform(self, line: str) -> list[str]:
+        """Do one command; returns the effects."""
+        self._lines = []
+        verb, *words = line.split()
+        getattr(self, f"_do_{verb}")(words)
+        return self._lines
+
+    def _do_servers(self, words: list[str]) -> None:
+        self._pre_vote = "without" not in words
+        if "one" in words:
+            self._tuning = replace(lan(), max_entries_per_append=1)
+        ids = [int(word) for word in words if word.isdigit()]
+        self._configuration = Configuration(tuple(Server(ServerId(number), f"tcp://{number}") for number in ids))
+        for number in ids:
+            self._start(number, [], Ballot(0))
+
+    def _do_log(self, words: list[str]) -> None:
+        number, rest = int(words[0]), words[2:]
+        terms = [int(word) for word in rest[: rest.index("ballot")]]
+        vote = ServerId(int(rest[rest.index("vote") + 1])) if "vote" in rest else None
+        entries = [Entry(term, Command(f"{index}.{term}".encode())) for index, term in enumerate(terms, start=1)]
+        self._start(number, entries, Ballot(int(rest[rest.index("ballot") + 1]), vote))
+
+    def _do_expire(self, words: list[str]) -> None:
+        actor = self._actors[int(words[0])]
+        actor.now = actor.core.deadline
+        self._step(int(words[0]), DeadlineReached())
+
+    def _do_fade(self, words: list[str]) -> None:
+        for word in words:
+            self._actors[int(word)].now += lan().election_timeout_min_ms
+
+    def _do_propose(self, words: list[str]) -> None:
+        self._proposals += 1
+        self._step(int(words[0]), Proposed(self._proposals, tuple(word.encode() for word in words[1:])))
+
+    def _do_deliver(self, words: list[str]) -> None:
+        links = {_link(word) for word in words}
+        arriving = [(link, message) for link, message in self._wire if not links or link in links]
+        self._wire = [(link, message) for link, message in self._wire if links and link not in links]
+        for link, message in arriving:
+            self._arrive(link, message)
+
+    def _do_repeat(self, words: list[str]) -> None:
+        links = {_link(word) for word in words}
+        for link, message in reversed([waiting for waiting in self._wire if waiting[0] in links]):
+            self._arrive(link, message)
+
+    def _do_settle(self, _words: list[str]) -> None:
+        while self._wire:
+            self._arrive(*self._wire.pop(0))
+
+    def _do_lose(self, words: list[str]) -> None:
+        links = {_link(word) for word in words}
+        self._wire = [(link, message) for link, message in self._wire if links and link not in links]
+
+    def _do_cut(self, words: list[str]) -> None:
+        if "->" in words[0]:
+            self._cut |= {_link(word) for word in words}
+        else:
+            one, other = int(words[0]), int(words[1])
+            self._cut |= {(one, other), (other, one)}
+
+    def _do_mend(self, _words: list[str]) -> None:
+        self._cut.clear()
+
+    def _do_slow(self, words: list[str]) -> None:
+        self._actors[int(words[0])].slow = True
+
+    def _do_sync(self, words: list[str]) -> None:
+        self._actors[int(words[0])].slow = False
+        self._sync(int(words[0]))
+
+    def _do_crash(self, words: list[str]) -> None:
+        actor = self._actors.pop(int(words[0]))
+        self._down[int(words[0])] = (actor.entries, actor.ballot)
+
+    def _do_start(self, words: list[str]) -> None:
+        self._start(int(words[0]), *self._down.pop(int(words[0])))
+
+    def _do_logs(self, _words: list[str]) -> None:
+        for number, actor in self._actors.items():
+            about = actor.core.describe()
+            terms = [actor.core._replica.log.term_at(index) or 0 for index in range(1, about.last.index + 1)]
+            self._lines.append(f"{number}: terms {_terms(terms)}, commit {about.commit_index}")
+
+    def _do_roles(self, _words: list[str]) -> None:
+        for number, actor in self._actors.items():
+            about = actor.core.describe()
+            self._lines.append(f"{number}: {about.role.value} term {about.term}, leader {about.leader or 'unknown'}")
+
+    def _start(self, number: int, entries: list[Entry], ballot: Ballot) -> None:
+        core = Raft(
+            ServerId(number),
+            self._configuration,
+            ballot,
+            describe_entries(entries),
+            self._tuning,
+            GARLIC_FARM,
+            Random(number),
+            0,
+        )
+        self._actors[number] = Actor(core, list(entries), ballot)
+        for server in self._configuration.voters:
+            if server.server_id != number:
+                core.step(PeerExtensions(server.server_id, self._pre_vote), 0)
+
+    def _arrive(self, link: Link, message: Message) -> None:
+        sender, recipient = link
+        if recipient in self._actors and link not in self._cut:
+            self._step(recipient, Received(ServerId(sender), message))
+
+    def _step(self, number: int, event: Event) -> None:
+        actor = self._actors[number]
+        for effect in actor.core.step(event, actor.now):
+            self._lines.append(self._perform(number, actor, effect))
+        if not actor.slow:
+            self._sync(number)
+
+    def _sync(self, number: int) -> None:
+        actor = self._actors[number]
+        while actor.persists:
+            persist = actor.persists.pop(0)
+            actor.ballot = persist.ballot or actor.ballot
+            if persist.truncate_from is not None:
+                del actor.entries[persist.truncate_from - 1 :]
+            actor.entries.extend(persist.entries)
+            actor.durable = persist.number
+            released = [send for send in actor.held if send.after <= actor.durable]
+            actor.held = [send for send in actor.held if send.after > actor.durable]
+            for send in released:
+                self._wire.append(((number, send.recipient), send.message))
+            self._step(number, Persisted(persist.number))
+
+    def _perform(self, number: int, actor: Actor, effect: Effect) -> str:
+        match effect:
+            case Persist():
+                actor.persists.append(effect)
+                return f"{number}: persist {_persist(effect)}"
+            case Send(recipient, message, after):
+                if after <= actor.durable:
+                    self._wire.append(((number, recipient), message))
+                else:
+                    actor.held.append(effect)
+                held = " (held)" if after > actor.durable and actor.slow else ""
+                return f"{number}->{recipient}: {_message(message)}{held}"
+            case Apply(first, entries):
+                return f"{number}: apply {_range(first, entries)}"
+            case ReadEntries(_, first, last, _):
+                return f"{number}: read {first}..{last}"
+            case Resolve(proposal_id, outcome, position, leader):
+                where = f" at {_position(position)}" if position else ""
+                return f"{number}: proposal {proposal_id} {outcome.value}{where}, leader {leader or 'unknown'}"
+            case RoleChanged(role, term, leader):
+                return f"{number}: {role.value} term {term}, leader {leader or 'unknown'}"
+            case _:
+                assert_never(effect)
+
+
+def run_story(path: Path) -> tuple[str, str]:
+    """What the file says, and what happens."""
+    story = Story()
+    told = path.read_text(encoding="utf-8")
+    happened: list[str] = []
+    lines = iter(told.splitlines())
+    for line in lines:
+        happened.append(line)
+        if not line or line.startswith("#"):
+            continue
+        happened.append("----")
+        happened += story.perform(line)
+        happened.append("")
+        for skipped in lines:
+            if not skipped:
+                break
+    return told, "\n".join(happened).rstrip() + "\n"
+
+
+def _link(word: str) -> Link:
+    sender, recipient = word.split("->")
+    return int(sender), int(recipient)
+
+
+def _position(position: LogPosition) -> str:
+    return f"{position.index}/{position.term}"
+
+
+def _terms(terms: list[Term]) -> str:
+    return " ".join(map(str, terms)) if terms else "none"
+
+
+def _range(first: int, entries: tuple[Entry, ...]) -> str:
+    last = first + len(entries) - 1
+    return f"{first}..{last} of terms {_terms([entry.term for entry in entries])}"
+
+
+def _persist(persist: Persist) -> str:
+    parts = []
+    if persist.ballot is not None:
+        parts.append(f"term {persist.ballot.term} vote {persist.ballot.voted_for or 'none'}")
+    if persist.truncate_from is not None:
+        parts.append(f"cut from {persist.truncate_from}")
+    if persist.entries:
+        parts.append(_range(persist.first, persist.entries))
+    return "; ".join(parts)
+
+
+def _message(message: Message) -> str:
+    match message:
+        case RequestVote(term, _, last, _, pre_vote):
+            return f"{'pre-vote' if pre_vote else 'vote'}? term {term}, last {_position(last)}"
+        case VoteReply(term, granted, _, pre_vote):
+            return f"{'pre-vote' if pre_vote else 'vote'} {'granted' if granted else 'refused'}, term {term}"
+        case AppendEntries(term, _, previous, entries, commit, _):
+            what = f"append of terms {_terms([entry.term for entry in entries])}" if entries else "heartbeat"
+            return f"{what}, term {term}, after {_position(previous)}, commit {commit}"
+        case AppendReply(term, success, next_index, _):
+            return f"{'matched' if success else 'refused'}, next {next_index}, term {term}"
+        case _:
+            assert_never(message)
