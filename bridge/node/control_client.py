@@ -31,6 +31,9 @@ NODE_VARIABLE = "GARLICFARM_NODE"
 OK = 200
 SUBMIT_STATUSES = frozenset({200, 409, 503, 504})
 
+LOST = (trio.BrokenResourceError, trio.ClosedResourceError, h11.ProtocolError, EOFError)
+"""How a connection ends without an answer."""
+
 T = TypeVar("T")
 
 
@@ -57,9 +60,13 @@ class ControlClient:
 
     async def aclose(self) -> None:
         """Close the connection, if there is one."""
+        self._drop()
+        await trio.lowlevel.checkpoint()
+
+    def _drop(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
-            await trio.aclose_forcefully(stream)
+            stream.socket.close()
 
     async def view(self) -> FarmView:
         """The picture of this moment."""
@@ -111,17 +118,18 @@ class ControlClient:
 
     async def request(self, method: str, target: str, body: bytes = b"") -> tuple[int, bytes]:
         """One question and its answer: status and body. `ControlError` when there is none."""
+        if method != "GET":
+            # On an old connection it could not be told apart whether the node closed it before or after it took this.
+            self._drop()
         reused = self._stream is not None
         try:
             return await self._attempt(method, target, body)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, h11.ProtocolError, EOFError) as error:
-            await self.aclose()
-            if not reused or method != "GET":
+        except LOST as error:
+            if not reused:
                 raise ControlError(self._lost(method)) from error
         try:
             return await self._attempt(method, target, body)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, h11.ProtocolError, EOFError) as error:
-            await self.aclose()
+        except LOST as error:
             raise ControlError(self._lost(method)) from error
 
     def _lost(self, method: str) -> str:
@@ -135,8 +143,12 @@ class ControlClient:
                 self._stream = stream
                 return await self._exchange(stream, method, target, body)
         except trio.TooSlowError as error:
-            await self.aclose()
+            self._drop()
             raise ControlError(f"the node at {self.path} does not answer; is it stopped or overloaded?") from error
+        except BaseException:
+            # Cancelled, too: what is left of an exchange must not be taken for the answer to the next question.
+            self._drop()
+            raise
 
     async def _connect(self) -> trio.SocketStream:
         connecting = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
@@ -176,7 +188,7 @@ class ControlClient:
         if connection.our_state is h11.DONE and connection.their_state is h11.DONE:
             connection.start_next_cycle()
         else:
-            await self.aclose()
+            self._drop()
         return status, found
 
     async def _receive(self, stream: trio.SocketStream) -> tuple[int, bytes]:
@@ -192,7 +204,6 @@ class ControlClient:
                 case h11.Data():
                     body += event.data
                     if len(body) > DOCUMENT_LIMIT_BYTES:
-                        await self.aclose()
                         raise ControlError(f"the node at {self.path} sent more than {DOCUMENT_LIMIT_BYTES} bytes")
                 case h11.EndOfMessage():
                     return status, bytes(body)

@@ -4,8 +4,9 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 import trio
@@ -227,6 +228,30 @@ async def test_a_bad_request_is_refused_with_its_reason(
     assert not node.leaving
 
 
+@pytest.mark.parametrize("seed", range(3))
+async def test_rubbish_and_mutated_requests_change_nothing(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    node = FakeNode()
+    limits = ControlLimits(receive_s=0.2, linger_s=0.2)
+    async with served(tmp_path / "control.sock", node, limits) as server:
+        for _ in range(60):
+            sent = bytearray(
+                request("GET", "/v1/log?from=1&limit=2") if random.random() < 0.7 else random.randbytes(300)
+            )
+            for _ in range(random.randrange(4)):
+                sent[random.randrange(len(sent))] = random.randrange(256)
+            stream = await trio.open_unix_socket(server.path)
+            async with stream:
+                with suppress(trio.BrokenResourceError):
+                    await stream.send_all(sent[: random.randrange(1, len(sent) + 1)])
+        async with ControlClient(server.path) as client:
+            assert await client.view() == farm_view(), f"seed {seed}"
+        assert server.counters["control_connections"] == 61
+        assert server.counters["control_internal_errors"] == 0, f"seed {seed}"
+    assert node.submitted == []
+    assert not node.leaving
+
+
 async def test_head_is_answered_without_a_body(tmp_path: Path) -> None:
     async with served(tmp_path / "control.sock", FakeNode()) as server:
         received = await raw_answer(server.path, request("HEAD", "/healthz"))
@@ -301,6 +326,15 @@ async def test_the_client_asks_again_when_the_node_closed_an_idle_connection(tmp
         for _ in range(5):
             assert await client.view() == farm_view()
         assert server.counters["control_connections"] == 3
+
+
+async def test_a_question_that_was_given_up_does_not_confuse_the_next_one(tmp_path: Path) -> None:
+    async with served(tmp_path / "control.sock", FakeNode()) as server, ControlClient(server.path) as client:
+        with trio.move_on_after(0.05) as patience:
+            await client.events(wait_ms=30_000)
+        assert patience.cancelled_caught
+        assert await client.view() == farm_view()
+        assert (await client.submit(b"{}")).outcome is SubmitOutcome.COMMITTED
 
 
 async def test_the_client_says_when_no_node_is_there(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """FarmView as JSON: stable keys, nothing lost, nothing but one error for what is not understood."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -55,6 +56,12 @@ reports.attached reports.clockOff reports.healthyDestinations reports.destinatio
 reports.cpuPercent reports.memoryPercent
 alarms.kind alarms.text alarms.action events.timeMs events.kind events.text counters.control_requests
 """
+
+
+def test_every_key_of_the_view_is_in_the_documentation() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "json-output.md").read_text()
+    named = {key.rpartition(".")[2] for key in DOCUMENTED.split() if ".counters." not in f".{key}"}
+    assert sorted(key for key in named if f"`{key}`" not in text and f"`{key}[]`" not in text) == []
 
 
 def test_a_key_that_a_newer_version_added_is_ignored() -> None:
