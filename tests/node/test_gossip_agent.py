@@ -1,16 +1,18 @@
 """The agent around the core, under a mock clock and a network in memory."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import trio
 
-from gossip.core.effects import Alarm, MembershipChanged
+from gossip.core.effects import Alarm, AlarmKind, MembershipChanged
 from gossip.core.member import Address, Status
 from gossip.core.messages import JoinReq
 from gossip.node import agent as agent_module
 from gossip.node.agent import INBOX_LIMIT, NEWCOMERS_BURST, Agent, AgentEvent, open_agent
 from gossip.node.config import AgentConfig, ConfigError
+from gossip.node.endpoints import endpoint
 from gossip.node.identity import GENERATION_FILE, StateError, keep_generation, load_identity
 from gossip.wire.codec import Codec
 from gossip.wire.datagram import Code
@@ -266,6 +268,50 @@ async def test_a_node_that_peers_remember_under_a_higher_generation_makes_the_ne
         await until(seed, lambda: sees(seed, restored))
         assert restored.generation == 42
         assert (tmp_path / GENERATION_FILE).read_text().split()[0] == "42"
+
+
+@in_simulated_time
+async def test_a_node_whose_state_directory_was_copied_meets_its_twin_and_one_of_them_stops(tmp_path: Path) -> None:
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    load_identity(original)
+    shutil.copytree(original, copy)
+    async with running_farm(MemoryNetwork()) as farm:
+        seed = await farm.start()
+        first = await farm.start(seed, state_directory=original)
+        await until(seed, lambda: sees(seed, first))
+        second = await farm.start(seed, first, state_directory=copy)
+        assert second.node_id == first.node_id
+        await trio.sleep(30)
+        alarms = [event for twin in (first, second) for event in received_so_far(twin) if isinstance(event, Alarm)]
+        assert [alarm.kind for alarm in alarms] == [AlarmKind.TWIN]
+        assert [first.describe().core.halted, second.describe().core.halted].count(True) == 1
+
+
+@in_simulated_time
+async def test_a_generation_that_cannot_be_kept_ends_the_agent_before_it_sends_another_word(tmp_path: Path) -> None:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
+        seed = await farm.start()
+        identity = load_identity(tmp_path)
+        keep_generation(tmp_path, identity.node_id, 40)
+        first = await farm.start(seed, state_directory=tmp_path)
+        await until(seed, lambda: sees(seed, first))
+        await farm.crash(first)
+        await until(seed, lambda: sees(seed, first, status=Status.DEAD))
+        keep_generation(tmp_path, identity.node_id, 3)
+        seeds = (endpoint(seed.info.address),)
+        config = AgentConfig(bind=Address("127.0.0.1", 0), key_ring=RING, seeds=seeds, state_directory=tmp_path)
+
+        async def live_on_a_broken_disk() -> None:
+            async with open_agent(config, network) as agent:
+                assert agent.generation == 4
+                (tmp_path / f"{GENERATION_FILE}.new").mkdir()
+                await trio.sleep(60)
+
+        with pytest.raises(ExceptionGroup) as caught:
+            await live_on_a_broken_disk()
+        assert caught.group_contains(StateError, match="cannot keep the generation")
+        assert not sees(seed, first)
 
 
 @in_simulated_time
