@@ -13,6 +13,9 @@ from enum import Enum
 
 from bridge.core.view import VoterView
 
+WAIT_LIMIT_MS = 30_000
+"""How long an answer that would be empty may be held back."""
+
 Scalar = str | int | float | bool | None
 """What a trace event may carry: facts, not structures, so that its data are columns of a table."""
 

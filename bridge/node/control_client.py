@@ -17,9 +17,8 @@ from typing import Any, Self, TypeVar
 import h11
 import trio
 
-from bridge.core.control import ClusterAnswer, EventPage, LogPage, SubmitAnswer
+from bridge.core.control import WAIT_LIMIT_MS, ClusterAnswer, EventPage, LogPage, SubmitAnswer
 from bridge.core.view import FarmView
-from bridge.node.control_routes import WAIT_LIMIT_MS
 from bridge.node.control_socket import SOCKET_NAME, answers, socket_address
 from bridge.wire.control_json import cluster_from, event_page_from, log_page_from, submit_from
 from bridge.wire.view_json import DOCUMENT_LIMIT_BYTES, ViewError, decode_json, decode_view

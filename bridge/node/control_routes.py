@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from bridge.core.control import ClusterAnswer, EventPage, LogPage, SubmitAnswer, SubmitOutcome
+from bridge.core.control import WAIT_LIMIT_MS, ClusterAnswer, EventPage, LogPage, SubmitAnswer, SubmitOutcome
 from bridge.core.view import FarmView, Phase
 from bridge.node.metrics import exposition
 from bridge.wire.control_json import (
@@ -34,7 +34,6 @@ LOG = logging.getLogger(__name__)
 
 PAGE_LIMIT = 1000
 PAGE_DEFAULT = 100
-WAIT_LIMIT_MS = 30_000
 QUERY_LIMIT_FIELDS = 8
 NUMBER_LIMIT = 2**63 - 1
 
