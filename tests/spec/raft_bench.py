@@ -1,0 +1,187 @@
+"""One replica on the test bench: built with any log and ballot, fed by hand, its disk as fast as the test wants."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import TypeVar
+
+from consensus.core.description import Description
+from consensus.core.dialect import GARLIC_FARM
+from consensus.core.effects import Effect, Persist, Role, Send
+from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
+from consensus.core.log import describe_entries
+from consensus.core.messages import AppendEntries, AppendReply, Message, RequestVote, VoteReply
+from consensus.core.position import ORIGIN, Ballot, Command, Configuration, Entry, LogPosition, Server, ServerId
+from consensus.core.raft import Raft
+from consensus.core.tuning import Tuning, lan
+
+T = TypeVar("T")
+
+ONE, TWO, THREE, FOUR, FIVE = (ServerId(number) for number in range(1, 6))
+
+
+def group(size: int) -> Configuration:
+    """A configuration of the servers 1 to `size`."""
+    return Configuration(tuple(Server(ServerId(number), f"tcp://{number}") for number in range(1, size + 1)))
+
+
+def entries_of(*terms: int) -> tuple[Entry, ...]:
+    """Entries with these terms; what is at an index depends on index and term only, as in any real history."""
+    return tuple(Entry(term, Command(f"{index}.{term}".encode())) for index, term in enumerate(terms, start=1))
+
+
+def suffix(start: int, *terms: int) -> tuple[Entry, ...]:
+    """Entries with these terms, the first of them at index `start`."""
+    return tuple(Entry(term, Command(f"{index}.{term}".encode())) for index, term in enumerate(terms, start=start))
+
+
+class Bench:
+    """Server 1 of a group. `fast` disks complete every Persist at once."""
+
+    def __init__(
+        self,
+        *terms: int,
+        term: int | None = None,
+        voted_for: ServerId | None = None,
+        voters: int = 3,
+        fast: bool = True,
+        tuning: Tuning | None = None,
+        pre_vote: bool = False,
+        seed: int = 1,
+    ) -> None:
+        self.fast = fast
+        self.now = 0
+        self.effects: list[Effect] = []
+        own_term = term if term is not None else (terms[-1] if terms else 0)
+        self.raft = Raft(
+            ONE,
+            group(voters),
+            Ballot(own_term, voted_for),
+            describe_entries(entries_of(*terms)),
+            tuning or lan(),
+            GARLIC_FARM,
+            Random(seed),
+            0,
+        )
+        self.correlation = 1_000
+        for number in range(2, voters + 1):
+            self.step(PeerExtensions(ServerId(number), pre_vote))
+
+    @property
+    def about(self) -> Description:
+        """The replica's description."""
+        return self.raft.describe()
+
+    def is_(self, role: Role) -> bool:
+        """Whether the replica is in this role now."""
+        return self.about.role is role
+
+    @property
+    def terms(self) -> list[int]:
+        """The terms of the log's entries."""
+        log = self.raft._replica.log
+        return [log.term_at(index) or 0 for index in range(1, log.last_index + 1)]
+
+    def step(self, event: Event, after_ms: int = 0) -> list[Effect]:
+        """Give one event, and with a fast disk the completion of every write; returns all effects."""
+        self.now += after_ms
+        self.effects = self.raft.step(event, self.now)
+        if self.fast:
+            pending = [effect for effect in self.effects if isinstance(effect, Persist)]
+            while pending:
+                more = self.raft.step(Persisted(pending.pop(0).number), self.now)
+                pending += [effect for effect in more if isinstance(effect, Persist)]
+                self.effects += more
+        return self.effects
+
+    def persisted(self, number: int) -> list[Effect]:
+        """The slow disk completes the Persists up to `number`."""
+        return self.step(Persisted(number))
+
+    def receive(self, sender: ServerId, message: Message, after_ms: int = 0) -> list[Effect]:
+        """A message arrives."""
+        return self.step(Received(sender, message), after_ms)
+
+    def expire(self) -> list[Effect]:
+        """The clock goes on to the deadline."""
+        self.now = max(self.now, self.raft.deadline)
+        return self.step(DeadlineReached())
+
+    def propose(self, *commands: bytes, proposal_id: int = 1) -> list[Effect]:
+        """A client proposes."""
+        return self.step(Proposed(proposal_id, commands))
+
+    def ask(
+        self,
+        term: int,
+        last: LogPosition = ORIGIN,
+        sender: ServerId = TWO,
+        *,
+        pre_vote: bool = False,
+        after_ms: int = 0,
+    ) -> VoteReply:
+        """A candidate asks for a vote; returns the one answer."""
+        self.correlation += 1
+        self.receive(sender, RequestVote(term, sender, last, self.correlation, pre_vote), after_ms)
+        (send,) = (send for send in self.all(Send) if isinstance(send.message, VoteReply))
+        assert send.recipient == sender
+        assert isinstance(send.message, VoteReply)
+        assert send.message.correlation == self.correlation
+        return send.message
+
+    def append(
+        self,
+        term: int,
+        previous: LogPosition = ORIGIN,
+        entries: Sequence[Entry] = (),
+        commit: int = 0,
+        sender: ServerId = TWO,
+    ) -> AppendReply:
+        """A leader sends an append; returns the one answer."""
+        self.correlation += 1
+        self.receive(sender, AppendEntries(term, sender, previous, tuple(entries), commit, self.correlation))
+        (send,) = (send for send in self.all(Send) if isinstance(send.message, AppendReply))
+        assert send.recipient == sender
+        assert isinstance(send.message, AppendReply)
+        assert send.message.correlation == self.correlation
+        return send.message
+
+    def grant(self, *peers: ServerId, granted: bool = True, term: int | None = None) -> list[Effect]:
+        """The peers answer the newest vote request."""
+        effects: list[Effect] = []
+        questions = [send for send in self.all(Send) if isinstance(send.message, RequestVote)]
+        for peer in peers:
+            (question,) = (send.message for send in questions if send.recipient == peer)
+            assert isinstance(question, RequestVote)
+            reply = VoteReply(term or question.term, granted, question.correlation, question.pre_vote)
+            effects += self.receive(peer, reply)
+        self.effects = effects
+        return effects
+
+    def matched(self, peer: ServerId, append: AppendEntries, up_to: int | None = None) -> list[Effect]:
+        """`peer` stored what `append` carried (or the part up to an index)."""
+        last = append.previous.index + len(append.entries) if up_to is None else up_to
+        return self.receive(peer, AppendReply(append.term, True, last + 1, append.correlation))  # noqa: FBT003 - by position in the message
+
+    def refused(self, peer: ServerId, append: AppendEntries, hint: int, term: int | None = None) -> list[Effect]:
+        """`peer` refuses `append` and says from where to try."""
+        return self.receive(peer, AppendReply(term or append.term, False, hint, append.correlation))  # noqa: FBT003 - by position in the message
+
+    def lead(self) -> list[Effect]:
+        """Campaign without pre-vote and win with the votes of everybody; returns the effects of taking office."""
+        self.expire()
+        effects = self.grant(*(server for server in sorted(self.about.configuration.voter_ids) if server != ONE))
+        self.effects = effects
+        assert self.about.role is Role.LEADER
+        return effects
+
+    def all(self, kind: type[T]) -> list[T]:
+        """The effects of one kind in the latest step."""
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    def appends(self, peer: ServerId) -> list[AppendEntries]:
+        """The appends that the latest step sends to `peer`."""
+        return [
+            send.message
+            for send in self.all(Send)
+            if send.recipient == peer and isinstance(send.message, AppendEntries)
+        ]

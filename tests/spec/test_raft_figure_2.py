@@ -1,0 +1,396 @@
+"""Raft figure 2, sentence by sentence: state, two RPCs, rules for servers. Each test quotes its sentence."""
+
+from dataclasses import replace
+
+import pytest
+
+from consensus.core.effects import Apply, Outcome, Persist, Resolve, Role, Send
+from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
+from consensus.core.position import ORIGIN, Ballot, LogPosition
+from consensus.core.tuning import lan
+from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench, entries_of, suffix
+
+AT = LogPosition
+
+
+# State
+
+
+def test_term_and_vote_are_updated_on_stable_storage_before_responding() -> None:
+    """Persistent state on all servers: (Updated on stable storage before responding to RPCs)."""
+    bench = Bench(fast=False)
+    bench.ask(term=1)
+    (persist,) = bench.all(Persist)
+    (reply,) = bench.all(Send)
+    assert persist.ballot == Ballot(1, TWO)
+    assert reply.after == persist.number
+
+
+def test_entries_are_on_stable_storage_before_success_is_reported() -> None:
+    """Persistent state on all servers: log[] (Updated on stable storage before responding to RPCs)."""
+    bench = Bench(fast=False)
+    bench.append(term=1, entries=entries_of(1, 1))
+    (persist,) = bench.all(Persist)
+    (reply,) = bench.all(Send)
+    assert persist.entries == entries_of(1, 1)
+    assert reply.after == persist.number
+
+
+def test_current_term_is_zero_on_first_boot_and_increases_monotonically() -> None:
+    """currentTerm: latest term server has seen (initialized to 0 on first boot, increases monotonically)."""
+    bench = Bench()
+    assert bench.about.term == 0
+    bench.append(term=5)
+    bench.append(term=3)
+    assert bench.about.term == 5
+
+
+def test_commit_and_applied_index_start_at_zero_even_with_a_recovered_log() -> None:
+    """State: commitIndex, lastApplied: (initialized to 0, increases monotonically)."""
+    bench = Bench(1, 1, 2)
+    assert (bench.about.commit_index, bench.about.applied_index) == (0, 0)
+    bench.append(term=2, previous=AT(3, 2), commit=3)
+    bench.append(term=2, previous=AT(3, 2), commit=1)
+    assert (bench.about.commit_index, bench.about.applied_index) == (3, 3)
+
+
+def test_next_index_starts_after_the_leaders_last_entry_and_match_index_at_zero() -> None:
+    """nextIndex[] (initialized to leader last log index + 1); matchIndex[] (initialized to 0)."""
+    bench = Bench(1, 1, 2)
+    bench.lead()
+    assert [append.previous for append in bench.appends(TWO)] == [AT(3, 2)]
+    assert {follower.match for follower in bench.about.followers} == {0}
+
+
+# AppendEntries RPC, receiver implementation
+
+
+def test_append_of_an_older_term_is_refused_at_the_current_term() -> None:
+    """1. Reply false if term < currentTerm."""
+    bench = Bench(1, term=4)
+    reply = bench.append(term=3, previous=AT(1, 1), entries=suffix(2, 3))
+    assert (reply.success, reply.term) == (False, 4)
+    assert bench.terms == [1]
+
+
+@pytest.mark.parametrize("previous", [AT(3, 2), AT(2, 2), AT(9, 1)])
+def test_append_whose_previous_entry_is_missing_is_refused(previous: LogPosition) -> None:
+    """2. Reply false if log doesn't contain an entry at prevLogIndex whose term matches prevLogTerm."""
+    bench = Bench(1, 1, term=3)
+    assert not bench.append(term=3, previous=previous, entries=suffix(previous.index + 1, 3)).success
+    assert bench.terms == [1, 1]
+
+
+def test_an_empty_append_is_checked_as_well() -> None:
+    """2. (for a heartbeat too)."""
+    assert not Bench(1, 1, term=3).append(term=3, previous=AT(2, 2)).success
+
+
+def test_a_conflicting_entry_and_all_that_follow_it_are_deleted() -> None:
+    """3. If an existing entry conflicts with a new one, delete the existing entry and all that follow it."""
+    bench = Bench(1, 1, 2, 2, 2)
+    assert bench.append(term=3, previous=AT(2, 1), entries=suffix(3, 3)).success
+    (persist,) = bench.all(Persist)
+    assert (persist.truncate_from, persist.first) == (3, 3)
+    assert bench.terms == [1, 1, 3]
+
+
+def test_entries_that_are_already_in_the_log_are_not_appended_again() -> None:
+    """4. Append any new entries not already in the log."""
+    bench = Bench(1, 1, 2)
+    bench.append(term=2, previous=AT(1, 1), entries=suffix(2, 1, 2, 2))
+    (persist,) = bench.all(Persist)
+    assert (persist.first, persist.entries) == (4, suffix(4, 2))
+
+
+def test_an_append_that_is_a_prefix_of_the_log_cuts_nothing() -> None:
+    """3 and 4: without a conflict nothing is deleted, for the append may be an old one."""
+    bench = Bench(1, 1, 2, 2)
+    reply = bench.append(term=2, previous=ORIGIN, entries=entries_of(1, 1))
+    assert (reply.success, reply.next_index) == (True, 3)
+    assert bench.all(Persist) == []
+    assert bench.terms == [1, 1, 2, 2]
+
+
+def test_commit_index_follows_the_leader_only_to_the_last_new_entry() -> None:
+    """5. If leaderCommit > commitIndex, set commitIndex = min(leaderCommit, index of last new entry)."""
+    bench = Bench(1, 1, 2, 2)
+    bench.append(term=3, previous=AT(1, 1), entries=suffix(2, 1), commit=4)
+    assert bench.about.commit_index == 2
+
+
+# RequestVote RPC, receiver implementation
+
+
+def test_vote_request_of_an_older_term_is_refused() -> None:
+    """1. Reply false if term < currentTerm."""
+    reply = Bench(term=4).ask(term=3)
+    assert (reply.granted, reply.term) == (False, 4)
+
+
+@pytest.mark.parametrize(("voted_for", "granted"), [(None, True), (TWO, True), (THREE, False)])
+def test_the_vote_of_a_term_is_given_once(voted_for: int | None, granted: bool) -> None:  # noqa: FBT001 - a column of the table
+    """2. If votedFor is null or candidateId, and candidate's log is up-to-date, grant vote."""
+    bench = Bench(term=3, voted_for=TWO if voted_for == 2 else THREE if voted_for == 3 else None)
+    assert bench.ask(term=3, sender=TWO).granted is granted
+
+
+@pytest.mark.parametrize(
+    ("own", "candidate", "granted"),
+    [
+        ((), ORIGIN, True),
+        ((1,), ORIGIN, False),
+        ((), AT(1, 1), True),
+        ((1, 1), AT(2, 1), True),
+        ((1, 1), AT(1, 1), False),
+        ((1, 1), AT(3, 1), True),
+        ((1, 2), AT(5, 1), False),
+        ((1, 1, 1), AT(1, 2), True),
+        ((1, 1, 2), AT(2, 2), False),
+        ((1, 2, 2), AT(3, 3), True),
+    ],
+)
+def test_the_later_term_wins_and_then_the_longer_log(
+    own: tuple[int, ...],
+    candidate: LogPosition,
+    granted: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """2. ... candidate's log is at least as up-to-date as receiver's log (section 5.4.1)."""
+    assert Bench(*own).ask(term=9, last=candidate).granted is granted
+
+
+# Rules for all servers
+
+
+def test_committed_entries_are_applied_in_order_and_once() -> None:
+    """If commitIndex > lastApplied: increment lastApplied, apply log[lastApplied] to state machine."""
+    bench = Bench(1, 1, 1)
+    bench.append(term=1, previous=AT(3, 1), commit=2)
+    assert bench.all(Apply) == [Apply(1, entries_of(1, 1))]
+    bench.append(term=1, previous=AT(3, 1), commit=3)
+    assert bench.all(Apply) == [Apply(3, suffix(3, 1))]
+    bench.append(term=1, previous=AT(3, 1), commit=3)
+    assert bench.all(Apply) == []
+
+
+def test_a_request_of_a_higher_term_makes_a_follower_in_that_term() -> None:
+    """If RPC request or response contains term T > currentTerm: set currentTerm = T, convert to follower."""
+    bench = Bench(1)
+    bench.lead()
+    bench.append(term=7, previous=AT(1, 1))
+    assert (bench.about.role, bench.about.term, bench.about.leader) == (Role.FOLLOWER, 7, TWO)
+
+
+def test_a_reply_of_a_higher_term_makes_a_follower_in_that_term() -> None:
+    """If RPC request or response contains term T > currentTerm: set currentTerm = T, convert to follower."""
+    bench = Bench(1)
+    bench.lead()
+    bench.refused(TWO, bench.appends(TWO)[0], hint=1, term=7)
+    assert (bench.about.role, bench.about.term) == (Role.FOLLOWER, 7)
+
+
+# Rules for followers
+
+
+def test_followers_respond_to_candidates_and_leaders_and_start_nothing_themselves() -> None:
+    """Respond to RPCs from candidates and leaders."""
+    bench = Bench()
+    bench.append(term=1)
+    assert {type(send.message) for send in bench.all(Send)} == {AppendReply}
+
+
+def test_a_follower_that_hears_nothing_becomes_a_candidate() -> None:
+    """If election timeout elapses without receiving AppendEntries RPC or granting vote: convert to candidate."""
+    bench = Bench()
+    bench.expire()
+    assert bench.is_(Role.CANDIDATE)
+
+
+def test_an_append_of_the_current_leader_resets_the_election_timer() -> None:
+    """If election timeout elapses without receiving AppendEntries RPC from current leader ..."""
+    bench = Bench()
+    bench.now = bench.raft.deadline - 1
+    bench.append(term=1)
+    assert bench.raft.deadline >= bench.now + lan().election_timeout_min_ms
+
+
+def test_granting_a_vote_resets_the_election_timer_and_refusing_one_does_not() -> None:
+    """... or granting vote to candidate: convert to candidate."""
+    bench = Bench(1, 1)
+    bench.now = bench.raft.deadline - 1
+    due = bench.raft.deadline
+    bench.ask(term=2, last=ORIGIN)
+    assert bench.raft.deadline == due
+    bench.ask(term=3, last=AT(2, 1))
+    assert bench.raft.deadline >= bench.now + lan().election_timeout_min_ms
+
+
+# Rules for candidates
+
+
+def test_a_candidate_raises_its_term_votes_for_itself_resets_its_timer_and_asks_everybody() -> None:
+    """Increment currentTerm, vote for self, reset election timer, send RequestVote RPCs to all other servers."""
+    bench = Bench(1, voters=5, fast=False)
+    bench.expire()
+    (persist,) = bench.all(Persist)
+    assert persist.ballot == Ballot(2, ONE)
+    questions = {send.recipient: send for send in bench.all(Send)}
+    assert set(questions) == {TWO, THREE, FOUR, FIVE}
+    for send in questions.values():
+        assert isinstance(send.message, RequestVote)
+        assert (send.message.term, send.message.last, send.after) == (2, AT(1, 1), persist.number)
+    assert bench.raft.deadline >= bench.now + lan().election_timeout_min_ms
+
+
+def test_votes_of_a_majority_make_a_leader() -> None:
+    """If votes received from majority of servers: become leader."""
+    bench = Bench(voters=5)
+    bench.expire()
+    questions = list(bench.effects)
+    bench.grant(TWO)
+    assert bench.is_(Role.CANDIDATE)
+    bench.effects = questions
+    bench.grant(THREE)
+    assert bench.is_(Role.LEADER)
+
+
+def test_the_own_vote_counts_only_when_it_is_durable() -> None:
+    """Persistent state: votedFor, and so is the candidate's vote for itself."""
+    bench = Bench(voters=3, fast=False)
+    bench.expire()
+    (persist,) = bench.all(Persist)
+    bench.grant(TWO)
+    assert bench.is_(Role.CANDIDATE)
+    bench.persisted(persist.number)
+    assert bench.is_(Role.LEADER)
+
+
+def test_an_append_from_the_new_leader_makes_a_follower_of_a_candidate() -> None:
+    """If AppendEntries RPC received from new leader: convert to follower."""
+    bench = Bench()
+    bench.expire()
+    bench.append(term=1)
+    assert (bench.about.role, bench.about.leader, bench.about.term) == (Role.FOLLOWER, TWO, 1)
+
+
+def test_a_candidate_whose_timer_elapses_starts_a_new_election() -> None:
+    """If election timeout elapses: start new election."""
+    bench = Bench()
+    bench.expire()
+    bench.expire()
+    assert (bench.about.role, bench.about.term) == (Role.CANDIDATE, 2)
+
+
+# Rules for leaders
+
+
+def test_a_new_leader_sends_to_everybody_at_once() -> None:
+    """Upon election: send initial empty AppendEntries RPCs (heartbeat) to each server."""
+    bench = Bench(voters=5)
+    bench.lead()
+    assert all(len(bench.appends(peer)) == 1 for peer in (TWO, THREE, FOUR, FIVE))
+
+
+def test_heartbeats_repeat_during_idle_periods() -> None:
+    """... repeat during idle periods to prevent election timeouts."""
+    bench = Bench()
+    bench.lead()
+    began = bench.now
+    bench.expire()
+    assert bench.now - began <= lan().heartbeat_ms
+    assert bench.appends(TWO)
+    assert bench.appends(THREE)
+
+
+def test_a_command_is_appended_and_answered_after_it_is_committed() -> None:
+    """If command received from client: append entry to local log, respond after entry applied to state machine."""
+    bench = Bench()
+    bench.lead()
+    (first,) = bench.appends(TWO)
+    bench.matched(TWO, first)
+    bench.propose(b"x", proposal_id=7)
+    assert bench.all(Resolve) == []
+    (append,) = bench.appends(TWO)
+    bench.matched(TWO, append)
+    assert bench.all(Resolve) == [Resolve(7, Outcome.COMMITTED, AT(2, 1), ONE)]
+    assert [effect.first for effect in bench.all(Apply)] == [2]
+
+
+def test_a_follower_that_lacks_entries_is_sent_them_from_next_index_on() -> None:
+    """If last log index >= nextIndex for a follower: send AppendEntries RPC with log entries starting at nextIndex."""
+    bench = Bench(1, 1, 2)
+    bench.lead()
+    (append,) = bench.appends(TWO)
+    bench.refused(TWO, append, hint=2)
+    (again,) = bench.appends(TWO)
+    assert again.previous == AT(1, 1)
+    assert [entry.term for entry in again.entries] == [1, 2, 3]
+
+
+def test_success_updates_next_and_match_index() -> None:
+    """If successful: update nextIndex and matchIndex for follower (section 5.3)."""
+    bench = Bench(1)
+    bench.lead()
+    bench.matched(TWO, bench.appends(TWO)[0])
+    two = bench.about.followers[0]
+    assert (two.server_id, two.match, two.next) == (TWO, 2, 3)
+
+
+def test_inconsistency_decrements_next_index_and_retries() -> None:
+    """If AppendEntries fails because of log inconsistency: decrement nextIndex and retry (section 5.3)."""
+    bench = Bench(1, 1, 2)
+    bench.lead()
+    (append,) = bench.appends(TWO)
+    # A follower that gives no useful hint makes the leader step back by one.
+    bench.refused(TWO, append, hint=99)
+    (again,) = bench.appends(TWO)
+    assert again.previous == AT(2, 1)
+
+
+def test_an_index_commits_when_a_majority_matches_and_its_term_is_the_current_one() -> None:
+    """If there exists an N > commitIndex, a majority of matchIndex[i] >= N, and log[N].term == currentTerm."""
+    bench = Bench(1, 1, voters=5)
+    bench.lead()
+    (to_two,), (to_three,) = bench.appends(TWO), bench.appends(THREE)
+    bench.matched(TWO, to_two)
+    assert bench.about.commit_index == 0
+    bench.matched(THREE, to_three)
+    assert bench.about.commit_index == 3
+
+
+def test_entries_of_older_terms_do_not_commit_by_counting() -> None:
+    """... and log[N].term == currentTerm: set commitIndex = N (sections 5.3, 5.4)."""
+    tuning = replace(lan(), max_entries_per_append=1, in_flight=1)
+    bench = Bench(1, 1, 2, tuning=tuning)
+    bench.lead()
+    (append,) = bench.appends(TWO)
+    bench.refused(TWO, append, hint=1)
+    commits = []
+    for _ in range(4):
+        (append, *_) = bench.appends(TWO)
+        bench.matched(TWO, append)
+        commits.append(bench.about.commit_index)
+    assert commits == [0, 0, 0, 4]
+
+
+def test_every_request_is_answered_exactly_once_even_an_absurd_one() -> None:
+    """Wires answer in order: a request without an answer would stall its connection."""
+    bench = Bench(1)
+    for message in (
+        RequestVote(2**80, TWO, AT(1, 1), 5),
+        RequestVote(3, THREE, AT(1, 1), 5),
+        RequestVote(3, TWO, AT(-1, 1), 5),
+        AppendEntries(2**80, TWO, AT(1, 1), (), 0, 5),
+        AppendEntries(3, THREE, AT(1, 1), (), 0, 5),
+        AppendEntries(3, TWO, AT(-4, 1), (), 0, 5),
+        AppendEntries(3, TWO, AT(1, 9), (), 0, 5),
+        AppendEntries(3, TWO, AT(1, 1), suffix(2, 4), 0, 5),
+        AppendEntries(3, TWO, AT(1, 1), (), -1, 5),
+    ):
+        bench.receive(TWO, message)
+        (answer,) = bench.all(Send)
+        assert isinstance(answer.message, VoteReply | AppendReply)
+        assert answer.message.correlation == 5
+        assert answer.message.term == 1
+    assert bench.about.term == 1
+    assert sum(count for _, count in bench.about.dropped) == 9
