@@ -15,6 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import assert_never
 
+import trio
+
+from consensus.core.position import Entry
 from consensus.node.disk import (
     CreateFile,
     DiskOperation,
@@ -26,8 +29,10 @@ from consensus.node.disk import (
     SyncFile,
     WriteBytes,
 )
+from consensus.node.journal import Extent
 from consensus.node.recovery import RecoveryReport
-from consensus.node.storage import Owner, Recovery, StorageTuning, recover, verify
+from consensus.node.storage import Owner, Recovery, StorageTuning, read_extents, recover, verify
+from consensus.wire.record import Binding
 
 LOCK_FILE = "lock"
 STORAGE_ID_BYTES = 16
@@ -186,7 +191,26 @@ def _write_all(descriptor: int, data: bytes, offset_bytes: int) -> None:
         view = view[written:]
 
 
-def open_storage(path: Path, node_id: bytes, generation: int, tuning: StorageTuning) -> tuple[Directory, Recovery]:
+class ThreadedDisk:
+    """A `Directory` behind worker threads, one call at a time."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
+        """Carry out operations in a thread. A call that has begun is finished even if it is cancelled."""
+        await trio.to_thread.run_sync(self._directory.perform_all, operations, start)
+
+    async def read_extents(self, binding: Binding, extents: Sequence[Extent]) -> tuple[Entry, ...]:
+        """Read and check entries in a thread."""
+        return await trio.to_thread.run_sync(read_extents, self._directory, binding, extents)
+
+    def close(self) -> None:
+        """Close all files and give up the lock."""
+        self._directory.close()
+
+
+def open_directory(path: Path, node_id: bytes, generation: int, tuning: StorageTuning) -> tuple[Directory, Recovery]:
     """Lock, read, check and repair the directory, or make a new storage in an empty one. Blocks.
 
     `generation` is the node's restart epoch, raised before each start. Raises `StorageError` with what to do.
@@ -202,6 +226,12 @@ def open_storage(path: Path, node_id: bytes, generation: int, tuning: StorageTun
             raise type(error)(f"{path}: {error}") from error
         raise StorageError(f"the storage in '{path}' cannot be opened: {error}; free or repair the disk") from error
     return directory, recovery
+
+
+def open_storage(path: Path, node_id: bytes, generation: int, tuning: StorageTuning) -> tuple[ThreadedDisk, Recovery]:
+    """Like `open_directory`, with the disk as a server wants it. Blocks: call it before trio runs, or in a thread."""
+    directory, recovery = open_directory(path, node_id, generation, tuning)
+    return ThreadedDisk(directory), recovery
 
 
 def verify_directory(path: Path) -> RecoveryReport:

@@ -10,11 +10,10 @@ from typing import Protocol, assert_never
 import trio
 
 from consensus.core.position import Entry
-from consensus.node.directory import Directory, OutOfSpaceError
+from consensus.node.directory import OutOfSpaceError
 from consensus.node.disk import DiskOperation
 from consensus.node.executor import Job, ReadJob, WriteJob
 from consensus.node.journal import Extent
-from consensus.node.storage import read_extents
 from consensus.wire.record import Binding
 
 
@@ -26,21 +25,6 @@ class ServerDisk(Protocol):
 
     async def read_extents(self, binding: Binding, extents: Sequence[Extent]) -> tuple[Entry, ...]:
         """Read and check entries; raises `StorageError` or `OSError`."""
-
-
-class ThreadedDisk:
-    """A `Directory` behind worker threads, one call at a time."""
-
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
-
-    async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
-        """Carry out operations in a thread. A call that has begun is finished even if it is cancelled."""
-        await trio.to_thread.run_sync(self._directory.perform_all, operations, start)
-
-    async def read_extents(self, binding: Binding, extents: Sequence[Extent]) -> tuple[Entry, ...]:
-        """Read and check entries in a thread."""
-        return await trio.to_thread.run_sync(read_extents, self._directory, binding, extents)
 
 
 class DiskWorker:

@@ -19,7 +19,14 @@ from dataclasses import dataclass, replace
 from consensus.core.effects import Persist, ReadEntries
 from consensus.core.log import RecoveredLog
 from consensus.core.position import Ballot, Entry, Index, LogPosition
-from consensus.node.disk import DamagedStorageError, DiskOperation, DiskReader, ForeignStorageError, RemoveFile
+from consensus.node.disk import (
+    DamagedStorageError,
+    DiskOperation,
+    DiskReader,
+    ForeignStorageError,
+    RemoveFile,
+    SyncFile,
+)
 from consensus.node.hard_state import FILE, HardState, HardStateFile
 from consensus.node.journal import NEW_SUFFIX, SEGMENT_SUFFIX, Extent, Journal
 from consensus.node.recovery import RecoveryReport, decode_extent, recovered_log, scan_segments
@@ -169,7 +176,8 @@ def recover(reader: DiskReader, owner: Owner, new_storage_id: bytes, tuning: Sto
     scan = scan_segments(reader, state)
     journal = Journal(state.binding, tuning.segment_bytes)
     journal.restore(scan.segments, scan.runs)
-    operations = list(scan.repairs)
+    # A slot that a dead process wrote may be in the cache only; with the other being written, a crash could tear both.
+    operations: list[DiskOperation] = [SyncFile(FILE), *scan.repairs]
     operations += hard_state.plan(
         replace(state, generation=owner.generation, durable=scan.last.index, truncating_from=0)
     )

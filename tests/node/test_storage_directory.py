@@ -10,7 +10,7 @@ import pytest
 
 from consensus.core.effects import Persist, ReadEntries
 from consensus.core.position import Ballot, Command, Entry, ServerId
-from consensus.node.directory import Directory, OutOfSpaceError, open_storage, verify_directory
+from consensus.node.directory import Directory, OutOfSpaceError, open_directory, verify_directory
 from consensus.node.disk import (
     CreateFile,
     DamagedStorageError,
@@ -37,13 +37,13 @@ def write(directory: Directory, recovery: Recovery, *persists: Persist) -> None:
 
 
 def test_a_restart_finds_ballot_and_entries_over_several_segments(tmp_path: Path) -> None:
-    directory, recovery = open_storage(tmp_path / "raft", NODE, 1, SMALL)
+    directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     entries = commands(200)
     write(directory, recovery, Persist(1, Ballot(1, ServerId(2)), None, 1, entries))
     assert recovery.storage.segment_count > 2
     directory.close()
 
-    directory, recovery = open_storage(tmp_path / "raft", NODE, 2, SMALL)
+    directory, recovery = open_directory(tmp_path / "raft", NODE, 2, SMALL)
     assert recovery.ballot == Ballot(1, ServerId(2))
     assert recovery.log.tail == entries
     request = ReadEntries(1, 50, 149, 10**9)
@@ -53,7 +53,7 @@ def test_a_restart_finds_ballot_and_entries_over_several_segments(tmp_path: Path
 
 
 def test_the_directory_is_private_and_so_are_its_files(tmp_path: Path) -> None:
-    directory, recovery = open_storage(tmp_path / "raft", NODE, 1, SMALL)
+    directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     write(directory, recovery, Persist(1, Ballot(1), None, 1, commands(1)))
     directory.close()
     assert stat.S_IMODE((tmp_path / "raft").stat().st_mode) == 0o700
@@ -61,49 +61,49 @@ def test_the_directory_is_private_and_so_are_its_files(tmp_path: Path) -> None:
 
 
 def test_a_second_process_cannot_open_the_directory(tmp_path: Path) -> None:
-    directory, _ = open_storage(tmp_path / "raft", NODE, 1, SMALL)
+    directory, _ = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     with pytest.raises(StorageInUseError, match="Stop the other process"):
-        open_storage(tmp_path / "raft", NODE, 2, SMALL)
+        open_directory(tmp_path / "raft", NODE, 2, SMALL)
     directory.close()
-    open_storage(tmp_path / "raft", NODE, 2, SMALL)[0].close()
+    open_directory(tmp_path / "raft", NODE, 2, SMALL)[0].close()
 
 
 def test_a_copied_directory_is_refused(tmp_path: Path) -> None:
-    directory, _ = open_storage(tmp_path / "raft", NODE, 1, SMALL)
+    directory, _ = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     directory.close()
     shutil.copytree(tmp_path / "raft", tmp_path / "copy")
     with pytest.raises(ForeignStorageError, match="is a copy"):
-        open_storage(tmp_path / "copy", NODE, 2, SMALL)
+        open_directory(tmp_path / "copy", NODE, 2, SMALL)
 
 
 def test_a_directory_that_was_moved_still_opens(tmp_path: Path) -> None:
-    directory, _ = open_storage(tmp_path / "raft", NODE, 1, SMALL)
+    directory, _ = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     directory.close()
     (tmp_path / "raft").rename(tmp_path / "moved")
-    open_storage(tmp_path / "moved", NODE, 2, SMALL)[0].close()
+    open_directory(tmp_path / "moved", NODE, 2, SMALL)[0].close()
 
 
 def test_another_nodes_directory_is_refused(tmp_path: Path) -> None:
-    directory, _ = open_storage(tmp_path / "raft", NODE, 1, SMALL)
+    directory, _ = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     directory.close()
     with pytest.raises(ForeignStorageError, match="belongs to node"):
-        open_storage(tmp_path / "raft", b"node-two", 2, SMALL)
+        open_directory(tmp_path / "raft", b"node-two", 2, SMALL)
 
 
 def test_a_generation_older_than_the_ballots_is_refused(tmp_path: Path) -> None:
-    directory, _ = open_storage(tmp_path / "raft", NODE, 7, SMALL)
+    directory, _ = open_directory(tmp_path / "raft", NODE, 7, SMALL)
     directory.close()
     with pytest.raises(ForeignStorageError, match="generation 7"):
-        open_storage(tmp_path / "raft", NODE, 6, SMALL)
+        open_directory(tmp_path / "raft", NODE, 6, SMALL)
 
 
 def test_a_lost_ballot_file_is_refused_even_with_a_whole_log(tmp_path: Path) -> None:
-    directory, recovery = open_storage(tmp_path / "raft", NODE, 1, SMALL)
+    directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     write(directory, recovery, Persist(1, Ballot(1), None, 1, commands(1)))
     directory.close()
     (tmp_path / "raft" / "ballot").unlink()
     with pytest.raises(DamagedStorageError, match="for whom this server voted"):
-        open_storage(tmp_path / "raft", NODE, 2, SMALL)
+        open_directory(tmp_path / "raft", NODE, 2, SMALL)
     with pytest.raises(DamagedStorageError, match="ballot"):
         verify_directory(tmp_path / "raft")
 
@@ -111,12 +111,12 @@ def test_a_lost_ballot_file_is_refused_even_with_a_whole_log(tmp_path: Path) -> 
 def test_a_path_that_cannot_be_a_directory_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="cannot be opened"):
-        open_storage(tmp_path / "file", NODE, 1, SMALL)
+        open_directory(tmp_path / "file", NODE, 1, SMALL)
 
 
 def test_verification_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "raft"
-    directory, recovery = open_storage(path, NODE, 1, SMALL)
+    directory, recovery = open_directory(path, NODE, 1, SMALL)
     write(directory, recovery, Persist(1, Ballot(1), None, 1, commands(3)))
     operations = recovery.storage.plan([Persist(2, None, None, 4, commands(2, size=3_000)[1:])])
     written = operations[0]
@@ -147,7 +147,7 @@ class FullAfter(Directory):
 @pytest.mark.parametrize("left", range(9))
 def test_a_group_that_met_a_full_disk_is_finished_when_there_is_space(tmp_path: Path, left: int) -> None:
     path = tmp_path / "raft"
-    directory, recovery = open_storage(path, NODE, 1, SMALL)
+    directory, recovery = open_directory(path, NODE, 1, SMALL)
     write(directory, recovery, Persist(1, Ballot(1), None, 1, commands(70)))
     directory.close()
     full = FullAfter(path)
@@ -162,6 +162,6 @@ def test_a_group_that_met_a_full_disk_is_finished_when_there_is_space(tmp_path: 
     full.perform_all(operations, caught.value.resume_at)
     recovery.storage.done()
     full.close()
-    directory, recovery = open_storage(path, NODE, 2, SMALL)
+    directory, recovery = open_directory(path, NODE, 2, SMALL)
     assert recovery.log.tail == commands(70)[:59] + entries
     directory.close()
