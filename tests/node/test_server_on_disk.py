@@ -1,0 +1,86 @@
+"""The owner task over real files: what was acknowledged is there after the next start, and the lock is given back."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+
+from consensus.core.dialect import GARLIC_FARM
+from consensus.core.effects import Outcome, Role, RoleChanged
+from consensus.core.messages import Request
+from consensus.core.position import Command, Configuration, Entry, Index, Server, ServerId
+from consensus.core.raft import Raft
+from consensus.core.tuning import Tuning
+from consensus.node.directory import open_storage, verify_directory
+from consensus.node.disk import StorageInUseError
+from consensus.node.server import ConsensusServer, Notice, now_ms
+from consensus.node.storage import StorageTuning
+
+ALONE = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
+FAST = Tuning(election_timeout_min_ms=20, election_timeout_max_ms=40, heartbeat_ms=5, retry_ms=20)
+SMALL = StorageTuning(segment_bytes=64 * 1024, tail_entries=4)
+
+
+class NoLinks:
+    """A server alone sends nothing."""
+
+    def send(self, recipient: ServerId, message: Request) -> None:
+        """Nobody is there."""
+        raise AssertionError(f"a lone server sent {message} to {recipient}")
+
+
+@asynccontextmanager
+async def life(path: Path, generation: int, applied: list[Entry]) -> AsyncIterator[ConsensusServer]:
+    """One life of the only voter, from its election on."""
+    leads = trio.Event()
+    disk, recovery = open_storage(path, b"node-one", generation, SMALL)
+
+    async def apply(first: Index, entries: tuple[Entry, ...]) -> None:
+        assert first == len(applied) + 1
+        applied.extend(entries)
+
+    def observe(notice: Notice) -> None:
+        if isinstance(notice, RoleChanged) and notice.role is Role.LEADER:
+            leads.set()
+
+    core = Raft(ServerId(1), ALONE, recovery.ballot, recovery.log, FAST, GARLIC_FARM, Random(generation), now_ms())
+    server = ConsensusServer(core, recovery.storage, disk, NoLinks(), apply, observe)
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.run)
+            with trio.fail_after(60):
+                await leads.wait()
+                yield server
+            nursery.cancel_scope.cancel()
+    finally:
+        disk.close()
+
+
+async def test_every_acknowledged_entry_is_there_in_the_next_life(tmp_path: Path) -> None:
+    acknowledged: dict[int, bytes] = {}
+    for generation in (1, 2, 3):
+        applied: list[Entry] = []
+        async with life(tmp_path / "raft", generation, applied) as server:
+
+            async def client(number: int, generation: int, server: ConsensusServer) -> None:
+                command = b"%d/%d " % (generation, number) * 700
+                answer = await server.propose((command,))
+                assert answer.outcome is Outcome.COMMITTED
+                assert answer.position is not None
+                acknowledged[answer.position.index] = command
+
+            async with trio.open_nursery() as clients:
+                for number in range(30):
+                    clients.start_soon(client, number, generation, server)
+            await server.wait_applied(max(acknowledged))
+            for index, command in acknowledged.items():
+                assert applied[index - 1].content == Command(command)
+            assert await server.read(1, 10_000, 10**9) == tuple(applied)
+            assert server.describe().segments > generation
+            with pytest.raises(StorageInUseError):
+                open_storage(tmp_path / "raft", b"node-one", generation, SMALL)
+    assert len(acknowledged) == 90
+    assert verify_directory(tmp_path / "raft").last.index >= max(acknowledged)
