@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -108,7 +107,7 @@ async def _run(farm: LocalFarm, options: Options) -> None:
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
             nursery.start_soon(watch.run)
             if live:
-                nursery.start_soon(_ending, nursery, show_local_farm, watch.picture)
+                nursery.start_soon(_show_live, nursery.cancel_scope, watch)
             else:
                 _say_what_this_is(farm, options)
                 nursery.start_soon(_print_events, watch)
@@ -133,14 +132,10 @@ async def _run(farm: LocalFarm, options: Options) -> None:
         click.echo(line)
 
 
-async def _ending(
-    nursery: trio.Nursery,
-    show: Callable[[Callable[[], object]], Awaitable[None]],
-    picture: Callable[[], object],
-) -> None:
+async def _show_live(farm_scope: trio.CancelScope, watch: LocalWatch) -> None:
     """The live view; leaving it by its own key ends the farm."""
-    await show(picture)
-    nursery.cancel_scope.cancel()
+    await show_local_farm(watch.picture)
+    farm_scope.cancel()
 
 
 async def _cancel_on_signal(scope: trio.CancelScope) -> None:

@@ -27,7 +27,7 @@ from bridge.wire.application import decode
 from consensus.core import messages as core
 from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Outcome, Resolve, Role
-from consensus.core.position import Configuration, Server, ServerId
+from consensus.core.position import Configuration, LogPosition, Server, ServerId
 from consensus.core.raft import Raft
 from consensus.core.tuning import Tuning, lan, local
 from consensus.node.directory import open_storage
@@ -142,8 +142,8 @@ class FrontDoor:
             raise GarlicFarmError(Fault.TOO_LARGE, str(error)) from error
         match found.outcome:
             case Outcome.COMMITTED:
-                index = found.position.index if found.position is not None else 0
-                return ClientAnswer(accepted=True, leader=role.leader, next_index=index + 1, term=role.term)
+                at = found.position or LogPosition(0, role.term)
+                return ClientAnswer(accepted=True, leader=role.leader, next_index=at.index + 1, term=at.term)
             case Outcome.NOT_LEADER:
                 return ClientAnswer(accepted=False, leader=found.leader, next_index=0, term=role.term)
             case Outcome.BUSY:

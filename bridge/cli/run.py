@@ -1,0 +1,71 @@
+"""`garlicfarm run`: one router node, until it is told to stop."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import click
+import trio
+
+from bridge.cli.failure import fail
+from bridge.node.app import NodeStopped, run_node
+from bridge.node.configuration import ConfigurationError, Overrides, load_configuration
+from bridge.node.control_socket import ControlSocketError
+from bridge.node.forming import UnusableFormationError
+from bridge.node.key_files import KeyFileError
+from bridge.node.router import RouterError
+from consensus.node.disk import StorageError
+from consensus.node.tls import CertificateError
+from gossip.node.config import ConfigError
+from gossip.node.identity import StateError
+
+REASONS = (
+    NodeStopped,
+    ConfigurationError,
+    ControlSocketError,
+    UnusableFormationError,
+    KeyFileError,
+    RouterError,
+    StorageError,
+    CertificateError,
+    ConfigError,
+    StateError,
+    OSError,
+)
+"""Ends that an operator can do something about; anything else is a bug and shows itself as one."""
+
+
+@click.command()
+@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="The node's configuration, TOML.")
+@click.option("--farm-key", type=click.Path(path_type=Path, dir_okay=False), help="The farm's key file.")
+@click.option("--state-dir", type=click.Path(path_type=Path, file_okay=False), help="Where the node keeps its state.")
+@click.option("--name", help="What operators call the node (default: the host's name).")
+@click.option("--stop-with-stdin", is_flag=True, help="Stop when standard input closes; for a parent process.")
+def run(
+    *,
+    config: Path | None,
+    farm_key: Path | None,
+    state_dir: Path | None,
+    name: str | None,
+    stop_with_stdin: bool,
+) -> None:
+    """Run one router node. On a LAN, --farm-key FILE is enough."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    reasons: list[str] = []
+    try:
+        configuration = load_configuration(config, Overrides(farm_key=farm_key, state_dir=state_dir, name=name))
+        trio.run(partial(run_node, configuration, stop_with_stdin=stop_with_stdin))
+    except* REASONS as group:
+        reasons.extend(_texts(group))
+    if reasons:
+        fail("; ".join(dict.fromkeys(reasons)))
+
+
+def _texts(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _texts(error)
+        else:
+            yield str(error)

@@ -1,0 +1,342 @@
+"""One router node: the composition root, where the parts are made and joined, and nothing is decided.
+
+    keys, identity, certificate
+      │
+    Garlic Farm listener ──▶ FrontDoor                       (refuses until there is a replica)
+    gossip agent ──▶ members ──▶ Forming ──▶ founded ──▶ Replica + Ledger ──▶ Duties
+      ▲                             │                        │
+      └── metadata (notice, endpoint, fingerprint) ◀─────────┘
+    control endpoint ──▶ NodePort ──▶ picture
+
+A node that sees a farm which others founded is an observer: it gossips, shows what it knows, and waits to be added.
+
+The node ends when it is told to (signal, `leave`, or its parent's pipe closing), and when going on would be wrong: a
+twin of its identity lives, its storage is damaged, a task failed. Then the reason is the last line that it writes.
+"""
+
+import os
+import signal
+import sys
+
+import trio
+
+from bridge.core.farm import Change
+from bridge.core.formation_messages import Member as FormationMember
+from bridge.core.founding import FormationNotice, Founding
+from bridge.core.publication import Pace
+from bridge.node.alarms import Alarms
+from bridge.node.configuration import NodeConfiguration, Timing
+from bridge.node.configuration import Pace as PaceSetting
+from bridge.node.control import ControlServer
+from bridge.node.control_socket import SOCKET_NAME
+from bridge.node.duties import Duties
+from bridge.node.duties import Member as FarmMember
+from bridge.node.event_log import EventLog
+from bridge.node.forming import Forming, load_formation
+from bridge.node.host import HostSampler, LoopLag
+from bridge.node.key_files import load_farm_key, load_signing_key
+from bridge.node.ledger import Ledger, clock_ms
+from bridge.node.port import NodePort
+from bridge.node.replica import FrontDoor, Replica, ReplicaSettings, open_replica
+from bridge.node.roster import Roster
+from bridge.node.router import FileRouter
+from bridge.node.sight import Sight
+from bridge.wire.destination_keys import SigningKey
+from bridge.wire.farm_key import FarmKey
+from bridge.wire.metadata import NodeMetadata, RoleHint, encode_metadata
+from consensus.core.effects import Role, RoleChanged
+from consensus.node.garlic_farm_server import GarlicFarmServer
+from consensus.node.garlic_farm_tally import Incident, Tally
+from consensus.node.server import DiskFull, Notice
+from consensus.node.tls import NodeCertificate, load_or_create_certificate
+from consensus.wire.garlic_farm.digest import Credentials
+from consensus.wire.garlic_farm.nonces import NonceBook
+from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
+from gossip.core.effects import Alarm as GossipAlarm
+from gossip.core.effects import AlarmKind, MembershipChanged
+from gossip.core.tuning import Tuning as GossipTuning
+from gossip.node.agent import Agent, open_agent
+from gossip.node.config import AgentConfig
+
+
+class NodeStopped(Exception):  # noqa: N818 - it is an end, told in words, not a fault of the program
+    """The node cannot go on; the text says why and what to do."""
+
+
+class Node:
+    """The parts of one node while it runs."""
+
+    def __init__(self, configuration: NodeConfiguration) -> None:
+        self.configuration = configuration
+        self.farm_key: FarmKey = load_farm_key(configuration.farm_key)
+        key_file = configuration.publishing.signing_key
+        self.signing_key: SigningKey | None = None if key_file is None else load_signing_key(key_file)
+        self.trace = EventLog(configuration.name, clock_ms)
+        self.alarms = Alarms(self.trace)
+        self.tally = Tally(self._incident)
+        self.door = FrontDoor()
+        self.host = HostSampler()
+        self.lag = LoopLag()
+        self.router = FileRouter(
+            configuration.router.directory, configuration.leaves, self.host, self.lag, demo=configuration.demo
+        )
+        self.stop = trio.Event()
+        self.leaving = False
+        self._notice = FormationNotice()
+        self._duties: Duties | None = None
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    async def run(self, *, stop_with_stdin: bool) -> None:
+        """Lives until told to stop. Raises NodeStopped, and what the parts raise when they cannot start."""
+        settings = self.configuration
+        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        settings.router.directory.mkdir(parents=True, exist_ok=True)
+        certificate = await trio.to_thread.run_sync(load_or_create_certificate, settings.state_dir)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._wait_for_signals)
+            if stop_with_stdin:
+                nursery.start_soon(self._wait_for_parent)
+            nursery.start_soon(self.lag.run)
+            await self._listen(nursery, certificate)
+            async with open_agent(self._agent_config(certificate)) as agent:
+                await self._live(agent, certificate)
+            nursery.cancel_scope.cancel()
+
+    async def _live(self, agent: Agent, certificate: NodeCertificate) -> None:
+        settings = self.configuration
+        roster = Roster(agent, settings.name)
+        sight = Sight(self, agent, roster)
+        forming = Forming(
+            settings.state_dir,
+            agent.node_id,
+            self.farm_key.expect,
+            load_formation(settings.state_dir),
+            advertise=lambda notice: self._advertise(agent, certificate, notice),
+            alarms=self.alarms,
+        )
+        sight.forming = forming
+        port = NodePort(
+            make_view=sight.picture,
+            trace=self.trace,
+            leave=self._leave,
+            withdraw=forming.withdraw,
+        )
+        control = ControlServer(settings.state_dir / SOCKET_NAME, port)
+        sight.control = control
+        self.trace.append("node-started", {"pid": os.getpid(), "generation": agent.generation})
+        async with trio.open_nursery() as nursery:
+            await nursery.start(control.run)
+            nursery.start_soon(self._follow_members, agent, roster, forming)
+            nursery.start_soon(forming.run)
+            nursery.start_soon(self._be_member, agent, roster, forming, sight, port)
+            await self.stop.wait()
+            self.trace.append("node-stopping", {"leaving": self.leaving})
+            if self.leaving:
+                await agent.leave()
+            nursery.cancel_scope.cancel()
+
+    async def _listen(self, nursery: trio.Nursery, certificate: NodeCertificate) -> None:
+        credentials = self.farm_key.digest_credentials
+
+        def password_of(user: str) -> str | None:
+            return credentials.password if user == credentials.username else None
+
+        gatekeeper = Gatekeeper(
+            self.farm_key.cluster,
+            password_of,
+            NonceBook(os.urandom(32), os.urandom),
+            lambda: self.door.identity,
+        )
+        server = GarlicFarmServer(gatekeeper, self.door, self.tally)
+        bind = self.configuration.consensus.bind
+        try:
+            await nursery.start(server.listen, bind.host, bind.port, certificate)
+        except OSError as error:
+            raise NodeStopped(
+                f"consensus.bind = {bind.host}:{bind.port} cannot be opened ({error.strerror or error}): choose an"
+                " address of this machine and a port that no other process uses",
+            ) from error
+
+    async def _be_member(self, agent: Agent, roster: Roster, forming: Forming, sight: Sight, port: NodePort) -> None:
+        await forming.until_settled()
+        if forming.founded is None:
+            cluster = "" if forming.known is None else forming.known.cluster_id.hex()
+            self.trace.append("farm-known", {"cluster": cluster})
+            return
+        founding = forming.founded.founding
+        self.trace.append("farm-founded", {"cluster": founding.cluster_id.hex(), "raftId": forming.founded.raft_id})
+        ledger = Ledger(founding.log_time_base_ms, self.trace, self._changed)
+        settings = self._replica_settings(agent, roster, founding)
+        async with open_replica(settings, ledger, self.door, self.tally, self._observe) as replica:
+            duties = self._duties = Duties(self._farm_member(agent, replica, ledger))
+            sight.founded(replica, ledger, duties)
+            port.founded(replica, ledger)
+            await duties.run()
+
+    def _changed(self, change: Change) -> None:
+        if self._duties is not None:
+            self._duties.changed(change)
+
+    # -- what parts are told -------------------------------------------------------------------------------------------
+
+    def _agent_config(self, certificate: NodeCertificate) -> AgentConfig:
+        gossip = self.configuration.gossip
+        return AgentConfig(
+            bind=gossip.bind,
+            key_ring=self.farm_key.key_ring,
+            advertise=gossip.advertise,
+            seeds=gossip.seeds,
+            state_directory=self.configuration.state_dir,
+            capacity=gossip.capacity,
+            metadata=self._metadata(certificate, FormationNotice()),
+            tuning=GossipTuning.loopback() if gossip.timing is Timing.LOCAL else GossipTuning.lan(),
+            broadcast=gossip.broadcast,
+            allow_wan=gossip.allow_wan,
+        )
+
+    def _replica_settings(self, agent: Agent, roster: Roster, founding: Founding) -> ReplicaSettings:
+        credentials = self.farm_key.digest_credentials
+        own = self._endpoint()
+        return ReplicaSettings(
+            state_dir=self.configuration.state_dir,
+            node_id=agent.node_id,
+            generation=agent.generation,
+            founding=founding,
+            cluster=self.farm_key.cluster,
+            credentials=Credentials(credentials.username, credentials.password),
+            timing=self.configuration.consensus.timing,
+            segment_bytes=self.configuration.consensus.segment_bytes,
+            endpoint_of=lambda node_id: own if node_id == agent.node_id else roster.endpoint_of(node_id),
+            address_of=roster.address_of,
+        )
+
+    def _farm_member(self, agent: Agent, replica: Replica, ledger: Ledger) -> FarmMember:
+        publishing = self.configuration.publishing
+        return FarmMember(
+            cluster=self.farm_key.cluster,
+            replica=replica,
+            ledger=ledger,
+            router=self.router,
+            signing_key=self.signing_key,
+            publish=publishing.publish,
+            pace=self.pace,
+            period_ms=publishing.reporting_period_ms,
+            trace=self.trace,
+            alarms=self.alarms,
+            request_prefix=f"{agent.node_id.hex()}-{agent.generation}",
+        )
+
+    @property
+    def pace(self) -> Pace:
+        """How often a structure is published anew."""
+        publishing = self.configuration.publishing
+        if publishing.pace is PaceSetting.REPORTING_PERIOD:
+            return Pace.of_period(publishing.reporting_period_ms)
+        return Pace()
+
+    def _endpoint(self) -> str:
+        address = self.configuration.consensus.advertise
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        return f"tcp://{host}:{address.port}"
+
+    def _metadata(self, certificate: NodeCertificate, notice: FormationNotice) -> bytes:
+        server_id = self.door.identity.server_id
+        return encode_metadata(
+            NodeMetadata(
+                cluster=self.farm_key.cluster,
+                name=self.configuration.name,
+                role=RoleHint.ELIGIBLE if server_id is None else RoleHint.VOTER,
+                raft_id=server_id,
+                endpoint=self._endpoint(),
+                fingerprint=certificate.fingerprint,
+                notice=notice,
+            )
+        )
+
+    def _advertise(self, agent: Agent, certificate: NodeCertificate, notice: FormationNotice) -> None:
+        if notice.promise is not None and self._notice.promise is None:
+            self.trace.append("founding-promised", {"founders": len(notice.promise.founders)})
+        self._notice = notice
+        agent.set_metadata(self._metadata(certificate, notice))
+
+    # -- what parts tell -----------------------------------------------------------------------------------------------
+
+    async def _follow_members(self, agent: Agent, roster: Roster, forming: Forming) -> None:
+        roster.refresh()
+        async for event in agent.events:
+            match event:
+                case MembershipChanged(info, status, previous):
+                    roster.refresh()
+                    if status is not previous:
+                        name = roster.name_of(info.node_id)
+                        self.trace.append(f"member-{status.name.lower()}", {"member": name, "id": info.node_id.hex()})
+                case GossipAlarm(AlarmKind.TWIN, text):
+                    raise NodeStopped(text)
+                case GossipAlarm(kind, text):
+                    self.alarms.set(kind.value, text, "check the network and the seeds in the configuration")
+            if agent.take_resync():
+                roster.refresh()
+            if any(member.is_peer for member in agent.members()):
+                self.alarms.clear(AlarmKind.ISOLATED.value)
+            forming.members_changed(self._formation_members(roster))
+
+    def _formation_members(self, roster: Roster) -> tuple[FormationMember, ...]:
+        return tuple(
+            FormationMember(
+                node_id=each.node_id,
+                reachable=each.reachable,
+                notice=each.metadata.notice,
+                eligible=each.metadata.role is not RoleHint.OBSERVER,
+            )
+            for each in roster.members()
+            if each.metadata.cluster == self.farm_key.cluster
+        )
+
+    def _observe(self, notice: Notice) -> None:
+        match notice:
+            case RoleChanged(role, term, leader):
+                if role is Role.LEADER:
+                    self.trace.append("leader-elected", {"term": term})
+                elif leader is not None:
+                    self.trace.append("leader-followed", {"term": term, "leader": leader})
+                elif role is Role.CANDIDATE:
+                    self.trace.append("election-started", {"term": term})
+                else:
+                    self.trace.append("leader-unknown", {"term": term})
+                if self._duties is not None:
+                    self._duties.leadership_changed()
+            case DiskFull(full):
+                if full:
+                    self.alarms.set(
+                        "disk-full",
+                        "the disk of the state directory is full: nothing new is stored or acknowledged",
+                        "free some space; the node goes on by itself",
+                    )
+                else:
+                    self.alarms.clear("disk-full")
+
+    def _incident(self, incident: Incident) -> None:
+        self.trace.append("connection-refused", {"reason": incident.fault.value, "text": incident.text})
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        self.leaving = True
+        self.stop.set()
+
+    async def _wait_for_signals(self) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:
+                self.stop.set()
+
+    async def _wait_for_parent(self) -> None:
+        async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as pipe:
+            while await pipe.receive_some(64):
+                pass
+        self.stop.set()
+
+
+async def run_node(configuration: NodeConfiguration, *, stop_with_stdin: bool = False) -> None:
+    """Runs one node until it is told to stop; see the module."""
+    await Node(configuration).run(stop_with_stdin=stop_with_stdin)

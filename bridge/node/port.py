@@ -1,0 +1,137 @@
+"""What stands behind the control endpoint: one node's answers about itself, its farm and its log.
+
+Reading goes by position (`bridge.core.control`), so a slow reader holds nothing here. The view is made anew for each
+question out of what the cores say at that moment; the same view feeds the terminal, `--json` and the metrics.
+"""
+
+import json
+from collections.abc import Callable
+
+import trio
+
+from bridge.core.control import ClusterAnswer, EventPage, LogPage, SubmitAnswer, SubmitOutcome
+from bridge.core.records import Clock, Publication
+from bridge.core.view import FarmView, VoterView
+from bridge.node.event_log import EventLog
+from bridge.node.ledger import Ledger
+from bridge.node.replica import Replica
+from bridge.wire.application import ENTRY_LIMIT_BYTES, decode
+from bridge.wire.control_json import log_entry
+
+PAGE_LIMIT_BYTES = 4 * 1024 * 1024
+
+
+class NodePort:
+    """The node, as far as the control endpoint needs it."""
+
+    def __init__(
+        self,
+        *,
+        make_view: Callable[[], FarmView],
+        trace: EventLog,
+        leave: Callable[[], None],
+        withdraw: Callable[[], str | None],
+    ) -> None:
+        self._make_view = make_view
+        self._trace = trace
+        self._leave = leave
+        self._withdraw = withdraw
+        self._ledger: Ledger | None = None
+        self._replica: Replica | None = None
+
+    def founded(self, replica: Replica, ledger: Ledger) -> None:
+        """From now on there is a log."""
+        self._replica, self._ledger = replica, ledger
+
+    async def view(self) -> FarmView:
+        """The picture of this moment."""
+        return self._make_view()
+
+    async def cluster(self) -> ClusterAnswer:
+        """Who leads and who votes."""
+        view = self._make_view()
+        endpoints: dict[int | None, str | None] = {member.raft_id: member.endpoint for member in view.members}
+        raft = view.raft
+        return ClusterAnswer(
+            cluster=view.farm.cluster,
+            cluster_id=view.farm.cluster_id,
+            raft_id=view.node.raft_id,
+            term=raft.term,
+            commit_index=raft.commit_index,
+            leader_id=raft.leader_id,
+            leader_name=raft.leader_name,
+            leader_endpoint=endpoints.get(raft.leader_id) or raft.leader_endpoint,
+            voters=tuple(
+                VoterView(voter.raft_id, endpoints.get(voter.raft_id) or voter.endpoint, voter.name)
+                for voter in raft.voters
+            ),
+        )
+
+    async def read_log(self, first: int, limit: int, wait_ms: int) -> LogPage:
+        """Committed entries from `first` on; if there are none yet, wait for one for at most `wait_ms`.
+
+        Only entries that this node has applied are shown: their log time is known.
+        """
+        if self._replica is None or self._ledger is None:
+            await trio.sleep(wait_ms / 1000)
+            return LogPage(first_index=1, last_index=0, commit_index=0, next_index=max(first, 1))
+        server, ledger = self._replica.server, self._ledger
+        start = max(first, 1)
+        if ledger.state.applied_index < start:
+            with trio.move_on_after(wait_ms / 1000):
+                await server.wait_applied(start)
+        applied = server.describe().applied
+        readable = max(0, min(limit, applied - start + 1))
+        entries = await server.read(start, readable, PAGE_LIMIT_BYTES) if readable else ()
+        shown = tuple(
+            log_entry(start + offset, entry, ledger.log_time_at(start + offset)) for offset, entry in enumerate(entries)
+        )
+        return LogPage(
+            first_index=1,
+            last_index=server.describe().raft.last.index,
+            commit_index=applied,
+            next_index=start + len(shown),
+            entries=shown,
+        )
+
+    async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
+        """Events of the trace from `cursor` on, waiting likewise."""
+        return await self._trace.wait(cursor, limit, wait_ms)
+
+    async def submit(self, entry: bytes) -> SubmitAnswer:
+        """Have one application entry (a JSON object) committed, here or by the leader."""
+        refusal = _refusal(entry)
+        if refusal is not None:
+            return SubmitAnswer(SubmitOutcome.REFUSED, reason=refusal)
+        if self._replica is None:
+            return SubmitAnswer(
+                SubmitOutcome.REFUSED,
+                reason="this node is not a server of a founded farm; see `garlicfarm status`",
+            )
+        return await self._replica.submit(entry)
+
+    async def leave(self) -> None:
+        """Begin to leave the farm and stop."""
+        self._leave()
+
+    async def withdraw(self) -> str | None:
+        """Take back this node's promise to found the farm; a text says why it cannot be."""
+        return self._withdraw()
+
+
+def _refusal(entry: bytes) -> str | None:
+    if len(entry) > ENTRY_LIMIT_BYTES:
+        return f"the entry has {len(entry)} bytes, at most {ENTRY_LIMIT_BYTES} are accepted"
+    try:
+        value = json.loads(entry)
+    except (ValueError, RecursionError) as error:
+        return f"the entry is not JSON: {error}"
+    if not isinstance(value, dict):
+        return "the entry is not a JSON object"
+    match decode(entry):
+        case Clock():
+            return "clock entries are written by the leader alone"
+        case Publication():
+            return "publications are written by the publisher alone"
+        case _:
+            return None

@@ -1,0 +1,180 @@
+"""Gathers what each part of the node says about itself, for the one picture that every surface shows."""
+
+import os
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from bridge.core.formation_messages import Phase as FormationPhase
+from bridge.core.picture import FarmSources, Sources, picture
+from bridge.core.view import EventView, FarmIdentity, FarmView, NodeView, Phase
+from bridge.node.control import ControlServer
+from bridge.node.control_socket import SOCKET_NAME
+from bridge.node.duties import Duties
+from bridge.node.forming import Forming
+from bridge.node.ledger import Ledger
+from bridge.node.replica import Replica
+from bridge.node.roster import Roster
+from bridge.wire.i2p import I2pError, destination_from_base64
+from bridge.wire.trace import event_text
+from consensus.node.server import now_ms
+from gossip.node.agent import Agent
+
+if TYPE_CHECKING:
+    from bridge.node.app import Node
+
+RECENT_EVENTS = 50
+_UNREADABLE = "unreadable"
+
+
+class Sight:
+    """What the node can see of itself and the farm."""
+
+    def __init__(self, node: "Node", agent: Agent, roster: Roster) -> None:
+        self._node = node
+        self._agent = agent
+        self._roster = roster
+        self._started_at = time.monotonic()
+        self._version = _version()
+        self._addresses: dict[str, str] = {}
+        self._replica: Replica | None = None
+        self._ledger: Ledger | None = None
+        self._duties: Duties | None = None
+        self.forming: Forming | None = None
+        self.control: ControlServer | None = None
+
+    def founded(self, replica: Replica, ledger: Ledger, duties: Duties) -> None:
+        """From now on there is a farm to see."""
+        self._replica, self._ledger, self._duties = replica, ledger, duties
+
+    def picture(self) -> FarmView:
+        """The picture of this moment."""
+        node = self._node
+        gossip = self._agent.describe()
+        return picture(
+            Sources(
+                taken_at_ms=time.time_ns() // 1_000_000,
+                node=self._node_view(),
+                farm=self._identity(),
+                gossip=gossip.core,
+                gossip_counters={
+                    "datagrams_received": gossip.wire.received,
+                    "datagrams_sent": gossip.wire.sent,
+                    "bytes_received": gossip.wire.received_bytes,
+                    "bytes_sent": gossip.wire.sent_bytes,
+                    "events_lost": gossip.wire.events_lost,
+                    "riders_left_out": gossip.wire.riders_left_out,
+                    **_named("dropped", gossip.wire.dropped),
+                    **_named("ignored", gossip.core.dropped),
+                },
+                facts=self._roster.facts(),
+                farm_sources=self._farm_sources(),
+                address_of=self._address_of,
+                alarms=node.alarms.standing(),
+                events=tuple(
+                    EventView(event.time_ms, event.kind, event_text(event))
+                    for event in node.trace.recent(RECENT_EVENTS)
+                ),
+                counters={
+                    **({} if self.control is None else self.control.counters),
+                    **_named("garlic_farm", node.tally.counts),
+                    "metadata_unreadable": self._roster.unreadable,
+                },
+            )
+        )
+
+    def _node_view(self) -> NodeView:
+        configuration = self._node.configuration
+        return NodeView(
+            name=configuration.name,
+            node_id=self._agent.node_id.hex(),
+            raft_id=self._node.door.identity.server_id,
+            generation=self._agent.generation,
+            pid=os.getpid(),
+            version=self._version,
+            uptime_ms=int((time.monotonic() - self._started_at) * 1000),
+            phase=self._phase(),
+            control_address=str(configuration.state_dir / SOCKET_NAME),
+            state_directory=str(configuration.state_dir),
+        )
+
+    def _phase(self) -> Phase:
+        if self._node.stop.is_set():
+            return Phase.STOPPING
+        match None if self.forming is None else self.forming.phase:
+            case FormationPhase.FOUNDED:
+                return Phase.FOUNDED
+            case FormationPhase.OBSERVER:
+                return Phase.OBSERVER
+            case FormationPhase.PROMISED:
+                return Phase.FORMING
+            case _:
+                return Phase.DISCOVERING
+
+    def _identity(self) -> FarmIdentity:
+        key = self._node.farm_key
+        known = None if self.forming is None else self.forming.known
+        founded = None if self.forming is None or self.forming.founded is None else self.forming.founded.founding
+        founding = founded or known
+        return FarmIdentity(
+            label=key.label.hex(),
+            cluster=key.cluster,
+            cluster_id=None if founding is None else founding.cluster_id.hex(),
+            expect=key.expect,
+            demo=self._node.configuration.demo,
+        )
+
+    def _farm_sources(self) -> FarmSources | None:
+        if self._replica is None or self._ledger is None or self._duties is None:
+            return None
+        server = self._replica.server.describe()
+        return FarmSources(
+            state=self._ledger.state,
+            tuning=self._ledger.farm.tuning,
+            pace=self._node.pace,
+            log_time_ms=self._ledger.log_time.paced(now_ms()),
+            raft=server.raft,
+            first_index=1,
+            lease_set_files=self._lease_set_files(),
+            counters={
+                **self._ledger.records,
+                "structures_published": self._duties.published,
+                "log_segments": server.segments,
+                "disk_groups": server.groups,
+                "disk_persists": server.persists,
+                "entries_reread": server.entries_reread,
+                **_named("dropped", dict(server.dropped)),
+                **_named("ignored", dict(server.raft.dropped)),
+            },
+        )
+
+    def _lease_set_files(self) -> dict[str, str]:
+        key = self._node.signing_key
+        if key is None:
+            return {}
+        path = self._node.router.path_of(key.destination.hash)
+        return {key.destination.base64: str(path)} if path.exists() else {}
+
+    def _address_of(self, destination: str) -> str:
+        known = self._addresses.get(destination)
+        if known is None:
+            try:
+                known = destination_from_base64(destination).address
+            except I2pError:
+                known = _UNREADABLE
+            if len(self._addresses) > 1024:  # noqa: PLR2004 - a bound, not a meaning
+                self._addresses.clear()
+            self._addresses[destination] = known
+        return known
+
+
+def _named(prefix: str, values: Mapping[str, int]) -> dict[str, int]:
+    return {f"{prefix}_{''.join(c if c.isalnum() else '_' for c in name)}": value for name, value in values.items()}
+
+
+def _version() -> str:
+    try:
+        return metadata.version("garlicfarm")
+    except metadata.PackageNotFoundError:
+        return "unknown"
