@@ -7,8 +7,8 @@
     new could not use two ends  JoinNak(AT_CAPACITY)
 
 Splitting is what lets a full overlay take a joiner: everybody's number of peers stays the same, and the new one gets
-two. It happens only for a source with two vacancies, so each split uses up two and splitting comes to an end. Capacities
-of 2 can only form rings, perhaps several; from 3 on the overlay holds together.
+two. It happens only for a source with two vacancies, so each split uses up two and splitting comes to an end.
+Capacities of 2 can only form rings, perhaps several; from 3 on the overlay holds together.
 
 A source that we hold for dead, of whose later life we know, or whom we know elsewhere under the same incarnation is not
 made a peer by its word alone (the precedence rule would be broken): it is told what we hold, refutes, and asks again.
