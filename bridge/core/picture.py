@@ -70,6 +70,8 @@ class Sources:
     taken_at_ms: int
     node: NodeView
     farm: FarmIdentity
+    endpoint: str
+    """Where this node's own Raft server listens."""
     gossip: GossipDescription
     gossip_counters: Mapping[str, int]
     facts: Mapping[bytes, Facts]
@@ -123,6 +125,7 @@ def _members(sources: Sources) -> tuple[MemberView, ...]:
         peer_count=gossip.peer_count,
         capacity=gossip.self_info.capacity,
         raft_id=node.raft_id,
+        endpoint=sources.endpoint,
     )
     others = (_member(member, sources.facts.get(member.node_id)) for member in gossip.members)
     return tuple(sorted((own, *others), key=lambda member: (member.name, member.node_id)))

@@ -189,7 +189,7 @@ class Node:
             seeds=gossip.seeds,
             state_directory=self.configuration.state_dir,
             capacity=gossip.capacity,
-            metadata=self._metadata(certificate, FormationNotice()),
+            metadata=self._metadata(certificate, FormationNotice(), None),
             tuning=GossipTuning.loopback() if gossip.timing is Timing.LOCAL else GossipTuning.lan(),
             broadcast=gossip.broadcast,
             allow_wan=gossip.allow_wan,
@@ -197,7 +197,7 @@ class Node:
 
     def _replica_settings(self, agent: Agent, roster: Roster, founding: Founding) -> ReplicaSettings:
         credentials = self.farm_key.digest_credentials
-        own = self._endpoint()
+        own = self.endpoint
         return ReplicaSettings(
             state_dir=self.configuration.state_dir,
             node_id=agent.node_id,
@@ -235,20 +235,24 @@ class Node:
             return Pace.of_period(publishing.reporting_period_ms)
         return Pace()
 
-    def _endpoint(self) -> str:
+    @property
+    def endpoint(self) -> str:
+        """Where other servers reach this one's Raft server."""
         address = self.configuration.consensus.advertise
         host = f"[{address.host}]" if ":" in address.host else address.host
         return f"tcp://{host}:{address.port}"
 
-    def _metadata(self, certificate: NodeCertificate, notice: FormationNotice) -> bytes:
-        server_id = self.door.identity.server_id
+    def _metadata(self, certificate: NodeCertificate, notice: FormationNotice, node_id: bytes | None) -> bytes:
+        founding = notice.founding
+        founder = founding is not None and node_id in founding.founders
+        server_id = founding.raft_id(node_id) if founding is not None and node_id is not None and founder else None
         return encode_metadata(
             NodeMetadata(
                 cluster=self.farm_key.cluster,
                 name=self.configuration.name,
                 role=RoleHint.ELIGIBLE if server_id is None else RoleHint.VOTER,
                 raft_id=server_id,
-                endpoint=self._endpoint(),
+                endpoint=self.endpoint,
                 fingerprint=certificate.fingerprint,
                 notice=notice,
             )
@@ -258,7 +262,7 @@ class Node:
         if notice.promise is not None and self._notice.promise is None:
             self.trace.append("founding-promised", {"founders": len(notice.promise.founders)})
         self._notice = notice
-        agent.set_metadata(self._metadata(certificate, notice))
+        agent.set_metadata(self._metadata(certificate, notice, agent.node_id))
 
     # -- what parts tell -----------------------------------------------------------------------------------------------
 

@@ -57,6 +57,7 @@ class Sight:
                 taken_at_ms=time.time_ns() // 1_000_000,
                 node=self._node_view(),
                 farm=self._identity(),
+                endpoint=node.endpoint,
                 gossip=gossip.core,
                 gossip_counters={
                     "datagrams_received": gossip.wire.received,
