@@ -19,6 +19,7 @@ has stays admitted until it answers.
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import trio
 
@@ -26,6 +27,26 @@ from consensus.core.effects import Outcome, Resolve
 from consensus.core.events import PeerExtensions, Proposed, Received
 from consensus.core.position import Entry, LogPosition
 from consensus.node.executor import ReadJob, WriteJob
+
+T = TypeVar("T")
+
+
+class Awaited(Generic[T]):
+    """Something that the owner task will hand to whoever waits for it; None when the server stops instead."""
+
+    def __init__(self) -> None:
+        self._value: T | None = None
+        self._given = trio.Event()
+
+    def give(self, value: T | None) -> None:
+        """Wake whoever waits."""
+        self._value = value
+        self._given.set()
+
+    async def wait(self) -> T | None:
+        """The value, or None."""
+        await self._given.wait()
+        return self._value
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar, assert_never
+from typing import Protocol, assert_never
 
 import trio
 
@@ -38,11 +38,9 @@ from consensus.node.applying import Applying, StateMachine
 from consensus.node.directory import OutOfSpaceError
 from consensus.node.disk_worker import DiskWorker, ServerDisk
 from consensus.node.executor import Executor, Job, ReadJob, Released, WriteJob
-from consensus.node.inbox import Admission, Batches, Inbox, JobDone, Proposal, Urgent
+from consensus.node.inbox import Admission, Awaited, Batches, Inbox, JobDone, Proposal, Urgent
 from consensus.node.storage import Storage
 from consensus.wire.record import ENTRY_LIMIT_BYTES
-
-T = TypeVar("T")
 
 
 class ServerBusyError(Exception):
@@ -119,26 +117,6 @@ class ServerDescription:
     dropped: tuple[tuple[str, int], ...]
 
 
-class _Awaited(Generic[T]):
-    """Something that the owner task will hand over; None when the server stops instead."""
-
-    def __init__(self) -> None:
-        self._value: T | None = None
-        self._event = trio.Event()
-
-    def give(self, value: T | None) -> None:
-        """Wake whoever waits."""
-        self._value = value
-        self._event.set()
-
-    async def wait(self) -> T:
-        """The value; raises `ServerStoppedError`."""
-        await self._event.wait()
-        if self._value is None:
-            raise ServerStoppedError("the server has stopped")
-        return self._value
-
-
 class ConsensusServer:
     """One replica at work. `run` it once; everything else may be called from any task of the same trio run.
 
@@ -167,8 +145,8 @@ class ConsensusServer:
         self._admission = Admission(tuning.max_proposals, tuning.max_proposal_bytes)
         self._batches = Batches()
         self._applying = Applying(state_machine, tuning.apply_queue_bytes)
-        self._requests: dict[int, _Awaited[Reply]] = {}
-        self._reads: dict[int, _Awaited[tuple[Entry, ...]]] = {}
+        self._requests: dict[int, Awaited[Reply]] = {}
+        self._reads: dict[int, Awaited[tuple[Entry, ...]]] = {}
         self._last_number = 0
         self._worker = DiskWorker(disk, self._job_done, self._set_disk_full, tuning.full_disk_retry_ms)
         self._disk_full = False
@@ -234,11 +212,13 @@ class ConsensusServer:
         if not self._inbox.put(Received(sender, replace(request, correlation=number))):
             self._dropped["request refused as busy"] += 1
             raise ServerBusyError("too many events wait")
-        awaited = self._requests[number] = _Awaited[Reply]()
+        awaited = self._requests[number] = Awaited[Reply]()
         try:
             reply = await awaited.wait()
         finally:
             del self._requests[number]
+        if reply is None:
+            raise ServerStoppedError("the server has stopped")
         return replace(reply, correlation=request.correlation)
 
     def deliver_reply(self, sender: ServerId, reply: Reply) -> None:
@@ -369,13 +349,16 @@ class ConsensusServer:
         if self._stopped:
             raise ServerStoppedError("the server has stopped")
         number = -self._next_number()
-        awaited = self._reads[number] = _Awaited[tuple[Entry, ...]]()
+        awaited = self._reads[number] = Awaited[tuple[Entry, ...]]()
         self._executor.accept([ReadEntries(number, first, last, limit_bytes)])
         self._start_job()
         try:
-            return await awaited.wait()
+            entries = await awaited.wait()
         finally:
             del self._reads[number]
+        if entries is None:
+            raise ServerStoppedError("the server has stopped")
+        return entries
 
     def _next_number(self) -> int:
         self._last_number += 1
