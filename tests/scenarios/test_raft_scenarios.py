@@ -1,0 +1,218 @@
+"""Scenarios that any careful Raft passes, as stories on one replica or a small group.
+
+Others of the same list are told in `raft/` (divergent logs, figure 8, disruptive servers, overwritten entries,
+reordered appends), in `tests/spec` sentence by sentence, and under all faults at once in `tests/simulation/consensus`.
+"""
+
+from itertools import count
+from random import Random
+
+import pytest
+
+from consensus.core.dialect import GARLIC_FARM
+from consensus.core.effects import Outcome, Persist, Resolve, Role, Send
+from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
+from consensus.core.log import describe_entries
+from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
+from consensus.core.position import Ballot, Entry, LogPosition, ServerId
+from consensus.core.raft import Raft
+from consensus.core.tuning import lan
+from tests.spec.raft_bench import FIVE, FOUR, THREE, TWO, Bench, entries_of, group
+
+AT = LogPosition
+
+
+class Group:
+    """Several replicas with fast disks and a perfect network, except for who is cut off."""
+
+    def __init__(self, logs: dict[int, tuple[tuple[Entry, ...], Ballot]], *, pre_vote: bool) -> None:
+        self.now = 0
+        self.off: set[int] = set()
+        self.resolved: list[Resolve] = []
+        self.rafts = {
+            number: Raft(
+                ServerId(number),
+                group(len(logs)),
+                ballot,
+                describe_entries(entries),
+                lan(),
+                GARLIC_FARM,
+                Random(number),
+                0,
+            )
+            for number, (entries, ballot) in logs.items()
+        }
+        for number in logs:
+            for other in logs:
+                if number != other:
+                    self.step(number, PeerExtensions(ServerId(other), pre_vote))
+
+    def step(self, number: int, event: Event) -> None:
+        """Give one server an event, and carry out all that follows from it at this moment."""
+        waiting: list[tuple[int, Event]] = [(number, event)]
+        while waiting:
+            at, what = waiting.pop(0)
+            for effect in self.rafts[at].step(what, self.now):
+                match effect:
+                    case Persist():
+                        waiting.insert(0, (at, Persisted(effect.number)))
+                    case Send(recipient, message, _) if not {at, recipient} & self.off:
+                        waiting.append((recipient, Received(ServerId(at), message)))
+                    case Resolve():
+                        self.resolved.append(effect)
+                    case _:
+                        pass
+
+    def run(self, duration_ms: int) -> None:
+        """Let time pass."""
+        end = self.now + duration_ms
+        while True:
+            number = min(self.rafts, key=lambda which: self.rafts[which].deadline)
+            if self.rafts[number].deadline > end:
+                break
+            self.now = max(self.now, self.rafts[number].deadline)
+            self.step(number, DeadlineReached())
+        self.now = end
+
+    def leaders(self) -> list[int]:
+        """Who believes to lead."""
+        return [number for number, raft in self.rafts.items() if raft.describe().role is Role.LEADER]
+
+
+def fresh(size: int, *, pre_vote: bool = True) -> Group:
+    return Group({number: ((), Ballot(0)) for number in range(1, size + 1)}, pre_vote=pre_vote)
+
+
+@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize(
+    "message",
+    [
+        RequestVote(9, TWO, AT(5, 5), 1),
+        AppendEntries(9, TWO, AT(1, 1), (), 0, 1),
+        VoteReply(9, granted=False, correlation=1),
+        AppendReply(9, success=False, next_index=1, correlation=1),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_any_role_that_sees_a_higher_term_becomes_a_follower_at_that_term(
+    role: Role, message: RequestVote | AppendEntries | VoteReply | AppendReply
+) -> None:
+    bench = Bench(1)
+    if role is Role.CANDIDATE:
+        bench.expire()
+    if role is Role.LEADER:
+        bench.lead()
+    bench.receive(TWO, message)
+    deaf = role is Role.LEADER and isinstance(message, RequestVote)
+    assert (bench.about.role, bench.about.term) == ((Role.LEADER, 2) if deaf else (Role.FOLLOWER, 9))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        RequestVote(1, TWO, AT(5, 1), 1),
+        RequestVote(1, TWO, AT(5, 1), 1, pre_vote=True),
+        AppendEntries(1, TWO, AT(1, 1), entries_of(1), 1, 1),
+    ],
+    ids=["vote", "pre-vote", "append"],
+)
+def test_a_request_with_a_stale_term_changes_nothing_and_is_answered_with_the_current_term(
+    message: RequestVote | AppendEntries,
+) -> None:
+    bench = Bench(1, term=4)
+    before = bench.about
+    bench.receive(TWO, message)
+    assert bench.about == before
+    (send,) = bench.all(Send)
+    assert isinstance(send.message, VoteReply | AppendReply)
+    assert send.message.term == 4
+
+
+@pytest.mark.parametrize(("denials", "role"), [(2, Role.CANDIDATE), (3, Role.FOLLOWER)])
+def test_of_five_voters_two_denials_leave_a_candidate_and_three_do_not(denials: int, role: Role) -> None:
+    bench = Bench(voters=5)
+    bench.expire()
+    bench.grant(*(TWO, THREE, FOUR, FIVE)[:denials], granted=False)
+    assert bench.about.role is role
+
+
+def test_randomised_timeouts_of_five_followers_expire_together_in_fewer_than_three_rounds_of_ten() -> None:
+    heartbeat_ms = lan().heartbeat_ms
+    together = 0
+    for seed in range(200):
+        first, second, *_ = sorted(Bench(seed=seed * 5 + number).raft.deadline for number in range(5))
+        # Two candidates collide if the second starts before it can have heard of the first.
+        together += second - first < heartbeat_ms // 2
+    assert together < 60, f"{together} of 200 rounds"
+
+
+def test_a_lagging_server_under_pre_vote_raises_nobodys_term_however_long_it_is_cut_off() -> None:
+    servers = fresh(3)
+    servers.run(5_000)
+    (leader,) = servers.leaders()
+    lagging = next(number for number in servers.rafts if number != leader)
+    servers.off = {lagging}
+    servers.run(600_000)
+    terms = {raft.describe().term for raft in servers.rafts.values()}
+    servers.off = set()
+    servers.run(5_000)
+    assert {raft.describe().term for raft in servers.rafts.values()} == terms
+    assert servers.leaders() == [leader]
+
+
+def test_a_leader_without_a_majority_resigns_within_an_election_timeout() -> None:
+    servers = fresh(3)
+    servers.run(5_000)
+    (leader,) = servers.leaders()
+    servers.off = {leader}
+    servers.run(lan().election_timeout_min_ms + lan().heartbeat_ms)
+    assert servers.rafts[leader].describe().role is Role.FOLLOWER
+
+
+def test_with_pre_vote_a_server_with_a_smaller_term_can_still_complete_an_election() -> None:
+    # Server 2 has the better log and a small term; server 1 a higher term, and server 3 is gone: no standstill.
+    logs = {
+        1: (entries_of(1), Ballot(9)),
+        2: (entries_of(1, 1, 1), Ballot(1)),
+        3: (entries_of(1), Ballot(1)),
+    }
+    servers = Group(logs, pre_vote=True)
+    servers.off = {3}
+    servers.run(20_000)
+    assert servers.leaders() == [2]
+
+
+def test_a_lost_leader_is_replaced_within_two_seconds() -> None:
+    times = []
+    for seed in range(20):
+        servers = fresh(3)
+        servers.run(5_000 + seed * 37)
+        (leader,) = servers.leaders()
+        servers.off = {leader}
+        lost = servers.now
+        while servers.leaders() in ([leader], []):
+            servers.run(10)
+        times.append(servers.now - lost)
+    assert sorted(times)[10] <= 2_000, times
+    assert max(times) <= 20_000, times
+
+
+def test_across_a_change_of_leader_proposals_are_acknowledged_refused_or_unknown_as_the_truth_is() -> None:
+    servers = fresh(3)
+    servers.run(5_000)
+    (old,) = servers.leaders()
+    numbers = count(1)
+    servers.step(old, Proposed(next(numbers), (b"committed",)))
+    servers.off = {old}
+    servers.step(old, Proposed(next(numbers), (b"cut off",)))
+    servers.run(10_000)
+    (new,) = servers.leaders()
+    servers.step(old, Proposed(next(numbers), (b"refused",)))
+    servers.step(new, Proposed(next(numbers), (b"later",)))
+    outcomes = {resolve.proposal_id: resolve.outcome for resolve in servers.resolved}
+    assert outcomes == {1: Outcome.COMMITTED, 2: Outcome.UNKNOWN, 3: Outcome.NOT_LEADER, 4: Outcome.COMMITTED}
+    servers.off = set()
+    servers.run(5_000)
+    ends = {raft.describe().last for raft in servers.rafts.values()}
+    assert len(ends) == 1
+    assert len({raft.describe().applied_index for raft in servers.rafts.values()}) == 1

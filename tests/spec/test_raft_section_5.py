@@ -1,0 +1,380 @@
+"""Raft section 5 beyond figure 2, and section 6 on disruptive servers, sentence by sentence."""
+
+from dataclasses import replace
+
+import pytest
+
+from consensus.core.effects import Outcome, Persist, Resolve, Role, Send
+from consensus.core.messages import AppendEntries, RequestVote, VoteReply
+from consensus.core.position import ORIGIN, Ballot, Configuration, LogPosition
+from consensus.core.tuning import Tuning, lan, local
+from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench, entries_of, group, suffix
+
+AT = LogPosition
+
+
+# 5.1 basics
+
+
+def test_servers_start_as_followers_whatever_they_were_before() -> None:
+    """When servers start up, they begin as followers."""
+    assert Bench(1, 2, term=4, voted_for=ONE).is_(Role.FOLLOWER)
+
+
+def test_clients_of_a_follower_are_told_who_leads() -> None:
+    """If a client contacts a follower, the follower redirects it to the leader."""
+    bench = Bench()
+    bench.propose(b"x", proposal_id=3)
+    assert bench.all(Resolve) == [Resolve(3, Outcome.NOT_LEADER)]
+    bench.append(term=1, sender=THREE)
+    bench.propose(b"x", proposal_id=4)
+    assert bench.all(Resolve) == [Resolve(4, Outcome.NOT_LEADER, leader=THREE)]
+
+
+def test_a_term_in_which_the_vote_splits_ends_without_a_leader() -> None:
+    """In some situations an election will result in a split vote; then the term will end with no leader."""
+    bench = Bench(voters=5)
+    bench.expire()
+    asked = list(bench.effects)
+    bench.grant(TWO)
+    bench.effects = asked
+    bench.grant(THREE, FOUR, granted=False)
+    assert bench.is_(Role.CANDIDATE)
+    bench.expire()
+    assert bench.about.term == 2
+
+
+# 5.2 leader election
+
+
+def test_a_candidate_refuses_a_leader_of_an_older_term_and_stays_candidate() -> None:
+    """If the term in the RPC is smaller than its current term, it rejects it and continues in candidate state."""
+    bench = Bench(term=4)
+    bench.expire()
+    assert not bench.append(term=4).success
+    assert bench.is_(Role.CANDIDATE)
+
+
+def test_election_timeouts_are_drawn_from_the_whole_interval() -> None:
+    """Election timeouts are chosen randomly from a fixed interval."""
+    timeouts = {Bench(seed=seed).raft.deadline for seed in range(200)}
+    assert min(timeouts) >= 1_000
+    assert max(timeouts) <= 2_000
+    assert max(timeouts) - min(timeouts) > 900
+
+
+def test_each_candidate_restarts_its_randomized_timeout_at_the_start_of_an_election() -> None:
+    """Each candidate restarts its randomized election timeout at the start of an election."""
+    bench = Bench()
+    waits = set()
+    for _ in range(20):
+        bench.expire()
+        waits.add(bench.raft.deadline - bench.now)
+    assert len(waits) > 15
+
+
+def test_the_first_heartbeat_prevents_new_elections() -> None:
+    """It then sends heartbeat messages to all of the other servers to ... prevent new elections."""
+    bench = Bench()
+    bench.append(term=1)
+    assert bench.ask(term=2, last=AT(9, 1), sender=THREE) == VoteReply(1, granted=False, correlation=bench.correlation)
+
+
+# 5.3 log replication
+
+
+def test_the_leader_begins_its_term_with_its_configuration_again() -> None:
+    """(The no-op of a new term; as index 1 of a fresh log it is the initial configuration.)."""
+    bench = Bench()
+    bench.lead()
+    (append,) = bench.appends(TWO)
+    assert append.previous == ORIGIN
+    assert [entry.content for entry in append.entries] == [group(3)]
+
+
+def test_a_dead_follower_is_sent_heartbeats_for_ever_and_catches_up() -> None:
+    """If followers crash or run slowly ..., the leader retries AppendEntries RPCs indefinitely."""
+    bench = Bench(voters=3)
+    bench.lead()
+    bench.matched(TWO, bench.appends(TWO)[0])
+    bench.propose(b"x")
+    for _ in range(100):
+        bench.expire()
+        to_two = bench.appends(TWO)
+        to_three = bench.appends(THREE)
+        assert sum(len(append.entries) for append in to_three) <= 2
+        for append in to_two:
+            bench.matched(TWO, append)
+    bench.expire()
+    (probe,) = bench.appends(THREE)
+    bench.matched(THREE, probe, up_to=0)
+    (missing,) = bench.appends(THREE)
+    bench.matched(THREE, missing)
+    assert {follower.match for follower in bench.about.followers} == {2}
+
+
+def test_the_leader_never_overwrites_or_deletes_entries_in_its_log() -> None:
+    """The leader never overwrites or deletes entries in its own log (leader append-only)."""
+    bench = Bench(1)
+    bench.lead()
+    before = bench.terms
+    reply = bench.append(term=2, previous=ORIGIN, entries=entries_of(2), sender=THREE)
+    assert not reply.success
+    assert bench.terms == before
+    assert bench.is_(Role.LEADER)
+
+
+@pytest.mark.parametrize(
+    ("own", "previous", "hint"),
+    [
+        ((1, 1, 1), AT(9, 3), 4),  # too short: from the end
+        ((1, 1, 2, 2, 2), AT(5, 3), 3),  # the whole conflicting term is skipped
+        ((1, 1, 2, 2, 2), AT(2, 3), 1),
+    ],
+)
+def test_a_refusal_says_from_where_to_try(own: tuple[int, ...], previous: LogPosition, hint: int) -> None:
+    """The follower can include the term of the conflicting entry and the first index it stores for that term."""
+    reply = Bench(*own).append(term=5, previous=previous)
+    assert (reply.success, reply.next_index) == (False, hint)
+
+
+def test_one_refusal_is_enough_for_each_conflicting_term() -> None:
+    """One AppendEntries RPC will be required for each term with conflicting entries, rather than one per entry."""
+    leader = Bench(*[1] * 10, *[5] * 90, term=8)
+    follower = Bench(*[1] * 10, *[2] * 50, *[3] * 50, term=8)
+    leader.lead()
+    (append,) = leader.appends(TWO)
+    refusals = 0
+    while True:
+        reply = follower.append(append.term, append.previous, append.entries, append.commit)
+        if reply.success:
+            break
+        refusals += 1
+        leader.refused(TWO, append, hint=reply.next_index)
+        (append,) = leader.appends(TWO)
+    assert refusals == 2
+    assert follower.terms == leader.terms
+
+
+def test_appends_are_pipelined_up_to_the_window_and_batched_beyond_it() -> None:
+    """(Throughput: `next` runs ahead of the answers.)."""
+    bench = Bench(tuning=replace(lan(), in_flight=2))
+    bench.lead()
+    bench.matched(TWO, bench.appends(TWO)[0])
+    sent = []
+    for number in range(5):
+        bench.propose(b"x", proposal_id=number)
+        sent += bench.appends(TWO)
+    assert [append.previous.index for append in sent] == [1, 2]
+    bench.matched(TWO, sent[0])
+    (batch,) = bench.appends(TWO)
+    assert (batch.previous.index, len(batch.entries)) == (3, 3)
+
+
+def test_a_message_carries_limited_bytes_but_at_least_one_entry() -> None:
+    """(Limits on entries and bytes per message.)."""
+    bench = Bench(tuning=replace(lan(), max_bytes_per_append=100, in_flight=10))
+    bench.lead()
+    bench.matched(TWO, bench.appends(TWO)[0])
+    bench.propose(b"x" * 500, b"y" * 20, b"z" * 20)
+    assert [len(append.entries) for append in bench.appends(TWO)] == [1, 1, 1]
+
+
+def test_a_leader_counts_itself_only_when_its_own_disk_has_the_entry() -> None:
+    """(A leader's own entry is stored on a server only when it is durable there.)."""
+    bench = Bench(fast=False)
+    bench.expire()
+    bench.persisted(bench.all(Persist)[0].number)
+    bench.effects = [Send(TWO, RequestVote(1, ONE, ORIGIN, bench.raft._replica._correlation - 1))]
+    bench.grant(TWO)
+    (persist,) = bench.all(Persist)
+    bench.matched(TWO, bench.appends(TWO)[0])
+    assert bench.about.commit_index == 0
+    bench.persisted(persist.number)
+    assert bench.about.commit_index == 1
+
+
+def test_an_established_leaders_appends_do_not_wait_for_its_own_disk() -> None:
+    """(Replication runs while the leader's own disk writes.)."""
+    bench = Bench()
+    bench.lead()
+    bench.fast = False
+    bench.matched(TWO, bench.appends(TWO)[0])
+    bench.propose(b"x")
+    assert [send.after for send in bench.all(Send)] == [0]
+
+
+# 5.4 safety
+
+
+def test_the_voter_denies_its_vote_if_its_own_log_is_more_up_to_date() -> None:
+    """The voter denies its vote if its own log is more up-to-date than that of the candidate."""
+    assert not Bench(1, 3).ask(term=9, last=AT(8, 2)).granted
+
+
+def test_an_append_that_contradicts_committed_entries_is_refused_and_changes_nothing() -> None:
+    """(Committed entries are never truncated, whatever a faulty leader sends.)."""
+    bench = Bench(1, 1, 1)
+    bench.append(term=1, previous=AT(3, 1), commit=3)
+    reply = bench.append(term=2, previous=AT(1, 1), entries=suffix(2, 2), sender=TWO)
+    assert not reply.success
+    assert bench.terms == [1, 1, 1]
+    assert ("append that contradicts committed entries", 1) in bench.about.dropped
+
+
+# 5.5 follower and candidate crashes
+
+
+def test_a_repeated_append_is_answered_as_before_and_changes_nothing() -> None:
+    """Raft RPCs are idempotent, so this causes no harm."""
+    bench = Bench()
+    first = bench.append(term=1, entries=entries_of(1, 1))
+    again = bench.append(term=1, entries=entries_of(1, 1))
+    assert replace(first, correlation=0) == replace(again, correlation=0)
+    assert bench.all(Persist) == []
+
+
+def test_a_repeated_append_that_is_still_being_written_waits_for_that_write() -> None:
+    """(Otherwise the repetition would report as stored what is not.)."""
+    bench = Bench(fast=False)
+    bench.append(term=1, entries=entries_of(1))
+    (first,) = bench.all(Send)
+    bench.append(term=1, entries=entries_of(1))
+    (again,) = bench.all(Send)
+    assert again.after == first.after > 0
+
+
+def test_a_heartbeat_is_answered_at_once_with_what_is_durable_already() -> None:
+    """(A follower with a slow disk is late, but never seems dead.)."""
+    bench = Bench(1, term=1, fast=False)
+    bench.append(term=1, previous=AT(1, 1), entries=suffix(2, 1))
+    reply = bench.append(term=1, previous=AT(2, 1))
+    (send,) = bench.all(Send)
+    assert (reply.success, reply.next_index, send.after) == (True, 2, 0)
+
+
+# 5.6 timing
+
+
+def test_a_tuning_that_could_keep_no_leader_is_refused() -> None:
+    """Raft needs broadcastTime << electionTimeout."""
+    with pytest.raises(ValueError, match="heartbeat"):
+        Tuning(election_timeout_min_ms=100, election_timeout_max_ms=200, heartbeat_ms=100, retry_ms=10)
+    with pytest.raises(ValueError, match="at least 1"):
+        replace(lan(), in_flight=0)
+    assert lan().heartbeat_ms * 5 <= lan().election_timeout_min_ms
+    assert local().heartbeat_ms * 5 <= local().election_timeout_min_ms
+
+
+# 6: servers that disrupt, and pre-vote
+
+
+def test_vote_requests_are_ignored_within_the_minimum_election_timeout_of_a_leaders_word() -> None:
+    """If a server receives a RequestVote within the minimum election timeout of hearing from a leader ..."""
+    bench = Bench(1)
+    bench.append(term=2, previous=AT(1, 1))
+    assert bench.ask(term=9, last=AT(5, 2), sender=THREE, after_ms=999).granted is False
+    assert bench.about.term == 2
+    assert bench.ask(term=9, last=AT(5, 2), sender=THREE, after_ms=1).granted is True
+
+
+def test_a_leader_ignores_vote_requests() -> None:
+    """... it does not update its term or grant its vote."""
+    bench = Bench(1)
+    bench.lead()
+    assert not bench.ask(term=9, last=AT(50, 8), sender=THREE).granted
+    assert bench.is_(Role.LEADER)
+
+
+def test_a_leader_without_an_answer_from_a_majority_resigns_and_tells_its_clients() -> None:
+    """(Check-quorum: a leader that was cut off must not keep its clients waiting.)."""
+    bench = Bench(voters=5)
+    bench.lead()
+    bench.propose(b"x", proposal_id=5)
+    began = bench.now
+    while bench.is_(Role.LEADER):
+        bench.expire()
+        for append in bench.appends(TWO):
+            bench.matched(TWO, append)
+    assert bench.now - began == lan().election_timeout_min_ms
+    assert Resolve(5, Outcome.UNKNOWN) in bench.all(Resolve)
+
+
+def test_pre_vote_is_asked_before_the_term_is_raised() -> None:
+    """(A server that could not win must not disturb those who have a leader.)."""
+    bench = Bench(1, pre_vote=True)
+    bench.expire()
+    questions = [send.message for send in bench.all(Send)]
+    assert questions
+    assert all(isinstance(question, RequestVote) and question.pre_vote for question in questions)
+    assert {question.term for question in questions} == {2}
+    assert (bench.about.term, bench.about.role) == (1, Role.FOLLOWER)
+    assert bench.all(Persist) == []
+    bench.grant(TWO)
+    assert (bench.about.term, bench.about.role) == (2, Role.CANDIDATE)
+
+
+def test_a_pre_vote_changes_neither_term_nor_vote_nor_timer() -> None:
+    """(It is only a question.)."""
+    bench = Bench(1)
+    due = bench.raft.deadline
+    reply = bench.ask(term=9, last=AT(1, 1), pre_vote=True)
+    assert (reply.granted, reply.term, reply.pre_vote) == (True, 9, True)
+    assert (bench.about.term, bench.about.voted_for, bench.raft.deadline) == (1, None, due)
+    assert bench.all(Persist) == []
+
+
+def test_peers_without_pre_vote_count_as_granting_it() -> None:
+    """(Counting them as denials would stop every election in a mixed cluster.)."""
+    bench = Bench(voters=3)
+    bench.expire()
+    assert bench.about.term == 1
+    assert all(isinstance(send.message, RequestVote) and not send.message.pre_vote for send in bench.all(Send))
+
+
+def test_a_server_outside_the_configuration_does_not_campaign() -> None:
+    """(A removed server must not disturb.)."""
+    bench = Bench()
+    bench.raft._replica.log._configurations.append((0, Configuration(group(3).voters[1:])))
+    for _ in range(5):
+        bench.expire()
+        assert bench.effects == []
+    assert bench.about.term == 0
+
+
+def test_a_single_server_elects_itself_and_commits_when_its_disk_has_written() -> None:
+    """(A majority of one.)."""
+    bench = Bench(voters=1, fast=False)
+    bench.expire()
+    assert bench.is_(Role.CANDIDATE)
+    bench.persisted(1)
+    assert bench.is_(Role.LEADER)
+    bench.persisted(2)
+    assert bench.about.commit_index == 1
+    bench.propose(b"x", proposal_id=9)
+    assert bench.all(Resolve) == []
+    bench.persisted(3)
+    assert bench.all(Resolve) == [Resolve(9, Outcome.COMMITTED, AT(2, 1), ONE)]
+
+
+def test_the_ballot_after_a_vote_survives_and_the_same_candidate_is_granted_again() -> None:
+    """(One vote per term; the same candidate asking again is granted again, also after a restart.)."""
+    bench = Bench(1)
+    assert bench.ask(term=2, last=AT(1, 1)).granted
+    assert bench.all(Persist)[0].ballot == Ballot(2, TWO)
+    assert bench.ask(term=2, last=AT(1, 1)).granted
+    restarted = Bench(1, term=2, voted_for=TWO)
+    assert restarted.ask(term=2, last=AT(1, 1)).granted
+    assert not restarted.ask(term=2, last=AT(1, 1), sender=FIVE).granted
+    assert restarted.all(Persist) == []
+
+
+def test_a_heartbeat_tells_an_idle_follower_of_a_commit_at_once() -> None:
+    """(Followers apply within a round trip, not within a heartbeat interval.)."""
+    bench = Bench()
+    bench.lead()
+    (append,) = bench.appends(TWO)
+    bench.matched(TWO, append)
+    (heartbeat,) = bench.appends(TWO)
+    assert (heartbeat.entries, heartbeat.commit) == ((), 1)
+    assert isinstance(heartbeat, AppendEntries)
