@@ -1,0 +1,419 @@
+"""Farms of real processes for the tests: started, asked, broken, and always ended again.
+
+    prepare files (or write them) ─▶ Node.start: `garlicfarm run --config …` ─▶ ask by the control socket ─▶ stop
+
+Nothing here waits for a fixed time: `wait_until` polls until something holds, with a bound that only a broken farm
+reaches, and then fails with what the nodes themselves wrote. A node's standard input is a pipe of the test process, so
+that not even a killed test run leaves a process behind.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Self, TypeVar
+
+import msgspec
+import psutil
+
+from bridge.core.control import EntryKind, LogEntryView, SubmitAnswer, SubmitOutcome
+from bridge.core.view import FarmView, RaftRole
+from bridge.node.control_client import ControlClient, ControlError, ask
+from bridge.node.control_socket import SOCKET_NAME
+from bridge.node.local_farm import REPORTING_PERIOD_MS, prepare
+
+POLL_S = 0.05
+LOG_TAIL_BYTES = 4_000
+PAGE = 1_000
+LEADER_BOUND_S = 10 * 2.0
+PUBLISHER_BOUND_S = 10 * 3 * REPORTING_PERIOD_MS / 1000
+START_BOUND_S = 60.0
+"""Ten times the goals, and for the start whatever a loaded machine may need."""
+
+T = TypeVar("T")
+
+
+def wait_until(predicate: Callable[[], T | None], timeout_s: float, what: str, logs: Callable[[], str] = str) -> T:
+    """The first truthy answer of `predicate`; a node that does not answer yet is no answer."""
+    deadline = time.monotonic() + timeout_s
+    reason = ""
+    while True:
+        try:
+            found = predicate()
+        except ControlError as error:
+            found, reason = None, f" ({error})"
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}{reason}\n{logs()}")
+        time.sleep(POLL_S)
+
+
+def command(*arguments: str | Path) -> list[str]:
+    """The command line that an installed `garlicfarm` is."""
+    return [sys.executable, "-m", "bridge.cli.main", *map(str, arguments)]
+
+
+def call(*arguments: str | Path, timeout_s: float = 60.0) -> "subprocess.CompletedProcess[str]":
+    """Run one command to its end."""
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def tail(path: Path) -> str:
+    """The end of a log file."""
+    with suppress(OSError):
+        return path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+    return "(no log)"
+
+
+class Node:
+    """One router node: a configuration file, and the process of the moment if there is one."""
+
+    def __init__(self, configuration: Path) -> None:
+        self.configuration = configuration
+        self.directory = configuration.parent
+        self.name = self.directory.name
+        self.log_file = self.directory / "output.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    # -- its process ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start the process; it need not answer yet."""
+        assert not self.running, f"{self.name} runs already"
+        self._close()
+        with self.log_file.open("ab") as output:
+            self.process = subprocess.Popen(
+                command("run", "--config", self.configuration, "--stop-with-stdin"),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self
+
+    @property
+    def running(self) -> bool:
+        """Whether its process lives."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Of the process of the moment."""
+        assert self.process is not None
+        return self.process.pid
+
+    def kill(self) -> None:
+        """SIGKILL, and gone when this returns."""
+        self._end(signal.SIGKILL, 10.0)
+
+    def stop(self) -> int:
+        """SIGTERM, and gone when this returns; a process that will not stop is killed and fails the test."""
+        return self._end(signal.SIGTERM, 20.0)
+
+    def ended(self, timeout_s: float) -> int:
+        """The exit code, which must come by itself."""
+        assert self.process is not None
+        return self.process.wait(timeout_s)
+
+    def _end(self, how: signal.Signals, patience_s: float) -> int:
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        try:
+            return self.process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(patience_s)
+            raise
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def resident_bytes(self) -> int:
+        """Memory of the process."""
+        return int(psutil.Process(self.pid).memory_info().rss)
+
+    # -- what it says --------------------------------------------------------------------------------------------------
+
+    @property
+    def socket(self) -> Path:
+        """Its control socket."""
+        return self.directory / SOCKET_NAME
+
+    def ask(self, question: Callable[[ControlClient], Awaitable[T]], timeout_s: float = 10.0) -> T:
+        """Ask it something; ControlError when it does not answer."""
+        return ask(self.socket, question, timeout_s)
+
+    def view(self) -> FarmView:
+        """Its picture."""
+
+        async def picture(client: ControlClient) -> FarmView:
+            return await client.view()
+
+        return self.ask(picture)
+
+    def submit(self, entry: dict[str, object]) -> SubmitAnswer:
+        """Have one entry committed."""
+
+        async def submission(client: ControlClient) -> SubmitAnswer:
+            return await client.submit(msgspec.json.encode(entry))
+
+        return self.ask(submission, 30.0)
+
+    def entries(self) -> dict[int, LogEntryView]:
+        """Every committed entry that it shows."""
+
+        async def read(client: ControlClient) -> dict[int, LogEntryView]:
+            found: dict[int, LogEntryView] = {}
+            first = 1
+            while True:
+                page = await client.log(first, PAGE)
+                found.update((entry.index, entry) for entry in page.entries)
+                if not page.entries or page.next_index > page.commit_index:
+                    return found
+                first = page.next_index
+
+        return self.ask(read, 30.0)
+
+    def metric(self, name: str) -> float:
+        """One unlabelled Prometheus metric of the node; 0 while it does not exist."""
+
+        async def scrape(client: ControlClient) -> str:
+            return await client.metrics()
+
+        for line in self.ask(scrape).splitlines():
+            label, _, value = line.partition(" ")
+            if label in {name, f"{name}_total"}:
+                return float(value)
+        return 0.0
+
+    def counters(self) -> dict[str, int]:
+        """Every counter of its picture, gossip's and Raft's with a prefix."""
+        view = self.view()
+        return {
+            **{each.name: each.value for each in view.counters},
+            **{f"gossip_{each.name}": each.value for each in view.gossip.counters},
+            **{f"raft_{each.name}": each.value for each in view.raft.counters},
+        }
+
+    def structures(self) -> list[Path]:
+        """The Meta LS2 that its router keeps."""
+        return sorted((self.directory / "published").glob("*.meta-ls2"))
+
+
+class Farm:
+    """Several nodes; a context manager that ends them all."""
+
+    def __init__(self, directory: Path, nodes: Iterable[Node]) -> None:
+        self.directory = directory
+        self.nodes = list(nodes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for node in self.nodes:
+            node.kill()
+
+    def __getitem__(self, name: str | None) -> Node:
+        return next(node for node in self.nodes if node.name == name)
+
+    def logs(self) -> str:
+        """What the nodes wrote."""
+        return "\n".join(f"---- {node.name}, running: {node.running}\n{tail(node.log_file)}" for node in self.nodes)
+
+    def wait_until(self, predicate: Callable[[], T | None], timeout_s: float, what: str) -> T:
+        """As the function; a failure shows the nodes' logs."""
+        return wait_until(predicate, timeout_s, what, self.logs)
+
+    @property
+    def running(self) -> list[Node]:
+        """The nodes whose process lives."""
+        return [node for node in self.nodes if node.running]
+
+    def start_all(self) -> None:
+        """Start what does not run."""
+        for node in self.nodes:
+            if not node.running:
+                node.start()
+
+    def leader(self) -> Node | None:
+        """The node that leads in the highest term that any running node tells."""
+        leaders = [
+            (view.raft.term, node.name)
+            for node in self.running
+            if (view := node.view()).raft.role is RaftRole.LEADER and view.raft.commit_index
+        ]
+        return self[max(leaders)[1]] if leaders else None
+
+    def settled(self) -> Node | None:
+        """The leader, once every node runs, follows it, has applied what it committed, and has reported."""
+        leader = self.leader()
+        if leader is None or len(self.running) < len(self.nodes):
+            return None
+        said = leader.view()
+        views = [node.view() for node in self.nodes]
+        agreed = {(view.raft.leader_id, view.raft.term) for view in views} == {(said.node.raft_id, said.raft.term)}
+        level = all(view.raft.applied_index >= said.raft.commit_index for view in views)
+        reported = len(said.reports) == len(self.nodes) and not any(report.stale for report in said.reports)
+        # With a publisher that lives; a structure may still be on its way.
+        published = bool(said.publishing) and said.publishing[0].publisher_name is not None
+        return leader if agreed and level and reported and published else None
+
+    def wait_settled(self, timeout_s: float = START_BOUND_S) -> Node:
+        """The leader of a farm in which everybody is well."""
+        return self.wait_until(self.settled, timeout_s, "every node runs, follows one leader and reports")
+
+    def wait_log(self, node: Node, wanted: dict[int, str]) -> None:
+        """Wait until `node` shows the log up to the last of `wanted`, and check that every one is where it was."""
+
+        def reached() -> bool:
+            return node.view().raft.applied_index >= max(wanted, default=0)
+
+        self.wait_until(reached, START_BOUND_S, f"{node.name} applies index {max(wanted, default=0)}")
+        found = marks(node.entries())
+        lost = {index: mark for index, mark in wanted.items() if found.get(index) != mark}
+        assert not lost, f"{node.name} lost acknowledged entries: {lost}"
+
+
+def marks(entries: dict[int, LogEntryView]) -> dict[int, str]:
+    """Which of the tests' own entries lies at which index."""
+    found = {}
+    for index, entry in entries.items():
+        if entry.kind is EntryKind.APPLICATION:
+            mark = msgspec.json.decode(entry.value).get("mark")
+            if mark is not None:
+                found[index] = str(mark)
+    return found
+
+
+class Submitter:
+    """Submits marked entries to the nodes in turn, from a thread, and notes each acknowledgement."""
+
+    def __init__(self, farm: Farm, nodes: Iterable[Node], prefix: str) -> None:
+        self._farm = farm
+        self._nodes = list(nodes)
+        self._prefix = prefix
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"submitter {prefix}")
+        self.acknowledged: dict[int, str] = {}
+        self.errors: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            node = self._nodes[number % len(self._nodes)]
+            number += 1
+            mark = f"{self._prefix}-{number}"
+            try:
+                answer = node.submit({"mark": mark})
+            except ControlError:
+                time.sleep(POLL_S)
+                continue
+            if answer.outcome is SubmitOutcome.COMMITTED and answer.index is not None:
+                if answer.index in self.acknowledged:
+                    self.errors.append(f"index {answer.index} was given out twice")
+                self.acknowledged[answer.index] = mark
+
+    def wait_for(self, more: int, timeout_s: float) -> None:
+        """Until so many more are acknowledged."""
+        wanted = len(self.acknowledged) + more
+        self._farm.wait_until(
+            lambda: len(self.acknowledged) >= wanted, timeout_s, f"{more} more acknowledged submissions"
+        )
+
+
+def local_farm(directory: Path, servers: int) -> Farm:
+    """A farm with the files that `garlicfarm up` makes, whose nodes are started one by one."""
+    directory.mkdir(parents=True, exist_ok=True)
+    made = prepare(directory, servers)
+    return Farm(directory, [Node(node.configuration_file) for node in made.nodes])
+
+
+class Up:
+    """A running `garlicfarm up`."""
+
+    def __init__(self, directory: Path, process: "subprocess.Popen[bytes]", output: Path) -> None:
+        self.directory = directory
+        self.process = process
+        self._output = output
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self._output.read_text(errors="replace")
+
+    def wait_for(self, text: str, times: int = 1) -> None:
+        """Until it has printed `text` so often."""
+        wait_until(
+            lambda: self.output.count(text) >= times, START_BOUND_S, f"`up` prints {text!r}", lambda: self.output
+        )
+
+    def children(self) -> list[psutil.Process]:
+        """The processes that it started."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+
+@contextmanager
+def running_up(directory: Path, *options: str) -> Iterator[Up]:
+    """`garlicfarm up` on `directory` while the block runs; afterwards nothing of it is left."""
+    output = directory.with_name(f"{directory.name}.out")
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            command("up", "--state-dir", directory, *options),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    up = Up(directory, process, output)
+    started: list[psutil.Process] = []
+    try:
+        yield up
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            started = up.children()
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+        for child in started:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+
+
+def gone(processes: Iterable[psutil.Process], timeout_s: float) -> bool:
+    """Whether all of them end in time."""
+    _, alive = psutil.wait_procs(list(processes), timeout_s)
+    return not alive
+
+
+def seeded(test_name: str) -> Random:
+    """A random source whose seed is printed, which pytest shows when the test fails."""
+    seed = int(os.environ.get("GARLICFARM_TEST_SEED") or time.time_ns() % 1_000_000)
+    print(f"{test_name}: GARLICFARM_TEST_SEED={seed}")  # noqa: T201 - to repeat a failure
+    return Random(seed)

@@ -1,0 +1,129 @@
+"""What a farm does when its processes are killed: nothing acknowledged is lost, and the others take over."""
+
+import json
+import time
+
+import pytest
+
+from bridge.core.view import MemberStatus, Phase, RaftRole
+from tests.end_to_end.farm import (
+    LEADER_BOUND_S,
+    PUBLISHER_BOUND_S,
+    START_BOUND_S,
+    Farm,
+    Node,
+    Submitter,
+    call,
+    marks,
+    seeded,
+)
+from tests.end_to_end.layout import read_meta_lease_set
+
+pytestmark = pytest.mark.processes
+
+ROUNDS_OF_KILLING_ALL = 3
+
+
+def publisher(farm: Farm) -> Node | None:
+    """The node that publishes, by the word of the leader, and has something on disk."""
+    leader = farm.leader()
+    if leader is None:
+        return None
+    for each in leader.view().publishing:
+        node = farm[each.publisher_name] if each.publisher_name else None
+        if node is not None and node.structures():
+            return node
+    return None
+
+
+def test_the_leader_is_killed_and_no_acknowledged_entry_is_lost(farm: Farm) -> None:
+    leader = farm.wait_settled()
+    before = leader.view()
+    survivors = [node for node in farm.nodes if node is not leader]
+    with Submitter(farm, farm.nodes, "leader-killed") as submitter:
+        submitter.wait_for(10, START_BOUND_S)
+        leader.kill()
+        killed_at = time.monotonic()
+
+        def successor() -> Node | None:
+            found = farm.leader()
+            return found if found is not None and found.view().raft.term > before.raft.term else None
+
+        new_leader = farm.wait_until(successor, LEADER_BOUND_S, "another server leads")
+        took_s = time.monotonic() - killed_at
+        submitter.wait_for(10, START_BOUND_S)
+    print(f"a new leader after {took_s:.2f} s")  # noqa: T201 - shown with -s
+    assert not submitter.errors
+    for node in survivors:
+        farm.wait_log(node, submitter.acknowledged)
+
+    def shown() -> bool:
+        views = [node.view() for node in survivors]
+        statuses = {m.status for view in views for m in view.members if m.name == leader.name}
+        return {view.raft.leader_name for view in views} == {new_leader.name} and statuses == {MemberStatus.DEAD}
+
+    farm.wait_until(shown, START_BOUND_S, "the views show the new leader, and the old one as dead")
+    status = json.loads(call("status", "--json", "--node", new_leader.directory).stdout)
+    assert status["raft"]["role"] == RaftRole.LEADER.value
+
+    leader.start()
+    farm.wait_settled()
+    rejoined = leader.view()
+    farm.wait_log(leader, submitter.acknowledged)
+    assert rejoined.node.phase is Phase.FOUNDED
+    assert rejoined.node.generation > before.node.generation
+    assert (rejoined.node.node_id, rejoined.node.raft_id) == (before.node.node_id, before.node.raft_id)
+    assert rejoined.farm.cluster_id == before.farm.cluster_id
+
+
+def test_the_publisher_is_killed_and_another_server_publishes(farm: Farm) -> None:
+    old = farm.wait_until(lambda: publisher(farm), START_BOUND_S, "somebody publishes")
+    last = read_meta_lease_set(old.structures()[0])
+    old.kill()
+    killed_at = time.monotonic()
+
+    def succeeded() -> Node | None:
+        for node in farm.running:
+            for path in node.structures():
+                if read_meta_lease_set(path).published_s > last.published_s:
+                    return node
+        return None
+
+    successor = farm.wait_until(succeeded, PUBLISHER_BOUND_S, "another server publishes")
+    print(f"a new publisher after {time.monotonic() - killed_at:.2f} s")  # noqa: T201 - shown with -s
+    assert successor is not old
+    made = read_meta_lease_set(successor.structures()[0])
+    assert made.destination == last.destination
+    assert all(node.name != old.name for node in farm.running)
+
+    old.start()
+    farm.wait_settled()
+    farm.wait_until(
+        lambda: any(len(read_meta_lease_set(path).entries) == 3 for node in farm.nodes for path in node.structures()),
+        PUBLISHER_BOUND_S,
+        "the one that came back is published again",
+    )
+
+
+def test_all_are_killed_at_any_moment_and_every_acknowledged_entry_is_there_after_the_restart(farm: Farm) -> None:
+    random = seeded("kill all")
+    acknowledged: dict[int, str] = {}
+    for round_number in range(ROUNDS_OF_KILLING_ALL):
+        farm.start_all()
+        farm.wait_settled()
+        submitters = [Submitter(farm, [node], f"all-{round_number}-{node.name}") for node in farm.nodes]
+        with submitters[0], submitters[1], submitters[2]:
+            submitters[0].wait_for(1, START_BOUND_S)
+            time.sleep(random.uniform(0, 1))
+            for node in random.sample(farm.nodes, 3):
+                node.kill()
+        for submitter in submitters:
+            acknowledged.update(submitter.acknowledged)
+    farm.start_all()
+    farm.wait_settled()
+    assert acknowledged
+    for node in farm.nodes:
+        farm.wait_log(node, acknowledged)
+    logs = [marks(node.entries()) for node in farm.nodes]
+    common = min(max(log) for log in logs)
+    assert len({json.dumps({i: m for i, m in log.items() if i <= common}, sort_keys=True) for log in logs}) == 1
