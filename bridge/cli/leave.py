@@ -1,4 +1,8 @@
-"""`garlicfarm leave`: a node says goodbye to its peers and stops. It stays a voter; start it again and it is back."""
+"""`garlicfarm leave` and `withdraw`: a node says goodbye and stops; a founder takes back its promise.
+
+A node that left stays a voter: start it again and it is back. A promise can be taken back only as long as the farm
+cannot have been founded with it; formation judges that, and this command prints its reason.
+"""
 
 import click
 
@@ -22,3 +26,21 @@ def leave(node: str | None, *, as_json: bool) -> None:
         print_json({"schema": 1, "leaving": True, "node": name})
     else:
         click.echo(f"{name} leaves the farm and stops.")
+
+
+async def _withdraw(client: ControlClient) -> str:
+    name = (await client.view()).node.name
+    await client.withdraw()
+    return name
+
+
+@click.command()
+@node_option
+@json_option
+def withdraw(node: str | None, *, as_json: bool) -> None:
+    """Take back a node's promise to found a farm, when an alarm advises it."""
+    name = ask_node(node, _withdraw)
+    if as_json:
+        print_json({"schema": 1, "withdrawn": True, "node": name})
+    else:
+        click.echo(f"{name} has promised nothing now and looks for founders again.")

@@ -35,6 +35,7 @@ COMMANDS = {
     "log": LazyCommand("bridge.cli.log:log", "Print committed entries of the farm's log."),
     "submit": LazyCommand("bridge.cli.log:submit", "Have one entry (a JSON object) committed to the farm's log."),
     "leave": LazyCommand("bridge.cli.leave:leave", "Tell a node to leave the farm and stop."),
+    "withdraw": LazyCommand("bridge.cli.leave:withdraw", "Take back a node's promise to found a farm."),
     "keys": LazyCommand("bridge.cli.keys:keys", "Make keys."),
     "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Look at published structures."),
     "doctor": LazyCommand("bridge.cli.doctor:doctor", "Check this machine: what is missing and what to do."),

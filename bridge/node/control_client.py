@@ -102,6 +102,12 @@ class ControlClient:
         if status not in {OK, 202}:
             raise self._refused(status, body)
 
+    async def withdraw(self) -> None:
+        """Take back the node's promise to found the farm; ControlError says why it was refused."""
+        status, body = await self.request("POST", "/v1/withdraw")
+        if status != OK:
+            raise self._refused(status, body)
+
     async def _get(self, target: str) -> bytes:
         status, body = await self.request("GET", target)
         if status != OK:

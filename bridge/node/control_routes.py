@@ -5,7 +5,7 @@
     GET  /v1/log?from=N&limit=M&wait=MS             committed entries; waits for the first new one
     GET  /v1/events?from=CURSOR&limit=M&wait=MS     the trace; waits likewise
     GET  /metrics, /healthz                         Prometheus text; whether this node can do its work
-    POST /v1/submit, /v1/leave                      one entry for the log; goodbye
+    POST /v1/submit, /v1/leave, /v1/withdraw        one entry for the log; goodbye; a founder's promise taken back
 
 The routes know nothing of sockets, and of the node only the `ControlPort` that it implements. Every refusal is JSON
 `{"error": {"code": …, "text": …}}`, whose text says what was wrong and what would be right.
@@ -69,6 +69,9 @@ class ControlPort(Protocol):
     async def leave(self) -> None:
         """Begin to leave the farm and stop; returns as soon as it is certain that the node will."""
 
+    async def withdraw(self) -> str | None:
+        """Take back this node's promise to found the farm; a text says why that cannot be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -120,6 +123,7 @@ class Routes:
             "/healthz": ("GET", self._healthz),
             "/v1/submit": ("POST", self._submit),
             "/v1/leave": ("POST", self._leave),
+            "/v1/withdraw": ("POST", self._withdraw),
         }
 
     async def answer(self, request: Request) -> Answer:
@@ -174,6 +178,12 @@ class Routes:
     async def _leave(self, _request: Request, _query: str) -> Answer:
         await self._port.leave()
         return _json(202, {"schema": 1, "leaving": True})
+
+    async def _withdraw(self, _request: Request, _query: str) -> Answer:
+        reason = await self._port.withdraw()
+        if reason is not None:
+            raise Refused(409, "not-withdrawn", reason)
+        return _json(200, {"schema": 1, "withdrawn": True})
 
 
 def _json(status: int, document: dict[str, Any]) -> Answer:

@@ -129,9 +129,14 @@ class Duties:
             started = trio.current_time()
             report = await self._own_report()
             await self._member.replica.submit(encode(report), repeat_unknown=True)
-            elapsed = trio.current_time() - started
             # A little apart from the others, who heard of the leader at the same moment.
-            await trio.sleep(max(self._period_s() * self._random.uniform(0.9, 1.0) - elapsed, 0.05))
+            await self._until_period_after(started, self._random.uniform(0.9, 1.0))
+
+    async def _until_period_after(self, started: float, share: float) -> None:
+        """Sleeps to the next report's time. The period may change meanwhile: it is the leader's, and in the log."""
+        while (left := started + self._period_s() * share - trio.current_time()) > 0:
+            with trio.move_on_after(left):
+                await self._member.ledger.news()
 
     async def _own_report(self) -> Report:
         member = self._member

@@ -9,8 +9,9 @@ The file lies beside the identity key: they live and die together, which the saf
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
+from random import SystemRandom
 from typing import assert_never
 
 import trio
@@ -65,6 +66,14 @@ def load_formation(state_dir: Path) -> FormationState:
         ) from error
 
 
+@dataclass(slots=True)
+class _Withdrawal:
+    """One operator's wish, and what became of it."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    refusal: str | None = None
+
+
 class Forming:
     """One node's formation at work. `run` it once; `members_changed` may be called at any time."""
 
@@ -79,11 +88,11 @@ class Forming:
         alarms: Alarms,
     ) -> None:
         self._path = state_dir / FILE_NAME
-        self._core = Formation(node_id, expect, durable, Random())
+        self._core = Formation(node_id, expect, durable, SystemRandom())
         self._advertise = advertise
         self._alarms = alarms
         self._members: tuple[Member, ...] | None = None
-        self._withdraw_wanted = False
+        self._withdrawals: list[_Withdrawal] = []
         self._work = trio.Event()
         self._settled = trio.Event()
         self.founded: Founded | None = None
@@ -104,10 +113,13 @@ class Forming:
         self._members = members
         self._work.set()
 
-    def withdraw(self) -> None:
-        """An operator takes this node's promise back, if that is still possible; an alarm tells why not."""
-        self._withdraw_wanted = True
+    async def withdraw(self) -> str | None:
+        """An operator takes this node's promise back; a text tells why that is not possible (any more)."""
+        withdrawal = _Withdrawal()
+        self._withdrawals.append(withdrawal)
         self._work.set()
+        await withdrawal.done.wait()
+        return withdrawal.refusal
 
     async def until_settled(self) -> None:
         """Returns once the farm is founded or known; see `founded` and `known`."""
@@ -123,18 +135,25 @@ class Forming:
             if waiting.cancelled_caught:
                 await self._step(DeadlineReached())
             self._work = trio.Event()
-            if self._withdraw_wanted:
-                self._withdraw_wanted = False
-                await self._step(WithdrawRequested())
+            withdrawals, self._withdrawals = self._withdrawals, []
+            for withdrawal in withdrawals:
+                promised = self._core.phase is Phase.PROMISED
+                alarms = await self._step(WithdrawRequested())
+                if not promised or self._core.phase is Phase.PROMISED:
+                    withdrawal.refusal = " ".join(alarms) or "nothing was withdrawn"
+                withdrawal.done.set()
             if self._members is not None:
                 members, self._members = self._members, None
                 await self._step(MembersChanged(members))
 
-    async def _step(self, event: Event) -> None:
-        for effect in self._core.step(event, _now_ms(), time.time_ns() // 1_000_000):
+    async def _step(self, event: Event) -> list[str]:
+        """Returns the alarms of this very step; a withdrawal's refusal is one of them."""
+        effects = self._core.step(event, _now_ms(), time.time_ns() // 1_000_000)
+        for effect in effects:
             await self._carry_out(effect)
         if not self._core.alarms:
             self._alarms.clear(ALARM)
+        return [effect.text for effect in effects if isinstance(effect, Alarm)]
 
     async def _carry_out(self, effect: Effect) -> None:
         match effect:

@@ -5,7 +5,7 @@ question out of what the cores say at that moment; the same view feeds the termi
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -30,7 +30,7 @@ class NodePort:
         make_view: Callable[[], FarmView],
         trace: EventLog,
         leave: Callable[[], None],
-        withdraw: Callable[[], str | None],
+        withdraw: Callable[[], Awaitable[str | None]],
     ) -> None:
         self._make_view = make_view
         self._trace = trace
@@ -116,7 +116,7 @@ class NodePort:
 
     async def withdraw(self) -> str | None:
         """Take back this node's promise to found the farm; a text says why it cannot be."""
-        return self._withdraw()
+        return await self._withdraw()
 
 
 def _refusal(entry: bytes) -> str | None:

@@ -9,6 +9,7 @@ number *k* announces, signed, in its gossip metadata: whoever holds the farm's k
 for another one.
 """
 
+import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -43,6 +44,7 @@ from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller
 
+LOG = logging.getLogger(__name__)
 RAFT_DIRECTORY = "raft"
 UNKNOWN_ENDPOINT = "tcp://unknown.invalid:7669"
 SUBMIT_PATIENCE_SECONDS = 15.0
@@ -104,7 +106,10 @@ class Replica:
     async def _submit_once(self, command: bytes, *, repeat_unknown: bool) -> SubmitAnswer:
         if self.leads or self._client is None:
             return _answer_of(await self.server.propose((command,)))
-        sent = await self._client.submit((command,), patience_s=5.0, repeat_unknown=repeat_unknown)
+        try:
+            sent = await self._client.submit((command,), patience_s=5.0, repeat_unknown=repeat_unknown)
+        except GarlicFarmError as error:
+            return SubmitAnswer(SubmitOutcome.REFUSED, reason=str(error))
         resolve = Resolve(0, sent.outcome, sent.position, sent.leader)
         return _answer_of(resolve, sent.reason)
 
@@ -175,6 +180,8 @@ async def open_replica(
         settings.generation,
         StorageTuning(segment_bytes=settings.segment_bytes),
     )
+    for line in recovery.report.lines():
+        LOG.info("storage: %s", line)
     try:
         raft = Raft(
             server_id,

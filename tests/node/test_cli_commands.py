@@ -64,6 +64,10 @@ class Node:
         self.submitted.append(entry)
         return self.outcome
 
+    async def withdraw(self) -> str | None:
+        """Nothing to take back."""
+        return "this node has promised nothing yet."
+
     async def leave(self) -> None:
         """Note it."""
         self.left = True

@@ -72,6 +72,10 @@ class FakeNode:
         self.submitted.append(entry)
         return self.outcome
 
+    async def withdraw(self) -> str | None:
+        """Nothing to take back."""
+        return "this node has promised nothing yet."
+
     async def leave(self) -> None:
         """Note it."""
         await trio.lowlevel.checkpoint()
