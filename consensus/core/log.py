@@ -18,7 +18,6 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from consensus.core.position import Command, Configuration, Entry, Index, LogPosition, Term
 
@@ -147,8 +146,9 @@ class Log:
             return None
         chosen: list[Entry] = []
         size = 0
-        start = first - self._tail_first
-        for entry in islice(self._tail, start, last + 1 - self._tail_first):
+        # By position, not by a slice: what is asked for lies near the end of a deque, which a slice would walk to.
+        for position in range(first - self._tail_first, min(last, self.last_index) + 1 - self._tail_first):
+            entry = self._tail[position]
             size += entry_bytes(entry)
             if chosen and size > limit_bytes:
                 break
