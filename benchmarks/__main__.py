@@ -1,0 +1,116 @@
+"""`python -m benchmarks [NAME …]`: measure this machine and a real farm on it, in one run, and print a plain table.
+
+    machine ─▶ throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ cold start
+
+Names choose parts; without any, all run. Figures that are bad are printed like the others.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+
+from benchmarks import cold_start, failover, machine, throughput
+from benchmarks.farm import BenchmarkError, Farm, running_farm
+from benchmarks.figures import Figure, table
+from bridge.node.configuration import Timing
+
+NAMES = ("machine", "throughput", "memory", "failover", "failover-local", "cold-start")
+PUBLISHER_REPETITIONS = 3
+COLD_STARTS = 3
+MIB = 1024 * 1024
+
+
+def main() -> None:
+    """The command line."""
+    options = _options()
+    names = options.names or list(NAMES)
+    with tempfile.TemporaryDirectory(prefix="garlicfarm-bench-", dir=options.directory) as directory:
+        try:
+            limits = machine.measure(Path(directory))
+            print("\n".join([*limits.lines(), *_setting()]), flush=True)
+            figures = trio.run(_measure, names, Path(directory), limits, options.runs, options.seconds)
+        except BenchmarkError as error:
+            sys.exit(f"benchmarks: {error}")
+    if options.json is not None:
+        document = {
+            "machine": limits.description,
+            "fdatasyncPerSecond": limits.fdatasync_per_s,
+            "blockingRoundTripMicroseconds": limits.blocking_round_trip_us,
+            "trioRoundTripMicroseconds": limits.trio_round_trip_us,
+            "figures": [figure.document() for figure in figures],
+        }
+        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures a farm of real processes.")
+    parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="NAME", help=f"parts: {', '.join(NAMES)}")
+    parser.add_argument("--runs", type=_positive(int), default=5, help="runs of each throughput scenario (5)")
+    parser.add_argument("--seconds", type=_positive(float), default=3.0, help="length of such a run (3)")
+    parser.add_argument("--json", type=Path, help="write the figures, every run included, to this file")
+    parser.add_argument("--directory", type=Path, help="where the farms' files are; should be on the disk of interest")
+    return parser.parse_args()
+
+
+def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
+    def convert(text: str) -> float:
+        value = kind(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return value
+
+    return convert
+
+
+def _setting() -> list[str]:
+    return [
+        "farm                          3 server processes on loopback; TLS 1.3, Digest upgrade, fdatasync on,",
+        "                              the farm's own state machine; clients are other processes on this machine",
+        "client protocol               Garlic Farm (GarlicFarmClient); one entry a request; acknowledged = committed",
+    ]
+
+
+async def _measure(
+    names: list[str], directory: Path, limits: machine.Machine, runs: int, seconds: float
+) -> list[Figure]:
+    figures: list[Figure] = []
+
+    def tell(found: list[Figure]) -> None:
+        figures.extend(found)
+        print("\n".join(table(found)), flush=True)
+
+    async def lan(farm: Farm) -> None:
+        if "memory" in names:
+            tell(_memory(farm, "founded, idle"))
+        if "throughput" in names:
+            tell(await throughput.measure(farm, limits, runs, seconds))
+            if "memory" in names:
+                tell(_memory(farm, "after the throughput runs"))
+        if "failover" in names:
+            tell(await failover.leader(farm, runs))
+            tell(await failover.publisher(farm, PUBLISHER_REPETITIONS))
+
+    if {"memory", "throughput", "failover"} & set(names):
+        async with running_farm(directory / "lan", Timing.LAN) as farm:
+            await lan(farm)
+    if "failover-local" in names:
+        async with running_farm(directory / "local", Timing.LOCAL) as farm:
+            tell(await failover.leader(farm, runs))
+    if "cold-start" in names:
+        tell(await trio.to_thread.run_sync(cold_start.measure, directory, COLD_STARTS))
+    return figures
+
+
+def _memory(farm: Farm, when: str) -> list[Figure]:
+    """Of the three servers, so the values are nodes and not runs."""
+    values = tuple(server.resident_bytes() / MIB for server in farm.servers)
+    return [Figure(f"memory of a node, {when}", "resident", "MiB", values, "the three servers; goal below 80 MB idle")]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""A real farm of real processes, to be measured and killed: the files of `garlicfarm up`, one process a server.
+
+    prepare files ─▶ start `garlicfarm run` N times ─▶ founded ─▶ measure, kill, start again ─▶ stop every one
+
+The processes are those that an operator runs: TLS, Digest upgrade, fsync and the farm's state machine are all at work.
+What they are doing is read from their control sockets, never guessed.
+"""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from benchmarks.client import ClusterTarget, ServerTarget
+from bridge.core.view import FarmView, Phase
+from bridge.node.configuration import Timing
+from bridge.node.control_client import ControlClient, ControlError
+from bridge.node.control_socket import SOCKET_NAME
+from bridge.node.key_files import load_farm_key
+from bridge.node.local_farm import LOOPBACK, LocalFarm, LocalNode, prepare
+from bridge.wire.view_json import ViewError
+from consensus.node.tls import load_or_create_certificate
+
+SERVERS = 3
+START_TIMEOUT_S = 30.0
+POLL_S = 0.02
+STOP_GRACE_S = 10.0
+_CONSENSUS_TIMING = re.compile(r'(?s)(\[consensus\].*?)timing = "[a-z]+"')
+
+
+class BenchmarkError(Exception):
+    """The farm did not do what is to be measured; the text says what was waited for."""
+
+
+@dataclass(slots=True)
+class Server:
+    """One server process, and what was last seen of it."""
+
+    node: LocalNode
+    process: subprocess.Popen[bytes] | None = None
+    server_id: int | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        """Start the process; it stops by itself when this one dies, since its standard input then closes."""
+        with self.node.log_file.open("ab") as output:
+            self.process = subprocess.Popen(  # noqa: S603 - our own program
+                [
+                    *(sys.executable, "-m", "bridge.cli.main"),
+                    *("run", "--config", str(self.node.configuration_file), "--stop-with-stdin"),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until the process is gone."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self.reap()
+
+    def reap(self) -> None:
+        """Wait for the end and close our end of its standard input."""
+        if self.process is None:
+            return
+        self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        self.process = None
+
+    def resident_bytes(self) -> int:
+        """Resident memory of the process (Linux)."""
+        if self.process is None:
+            return 0
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        return int(found[1]) * 1024 if found else 0
+
+    def processor_seconds(self) -> float:
+        """Processor time that the process has used so far (Linux)."""
+        if self.process is None:
+            return 0.0
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / 100
+
+    def structures(self) -> list[Path]:
+        """What its router has published."""
+        return list((self.node.directory / "published").glob("*.meta-ls2"))
+
+    async def view(self) -> FarmView | None:
+        """Its own picture; None while it does not answer."""
+        if not self.running:
+            return None
+        try:
+            async with ControlClient(self.node.directory / SOCKET_NAME, timeout_s=2.0) as client:
+                return await client.view()
+        except (ControlError, ViewError):
+            return None
+
+
+@dataclass(slots=True)
+class Farm:
+    """The servers. An asynchronous context manager by `running_farm`."""
+
+    files: LocalFarm
+    servers: list[Server]
+    timing: Timing
+    started: float = field(default_factory=time.perf_counter)
+
+    async def views(self) -> list[tuple[Server, FarmView]]:
+        """The pictures of the servers that answer."""
+        found = []
+        for server in self.servers:
+            view = await server.view()
+            if view is not None:
+                server.server_id = view.node.raft_id or server.server_id
+                found.append((server, view))
+        return found
+
+    async def until(self, what: str, holds: Callable[[list[tuple[Server, FarmView]]], bool]) -> None:
+        """Wait until the running servers' pictures fulfil something."""
+        with trio.move_on_after(START_TIMEOUT_S):
+            while not holds(await self.views()):  # noqa: ASYNC110 - the servers are other processes: they are asked
+                await trio.sleep(POLL_S)
+            return
+        raise BenchmarkError(
+            f"waited {START_TIMEOUT_S:g} s in vain: {what}; see {self.files.directory}/node-*/node.log"
+        )
+
+    async def settle(self) -> None:
+        """Wait until every server runs, follows one leader, and has applied what the leader has."""
+        for server in self.servers:
+            if not server.running:
+                server.start()
+        await self.until("all servers founded, following one leader, caught up", self._settled)
+
+    def _settled(self, views: list[tuple[Server, FarmView]]) -> bool:
+        if len(views) < len(self.servers):
+            return False
+        leaders = {view.raft.leader_id for _, view in views}
+        applied = [view.raft.applied_index for _, view in views]
+        return (
+            all(view.node.phase is Phase.FOUNDED for _, view in views)
+            and len(leaders) == 1
+            and None not in leaders
+            and max(applied) - min(applied) <= SERVERS
+        )
+
+    async def leader(self) -> Server:
+        """The server that leads, as the servers agree."""
+        return await self._named(lambda view: view.raft.leader_id, "the leader")
+
+    async def publisher(self) -> Server:
+        """The server that publishes, as the log says."""
+        return await self._named(
+            lambda view: next((each.publisher_id for each in view.publishing), None), "the publisher"
+        )
+
+    async def _named(self, who: Callable[[FarmView], int | None], name: str) -> Server:
+        for _, view in await self.views():
+            server_id = who(view)
+            for server in self.servers:
+                if server_id is not None and server.server_id == server_id:
+                    return server
+        raise BenchmarkError(f"no server knows {name}")
+
+    def target(self) -> ClusterTarget:
+        """What a client process needs to reach the servers."""
+        key = load_farm_key(self.files.directory / "farm.key")
+        credentials = key.digest_credentials
+        return ClusterTarget(
+            cluster=key.cluster,
+            username=credentials.username,
+            password=credentials.password,
+            servers=tuple(
+                ServerTarget(
+                    server.server_id or 0,
+                    LOOPBACK,
+                    server.node.consensus_port,
+                    load_or_create_certificate(server.node.directory).fingerprint.hex(),
+                )
+                for server in self.servers
+            ),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for server in self.servers:
+            if server.process is not None:
+                server.process.terminate()
+        deadline = time.monotonic() + STOP_GRACE_S
+        for server in self.servers:
+            if server.process is None:
+                continue
+            try:
+                server.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                server.process.kill()
+            server.reap()
+
+
+@asynccontextmanager
+async def running_farm(directory: Path, timing: Timing) -> AsyncIterator[Farm]:
+    """A founded farm in `directory` with the consensus timing that is asked for; its processes end with the block."""
+    files = _prepare(directory, timing)
+    with Farm(files, [Server(node) for node in files.nodes], timing) as farm:
+        await farm.settle()
+        yield farm
+
+
+def _prepare(directory: Path, timing: Timing) -> LocalFarm:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files = prepare(directory, SERVERS)
+    for node in files.nodes:
+        text = node.configuration_file.read_text(encoding="utf-8")
+        changed, count = _CONSENSUS_TIMING.subn(rf'\1timing = "{timing.value}"', text)
+        if count != 1:
+            raise BenchmarkError(f"{node.configuration_file} has no consensus timing to set")
+        node.configuration_file.write_text(changed, encoding="utf-8")
+    return files

@@ -1,0 +1,63 @@
+"""A figure: its name, its unit, the values of the runs, and how they are shown: the median beside the extremes."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One row of the report. `note` sets it beside something: a limit of the machine, a goal."""
+
+    group: str
+    name: str
+    unit: str
+    values: tuple[float, ...]
+    note: str = ""
+
+    @property
+    def median(self) -> float:
+        """Of the runs."""
+        return statistics.median(self.values)
+
+    def row(self) -> str:
+        """One line of a plain table."""
+        low, high = min(self.values), max(self.values)
+        middle = f"{_short(self.median)} {self.unit}"
+        spread = f"{_short(low):>7} to {_short(high):<7} {len(self.values):>2}x"
+        return f"  {self.name:<46} {middle:>15}   {spread}  {self.note}"
+
+    def document(self) -> dict[str, object]:
+        """For the JSON file."""
+        return {
+            "group": self.group,
+            "name": self.name,
+            "unit": self.unit,
+            "median": self.median,
+            "min": min(self.values),
+            "max": max(self.values),
+            "values": list(self.values),
+            "note": self.note,
+        }
+
+
+def percentile(ranked: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of the sorted values do not exceed."""
+    return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
+
+
+def table(figures: Sequence[Figure]) -> list[str]:
+    """The figures by group, in the order in which they came."""
+    lines: list[str] = []
+    group = ""
+    for figure in figures:
+        if figure.group != group:
+            group = figure.group
+            lines += ["", group, f"  {'':<46} {'median':>15}   {'lowest to highest':<18} runs"]
+        lines.append(figure.row().rstrip())
+    return lines
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits say enough
