@@ -106,10 +106,11 @@ async def _run(farm: LocalFarm, options: Options) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
             nursery.start_soon(watch.run)
+            # Said before the live view too: it stands on the terminal again when the view ends.
+            _say_what_this_is(farm, options)
             if live:
                 nursery.start_soon(_show_live, nursery.cancel_scope, watch)
             else:
-                _say_what_this_is(farm, options)
                 nursery.start_soon(_print_events, watch)
                 nursery.start_soon(_print_exits, farm, children)
             with trio.move_on_after(options.for_seconds):

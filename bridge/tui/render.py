@@ -5,7 +5,7 @@
     members     (or, for a local farm, its processes)
     published   who publishes, and the entries
     events      what is left of the height
-    footer      1 line
+    footer      1 line, or 2 for a local farm
 
 When the height does not suffice, each section keeps a few lines and says how many it leaves out; nothing ever scrolls.
 """
@@ -29,7 +29,11 @@ from bridge.tui.sections import (
     publishing_section,
 )
 
-FOOTER = " q quit    more: garlicfarm status, members, log, lease-set show (--json)"
+FOOTER = (" q quit    more: garlicfarm status, members, log, lease-set show (--json)",)
+LOCAL_FOOTER = (
+    " q stops the farm    kill -9 a PID: the others take over, and it stays down",
+    " until you start it again: garlicfarm run --config farm-state/node-1/node.toml",
+)
 LEAST_WIDTH = 20
 LEAST_HEIGHT = 5
 LEAST_ROWS = 3
@@ -60,7 +64,8 @@ def render_local_farm(farm: LocalFarmView, width: int, height: int, *, color: bo
         NOTHING if best is None else publishing_section(best, width, palette),
         events_section(_events_of_all(farm), width, palette),
     ]
-    return _screen(local_header(farm, width, palette), sections, width, height, palette)
+    footer = tuple(each.replace("farm-state", farm.state_directory) for each in LOCAL_FOOTER)
+    return _screen(local_header(farm, width, palette), sections, width, height, palette, footer)
 
 
 def render_message(text: str, width: int, height: int, *, color: bool = True) -> Group:
@@ -75,8 +80,17 @@ def render_message(text: str, width: int, height: int, *, color: bool = True) ->
     return _screen(header, wrapped, width, height, palette)
 
 
-def _screen(header: list[Text], sections: list[Section], width: int, height: int, palette: Palette) -> Group:
-    room = height - len(header) - 1
+def _screen(
+    header: list[Text],
+    sections: list[Section],
+    width: int,
+    height: int,
+    palette: Palette,
+    footer: tuple[str, ...] = FOOTER,
+) -> Group:
+    footer = footer[: height - len(header) - 1]
+    body_height = height - len(footer)
+    room = body_height - len(header)
     wants = []
     for section in sections:
         titles = 0 if section.title is None else 1
@@ -88,9 +102,9 @@ def _screen(header: list[Text], sections: list[Section], width: int, height: int
             lines.append(section.title)
             given -= 1  # noqa: PLW2901 -- the title takes the first of the section's lines
         lines.extend(rows(section.lines, given, palette.dim) if section.counted else section.lines[:given])
-    lines = lines[: height - 1]
-    lines.extend(Text("", end="") for _ in range(height - 1 - len(lines)))
-    lines.append(line([Cell(FOOTER, palette.dim)], width))
+    lines = lines[:body_height]
+    lines.extend(Text("", end="") for _ in range(body_height - len(lines)))
+    lines.extend(line([Cell(each, palette.dim)], width) for each in footer)
     return Group(Text("\n", end="").join(lines))
 
 
