@@ -137,14 +137,26 @@ def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[Fa
     if clock.time_ms > LOG_TIME_LIMIT_MS:
         return state, []
     log_time_ms = max(state.log_time_ms, clock.time_ms)
-    silent = [
-        server_id
+    unproven_ms = _unproven_silence_ms(log_time_ms - state.log_time_ms, tuning)
+    heard = {
+        server_id: replace(server, heard_ms=server.heard_ms + unproven_ms)
         for server_id, server in sorted(state.servers.items())
-        if log_time_ms - server.heard_ms > tuning.forget_after_ms
+    }
+    silent = [
+        server_id for server_id, server in heard.items() if log_time_ms - server.heard_ms > tuning.forget_after_ms
     ]
-    servers = {server_id: server for server_id, server in state.servers.items() if server_id not in silent}
+    servers = {server_id: server for server_id, server in heard.items() if server_id not in silent}
     state, chosen = _choose(replace(state, log_time_ms=log_time_ms, servers=servers), tuning, at_clock=True)
     return state, [*map(ServerForgotten, silent), *chosen]
+
+
+def _unproven_silence_ms(advance_ms: int, tuning: FarmTuning) -> int:
+    """How much of an advance of log time says nothing about who was silent.
+
+    A leader writes a clock entry each period. A longer gap means that nobody led, or that log time caught up with the
+    clocks after a standstill: no report could be committed either, and nobody is to be blamed for that.
+    """
+    return advance_ms - tuning.period_ms if advance_ms > tuning.stale_after_ms else 0
 
 
 def _apply_publication(

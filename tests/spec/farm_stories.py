@@ -72,7 +72,14 @@ class Log:
         return changes
 
     def clock(self, after_ms: int) -> list[Change]:
-        """A clock entry that much after the base."""
+        """Clock entries up to that much after the base, one a period as a leader writes them."""
+        changes: list[Change] = []
+        while BASE_MS + after_ms - self.farm.state.log_time_ms > TUNING.stale_after_ms:
+            changes += self.leap(self.farm.state.log_time_ms - BASE_MS + PERIOD_MS)
+        return changes + self.leap(after_ms)
+
+    def leap(self, after_ms: int) -> list[Change]:
+        """One clock entry that much after the base: if that is far, nobody led in between."""
         return self.append(Clock(BASE_MS + after_ms, server_id=1))
 
     @property

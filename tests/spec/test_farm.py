@@ -306,3 +306,19 @@ def test_the_reporting_period_is_the_leaders_and_the_same_for_all_from_its_clock
         farm.apply(3, 1, Clock(BASE_MS + 3, 1, period_ms=1))
         assert farm.tuning.period_ms == 2_000
     assert first.state == second.state
+
+
+def test_time_without_a_leader_makes_nobody_stale() -> None:
+    # given three servers that report, of which the second publishes nothing special
+    log = Log()
+    log.append(report(1), report(2), report(3))
+    assert log.publisher == 1
+    # when the leader is lost for two and a half periods, in which no report can be committed
+    log.leap(PERIOD_MS * 5 // 2)
+    # then the new leader's clock entry leaves the publisher and the leaves as they were
+    assert log.publisher == 1
+    assert log.leaves == {"leaf01": 0, "leaf02": 0, "leaf03": 0}
+    # and who stays silent from then on is stale in the usual time
+    log.append(report(2, BASE_MS + PERIOD_MS * 5 // 2), report(3, BASE_MS + PERIOD_MS * 5 // 2))
+    log.clock(PERIOD_MS * 7 // 2)
+    assert log.publisher == 2
