@@ -361,6 +361,7 @@ class Up:
         self.directory = directory
         self.process = process
         self._output = output
+        self._known: set[psutil.Process] = set()
 
     @property
     def output(self) -> str:
@@ -374,8 +375,10 @@ class Up:
         )
 
     def children(self) -> list[psutil.Process]:
-        """The processes that it started."""
-        return psutil.Process(self.process.pid).children(recursive=True)
+        """The processes that it started and that live."""
+        with suppress(psutil.NoSuchProcess):
+            self._known.update(psutil.Process(self.process.pid).children(recursive=True))
+        return [child for child in self._known if child.is_running()]
 
 
 @contextmanager
@@ -392,16 +395,14 @@ def running_up(directory: Path, *options: str) -> Iterator[Up]:
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
     up = Up(directory, process, output)
-    started: list[psutil.Process] = []
     try:
         yield up
     finally:
-        with suppress(psutil.NoSuchProcess):
-            started = up.children()
+        children = up.children()
         if process.poll() is None:
             process.kill()
         process.wait(10)
-        for child in started:
+        for child in children:
             with suppress(psutil.NoSuchProcess):
                 child.kill()
 

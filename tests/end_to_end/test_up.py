@@ -1,0 +1,149 @@
+"""`garlicfarm up`: stands a farm up with one command, and never leaves a process behind."""
+
+import os
+import signal
+import time
+from base64 import b64decode
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from bridge.node.key_files import load_master_key
+from bridge.node.local_farm import prepare
+from tests.end_to_end.farm import START_BOUND_S, call, gone, running_up, wait_until
+from tests.end_to_end.layout import read_meta_lease_set
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.mark.parametrize("servers", [3, 5])
+def test_up_ends_with_0_once_a_structure_verifies_that_names_every_healthy_destination(
+    tmp_path: Path, servers: int
+) -> None:
+    directory = tmp_path / "farm"
+    ended = call(
+        *("up", "--servers", str(servers), "--state-dir", directory, "--exit-when-published", "--timeout", "60"),
+        timeout_s=90,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+    path = Path(ended.stdout.splitlines()[-1])
+    structure = read_meta_lease_set(path)
+    assert structure.destination == load_master_key(directory / "master.key").destination.encoded
+    leaves = {
+        _hash_of_leaf((directory / f"node-{number}" / "leaf.destination").read_text())
+        for number in range(1, servers + 1)
+    }
+    assert set(structure.entries) == leaves
+    assert len(structure.entries) == servers
+    assert abs(structure.published_s - time.time()) < 120
+
+    shown = call("lease-set", "show", path)
+    assert shown.returncode == 0, shown.stderr
+    path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
+    assert call("lease-set", "show", path).returncode == 1
+
+
+def _hash_of_leaf(text: str) -> bytes:
+    return sha256(b64decode(text.strip().replace("-", "+").replace("~", "/"))).digest()
+
+
+def test_up_says_at_the_timeout_how_far_the_farm_has_come_and_ends_with_1(tmp_path: Path) -> None:
+    ended = call(
+        *("up", "--servers", "2", "--state-dir", tmp_path / "farm", "--exit-when-published", "--timeout", "0.5")
+    )
+    assert ended.returncode == 1
+    assert "nothing was published within 0.5 s" in ended.stderr
+    assert "node-1: does not answer" in ended.stderr
+
+
+def test_up_stops_by_itself_after_the_time_given_and_goes_on_with_the_same_farm_the_next_time(tmp_path: Path) -> None:
+    directory = tmp_path / "farm"
+    first = call("up", "--servers", "2", "--state-dir", directory, "--for", "0")
+    assert first.returncode == 0, first.stderr
+    assert "A new farm of 2 routers" in first.stdout
+    with running_up(directory, "--servers", "2", "--for", "3") as up:
+        up.wait_for("process-started", 2)
+        children = up.children()
+        assert up.process.wait(30) == 0, up.output
+        assert gone(children, 1)
+        assert "Continuing the farm of 2 routers" in up.output
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_however_up_ends_its_processes_end_too(tmp_path: Path, how: signal.Signals) -> None:
+    with running_up(tmp_path / "farm", "--servers", "2") as up:
+        up.wait_for("process-started", 2)
+        if how in {signal.SIGINT, signal.SIGKILL}:
+            up.wait_for("leader-elected")
+        children = up.children()
+        assert len(children) == 2
+        os.kill(up.process.pid, how)
+        code = up.process.wait(30)
+        assert code == (-how if how is signal.SIGKILL else 0), up.output
+        assert gone(children, 20), "a process was left behind"
+        if code == 0:
+            assert "SIGKILL" not in up.output
+            assert "Traceback" not in up.output
+
+
+def test_a_second_up_on_the_same_directory_is_refused_and_disturbs_nothing(tmp_path: Path) -> None:
+    with running_up(tmp_path / "farm", "--servers", "1") as up:
+        up.wait_for("process-started")
+        second = call("up", "--servers", "1", "--state-dir", tmp_path / "farm", "--for", "1")
+        assert second.returncode == 1
+        assert "another `garlicfarm up` runs on" in second.stderr
+        assert "--state-dir" in second.stderr
+        up.wait_for("published")
+        assert up.process.poll() is None
+
+
+def test_up_tells_when_a_process_was_killed_and_when_none_is_left(tmp_path: Path) -> None:
+    with running_up(tmp_path / "farm", "--servers", "2") as up:
+        up.wait_for("process-started", 2)
+        one, other = up.children()
+        one.kill()
+        up.wait_for("ended by SIGKILL")
+        assert up.process.poll() is None
+        other.kill()
+        assert up.process.wait(START_BOUND_S) == 1
+        assert "every process of the farm has ended" in up.output
+
+
+def test_a_directory_that_holds_a_farm_of_another_size_is_left_alone(tmp_path: Path) -> None:
+    prepare(tmp_path, 3)
+    key = (tmp_path / "farm.key").read_bytes()
+    ended = call("up", "--servers", "5", "--state-dir", tmp_path, "--for", "1")
+    assert ended.returncode == 1
+    assert "holds a farm of 3 routers, not of 5: start it with --servers 3" in ended.stderr
+    assert (tmp_path / "farm.key").read_bytes() == key
+    assert not (tmp_path / "node-5").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--servers", "0"), ("--servers", "many"), ("--for", "-1"), ("--timeout", "0"), ("--no-such-option",), ("extra",)],
+)
+def test_wrong_usage_ends_with_2(tmp_path: Path, options: tuple[str, ...]) -> None:
+    ended = call("up", "--state-dir", tmp_path / "farm", *options)
+    assert ended.returncode == 2
+    assert "Usage: " in ended.stderr
+    assert not (tmp_path / "farm").exists()
+
+
+def test_a_killed_farm_is_brought_back_by_the_next_up(tmp_path: Path) -> None:
+    directory = tmp_path / "farm"
+    with running_up(directory, "--servers", "2") as up:
+        up.wait_for("publication-accepted")
+        clusters = {line.partition("cluster=")[2].split()[0] for line in up.output.splitlines() if "cluster=" in line}
+        children = up.children()
+        for child in children:
+            child.kill()
+        up.process.kill()
+        assert gone(children, 10)
+    with running_up(directory, "--servers", "2") as up:
+        up.wait_for("leader-elected")
+        wait_until(lambda: up.output.count("generation=2") == 2, START_BOUND_S, "both in their second life")
+        again = {line.partition("cluster=")[2].split()[0] for line in up.output.splitlines() if "cluster=" in line}
+    assert again == clusters
