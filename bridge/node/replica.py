@@ -7,6 +7,10 @@
 Raft ids are bound to node ids by the founding, so the address and the certificate of server *k* are those that founder
 number *k* announces, signed, in its gossip metadata: whoever holds the farm's key can be a member, but cannot stand in
 for another one.
+
+A server is its storage: what it voted and acknowledged. So once there is a storage, a note of that lies beside the
+formation file, and a founder whose storage has gone since does not start again with an empty one: under the same Raft
+id it would vote a second time in a term and forget what it had acknowledged.
 """
 
 import logging
@@ -23,6 +27,7 @@ from bridge.core.control import SubmitAnswer, SubmitOutcome
 from bridge.core.founding import Founding
 from bridge.core.records import Clock
 from bridge.node.configuration import Timing
+from bridge.node.durable_file import replace_file
 from bridge.node.ledger import Ledger
 from bridge.wire.application import decode
 from consensus.core import messages as core
@@ -31,14 +36,16 @@ from consensus.core.effects import Outcome, Resolve, Role
 from consensus.core.position import Configuration, LogPosition, Server, ServerId
 from consensus.core.raft import Raft
 from consensus.core.tuning import Tuning, lan, local
-from consensus.node.directory import open_storage
+from consensus.node.directory import Directory, open_storage
+from consensus.node.disk import StorageError
 from consensus.node.garlic_farm_client import GarlicFarmClient
 from consensus.node.garlic_farm_conversation import ClientAnswer
 from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_tally import Tally
+from consensus.node.hard_state import FILE as BALLOT_FILE
 from consensus.node.server import ConsensusServer, Notice, ServerBusyError, ServerStoppedError, now_ms
-from consensus.node.storage import StorageTuning
+from consensus.node.storage import Recovery, StorageTuning
 from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.upgrade import Identity
@@ -46,6 +53,10 @@ from consensus.wire.garlic_farm.upgrade_client import Caller
 
 LOG = logging.getLogger(__name__)
 RAFT_DIRECTORY = "raft"
+STORAGE_NOTE = "raft-made"
+STORAGE_NOTE_TEXT = (
+    b"The Raft storage of this node has been made. Keep this file: without it a lost storage goes unnoticed.\n"
+)
 UNKNOWN_ENDPOINT = "tcp://unknown.invalid:7669"
 SUBMIT_PATIENCE_SECONDS = 15.0
 
@@ -227,6 +238,25 @@ async def open_replica(
                 nursery.cancel_scope.cancel()
     finally:
         directory.close()
+
+
+def _open_storage(settings: ReplicaSettings) -> tuple[Directory, Recovery]:
+    storage, note = settings.state_dir / RAFT_DIRECTORY, settings.state_dir / STORAGE_NOTE
+    if note.exists() and not (storage / BALLOT_FILE).exists():
+        raise StorageError(
+            f"{storage} is gone, and with it what this server voted and acknowledged: as the same server it could undo"
+            " both. Put the directory back as it was, or give this node a new state directory: it then joins as a new"
+            " router",
+        )
+    opened = open_storage(
+        storage,
+        settings.node_id,
+        settings.generation,
+        StorageTuning(segment_bytes=settings.segment_bytes),
+    )
+    if not note.exists():
+        replace_file(note, STORAGE_NOTE_TEXT)
+    return opened
 
 
 def _first_configuration(settings: ReplicaSettings) -> Configuration:

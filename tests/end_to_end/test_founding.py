@@ -1,0 +1,75 @@
+"""Founding a farm with real processes: whatever the order of their starts, there is one farm, and only its own."""
+
+import socket
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bridge.core.view import Phase
+from tests.end_to_end.farm import START_BOUND_S, Farm, Node, local_farm, seeded
+from tests.end_to_end.settings import broadcast_farm, free_port
+
+pytestmark = pytest.mark.processes
+
+
+def clusters(farm: Farm) -> set[str | None]:
+    """The cluster ids that its nodes tell."""
+    return {node.view().farm.cluster_id for node in farm.nodes}
+
+
+def founded(farm: Farm) -> bool:
+    """Whether every node is a voter of a farm that has a leader."""
+    views = [node.view() for node in farm.nodes]
+    return all(view.node.phase is Phase.FOUNDED and view.raft.leader_id is not None for view in views)
+
+
+def heard_of_the_other_farm(node: Node) -> bool:
+    """Whether it counted datagrams sealed with another farm's key."""
+    return node.counters().get("gossip_dropped_other_farm", 0) > 0
+
+
+def test_founders_that_start_late_and_start_again_found_one_farm_only(tmp_path: Path) -> None:
+    random = seeded("late founders")
+    with local_farm(tmp_path / "farm", 3) as farm:
+        for node in random.sample(farm.nodes, 3):
+            node.start()
+            time.sleep(random.uniform(0, 1.5))
+        unlucky = random.choice(farm.nodes)
+        unlucky.kill()
+        time.sleep(random.uniform(0, 0.5))
+        unlucky.start()
+        farm.wait_until(lambda: founded(farm), START_BOUND_S, "all are voters of a founded farm")
+        farm.wait_settled()
+        assert len(clusters(farm)) == 1
+        assert {node.view().node.raft_id for node in farm.nodes} == {1, 2, 3}
+
+
+def test_two_farms_on_the_same_ports_and_broadcast_address_find_their_own_and_stay_apart(tmp_path: Path) -> None:
+    """Six processes without any seed, started in random order, announce themselves to the same broadcast address."""
+    random = seeded("two farms")
+    gossip_port, consensus_port = free_port(socket.SOCK_DGRAM), free_port(socket.SOCK_STREAM)
+    hosts = [f"127.0.{random.randrange(1, 250)}.{number}" for number in range(1, 7)]
+    with (
+        broadcast_farm(tmp_path / "red", hosts[:3], gossip_port, consensus_port) as red,
+        broadcast_farm(tmp_path / "blue", hosts[3:], gossip_port, consensus_port) as blue,
+    ):
+        for node in random.sample(red.nodes + blue.nodes, 6):
+            node.start()
+            time.sleep(random.uniform(0, 0.5))
+        for farm in (red, blue):
+            farm.wait_until(partial(founded, farm), START_BOUND_S, f"{farm.directory.name} is founded")
+            farm.wait_settled()
+        assert len(clusters(red)) == len(clusters(blue)) == 1
+        assert clusters(red) != clusters(blue)
+        for farm in (red, blue):
+            names = {node.name for node in farm.nodes}
+            for node in farm.nodes:
+                assert {member.name for member in node.view().members} <= names
+                assert not node.view().alarms
+                farm.wait_until(
+                    partial(heard_of_the_other_farm, node),
+                    START_BOUND_S,
+                    f"{node.name} counts what it heard of the other farm: {node.counters()}",
+                )

@@ -1,0 +1,73 @@
+"""Nodes that are one too many: a late router, a copy of a running one, a server that came back without its storage."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bridge.core.control import SubmitOutcome
+from bridge.core.view import Phase, RaftRole
+from tests.end_to_end.farm import START_BOUND_S, Farm, tail
+from tests.end_to_end.settings import copy_of
+
+pytestmark = pytest.mark.processes
+
+STATE = ("identity.pem", "generation", "formation.json", "raft", "tls.pem", "published")
+
+
+def extra(farm: Farm, directory: Path, *without: str) -> Farm:
+    """A copy of the standing farm's second node, as a farm of its own so that it is ended in any case."""
+    return Farm(directory, [copy_of(farm.nodes[1], directory / "extra", *without)])
+
+
+def test_a_router_that_is_no_founder_observes_and_disturbs_nobody(farm: Farm, tmp_path: Path) -> None:
+    before = farm.wait_settled().view()
+    with extra(farm, tmp_path, *STATE) as strangers:
+        stranger = strangers.nodes[0].start()
+
+        def observes() -> bool:
+            return stranger.view().node.phase is Phase.OBSERVER
+
+        strangers.wait_until(observes, START_BOUND_S, "the fourth router observes")
+        view = stranger.view()
+        assert view.farm.cluster_id == before.farm.cluster_id
+        assert view.raft.role is RaftRole.NONE
+        assert {member.node_id for member in before.members} < {member.node_id for member in view.members}
+        assert stranger.submit({"mark": "observer"}).outcome is SubmitOutcome.REFUSED
+        assert stranger.stop() == 0
+    after = farm.wait_settled().view()
+    assert (after.raft.term, after.raft.leader_id) == (before.raft.term, before.raft.leader_id)
+    assert after.raft.voters == before.raft.voters
+
+
+@pytest.mark.parametrize("without", [(), ("raft", "formation.json")], ids=["everything", "identity only"])
+def test_a_copy_of_a_running_node_stops_and_says_why(farm: Farm, tmp_path: Path, without: tuple[str, ...]) -> None:
+    original = farm.nodes[1]
+    with extra(farm, tmp_path, *without) as copies:
+        copy = copies.nodes[0].start()
+        assert copy.ended(START_BOUND_S) == 1
+        said = tail(copy.log_file)
+        if without:
+            assert "another live node at" in said
+            assert "give one of them a fresh state directory" in said
+        else:
+            assert "this directory is a copy" in said
+            assert "both would vote" in said
+    assert original.running
+    farm.wait_settled()
+
+
+def test_a_server_whose_log_was_removed_does_not_come_back_as_the_same_voter(farm: Farm, tmp_path: Path) -> None:
+    """What it had acknowledged and voted for is unknown now; under the same Raft id it could undo both."""
+    node = farm.nodes[2]
+    node.stop()
+    kept = tmp_path / "raft"
+    shutil.move(node.directory / "raft", kept)
+    node.start()
+    assert node.ended(START_BOUND_S) == 1
+    assert "new state directory" in tail(node.log_file)
+    # The directory is the same one again: a rename keeps its inode.
+    shutil.rmtree(node.directory / "raft", ignore_errors=True)
+    kept.rename(node.directory / "raft")
+    node.start()
+    farm.wait_settled()
