@@ -58,6 +58,7 @@ class FarmSources:
     """By this node's reckoning, between clock entries as well."""
     raft: RaftDescription
     first_index: int
+    applied_index: int
     lease_set_files: Mapping[str, str] = field(default_factory=dict)
     """Of each master destination: where this node's router keeps its structure."""
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -180,7 +181,7 @@ def _raft(farm: FarmSources, names: Mapping[int | None, str]) -> RaftView:
         first_index=farm.first_index,
         last_index=raft.last.index,
         commit_index=raft.commit_index,
-        applied_index=farm.state.applied_index,
+        applied_index=farm.applied_index,
         log_time_ms=farm.log_time_ms,
         voters=tuple(
             VoterView(server.server_id, server.endpoint, names.get(server.server_id))
@@ -252,7 +253,7 @@ def _owners(state: FarmState, names: Mapping[int | None, str]) -> dict[str, str]
 
 def _reason(master: MasterState, candidates: list[Standing]) -> str:
     chosen = next((each for each in candidates if each.server_id == master.choice.server_id), None)
-    if chosen is None:
+    if chosen is None or chosen.inability is not None:
         reasons = sorted({each.inability.value for each in candidates if each.inability is not None})
         return "no server can publish" + (": " + "; ".join(reasons) if reasons else "")
     able = [each.score for each in candidates if each.inability is None]

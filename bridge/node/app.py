@@ -45,6 +45,7 @@ from bridge.wire.destination_keys import SigningKey
 from bridge.wire.farm_key import FarmKey
 from bridge.wire.metadata import NodeMetadata, RoleHint, encode_metadata
 from consensus.core.effects import Role, RoleChanged
+from consensus.node.garlic_farm_dial import PeerAddress
 from consensus.node.garlic_farm_server import GarlicFarmServer
 from consensus.node.garlic_farm_tally import Incident, Tally
 from consensus.node.server import DiskFull, Notice
@@ -94,7 +95,7 @@ class Node:
         settings.router.directory.mkdir(parents=True, exist_ok=True)
         certificate = await trio.to_thread.run_sync(load_or_create_certificate, settings.state_dir)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._wait_for_signals)
+            await nursery.start(self._wait_for_signals)
             if stop_with_stdin:
                 nursery.start_soon(self._wait_for_parent)
             nursery.start_soon(self.lag.run)
@@ -111,7 +112,7 @@ class Node:
             settings.state_dir,
             agent.node_id,
             self.farm_key.expect,
-            load_formation(settings.state_dir),
+            load_formation(settings.state_dir, agent.node_id),
             advertise=lambda notice: self._advertise(agent, certificate, notice),
             alarms=self.alarms,
         )
@@ -129,7 +130,7 @@ class Node:
             await nursery.start(control.run)
             nursery.start_soon(self._follow_members, agent, roster, forming)
             nursery.start_soon(forming.run)
-            nursery.start_soon(self._be_member, agent, roster, forming, sight, port)
+            nursery.start_soon(self._be_member, agent, certificate, roster, forming, sight, port)
             await self.stop.wait()
             self.trace.append("node-stopping", {"leaving": self.leaving})
             if self.leaving:
@@ -158,16 +159,24 @@ class Node:
                 " address of this machine and a port that no other process uses",
             ) from error
 
-    async def _be_member(self, agent: Agent, roster: Roster, forming: Forming, sight: Sight, port: NodePort) -> None:
+    async def _be_member(
+        self,
+        agent: Agent,
+        certificate: NodeCertificate,
+        roster: Roster,
+        forming: Forming,
+        sight: Sight,
+        port: NodePort,
+    ) -> None:
         await forming.until_settled()
         if forming.founded is None:
             cluster = "" if forming.known is None else forming.known.cluster_id.hex()
             self.trace.append("farm-known", {"cluster": cluster})
-            return
-        founding = forming.founded.founding
-        self.trace.append("farm-founded", {"cluster": founding.cluster_id.hex(), "raftId": forming.founded.raft_id})
+        founded = await forming.until_founded()
+        founding = founded.founding
+        self.trace.append("farm-founded", {"cluster": founding.cluster_id.hex(), "raftId": founded.raft_id})
         ledger = Ledger(founding.log_time_base_ms, self.trace, self._changed)
-        settings = self._replica_settings(agent, roster, founding)
+        settings = self._replica_settings(agent, roster, founding, certificate)
         async with open_replica(settings, ledger, self.door, self.tally, self._observe) as replica:
             duties = self._duties = Duties(self._farm_member(agent, replica, ledger))
             sight.founded(replica, ledger, duties)
@@ -195,9 +204,12 @@ class Node:
             allow_wan=gossip.allow_wan,
         )
 
-    def _replica_settings(self, agent: Agent, roster: Roster, founding: Founding) -> ReplicaSettings:
+    def _replica_settings(
+        self, agent: Agent, roster: Roster, founding: Founding, certificate: NodeCertificate
+    ) -> ReplicaSettings:
         credentials = self.farm_key.digest_credentials
-        own = self.endpoint
+        own, advertised = self.endpoint, self.configuration.consensus.advertise
+        own_address = PeerAddress(advertised.host, advertised.port, certificate.fingerprint)
         return ReplicaSettings(
             state_dir=self.configuration.state_dir,
             node_id=agent.node_id,
@@ -208,7 +220,8 @@ class Node:
             timing=self.configuration.consensus.timing,
             segment_bytes=self.configuration.consensus.segment_bytes,
             endpoint_of=lambda node_id: own if node_id == agent.node_id else roster.endpoint_of(node_id),
-            address_of=roster.address_of,
+            # A submission that set out for the leader may come home: this server was elected meanwhile.
+            address_of=lambda node_id: own_address if node_id == agent.node_id else roster.address_of(node_id),
         )
 
     def _farm_member(self, agent: Agent, replica: Replica, ledger: Ledger) -> FarmMember:
@@ -278,7 +291,7 @@ class Node:
                 case GossipAlarm(AlarmKind.TWIN, text):
                     raise NodeStopped(text)
                 case GossipAlarm(kind, text):
-                    self.alarms.set(kind.value, text, "check the network and the seeds in the configuration")
+                    self.alarms.set(kind.value, text, "see docs/operating.md, 'Alarms'")
             if agent.take_resync():
                 roster.refresh()
             if any(member.is_peer for member in agent.members()):
@@ -315,7 +328,7 @@ class Node:
                     self.alarms.set(
                         "disk-full",
                         "the disk of the state directory is full: nothing new is stored or acknowledged",
-                        "free some space; the node goes on by itself",
+                        "free some space, the node goes on by itself; see docs/operating.md, 'Alarms'",
                     )
                 else:
                     self.alarms.clear("disk-full")
@@ -329,8 +342,9 @@ class Node:
         self.leaving = True
         self.stop.set()
 
-    async def _wait_for_signals(self) -> None:
+    async def _wait_for_signals(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
             async for _ in signals:
                 self.stop.set()
 

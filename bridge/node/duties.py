@@ -8,6 +8,9 @@ Each is a loop of its own, so that a slow router delays no clock entry and a los
 submit through the replica, which finds the leader. None of them is the leader's duty but the clock: the publisher need
 not lead.
 
+One plan is under way at a time, from its proposal until the router has it: a router that is slow must not make its node
+fill the log with plans. What comes to nothing is tried again with growing pauses, for the same reason.
+
 A plan that was accepted and then lost (the process died before it signed) leaves no trace on the router; the publisher
 therefore compares what it handed over in this life with what was accepted last, and plans anew if they differ.
 """
@@ -19,29 +22,27 @@ from random import Random
 import trio
 
 from bridge.core.control import SubmitOutcome
-from bridge.core.farm import Change, PublicationAccepted, PublicationRefused
+from bridge.core.farm import Change, PublicationAccepted, PublicationRefused, PublisherChanged
 from bridge.core.publication import Pace, PlannedPublication, plan_publication
-from bridge.core.records import (
-    Clock,
-    MetaStatus,
-    Publication,
-    PublishConfig,
-    Report,
-)
+from bridge.core.records import Clock, LeafStatus, MetaStatus, Publication, PublishConfig, Report, RouterStatus
 from bridge.node.alarms import Alarms
 from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger, clock_ms
 from bridge.node.replica import Replica
 from bridge.node.router import Router, RouterError
-from bridge.wire.application import encode
+from bridge.wire.application import ApplicationError, encode
 from bridge.wire.destination_keys import TRANSIENT_ALARM_S, SigningKey
+from bridge.wire.i2p import I2pError
 from bridge.wire.meta_lease_set import LeaseSetError
+from consensus.core.effects import Outcome
 from consensus.node.server import now_ms
 
 CLOCK_ALARM = "clock"
 ROUTER_ALARM = "router"
 KEY_ALARM = "signing-key"
+DAY_S = 86_400
 PLAN_INTERVAL_SECONDS = 1.0
+CLOCK_RETRY_S = 1.0
 RETRY_FIRST_S, RETRY_LONGEST_S = 2.5, 60.0
 
 
@@ -65,20 +66,24 @@ class Member:
 
 
 class Duties:
-    """The three loops. `run` them once; `changed` hears what the state machine did."""
+    """The loops. `run` them once; `changed` hears what the state machine did."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
         self._random = Random()
         self._sequence = 0
-        self._proposed: dict[Publication, PlannedPublication] = {}
-        self._accepted_in, self._accepted = trio.open_memory_channel[PlannedPublication](16)
-        self._handed_over: dict[str, Publication] = {}
-        self._deposed: set[str] = set()
+        self._proposed: PlannedPublication | None = None
+        """Submitted, and neither accepted nor refused so far."""
+        self._accepted: PlannedPublication | None = None
+        """Accepted, and not with the router yet."""
+        self._review = trio.Event()
+        self._hand_over_due = trio.Event()
+        self._handed_over: Publication | None = None
         self._led = trio.Event()
         self._leader_known = trio.Event()
         self._not_before_s = -math.inf
         self._failures = 0
+        self._router_troubles: dict[str, str] = {}
         self.published = 0
         self.last_published_ms = 0
 
@@ -92,14 +97,15 @@ class Duties:
         """A committed entry changed the farm's state."""
         match change:
             case PublicationAccepted(publication):
-                if publication.server_id != self._member.replica.server_id:
-                    self._deposed.add(publication.master)
-                plan = self._proposed.pop(publication, None)
-                if plan is not None:
-                    # The channel never fills up: one plan is proposed at a time.
-                    self._accepted_in.send_nowait(plan)
+                if self._proposed is not None and self._proposed.publication == publication:
+                    self._proposed, self._accepted = None, self._proposed
+                self._hand_over_due.set()
             case PublicationRefused(publication, _):
-                self._proposed.pop(publication, None)
+                if self._proposed is not None and self._proposed.publication == publication:
+                    self._proposed = None
+                    self._back_off()
+            case PublisherChanged():
+                self._review.set()
             case _:
                 pass
 
@@ -128,7 +134,9 @@ class Duties:
         while True:
             started = trio.current_time()
             report = await self._own_report()
-            await self._member.replica.submit(encode(report), repeat_unknown=True)
+            # What was not taken within a period is out of date: the next report says it better.
+            with trio.move_on_after(self._period_s()):
+                await self._send_report(report)
             # A little apart from the others, who heard of the leader at the same moment.
             await self._until_period_after(started, self._random.uniform(0.9, 1.0))
 
@@ -138,25 +146,44 @@ class Duties:
             with trio.move_on_after(left):
                 await self._member.ledger.news()
 
+    async def _send_report(self, report: Report) -> None:
+        try:
+            entry = encode(report)
+        except ApplicationError as error:
+            self._member.trace.append("report-failed", {"reason": str(error)})
+        else:
+            await self._member.replica.submit(entry, repeat_unknown=True)
+
     async def _own_report(self) -> Report:
         member = self._member
         self._sequence += 1
-        master_hash = b"" if member.signing_key is None else member.signing_key.destination.hash
-        leaves = []
-        for leaf_hash in await member.router.local_leaf_hashes(master_hash):
-            try:
-                leaves.append(await member.router.local_leaf_status(leaf_hash))
-            except RouterError as error:
-                member.alarms.set(ROUTER_ALARM, str(error), "see the router's own log")
+        status, leaves = await self._ask_router()
         return Report(
             cluster=member.cluster,
             date_ms=clock_ms(),
             server_id=member.replica.server_id,
-            router=await member.router.local_router_status(),
+            router=status,
             meta=self._meta_status(),
-            destinations=tuple(leaves),
+            destinations=leaves,
             request=f"{member.request_prefix}-{self._sequence}",
         )
+
+    async def _ask_router(self) -> tuple[RouterStatus, tuple[LeafStatus, ...]]:
+        """How router and leaves are. A router that does not answer is none: the node goes on reporting without it."""
+        member = self._member
+        master_hash = b"" if member.signing_key is None else member.signing_key.destination.hash
+        status, leaves, failures = RouterStatus(attached=False), [], []
+        try:
+            status = await member.router.local_router_status()
+            for leaf_hash in await member.router.local_leaf_hashes(master_hash):
+                try:
+                    leaves.append(await member.router.local_leaf_status(leaf_hash))
+                except RouterError as error:
+                    failures.append(str(error))
+        except RouterError as error:
+            failures.append(str(error))
+        self._router_trouble("asking", "; ".join(failures) or None)
+        return status, tuple(leaves)
 
     def _meta_status(self) -> MetaStatus | None:
         member = self._member
@@ -175,12 +202,15 @@ class Duties:
 
     def _review_key(self, key: SigningKey) -> None:
         left_s = key.can_sign_until_s - clock_ms() // 1000
-        if key.expires_s is not None and left_s < TRANSIENT_ALARM_S:
-            self._member.alarms.set(
-                KEY_ALARM,
-                f"this node's signing key ends in {max(left_s, 0) // 86_400} days; then it cannot publish any more",
-                "sign a new transient key with the master key and give it to this node",
-            )
+        if key.expires_s is None or left_s >= TRANSIENT_ALARM_S:
+            self._member.alarms.clear(KEY_ALARM)
+            return
+        ends = f"ends in {left_s // DAY_S} days; then it" if left_s > 0 else "has ended: it"
+        self._member.alarms.set(
+            KEY_ALARM,
+            f"this node's signing key {ends} cannot publish any more",
+            "sign a new transient key with the master key and give it to this node; see docs/operating.md, 'Alarms'",
+        )
 
     # -- clock ---------------------------------------------------------------------------------------------------------
 
@@ -189,13 +219,16 @@ class Duties:
         while True:
             self._led = trio.Event()
             if member.replica.leads:
-                await self._write_clock()
-                with trio.move_on_after(self._member.period_ms / 1000):
+                written = await self._write_clock()
+                pause_s = member.period_ms / 1000
+                with trio.move_on_after(pause_s if written else min(pause_s, CLOCK_RETRY_S)):
                     await self._led.wait()
             else:
+                # It is the leader's clock that counts; this one is judged again when it leads.
+                member.alarms.clear(CLOCK_ALARM)
                 await self._led.wait()
 
-    async def _write_clock(self) -> None:
+    async def _write_clock(self) -> bool:
         member = self._member
         raft = member.replica.server.describe().raft
         reading = member.ledger.log_time.next_entry(
@@ -204,17 +237,21 @@ class Duties:
         if reading.alarm is None:
             member.alarms.clear(CLOCK_ALARM)
         else:
-            member.alarms.set(CLOCK_ALARM, reading.alarm, "check NTP on every router")
+            member.alarms.set(CLOCK_ALARM, reading.alarm, "check NTP on every router; see docs/operating.md, 'Alarms'")
         entry = Clock(reading.time_ms, member.replica.server_id, member.period_ms)
         with trio.move_on_after(self._period_s()):
-            await member.replica.server.propose((encode(entry),))
+            answer = await member.replica.server.propose((encode(entry),))
+            return answer.outcome is Outcome.COMMITTED
+        return False
 
     # -- publish -------------------------------------------------------------------------------------------------------
 
     async def _publish(self) -> None:
         while True:
+            # Entries of no interest come by the thousand, so it is not they that wake this loop.
+            self._review = trio.Event()
             with trio.move_on_after(PLAN_INTERVAL_SECONDS):
-                await self._member.ledger.news()
+                await self._review.wait()
             plan = self._plan()
             if plan is not None:
                 await self._propose(plan)
@@ -222,7 +259,8 @@ class Duties:
     def _plan(self) -> PlannedPublication | None:
         member = self._member
         master = self.master
-        if master is None or self._proposed or trio.current_time() < self._not_before_s:
+        under_way = self._proposed is not None or self._accepted is not None
+        if master is None or under_way or trio.current_time() < self._not_before_s:
             return None
         return plan_publication(
             member.ledger.state,
@@ -230,25 +268,34 @@ class Duties:
             member.replica.server_id,
             member.pace,
             member.ledger.log_time.paced(now_ms()),
-            handed_over=self._handed_over.get(master),
+            handed_over=self._handed_over,
         )
 
     async def _propose(self, plan: PlannedPublication) -> None:
-        self._proposed[plan.publication] = plan
+        self._proposed = plan
         answer = await self._member.replica.submit(encode(plan.publication))
-        if answer.outcome is not SubmitOutcome.COMMITTED:
-            # Of unknown fate: should it be committed after all, it is simply not handed over, and planned again.
-            self._proposed.pop(plan.publication, None)
-            return
-        with trio.move_on_after(self._period_s()):
-            await self._member.replica.server.wait_applied(answer.index or 0)
-        self._proposed.pop(plan.publication, None)
+        if answer.outcome is SubmitOutcome.COMMITTED:
+            with trio.move_on_after(self._period_s()):
+                await self._member.replica.server.wait_applied(answer.index or 0)
+        # Of unknown fate: should it be committed after all, it is simply not handed over, and planned again.
+        self._proposed = None
+
+    def _back_off(self) -> None:
+        """Each new try is an entry of the log, so tries that come to nothing become rare."""
+        self._failures += 1
+        self._not_before_s = trio.current_time() + min(RETRY_FIRST_S * 2**self._failures, RETRY_LONGEST_S)
 
     async def _hand_over(self) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._stop_when_deposed)
-            async for plan in self._accepted:
-                await self._sign_and_publish(plan)
+        """What goes to the router, one thing after the other: it must not stop what it is just beginning."""
+        while True:
+            self._hand_over_due = trio.Event()
+            if self._accepted is not None:
+                await self._sign_and_publish(self._accepted)
+                self._accepted = None
+            elif self._is_deposed():
+                await self._stop_publishing()
+            else:
+                await self._hand_over_due.wait()
 
     async def _sign_and_publish(self, plan: PlannedPublication) -> None:
         member, publication = self._member, plan.publication
@@ -258,33 +305,46 @@ class Duties:
         try:
             structure = member.signing_key.publication(publication.published_s, plan.entries)
             await member.router.publish_meta_lease_set(member.signing_key.destination.hash, structure)
-        except (LeaseSetError, RouterError) as error:
-            member.alarms.set(ROUTER_ALARM, f"publishing failed: {error}", "see docs/operating.md, 'Alarms'")
+        except (LeaseSetError, I2pError, RouterError) as error:
+            self._router_trouble("publishing", f"publishing failed: {error}")
             member.trace.append("publish-failed", {**facts, "reason": str(error)})
-            # Each new try is an entry of the log.
-            self._failures += 1
-            self._not_before_s = trio.current_time() + min(RETRY_FIRST_S * 2**self._failures, RETRY_LONGEST_S)
+            self._back_off()
             return
         self._failures = 0
-        member.alarms.clear(ROUTER_ALARM)
-        self._handed_over[publication.master] = publication
-        self._deposed.discard(publication.master)
+        self._router_trouble("publishing", None)
+        self._handed_over = publication
         self.published += 1
         self.last_published_ms = clock_ms()
         member.trace.append("published", facts, log_time_ms=member.ledger.state.log_time_ms)
 
-    async def _stop_when_deposed(self) -> None:
+    def _is_deposed(self) -> bool:
         """Only once another server's publication is accepted: until then the old structure is the best there is."""
-        member = self._member
-        while True:
-            await member.ledger.news()
-            for master in sorted(self._deposed):
-                self._deposed.discard(master)
-                if member.signing_key is not None and self._handed_over.pop(master, None) is not None:
-                    await self._stop_publishing(member.signing_key.destination.hash)
+        if self._handed_over is None:
+            return False
+        known = self._member.ledger.state.masters.get(self._handed_over.master)
+        accepted = None if known is None else known.publication
+        return accepted is not None and accepted.server_id != self._member.replica.server_id
 
-    async def _stop_publishing(self, master_hash: bytes) -> None:
+    async def _stop_publishing(self) -> None:
+        member = self._member
+        self._handed_over = None
+        if member.signing_key is None:
+            return
         try:
-            await self._member.router.stop_publishing_meta_lease_set(master_hash)
+            await member.router.stop_publishing_meta_lease_set(member.signing_key.destination.hash)
         except RouterError as error:
-            self._member.trace.append("publish-failed", {"reason": f"stopping: {error}"})
+            member.trace.append("publish-failed", {"reason": f"stopping: {error}"})
+        else:
+            member.trace.append("publishing-stopped", {}, log_time_ms=member.ledger.state.log_time_ms)
+
+    def _router_trouble(self, doing: str, text: str | None) -> None:
+        """What the router did not do, or does again: one alarm for all of it."""
+        if text is None:
+            self._router_troubles.pop(doing, None)
+        else:
+            self._router_troubles[doing] = text
+        if self._router_troubles:
+            texts = "; ".join(text for _, text in sorted(self._router_troubles.items()))
+            self._member.alarms.set(ROUTER_ALARM, texts, "see docs/operating.md, 'Alarms', and the router's own log")
+        else:
+            self._member.alarms.clear(ROUTER_ALARM)

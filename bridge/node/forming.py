@@ -51,12 +51,12 @@ class UnusableFormationError(Exception):
     """The formation file cannot be used; the text says what to do."""
 
 
-def load_formation(state_dir: Path) -> FormationState:
-    """What this node remembers of formation; raises UnusableFormationError."""
+def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
+    """What the node `node_id` remembers of formation; raises UnusableFormationError."""
     path = state_dir / FILE_NAME
     try:
         with path.open("rb") as file:
-            return decode_formation_state(file.read(FORMATION_STATE_LIMIT_BYTES + 1))
+            state = decode_formation_state(file.read(FORMATION_STATE_LIMIT_BYTES + 1))
     except FileNotFoundError:
         return FormationState()
     except (OSError, FormationStateError) as error:
@@ -64,6 +64,14 @@ def load_formation(state_dir: Path) -> FormationState:
             f"{path} cannot be used ({error}): what this node promised is unknown, and it must not promise again."
             " Restore the file, or give the node a new state directory: it then joins as a new router",
         ) from error
+    own = [each.founders for each in (state.promise, state.founding, *state.withdrawn) if each is not None]
+    if not all(node_id in founders for founders in own):
+        raise UnusableFormationError(
+            f"{path} was written by another identity than this node's ({node_id.hex()}): a promise goes with the"
+            " identity key beside it. Restore that key, or give the node a new state directory: it then joins as a new"
+            " router",
+        )
+    return state
 
 
 @dataclass(slots=True)
@@ -95,6 +103,7 @@ class Forming:
         self._withdrawals: list[_Withdrawal] = []
         self._work = trio.Event()
         self._settled = trio.Event()
+        self._has_founded = trio.Event()
         self.founded: Founded | None = None
         self.known: Founding | None = None
 
@@ -125,8 +134,15 @@ class Forming:
         """Returns once the farm is founded or known; see `founded` and `known`."""
         await self._settled.wait()
 
+    async def until_founded(self) -> Founded:
+        """Returns once this node is a founder of the farm: for an observer that may be never."""
+        await self._has_founded.wait()
+        if self.founded is None:
+            raise AssertionError("the event is set behind the fact")
+        return self.founded
+
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Works until cancelled, or until a promise cannot be kept on disk (UnusableFormationError)."""
         await self._step(Started())
         while True:
             deadline = self._core.deadline
@@ -138,40 +154,52 @@ class Forming:
             withdrawals, self._withdrawals = self._withdrawals, []
             for withdrawal in withdrawals:
                 promised = self._core.phase is Phase.PROMISED
-                alarms = await self._step(WithdrawRequested())
+                told = await self._step(WithdrawRequested())
                 if not promised or self._core.phase is Phase.PROMISED:
-                    withdrawal.refusal = " ".join(alarms) or "nothing was withdrawn"
+                    withdrawal.refusal = " ".join(told) or "nothing was withdrawn"
                 withdrawal.done.set()
             if self._members is not None:
                 members, self._members = self._members, None
                 await self._step(MembersChanged(members))
 
     async def _step(self, event: Event) -> list[str]:
-        """Returns the alarms of this very step; a withdrawal's refusal is one of them."""
+        """Returns what this very step said that is no standing alarm: why a withdrawal is refused."""
         effects = self._core.step(event, _now_ms(), time.time_ns() // 1_000_000)
         for effect in effects:
             await self._carry_out(effect)
-        if not self._core.alarms:
+        if self._core.alarms:
+            self._alarms.set(ALARM, " ".join(self._core.alarms), "see docs/operating.md, 'Founding a farm'")
+        else:
             self._alarms.clear(ALARM)
-        return [effect.text for effect in effects if isinstance(effect, Alarm)]
+        return [effect.text for effect in effects if isinstance(effect, Alarm) and effect.text not in self._core.alarms]
 
     async def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Persist(number, state):
-                await trio.to_thread.run_sync(replace_file, self._path, encode_formation_state(state))
+                await self._keep(state)
                 await self._step(Persisted(number))
             case Advertise(notice):
                 self._advertise(notice)
             case Founded():
                 self.founded = effect
+                self._has_founded.set()
                 self._settled.set()
             case KnowsCluster(founding):
                 self.known = founding
                 self._settled.set()
-            case Alarm(text):
-                self._alarms.set(ALARM, text, "see docs/operating.md, 'Founding a farm'")
+            case Alarm():
+                pass  # What stands is read from the core after each step; what does not is the answer to its asker.
             case _:
                 assert_never(effect)
+
+    async def _keep(self, state: FormationState) -> None:
+        try:
+            await trio.to_thread.run_sync(replace_file, self._path, encode_formation_state(state))
+        except OSError as error:
+            raise UnusableFormationError(
+                f"{self._path} cannot be written ({error.strerror or error}), and a promise that is not kept on disk"
+                " must not be given: free some space or mend the permissions there, then start the node again",
+            ) from error
 
 
 def _now_ms() -> int:

@@ -5,10 +5,12 @@
 
 Everything here is rebuilt from the log at each start. The ledger also remembers at which index log time moved, so that
 the control endpoint can tell for any entry when it was, in log time: one number pair a reporting period, and only for
-as long as `MOMENTS_MAX` of them; older entries get the oldest moment that is known.
+as long as `MOMENTS_MAX` of them (16 bytes each: half a year of 30 s periods in 8 MB); of older entries it says that it
+does not know. Configurations are remembered likewise: there is one for each election.
 """
 
 import time
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import assert_never
@@ -33,7 +35,8 @@ from bridge.wire.application import decode
 from consensus.core.position import Command, Configuration, Entry, Index
 from consensus.node.server import now_ms
 
-MOMENTS_MAX = 1_000_000
+MOMENTS_MAX = 500_000
+CONFIGURATIONS_MAX = 4096
 BREATH_ENTRIES = 64
 
 
@@ -45,9 +48,9 @@ class Ledger:
         self.log_time = LogTime(log_time_base_ms, now_ms(), self._farm.tuning.period_ms)
         self._trace = trace
         self._on_change = on_change
-        self._moment_indexes: list[Index] = [0]
-        self._moment_times_ms: list[int] = [log_time_base_ms]
-        self._configuration_indexes: list[Index] = []
+        self._moment_indexes = array("q", [0])
+        self._moment_times_ms = array("q", [log_time_base_ms])
+        self._configuration_indexes = array("q")
         self._news = trio.Event()
         self.records = {"reports": 0, "clocks": 0, "publications": 0, "foreign_entries": 0}
 
@@ -61,13 +64,13 @@ class Ledger:
         """What all servers agree on after the last applied entry."""
         return self._farm.state
 
-    def log_time_at(self, index: Index) -> int:
-        """Log time after the entry at `index`, milliseconds since the epoch."""
-        place = max(bisect_right(self._moment_indexes, index) - 1, 0)
-        return self._moment_times_ms[place]
+    def log_time_at(self, index: Index) -> int | None:
+        """Log time after the entry at `index`, milliseconds since the epoch; None if that is too long ago."""
+        place = bisect_right(self._moment_indexes, index) - 1
+        return None if place < 0 else self._moment_times_ms[place]
 
     def configuration_before(self, index: Index) -> Index:
-        """Index of the last configuration before `index`; 0 if there is none."""
+        """Index of the last configuration before `index`; 0 if there is none, or it is too long ago."""
         place = bisect_right(self._configuration_indexes, index - 1)
         return self._configuration_indexes[place - 1] if place else 0
 
@@ -88,6 +91,8 @@ class Ledger:
         match entry.content:
             case Configuration():
                 self._configuration_indexes.append(index)
+                if len(self._configuration_indexes) > CONFIGURATIONS_MAX:
+                    del self._configuration_indexes[: CONFIGURATIONS_MAX // 2]
             case Command(data):
                 self._take(index, entry.term, decode(data))
             case _:

@@ -12,11 +12,14 @@ import trio
 from bridge.core.control import ClusterAnswer, EventPage, LogPage, SubmitAnswer, SubmitOutcome
 from bridge.core.records import Clock, Publication
 from bridge.core.view import FarmView, VoterView
+from bridge.node.control_routes import Refused
 from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger
 from bridge.node.replica import Replica
 from bridge.wire.application import ENTRY_LIMIT_BYTES, decode
 from bridge.wire.control_json import log_entry
+from consensus.core.position import Entry
+from consensus.node.server import ServerBusyError, ServerStoppedError
 
 PAGE_LIMIT_BYTES = 4 * 1024 * 1024
 
@@ -38,10 +41,12 @@ class NodePort:
         self._withdraw = withdraw
         self._ledger: Ledger | None = None
         self._replica: Replica | None = None
+        self._has_log = trio.Event()
 
     def founded(self, replica: Replica, ledger: Ledger) -> None:
         """From now on there is a log."""
         self._replica, self._ledger = replica, ledger
+        self._has_log.set()
 
     async def view(self) -> FarmView:
         """The picture of this moment."""
@@ -72,17 +77,17 @@ class NodePort:
 
         Only entries that this node has applied are shown: their log time is known.
         """
-        if self._replica is None or self._ledger is None:
-            await trio.sleep(wait_ms / 1000)
-            return LogPage(first_index=1, last_index=0, commit_index=0, next_index=max(first, 1))
-        server, ledger = self._replica.server, self._ledger
         start = max(first, 1)
-        if ledger.state.applied_index < start:
-            with trio.move_on_after(wait_ms / 1000):
-                await server.wait_applied(start)
+        with trio.move_on_after(wait_ms / 1000):
+            await self._has_log.wait()
+            if self._replica is not None:
+                await self._replica.server.wait_applied(start)
+        if self._replica is None or self._ledger is None:
+            return LogPage(first_index=1, last_index=0, commit_index=0, next_index=start)
+        server, ledger = self._replica.server, self._ledger
         applied = server.describe().applied
         readable = max(0, min(limit, applied - start + 1))
-        entries = await server.read(start, readable, PAGE_LIMIT_BYTES) if readable else ()
+        entries = await self._read(self._replica, start, readable) if readable else ()
         shown = tuple(
             log_entry(start + offset, entry, ledger.log_time_at(start + offset)) for offset, entry in enumerate(entries)
         )
@@ -93,6 +98,14 @@ class NodePort:
             next_index=start + len(shown),
             entries=shown,
         )
+
+    async def _read(self, replica: Replica, first: int, limit: int) -> tuple[Entry, ...]:
+        try:
+            return await replica.server.read(first, limit, PAGE_LIMIT_BYTES)
+        except ServerBusyError as error:
+            raise Refused(503, "busy", f"too many readers at a time ({error}); try again in a moment") from error
+        except ServerStoppedError as error:
+            raise Refused(503, "stopping", f"this node stops: {error}") from error
 
     async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
         """Events of the trace from `cursor` on, waiting likewise."""

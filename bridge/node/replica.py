@@ -17,7 +17,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -36,7 +36,7 @@ from consensus.core.effects import Outcome, Resolve, Role
 from consensus.core.position import Configuration, LogPosition, Server, ServerId
 from consensus.core.raft import Raft
 from consensus.core.tuning import Tuning, lan, local
-from consensus.node.directory import Directory, open_storage
+from consensus.node.directory import ThreadedDisk, open_storage
 from consensus.node.disk import StorageError
 from consensus.node.garlic_farm_client import GarlicFarmClient
 from consensus.node.garlic_farm_conversation import ClientAnswer
@@ -59,6 +59,10 @@ STORAGE_NOTE_TEXT = (
 )
 UNKNOWN_ENDPOINT = "tcp://unknown.invalid:7669"
 SUBMIT_PATIENCE_SECONDS = 15.0
+SUBMIT_RETRY_SECONDS = 0.1
+SUBMIT_GRACE_SECONDS = 1.0
+CLIENT_PATIENCE_SECONDS = 5.0
+NO_ANSWER = "no answer in time: the entry may be committed or not; look into the log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,23 +106,32 @@ class Replica:
 
         With `repeat_unknown` an entry of unknown fate is submitted again: only for entries that may be there twice.
         """
-        answer = SubmitAnswer(SubmitOutcome.UNKNOWN, reason="no leader is known")
-        with trio.move_on_after(SUBMIT_PATIENCE_SECONDS):
-            while True:
-                answer = await self._submit_once(command, repeat_unknown=repeat_unknown)
-                again = answer.outcome is SubmitOutcome.REFUSED or (
-                    answer.outcome is SubmitOutcome.UNKNOWN and repeat_unknown
-                )
-                if not again:
-                    break
-                await trio.sleep(0.1)
+        deadline = trio.current_time() + SUBMIT_PATIENCE_SECONDS
+        doubtful = False
+        while True:
+            answer = SubmitAnswer(SubmitOutcome.UNKNOWN, reason=NO_ANSWER)
+            left_s = deadline - trio.current_time()
+            with trio.move_on_after(left_s + SUBMIT_GRACE_SECONDS):
+                answer = await self._submit_once(command, left_s, repeat_unknown=repeat_unknown)
+            doubtful |= answer.outcome is SubmitOutcome.UNKNOWN
+            again = answer.outcome is SubmitOutcome.REFUSED or (
+                answer.outcome is SubmitOutcome.UNKNOWN and repeat_unknown
+            )
+            if not again or trio.current_time() + SUBMIT_RETRY_SECONDS >= deadline:
+                break
+            await trio.sleep(SUBMIT_RETRY_SECONDS)
+        if doubtful and answer.outcome is not SubmitOutcome.COMMITTED:
+            # Of an earlier try a copy may be committed: only what never can be is refused.
+            return replace(answer, outcome=SubmitOutcome.UNKNOWN)
         return answer
 
-    async def _submit_once(self, command: bytes, *, repeat_unknown: bool) -> SubmitAnswer:
+    async def _submit_once(self, command: bytes, patience_s: float, *, repeat_unknown: bool) -> SubmitAnswer:
         if self.leads or self._client is None:
             return _answer_of(await self.server.propose((command,)))
         try:
-            sent = await self._client.submit((command,), patience_s=5.0, repeat_unknown=repeat_unknown)
+            sent = await self._client.submit(
+                (command,), patience_s=min(CLIENT_PATIENCE_SECONDS, patience_s), repeat_unknown=repeat_unknown
+            )
         except GarlicFarmError as error:
             return SubmitAnswer(SubmitOutcome.REFUSED, reason=str(error))
         resolve = Resolve(0, sent.outcome, sent.position, sent.leader)
@@ -143,19 +156,22 @@ class FrontDoor:
 
     async def client_request(self, commands: tuple[bytes, ...]) -> ClientAnswer | None:
         """A client's entries; without any, only who leads."""
-        if self.replica is None:
+        # Kept by name: when the node stops, the door is closed while a request is under way.
+        replica = self.replica
+        if replica is None:
             return ClientAnswer(accepted=False, leader=None, next_index=0, term=0)
-        role = self.replica.server.role
+        role = replica.server.role
         if not commands:
-            leads = self.replica.leads
-            following = self.replica.server.describe().raft.last.index + 1 if leads else 0
+            leads = replica.leads
+            following = replica.server.describe().raft.last.index + 1 if leads else 0
             return ClientAnswer(accepted=leads, leader=role.leader, next_index=following, term=role.term)
         if any(is_clock(command) for command in commands):
             raise GarlicFarmError(Fault.OUT_OF_TURN, "a client sent a clock entry; only the leader writes those")
         try:
-            found = await self.replica.server.propose(commands)
+            found = await replica.server.propose(commands)
         except ValueError as error:
             raise GarlicFarmError(Fault.TOO_LARGE, str(error)) from error
+        role = replica.server.role
         match found.outcome:
             case Outcome.COMMITTED:
                 at = found.position or LogPosition(0, role.term)
@@ -163,7 +179,7 @@ class FrontDoor:
             case Outcome.NOT_LEADER:
                 return ClientAnswer(accepted=False, leader=found.leader, next_index=0, term=role.term)
             case Outcome.BUSY:
-                return ClientAnswer(accepted=False, leader=self.replica.server_id, next_index=0, term=role.term)
+                return ClientAnswer(accepted=False, leader=replica.server_id, next_index=0, term=role.term)
             case Outcome.UNKNOWN:
                 return None
 
@@ -184,13 +200,7 @@ async def open_replica(
     """Runs this node's Raft server while the block lasts. StorageError says why it cannot start."""
     founding, node_id = settings.founding, settings.node_id
     server_id = ServerId(founding.raft_id(node_id))
-    directory, recovery = await trio.to_thread.run_sync(
-        open_storage,
-        settings.state_dir / RAFT_DIRECTORY,
-        node_id,
-        settings.generation,
-        StorageTuning(segment_bytes=settings.segment_bytes),
-    )
+    directory, recovery = await trio.to_thread.run_sync(_open_storage, settings)
     for line in recovery.report.lines():
         LOG.info("storage: %s", line)
     try:
@@ -240,7 +250,7 @@ async def open_replica(
         directory.close()
 
 
-def _open_storage(settings: ReplicaSettings) -> tuple[Directory, Recovery]:
+def _open_storage(settings: ReplicaSettings) -> tuple[ThreadedDisk, Recovery]:
     storage, note = settings.state_dir / RAFT_DIRECTORY, settings.state_dir / STORAGE_NOTE
     if note.exists() and not (storage / BALLOT_FILE).exists():
         raise StorageError(

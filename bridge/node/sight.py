@@ -137,6 +137,7 @@ class Sight:
             log_time_ms=self._ledger.log_time.paced(now_ms()),
             raft=server.raft,
             first_index=1,
+            applied_index=server.applied,
             lease_set_files=self._lease_set_files(),
             counters={
                 **self._ledger.records,
