@@ -33,6 +33,17 @@ exec "{java}" "$@"
 """
 
 
+_LOGGING = """# Spark's own word on every start is nothing that an operator can do something about.
+rootLogger.level = error
+rootLogger.appenderRef.stdout.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
 class NoJavaError(Exception):
     """No Java that Spark can use was found: says what to do."""
 
@@ -95,6 +106,9 @@ def open_session(master: str = "local[*]", *, shuffle_partitions: int = 2) -> Sp
     java = find_java(dict(os.environ), scratch)
     if java.home is not None:
         os.environ["JAVA_HOME"] = str(java.home)
+    if "SPARK_CONF_DIR" not in os.environ:
+        (scratch / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
+        os.environ["SPARK_CONF_DIR"] = str(scratch)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = (
