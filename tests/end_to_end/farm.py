@@ -33,6 +33,7 @@ POLL_S = 0.05
 LOG_TAIL_BYTES = 4_000
 PAGE = 1_000
 LEADER_BOUND_S = 10 * 2.0
+END_BOUND_S = 20.0
 PUBLISHER_BOUND_S = 10 * 3 * REPORTING_PERIOD_MS / 1000
 START_BOUND_S = 60.0
 """Ten times the goals, and for the start whatever a loaded machine may need."""
@@ -121,7 +122,10 @@ class Node:
     def ended(self, timeout_s: float) -> int:
         """The exit code, which must come by itself."""
         assert self.process is not None
-        return self.process.wait(timeout_s)
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} still runs after {timeout_s:g} s\n{tail(self.log_file)}") from None
 
     def _end(self, how: signal.Signals, patience_s: float) -> int:
         if self.process is None:
