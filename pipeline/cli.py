@@ -112,20 +112,22 @@ def _print(table: DataFrame, *, as_json: bool) -> None:
     if not rows:
         console.print("No report is in the log yet.")
         return
-    shown = Table(title="Router health by window of log time (UTC)", box=box.SIMPLE_HEAD, pad_edge=False)
+    shown = Table(
+        title="Router health by window of log time (UTC)", box=box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False
+    )
     shown.add_column("window", no_wrap=True)
-    for heading in ("server", "available", "uptime", "lag ms p50/p95", "cpu", "healthy"):
+    for heading in ("server", "avail", "uptime", "lag p50/p95", "cpu", "healthy"):
         shown.add_column(heading, justify="right", no_wrap=True)
     shown.add_column("", no_wrap=True)
     for row in rows:
         shown.add_row(
-            f"{row['window_start']:%m-%d %H:%M:%S}",
+            f"{row['window_start']:%d %H:%M:%S}",
             f"{row['server_id']}",
             f"{row['availability']:.0%}",
             "unknown" if row["uptime_ms"] is None else f"{row['uptime_ms'] / 1000:.0f} s",
-            f"{_number(row['job_lag_p50_ms'])}/{_number(row['job_lag_p95_ms'])}",
-            f"{_number(row['cpu_percent'])}%",
-            "-" if row["healthy_share"] is None else f"{row['healthy_share']:.0%} of {row['destinations']}",
+            f"{_number(row['job_lag_p50_ms'])}/{_number(row['job_lag_p95_ms'])} ms",
+            "?" if row["cpu_percent"] is None else f"{row['cpu_percent']:.0f}%",
+            "-" if row["healthy_share"] is None else f"{row['healthy_share']:.0%}",
             " ".join(word for word in ("publishing", "restarted") if row[word]),
         )
     console.print(shown)
