@@ -19,6 +19,15 @@ def fail(reason: str) -> NoReturn:
     sys.exit(REFUSED)
 
 
+def reasons(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
+    """The text of each exception in a group, in order: tasks that fail together have each a reason."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from reasons(error)
+        else:
+            yield str(error) or type(error).__name__
+
+
 @contextmanager
 def failures(*kinds: type[Exception]) -> Iterator[None]:
     """Exceptions of these kinds are reasons for people; anything else is a bug and shows itself as one."""

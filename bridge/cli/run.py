@@ -1,15 +1,18 @@
-"""`garlicfarm run`: one router node, until it is told to stop."""
+"""`garlicfarm run`: one router node, until it is told to stop.
+
+However it ends, the last line says why: what an operator can do something about in its own words, anything else as what
+it is, a fault of the program, with the traceback above.
+"""
 
 import logging
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import click
 import trio
 
-from bridge.cli.failure import fail
+from bridge.cli.failure import fail, reasons
 from bridge.node.app import NodeStopped, run_node
 from bridge.node.configuration import ConfigurationError, Overrides, load_configuration
 from bridge.node.control_socket import ControlSocketError
@@ -21,6 +24,8 @@ from consensus.node.tls import CertificateError
 from gossip.node.config import ConfigError
 from gossip.node.identity import StateError
 
+LOG = logging.getLogger(__name__)
+INTERRUPTED = 130
 REASONS = (
     NodeStopped,
     ConfigurationError,
@@ -34,7 +39,7 @@ REASONS = (
     StateError,
     OSError,
 )
-"""Ends that an operator can do something about; anything else is a bug and shows itself as one."""
+"""Ends that an operator can do something about."""
 
 
 @click.command()
@@ -53,19 +58,21 @@ def run(
 ) -> None:
     """Run one router node. On a LAN, --farm-key FILE is enough."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    reasons: list[str] = []
+    ends: list[str] = []
+    interrupted = False
     try:
         configuration = load_configuration(config, Overrides(farm_key=farm_key, state_dir=state_dir, name=name))
         trio.run(partial(run_node, configuration, stop_with_stdin=stop_with_stdin))
     except* REASONS as group:
-        reasons.extend(_texts(group))
-    if reasons:
-        fail("; ".join(dict.fromkeys(reasons)))
-
-
-def _texts(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _texts(error)
-        else:
-            yield str(error)
+        ends.extend(reasons(group))
+    except* KeyboardInterrupt:
+        interrupted = True  # Before the node could listen to signals.
+    except* Exception as group:
+        LOG.critical("a fault of the program", exc_info=group)
+        ends.extend(
+            f"a fault of the program ended this node, please report the lines above: {r}" for r in reasons(group)
+        )
+    if ends:
+        fail("; ".join(dict.fromkeys(ends)))
+    if interrupted:
+        sys.exit(INTERRUPTED)

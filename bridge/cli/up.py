@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 import trio
 
-from bridge.cli.failure import fail
+from bridge.cli.failure import fail, reasons
 from bridge.node.key_files import KeyFileError
 from bridge.node.local_farm import SERVERS_MAX, LocalFarm, LocalFarmError, LocalNode, locked, prepare
 from bridge.node.local_watch import LocalWatch
@@ -84,12 +84,15 @@ def up(
 ) -> None:
     """Run a farm of several routers on this machine's loopback."""
     options = Options(servers, directory, for_seconds, exit_when_published, timeout_seconds)
+    ends: list[str] = []
     try:
         with locked(directory):
             farm = prepare(directory, servers)
             trio.run(_run, farm, options)
-    except (LocalFarmError, KeyFileError, FarmKeyError, DestinationKeyError, Failed, OSError) as error:
-        fail(str(error))
+    except* (LocalFarmError, KeyFileError, FarmKeyError, DestinationKeyError, Failed, OSError) as group:
+        ends.extend(reasons(group))
+    if ends:
+        fail("; ".join(dict.fromkeys(ends)))
 
 
 async def _run(farm: LocalFarm, options: Options) -> None:
@@ -97,7 +100,6 @@ async def _run(farm: LocalFarm, options: Options) -> None:
         Command(node.name, ("run", "--config", str(node.configuration_file), "--stop-with-stdin"), node.log_file)
         for node in farm.nodes
     )
-    failures: list[str] = []
     last_line: list[str] = []
 
     async def use(children: tuple[Child, ...]) -> None:
@@ -115,20 +117,14 @@ async def _run(farm: LocalFarm, options: Options) -> None:
                 nursery.start_soon(_print_exits, farm, children)
             with trio.move_on_after(options.for_seconds):
                 if options.exit_when_published:
-                    last_line.append(await _until_published(watch, options.timeout_seconds))
+                    last_line.append(await _until_published(watch, farm, children, options.timeout_seconds))
                 else:
                     await _until_none_runs(farm, children)
             nursery.cancel_scope.cancel()
 
-    async def guarded(children: tuple[Child, ...]) -> None:
-        try:
-            await use(children)
-        except* Failed as group:
-            failures.extend(str(error) for error in group.exceptions)
-
-    await run_children(commands, guarded)
-    if failures:
-        raise Failed("; ".join(failures))
+    await run_children(commands, use)
+    if options.exit_when_published and not last_line:
+        raise Failed("stopped before anything was published")
     for line in last_line:
         click.echo(line)
 
@@ -145,13 +141,16 @@ async def _cancel_on_signal(scope: trio.CancelScope) -> None:
             scope.cancel()
 
 
-async def _until_published(watch: LocalWatch, timeout_seconds: float) -> str:
+async def _until_published(
+    watch: LocalWatch, farm: LocalFarm, children: tuple[Child, ...], timeout_seconds: float
+) -> str:
     with trio.move_on_after(timeout_seconds):
-        while True:
+        while any(child.running for child in children):
             found = watch.published()
             if found is not None:
                 return str(found.path.resolve())
             await trio.sleep(POLL_SECONDS)
+        raise Failed(f"every process of the farm has ended before anything was published: {_ends(farm, children)}")
     raise Failed(f"nothing was published within {timeout_seconds:g} s: {watch.progress()}")
 
 
@@ -160,10 +159,13 @@ async def _until_none_runs(farm: LocalFarm, children: tuple[Child, ...]) -> None
     for child in children:
         await child.exited.wait()
     seconds = trio.current_time() - started
-    ends = "; ".join(
+    raise Failed(f"every process of the farm has ended after {seconds:.0f} s: {_ends(farm, children)}")
+
+
+def _ends(farm: LocalFarm, children: tuple[Child, ...]) -> str:
+    return "; ".join(
         f"{node.name}: {child.exit_text}{_log_tail(node)}" for node, child in zip(farm.nodes, children, strict=True)
     )
-    raise Failed(f"every process of the farm has ended after {seconds:.0f} s: {ends}")
 
 
 def _log_tail(node: LocalNode) -> str:

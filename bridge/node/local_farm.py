@@ -45,6 +45,7 @@ from bridge.wire.farm_key import new_farm_key
 LOOPBACK = "127.0.0.1"
 SERVERS_MAX = 9
 REPORTING_PERIOD_MS = 2_000
+PORT_LIMIT = 65_535
 SEGMENT_BYTES = 4 * 1024 * 1024
 
 
@@ -142,8 +143,10 @@ def _master_key(directory: Path) -> MasterKey:
 def _signing_key(node_directory: Path, master: MasterKey) -> None:
     path = node_directory / "signing.key"
     now_s = int(time.time())
-    if path.exists() and load_signing_key(path).can_sign_until_s > now_s + TRANSIENT_ALARM_S:
-        return
+    if path.exists():
+        held = load_signing_key(path)
+        if held.destination == master.destination and held.can_sign_until_s > now_s + TRANSIENT_ALARM_S:
+            return
     path.unlink(missing_ok=True)
     save_signing_key(path, master.sign_transient(now_s))
 
@@ -172,23 +175,35 @@ def _previous_ports(configuration: Path) -> tuple[int, int]:
     try:
         known = tomllib.loads(configuration.read_text(encoding="utf-8"))
         return _port(known["gossip"]["bind"]), _port(known["consensus"]["bind"])
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError):
+    except (tomllib.TOMLDecodeError, AttributeError, KeyError, TypeError, ValueError):
         return 0, 0
 
 
 def _port(bind: str) -> int:
-    return int(bind.rpartition(":")[2])
+    port = int(bind.rpartition(":")[2])
+    if not 0 <= port <= PORT_LIMIT:
+        raise ValueError(f"{port} is no port")
+    return port
 
 
 def _hold(held: ExitStack, kind: socket.SocketKind, port: int) -> int:
+    if port:
+        probe = held.enter_context(socket.socket(socket.AF_INET, kind))
+        try:
+            if kind is socket.SOCK_STREAM:
+                # A port in TIME_WAIT is free for the node, which binds with the same option. Only one who listens
+                # keeps others with that option away.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((LOOPBACK, port))
+                probe.listen()
+            else:
+                probe.bind((LOOPBACK, port))
+        except OSError:
+            pass
+        else:
+            return port
     probe = held.enter_context(socket.socket(socket.AF_INET, kind))
-    if kind is socket.SOCK_STREAM:
-        # A port in TIME_WAIT is free for the node, which binds with the same option.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        probe.bind((LOOPBACK, port))
-    except OSError:
-        probe.bind((LOOPBACK, 0))
+    probe.bind((LOOPBACK, 0))
     return int(probe.getsockname()[1])
 
 

@@ -113,19 +113,29 @@ class LocalWatch:
                 await trio.sleep(VIEW_INTERVAL_SECONDS)
 
     async def _follow_events(self, socket: Path) -> None:
-        cursor = 1
+        last: TraceEvent | None = None
+        doubtful = False
         async with ControlClient(socket) as client:
             while True:
                 try:
-                    page = await client.events(cursor, wait_ms=EVENT_WAIT_MS)
+                    if doubtful and last is not None and not await _still_there(client, last):
+                        last = None
+                    doubtful = False
+                    page = await client.events(1 if last is None else last.cursor + 1, wait_ms=EVENT_WAIT_MS)
                 except (ControlError, ViewError):
-                    cursor = 1
+                    doubtful = True
                     await trio.sleep(VIEW_INTERVAL_SECONDS)
                     continue
-                cursor = page.next_cursor
                 self.events_dropped += page.lost
                 for event in page.events:
+                    last = event
                     await self._event_sink.send(event)
+
+
+async def _still_there(client: ControlClient, last: TraceEvent) -> bool:
+    """Whether the node that answers now is the one that told `last`, or was started again since."""
+    page = await client.events(last.cursor, wait_ms=0)
+    return last in page.events
 
 
 def _verified(path: Path) -> Published | None:
