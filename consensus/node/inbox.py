@@ -9,8 +9,11 @@ wake-up.
 
 *Batching.* Proposals that arrive while the owner is busy are joined to one `Proposed` event, up to `batch_commands` and
 `batch_bytes`: one append, one write, one round to the followers. The commands of one event get adjacent indexes in one
-term, so the position of each proposal in the batch follows from that of the whole. Nobody waits for a batch to fill: at
-low load a batch is a single proposal.
+term, so the position of each proposal in the batch follows from that of the whole. While a batch is under way, those
+that arrive are held until it is answered, until they fill a batch, or for `hold_s`, whatever comes first: each batch
+costs every server an append, a write and an answer, so many small ones are what a busy cluster has no time for. When
+nothing is under way nobody waits: at low load a batch is a single proposal. The bound is for slow networks, on which a
+whole round trip more would be felt.
 
 *Admission.* A number and a size bound what is submitted and unanswered; beyond them a client is told `BUSY` at once,
 and nothing is kept. A client that goes away takes its proposal along if the core does not have it yet; what the core
@@ -122,12 +125,16 @@ class Proposal:
 class Inbox:
     """The two lanes."""
 
-    def __init__(self, max_urgent: int, batch_commands: int, batch_bytes: int) -> None:
+    def __init__(self, max_urgent: int, batch_commands: int, batch_bytes: int, hold_s: float) -> None:
         self._urgent: deque[Urgent] = deque()
         self._proposals: deque[Proposal] = deque()
+        self._proposals_bytes = 0
+        self._held_since_s = 0.0
+        self._holding = False
         self._max_urgent = max_urgent
         self._batch_commands = batch_commands
         self._batch_bytes = batch_bytes
+        self._hold_s = hold_s
         self._wake = trio.Event()
 
     def put(self, event: Urgent) -> bool:
@@ -140,17 +147,34 @@ class Inbox:
 
     def propose(self, proposal: Proposal) -> None:
         """Queue a proposal that was admitted."""
+        if not self._proposals:
+            self._held_since_s = trio.current_time()
         self._proposals.append(proposal)
-        self._wake.set()
+        self._proposals_bytes += proposal.size_bytes
+        if not self._holding or len(self._proposals) == 1 or self._fill_a_batch():
+            self._wake.set()
 
-    async def wait(self, deadline_seconds: float) -> None:
-        """Return when something is queued, or at the deadline; a checkpoint in any case."""
-        if self._urgent or self._proposals:
+    def batch_is_due(self, *, under_way: bool) -> bool:
+        """Whether the waiting proposals should be submitted now; `under_way` tells that others are unanswered."""
+        if not self._proposals:
+            return False
+        return not under_way or self._fill_a_batch() or trio.current_time() >= self._held_since_s + self._hold_s
+
+    async def wait(self, deadline_seconds: float, *, under_way: bool) -> None:
+        """Return when something is due, or at the deadline; a checkpoint in any case."""
+        if self._urgent or self.batch_is_due(under_way=under_way):
             await trio.lowlevel.checkpoint()
             return
+        if self._proposals:
+            deadline_seconds = min(deadline_seconds, self._held_since_s + self._hold_s)
         self._wake = trio.Event()
+        self._holding = under_way
         with trio.move_on_at(deadline_seconds):
             await self._wake.wait()
+        self._holding = False
+
+    def _fill_a_batch(self) -> bool:
+        return len(self._proposals) >= self._batch_commands or self._proposals_bytes >= self._batch_bytes
 
     def take_urgent(self) -> Urgent | None:
         """The oldest urgent event, if any."""
@@ -163,20 +187,25 @@ class Inbox:
         while self._proposals:
             proposal = self._proposals[0]
             if proposal.abandoned:
-                self._proposals.popleft()
+                self._take_oldest()
                 continue
             commands += len(proposal.commands)
             size_bytes += proposal.size_bytes
             if batch and (commands > self._batch_commands or size_bytes > self._batch_bytes):
                 break
             proposal.submitted = True
-            batch.append(self._proposals.popleft())
+            batch.append(self._take_oldest())
         return batch
+
+    def _take_oldest(self) -> Proposal:
+        proposal = self._proposals.popleft()
+        self._proposals_bytes -= proposal.size_bytes
+        return proposal
 
     def end(self) -> None:
         """The server stops: what was never submitted never takes effect."""
         while self._proposals:
-            proposal = self._proposals.popleft()
+            proposal = self._take_oldest()
             if not proposal.abandoned:
                 proposal.resolve(Resolve(0, Outcome.NOT_LEADER))
 
@@ -192,6 +221,11 @@ class Batches:
 
     _batches: dict[int, list[Proposal]] = field(default_factory=dict)
     _number: int = 0
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the core has one."""
+        return bool(self._batches)
 
     def submit(self, batch: list[Proposal]) -> Proposed:
         """The event for a batch."""

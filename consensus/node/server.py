@@ -93,6 +93,8 @@ class ServerTuning:
     max_backlog_bytes: int = 32 * 1024 * 1024
     batch_commands: int = 512
     batch_bytes: int = 1024 * 1024
+    batch_hold_ms: int = 20
+    """How long proposals may be held for those under way; see `inbox`."""
     group_bytes: int = 4 * 1024 * 1024
     apply_queue_bytes: int = 4 * 1024 * 1024
     max_reads: int = 16
@@ -141,7 +143,7 @@ class ConsensusServer:
         self._observe = observe
         self._tuning = tuning
         self._executor = Executor(storage, tuning.group_bytes)
-        self._inbox = Inbox(tuning.max_urgent, tuning.batch_commands, tuning.batch_bytes)
+        self._inbox = Inbox(tuning.max_urgent, tuning.batch_commands, tuning.batch_bytes, tuning.batch_hold_ms / 1000)
         self._admission = Admission(tuning.max_proposals, tuning.max_proposal_bytes)
         self._batches = Batches()
         self._applying = Applying(state_machine, tuning.apply_queue_bytes)
@@ -275,11 +277,12 @@ class ConsensusServer:
                 self._handle(self._inbox.take_urgent())
             if now_ms() >= self._core.deadline:
                 self._step(DeadlineReached())
-            batch = self._inbox.take_batch()
-            if batch:
-                self._step(self._batches.submit(batch))
+            if self._inbox.batch_is_due(under_way=self._batches.under_way):
+                batch = self._inbox.take_batch()
+                if batch:
+                    self._step(self._batches.submit(batch))
             self._start_job()
-            await self._inbox.wait(self._core.deadline / 1000)
+            await self._inbox.wait(self._core.deadline / 1000, under_way=self._batches.under_way)
 
     def _handle(self, event: Urgent | None) -> None:
         match event:

@@ -352,7 +352,7 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(autojump_clock: tri
 
 
 async def test_a_proposal_given_up_before_the_core_has_it_never_takes_effect() -> None:
-    inbox, admission = Inbox(10, 10, 1_000), Admission(10, 1_000)
+    inbox, admission = Inbox(10, 10, 1_000, 1.0), Admission(10, 1_000)
     with trio.CancelScope() as scope:
         scope.cancel()
         proposal = Proposal((b"never",), admission)
@@ -360,6 +360,56 @@ async def test_a_proposal_given_up_before_the_core_has_it_never_takes_effect() -
         await proposal.wait()
     assert inbox.take_batch() == []
     assert admission == Admission(10, 1_000)
+
+
+async def test_proposals_are_held_for_the_batch_under_way_until_they_fill_one_or_their_time_is_up(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    inbox, admission = Inbox(10, 3, 100, 0.5), Admission(10, 1_000)
+    inbox.propose(Proposal((b"first",), admission))
+    assert inbox.batch_is_due(under_way=False), "nobody waits for company"
+    assert not inbox.batch_is_due(under_way=True)
+    began = trio.current_time()
+    await inbox.wait(began + 60, under_way=True)
+    assert trio.current_time() == began + 0.5
+    assert inbox.batch_is_due(under_way=True), "held long enough"
+    assert len(inbox.take_batch()) == 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(propose_later, inbox, admission, 0.1)
+        nursery.start_soon(propose_later, inbox, admission, 0.2)
+        nursery.start_soon(propose_later, inbox, admission, 0.3)
+        began = trio.current_time()
+        while not inbox.batch_is_due(under_way=True):
+            await inbox.wait(began + 60, under_way=True)
+    assert trio.current_time() == pytest.approx(began + 0.3), "a full batch need not wait"
+    assert len(inbox.take_batch()) == 3
+
+    inbox.propose(Proposal((b"x" * 100,), admission))
+    assert inbox.batch_is_due(under_way=True), "full by its bytes"
+
+
+async def propose_later(inbox: Inbox, admission: Admission, delay_s: float) -> None:
+    await trio.sleep(delay_s)
+    inbox.propose(Proposal((b"later",), admission))
+
+
+async def test_clients_that_come_one_by_one_share_batches_while_the_disk_is_slow(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk())
+        before = node.server.describe().persists
+        async with trio.open_nursery() as clients:
+            for number in range(40):
+                clients.start_soon(node.server.propose, (b"%d" % number,))
+                await trio.sleep(0.0001)
+        await node.server.wait_applied(node.server.commit_index)
+        assert data(node)[-40:] == [b"%d" % number for number in range(40)]
+        assert node.server.describe().persists - before <= 5
+        nursery.cancel_scope.cancel()
 
 
 async def test_after_a_clean_stop_rot_in_the_last_entry_is_recognised(autojump_clock: trio.testing.MockClock) -> None:
