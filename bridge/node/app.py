@@ -14,12 +14,14 @@ The node ends when it is told to (signal, `leave`, or its parent's pipe closing)
 twin of its identity lives, its storage is damaged, a task failed. Then the reason is the last line that it writes.
 """
 
+import logging
 import os
 import signal
 import sys
 
 import trio
 
+from bridge.core.control import TraceEvent
 from bridge.core.farm import Change
 from bridge.core.formation_messages import Member as FormationMember
 from bridge.core.founding import FormationNotice, Founding
@@ -44,6 +46,7 @@ from bridge.node.sight import Sight
 from bridge.wire.destination_keys import SigningKey
 from bridge.wire.farm_key import FarmKey
 from bridge.wire.metadata import NodeMetadata, RoleHint, encode_metadata
+from bridge.wire.trace import event_text
 from consensus.core.effects import Role, RoleChanged
 from consensus.node.garlic_farm_dial import PeerAddress
 from consensus.node.garlic_farm_server import GarlicFarmServer
@@ -59,6 +62,8 @@ from gossip.core.tuning import Tuning as GossipTuning
 from gossip.node.agent import Agent, open_agent
 from gossip.node.config import AgentConfig
 
+LOG = logging.getLogger("garlicfarm")
+
 
 class NodeStopped(Exception):  # noqa: N818 - it is an end, told in words, not a fault of the program
     """The node cannot go on; the text says why and what to do."""
@@ -72,7 +77,7 @@ class Node:
         self.farm_key: FarmKey = load_farm_key(configuration.farm_key)
         key_file = configuration.publishing.signing_key
         self.signing_key: SigningKey | None = None if key_file is None else load_signing_key(key_file)
-        self.trace = EventLog(configuration.name, clock_ms)
+        self.trace = EventLog(configuration.name, clock_ms, on_event=_log_event)
         self.alarms = Alarms(self.trace)
         self.tally = Tally(self._incident)
         self.door = FrontDoor()
@@ -353,6 +358,10 @@ class Node:
             while await pipe.receive_some(64):
                 pass
         self.stop.set()
+
+
+def _log_event(event: TraceEvent) -> None:
+    LOG.info("%s", event_text(event))
 
 
 async def run_node(configuration: NodeConfiguration, *, stop_with_stdin: bool = False) -> None:

@@ -23,7 +23,14 @@ PAGE_LIMIT_EVENTS = 1000
 class EventLog:
     """A ring of events. `append` never blocks and may be called from anywhere in the trio thread."""
 
-    def __init__(self, node: str, clock_ms: Callable[[], int], capacity_events: int = CAPACITY_EVENTS) -> None:
+    def __init__(
+        self,
+        node: str,
+        clock_ms: Callable[[], int],
+        capacity_events: int = CAPACITY_EVENTS,
+        on_event: Callable[[TraceEvent], None] = lambda _: None,
+    ) -> None:
+        self._on_event = on_event
         self._node = node
         self._clock_ms = clock_ms
         self._events: deque[TraceEvent] = deque(maxlen=capacity_events)
@@ -44,6 +51,7 @@ class EventLog:
         self._next += 1
         self._news.set()
         self._news = trio.Event()
+        self._on_event(event)
         return event
 
     def read(self, cursor: int, limit: int = PAGE_LIMIT_EVENTS) -> EventPage:

@@ -4,6 +4,7 @@ import trio
 import trio.testing
 
 from bridge.core.control import EventPage
+from bridge.core.control import TraceEvent
 from bridge.node.event_log import EventLog
 
 
@@ -75,3 +76,10 @@ async def test_waiting_in_vain_ends_with_an_empty_page(autojump_clock: trio.test
     page = await log_of(2).wait(3, 10, wait_ms=10_000)
     assert page == EventPage(3, 0, ())
     assert trio.current_time() - begun >= 10
+
+
+def test_a_listener_hears_each_event_once_as_it_happens() -> None:
+    heard: list[TraceEvent] = []
+    log = EventLog("node-1", lambda: 1000, on_event=heard.append)
+    recorded = log.append("leader-elected", {"term": 3})
+    assert heard == [recorded]
