@@ -3,8 +3,7 @@
 import trio
 import trio.testing
 
-from bridge.core.control import EventPage
-from bridge.core.control import TraceEvent
+from bridge.core.control import EventPage, TraceEvent
 from bridge.node.event_log import EventLog
 
 
