@@ -17,11 +17,12 @@ from dataclasses import replace
 from gossip.core.awareness import Awareness
 from gossip.core.dissemination import Dissemination
 from gossip.core.effects import AdoptGeneration, MembershipChanged
-from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status, supersedes
+from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.membership import Entry, Membership
 from gossip.core.messages import AliveUpdate, Payload, VerdictUpdate
 from gossip.core.outbox import DropReason, Outbox
 from gossip.core.own import INCARNATION_LIMIT, Own, is_plausible, is_sound
+from gossip.core.precedence import Outcome, weigh, weigh_own
 from gossip.core.suspicion import Suspicion
 from gossip.core.tuning import Tuning
 
@@ -91,7 +92,7 @@ class Claims:
         entry = self._membership.get(info.node_id)
         if entry is None:
             return self._welcome(info, now, tell_on=tell_on)
-        if supersedes((info.incarnation, Status.ALIVE), (entry.incarnation, entry.status)):
+        if weigh(info.incarnation, Status.ALIVE, entry.incarnation, entry.status) is Outcome.REPLACES:
             previous = entry.status
             entry.info = info
             self._membership.set_status(entry, info.incarnation, Status.ALIVE, now)
@@ -128,15 +129,10 @@ class Claims:
         if entry is None:
             self._outbox.drop(DropReason.UNKNOWN_SUBJECT)
             return
-        suspicion = self._suspicions.get(verdict.node_id)
-        if supersedes((verdict.incarnation, verdict.status), (entry.incarnation, entry.status)):
+        outcome = weigh(verdict.incarnation, verdict.status, entry.incarnation, entry.status)
+        if outcome is Outcome.REPLACES:
             self._judge(entry, verdict, now)
-        elif (
-            suspicion is not None
-            and verdict.status is Status.SUSPECT
-            and verdict.incarnation == suspicion.incarnation
-            and suspicion.confirm(verdict.accuser)
-        ):
+        elif outcome is Outcome.CONFIRMS and self._suspicions[entry.node_id].confirm(verdict.accuser):
             self._news.add(verdict)
 
     def _judge(self, entry: Entry, verdict: VerdictUpdate, now: int) -> None:
@@ -163,7 +159,7 @@ class Claims:
             self.suspect_twin(info.address)
         # Other words under our very incarnation: an unfinished life of which the record was lost, or a twin's.
         contradicts = info is not None and incarnation == own.incarnation and replace(info, credential=b"") != own.info
-        if not contradicts and not supersedes((incarnation, status), (own.incarnation, Status.ALIVE)):
+        if not contradicts and weigh_own(incarnation, status, own.incarnation) is Outcome.NOTHING:
             return
         if not own.refutations.take(now):
             self._outbox.drop(DropReason.RATE_LIMITED)

@@ -1,13 +1,7 @@
-"""Who a member is, how it stands, and which of two claims about it wins.
+"""Who a member is and how it stands. Which of two claims about it wins is in `precedence`.
 
 A node is named by its `NodeId`; each of its lives has a `generation` (a persisted restart counter) and within a life it
 raises `number` to refute suspicion or to announce new metadata. The pair is its `Incarnation`.
-
-    claim A beats claim B  <=>  (A.incarnation, A.status) > (B.incarnation, B.status)
-    with left > dead > suspect > alive at equal incarnation
-
-One total order decides everything. SWIM's own rule (a death is final) would be simpler and is wrong for operators: a
-healed partition could then never come back together, because each half had declared the other dead for good.
 """
 
 from dataclasses import dataclass
@@ -66,8 +60,3 @@ class NodeInfo:
     capacity: int
     metadata: bytes = b""
     credential: bytes = b""
-
-
-def supersedes(claim: tuple[Incarnation, Status], known: tuple[Incarnation, Status]) -> bool:
-    """Whether `claim` replaces what is `known`: the one precedence rule."""
-    return claim > known

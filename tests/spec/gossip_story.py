@@ -69,10 +69,18 @@ def told(effects: Iterable[Effect]) -> list[Update]:
 class Story:
     """The node under test and its clock."""
 
-    def __init__(self, *, capacity: int = 8, tuning: Tuning | None = None, random_seed: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        capacity: int = 8,
+        tuning: Tuning | None = None,
+        random_seed: int = 1,
+        generation: int = 1,
+        claim: int = 0,
+    ) -> None:
         self.tuning = tuning or Tuning.lan()
         self.now = 0
-        self.us = info_of(0, capacity=capacity)
+        self.us = info_of(0, generation, claim, capacity=capacity)
         self.swim = Swim(self.us, self.tuning, Random(random_seed), 0)
         self._seq = 7_000
 
@@ -166,6 +174,11 @@ class Story:
         """How a node stands with us."""
         entry = self.entry(number)
         return entry.status if entry is not None else None
+
+    def news_about(self, number: int) -> Update | None:
+        """What waits to be told about a node."""
+        news = self.swim._news._news.get(node_id(number))
+        return news.update if news is not None else None
 
     def peers(self) -> set[int]:
         """The numbers of our peers."""

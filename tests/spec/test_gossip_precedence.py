@@ -1,45 +1,142 @@
-"""Which of two claims about a member wins: the whole rule as one table."""
+"""Which of two claims about a member wins: the whole rule as one table, and what a node does about claims on itself."""
 
-from itertools import product
+from itertools import permutations, product
 
 import pytest
 
-from gossip.core.member import Incarnation, Status, supersedes
+from gossip.core.events import LeaveRequested
+from gossip.core.member import Incarnation, Status
+from gossip.core.messages import AliveUpdate, Update
+from gossip.core.precedence import Outcome, weigh, weigh_own
+from tests.simulation.gossip_network import node_id
+from tests.spec.gossip_story import Story, info_of, verdict
 
 ALIVE, SUSPECT, DEAD, LEFT = Status.ALIVE, Status.SUSPECT, Status.DEAD, Status.LEFT
+NOTHING, REPLACES, CONFIRMS, REFUTED = Outcome.NOTHING, Outcome.REPLACES, Outcome.CONFIRMS, Outcome.REFUTED
 
-# rows: the claim's status; columns: the known status (alive, suspect, dead, left); all at equal incarnation
-AT_EQUAL_INCARNATION = {
-    ALIVE: (False, False, False, False),
-    SUSPECT: (True, False, False, False),
-    DEAD: (True, True, False, False),
-    LEFT: (True, True, True, False),
+KNOWN = Incarnation(3, 5)
+OLDER = [Incarnation(3, 4), Incarnation(2, 9)]
+EQUAL = [KNOWN]
+NEWER = [Incarnation(3, 6), Incarnation(4, 0)]
+AGES = {"older": OLDER, "equal": EQUAL, "newer": NEWER}
+
+# claimed, known: what an older, an equal, a newer claim does
+ABOUT_OTHERS = {
+    (ALIVE, ALIVE): (NOTHING, NOTHING, REPLACES),
+    (ALIVE, SUSPECT): (NOTHING, NOTHING, REPLACES),
+    (ALIVE, DEAD): (NOTHING, NOTHING, REPLACES),
+    (ALIVE, LEFT): (NOTHING, NOTHING, REPLACES),
+    (SUSPECT, ALIVE): (NOTHING, REPLACES, REPLACES),
+    (SUSPECT, SUSPECT): (NOTHING, CONFIRMS, REPLACES),
+    (SUSPECT, DEAD): (NOTHING, NOTHING, REPLACES),
+    (SUSPECT, LEFT): (NOTHING, NOTHING, REPLACES),
+    (DEAD, ALIVE): (NOTHING, REPLACES, REPLACES),
+    (DEAD, SUSPECT): (NOTHING, REPLACES, REPLACES),
+    (DEAD, DEAD): (NOTHING, NOTHING, REPLACES),
+    (DEAD, LEFT): (NOTHING, NOTHING, REPLACES),
+    (LEFT, ALIVE): (NOTHING, REPLACES, REPLACES),
+    (LEFT, SUSPECT): (NOTHING, REPLACES, REPLACES),
+    (LEFT, DEAD): (NOTHING, REPLACES, REPLACES),
+    (LEFT, LEFT): (NOTHING, NOTHING, REPLACES),
 }
+ABOUT_SELF = {
+    ALIVE: (NOTHING, NOTHING, REFUTED),
+    SUSPECT: (NOTHING, REFUTED, REFUTED),
+    DEAD: (NOTHING, REFUTED, REFUTED),
+    LEFT: (NOTHING, REFUTED, REFUTED),
+}
+CASES = [
+    pytest.param(claimed, known, incarnation, outcomes[place], id=f"{claimed.name}-over-{known.name}-{age}-{number}")
+    for (claimed, known), outcomes in ABOUT_OTHERS.items()
+    for place, (age, incarnations) in enumerate(AGES.items())
+    for number, incarnation in enumerate(incarnations)
+]
+CASES_ABOUT_SELF = [
+    pytest.param(claimed, incarnation, outcomes[place], id=f"{claimed.name}-{age}-{number}")
+    for claimed, outcomes in ABOUT_SELF.items()
+    for place, (age, incarnations) in enumerate(AGES.items())
+    for number, incarnation in enumerate(incarnations)
+]
 
 
-@pytest.mark.parametrize(("claim", "known"), list(product(Status, Status)))
-def test_at_equal_incarnation_left_beats_dead_beats_suspect_beats_alive(claim: Status, known: Status) -> None:
-    incarnation = Incarnation(3, 5)
-    assert supersedes((incarnation, claim), (incarnation, known)) is AT_EQUAL_INCARNATION[claim][known]
+def test_the_table_here_has_every_pair_of_statuses() -> None:
+    assert set(ABOUT_OTHERS) == set(product(Status, Status))
+    assert set(ABOUT_SELF) == set(Status)
 
 
-@pytest.mark.parametrize(("claim", "known"), list(product(Status, Status)))
-@pytest.mark.parametrize(
-    ("later", "earlier"),
-    [
-        (Incarnation(1, 1), Incarnation(1, 0)),
-        (Incarnation(2, 0), Incarnation(1, 9)),
-        (Incarnation(2, 0), Incarnation(1, 0)),
-    ],
-)
-def test_a_higher_incarnation_wins_whatever_the_status(
-    claim: Status, known: Status, later: Incarnation, earlier: Incarnation
+@pytest.mark.parametrize(("claimed", "known", "incarnation", "outcome"), CASES)
+def test_the_table_says_what_a_claim_does(
+    claimed: Status, known: Status, incarnation: Incarnation, outcome: Outcome
 ) -> None:
-    assert supersedes((later, claim), (earlier, known))
-    assert not supersedes((earlier, known), (later, claim))
+    assert weigh(incarnation, claimed, KNOWN, known) is outcome
+
+
+@pytest.mark.parametrize(("claimed", "known", "incarnation", "outcome"), CASES)
+def test_a_node_that_hears_a_claim_does_what_the_table_says(
+    claimed: Status, known: Status, incarnation: Incarnation, outcome: Outcome
+) -> None:
+    story = Story()
+    story.befriend(1, 2)
+    story.hear_news(1, AliveUpdate(info_of(9, KNOWN.generation, KNOWN.number)))
+    if known is not ALIVE:
+        story.hear_news(1, verdict(9, known, by=9 if known is LEFT else 1, generation=3, claim=5))
+    entry = story.entry(9)
+    assert entry is not None
+    assert (entry.status, entry.incarnation) == (known, KNOWN)
+    story.swim._news.forget(node_id(9))
+
+    claim = _claim(9, claimed, incarnation, by=2)
+    story.hear_news(2, claim)
+
+    after = (claimed, incarnation) if outcome is REPLACES else (known, KNOWN)
+    assert (entry.status, entry.incarnation) == after
+    assert story.news_about(9) == (None if outcome is NOTHING else claim), "told on exactly if it changed something"
+
+
+@pytest.mark.parametrize(("claimed", "incarnation", "outcome"), CASES_ABOUT_SELF)
+def test_a_node_that_hears_a_claim_about_itself_does_what_the_table_says(
+    claimed: Status, incarnation: Incarnation, outcome: Outcome
+) -> None:
+    assert weigh_own(incarnation, claimed, KNOWN) is outcome
+    story = Story(generation=KNOWN.generation, claim=KNOWN.number)
+    story.befriend(1)
+    story.hear_news(1, _claim(0, claimed, incarnation, by=1))
+    if outcome is REFUTED:
+        assert story.swim.describe().self_info.incarnation > max(incarnation, KNOWN)
+    else:
+        assert story.swim.describe().self_info.incarnation == KNOWN
+
+
+@pytest.mark.parametrize("claimed", list(Status))
+def test_one_that_is_leaving_refutes_nothing_about_itself(claimed: Status) -> None:
+    story = Story(generation=3, claim=5)
+    story.befriend(1)
+    story.step(LeaveRequested())
+    story.hear_news(1, _claim(0, claimed, Incarnation(3, 6), by=1))
+    assert story.swim.describe().self_info.incarnation == KNOWN
 
 
 def test_the_order_is_total_so_that_all_nodes_end_with_the_same_claim() -> None:
     claims = [(Incarnation(g, n), s) for g, n, s in product(range(3), range(3), Status)]
     for one, other in product(claims, claims):
-        assert supersedes(one, other) + supersedes(other, one) == (one != other)
+        wins = weigh(*one, *other) is REPLACES
+        loses = weigh(*other, *one) is REPLACES
+        assert wins + loses == (one != other)
+
+
+def test_whatever_order_claims_come_in_the_same_one_remains() -> None:
+    claims = [(Incarnation(1, 0), s) for s in Status] + [(Incarnation(1, 1), ALIVE), (Incarnation(1, 1), SUSPECT)]
+    for order in permutations(claims, 4):
+        known = order[0]
+        for claim in order[1:]:
+            if weigh(*claim, *known) is REPLACES:
+                known = claim
+        assert known == max(order)
+
+
+def _claim(number: int, status: Status, incarnation: Incarnation, by: int) -> Update:
+    """A claim about node `number`; only it can say that it lives or left."""
+    generation, claim = incarnation.generation, incarnation.number
+    if status is ALIVE:
+        return AliveUpdate(info_of(number, generation, claim))
+    return verdict(number, status, by=number if status is LEFT else by, generation=generation, claim=claim)
