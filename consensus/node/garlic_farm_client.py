@@ -136,6 +136,9 @@ class GarlicFarmClient:
             self._favourite = self._random.choice(others or [failed])
 
     async def _pipe(self, server: ServerId) -> RequestPipe:
+        pipe = self._pipes.get(server)
+        if pipe is not None and pipe.open:
+            return pipe
         async with self._locks.setdefault(server, trio.Lock()):
             pipe = self._pipes.get(server)
             if pipe is not None and pipe.open:

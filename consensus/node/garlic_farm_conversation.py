@@ -5,7 +5,11 @@
 Replies carry no number, so they leave in the order of the requests, whatever finishes first. Up to `window` requests
 are handled at once, otherwise one slow disk write would hold up every heartbeat behind it; beyond that the connection
 is not read, and TCP slows the sender. Each handler is called only after the one before it has been: appends reach the
-core in the order in which the leader sent them.
+core in the order in which the leader sent them. There is a task for each request, and since tasks begin in any order,
+each takes the oldest request that nobody has begun, whichever it was started for. (Tasks that wait for one another
+begin one a turn of the event loop; a burst of requests then takes as many turns.)
+
+As replies leave in order, only the oldest request's age matters: one deadline watches a connection, not one a request.
 
 Whoever speaks out of turn (a reply, another server's id, an extension that was not agreed) is cut off, with a sentence.
 A client whose entry's fate is unknown is cut off too: on this wire that is the only honest answer.
@@ -13,8 +17,9 @@ A client whose entry's fate is unknown is cut off too: on this wire that is the 
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
+from math import inf
 from typing import Protocol
 
 import trio
@@ -75,7 +80,7 @@ class ConversationTuning:
 @dataclass(slots=True)
 class _Slot:
     request: wire.Request
-    begun: trio.Event = field(default_factory=trio.Event)
+    due_s: float
     reply: wire.Reply | None = None
     hang_up: bool = False
 
@@ -107,7 +112,9 @@ class Conversation:
         self._tuning = tuning
         self._reader = RequestReader(limits)
         self._slots: deque[_Slot] = deque()
+        self._unbegun: deque[_Slot] = deque()
         self._ready = trio.Event()
+        self._patience = trio.CancelScope()
         self._room = trio.Event()
 
     async def run(self) -> None:
@@ -124,17 +131,18 @@ class Conversation:
             nursery.cancel_scope.cancel()
 
     async def _read(self, nursery: trio.Nursery) -> None:
-        previous: _Slot | None = None
         while True:
             while (request := self._reader.next()) is not None:
                 self._check_turn(request)
                 while len(self._slots) >= self._tuning.window:
                     self._room = trio.Event()
                     await self._room.wait()
-                slot = _Slot(request)
+                slot = _Slot(request, trio.current_time() + self._tuning.answer_s)
                 self._slots.append(slot)
-                nursery.start_soon(self._answer, slot, previous)
-                previous = slot
+                self._unbegun.append(slot)
+                if len(self._slots) == 1:
+                    self._patience.deadline = slot.due_s
+                nursery.start_soon(self._answer)
             if not await self._receive():
                 return
 
@@ -169,18 +177,16 @@ class Conversation:
         if request.source in {0, ours}:
             raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {spoken} from server {request.source}, which is no peer")
 
-    async def _answer(self, slot: _Slot, previous: _Slot | None) -> None:
-        if previous is not None:
-            await previous.begun.wait()
-        slot.begun.set()
+    async def _answer(self) -> None:
+        slot = self._unbegun.popleft()
         try:
-            with trio.move_on_after(self._tuning.answer_s):
-                slot.reply = await self._reply(slot.request)
+            slot.reply = await self._reply(slot.request)
             slot.hang_up = slot.reply is None
         except GarlicFarmError as error:
             self._tally.incident(error.fault, self._source, f"connection from {self._source} closed: {error}")
             slot.hang_up = True
-        self._ready.set()
+        if self._slots and self._slots[0] is slot:
+            self._ready.set()
 
     async def _reply(self, request: wire.Request) -> wire.Reply | None:
         match request:
@@ -226,7 +232,12 @@ class Conversation:
                 self._tally.count("connections-hung-up")
                 break
             self._ready = trio.Event()
-            await self._ready.wait()
+            with trio.CancelScope(deadline=self._slots[0].due_s if self._slots else inf) as self._patience:
+                await self._ready.wait()
+            if self._patience.cancelled_caught:
+                text = f"a request of {self._source} had no answer after {self._tuning.answer_s:g} s; closed"
+                self._tally.incident(Fault.BUSY, self._source, text)
+                break
         connection.cancel()
 
     async def _send(self, data: bytes) -> bool:

@@ -131,7 +131,8 @@ class RequestPipe:
         _, answered = self._in_flight.popleft()
         self.replies += 1
         answered(reply)
-        self._work.set()
+        if self._queue:
+            self._work.set()
 
     def _deadline(self) -> float:
         return self._in_flight[0][0] if self._in_flight else inf

@@ -249,11 +249,19 @@ async def test_an_idle_connection_is_closed_without_alarm(stage: Stage, autojump
 
 async def test_a_handler_that_never_answers_costs_the_connection(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
-    host = stage.add(Host(BOB))
-    host.handler.delay_s = lambda _: 1e6
+    host = stage.add(Host(BOB, conversation=ConversationTuning(answer_s=30.0)))
+    host.handler.delay_s = lambda request: 1e6 if request.term == 7 else 0
     dialed = await dial(stage)
-    await dialed.stream.send_all(encode_request(VOTE))
+    answered = encode_request(VOTE)
+    await dialed.stream.send_all(answered)
+    assert len(await replies(dialed, 1)) == 1
+    await trio.sleep(20)
+    began = trio.current_time()
+    await dialed.stream.send_all(answered + encode_request(wire.RequestVoteRequest(ALICE, BOB, 7, 0, 0, 0)))
+    assert len(await replies(dialed, 1)) == 1
     assert await closes(dialed)
+    assert trio.current_time() == pytest.approx(began + 30)
+    assert "had no answer after 30 s" in host.incidents[-1].text
 
 
 async def test_half_open_connections_stay_few_and_real_peers_get_through(
