@@ -1,11 +1,11 @@
 """Bytes to messages: every datagram becomes a message or a `DatagramError`.
 
-The CBOR is scanned before it is built (`cbor.py`); here each field is taken from the front of its array, one by one,
-under its own limit, and an array that has fields left over is refused like one that lacks some.
+The CBOR is scanned before it is built (`cbor.py`); here each array must have exactly its fields, and each field is
+taken under its own limit.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, Final, TypeVar
 
@@ -43,6 +43,8 @@ from gossip.wire.layout import (
     ERROR_CODE_LIMIT,
     ETAG_LIMIT_BYTES,
     INCARNATION_LIMIT,
+    INFO_LIMIT_BYTES,
+    INFOS_REMEMBERED,
     PACKED_ADDRESS_BYTES,
     PORT_LIMIT,
     SAMPLE_LIMIT,
@@ -54,6 +56,7 @@ from gossip.wire.layout import (
 )
 
 Element = TypeVar("Element")
+_STATUSES: Final = tuple(Status)
 
 
 def decode(datagram: bytes) -> Message:
@@ -63,178 +66,182 @@ def decode(datagram: bytes) -> Message:
     decoder = _DECODERS.get(datagram[0])
     if decoder is None:
         raise DatagramError(f"unknown message code {datagram[0]}")
+    return decoder(_loaded(datagram[1:]))
+
+
+def _loaded(data: bytes) -> Any:
     try:
-        body = cbor.loads(datagram[1:])
+        return cbor.loads(data)
     except cbor.CborError as error:
         raise DatagramError(f"body: {error}") from error
-    return _whole(decoder, body)
 
 
-@dataclass(slots=True)
-class _Fields:
-    """An array's values, taken from the front, each under its limit."""
-
-    values: list[Any]
-    taken: int = 0
-
-    def next(self) -> Any:
-        if self.taken >= len(self.values):
-            raise DatagramError("a field is missing")
-        self.taken += 1
-        return self.values[self.taken - 1]
-
-    def integer(self, limit: int) -> int:
-        value = self.next()
-        if type(value) is not int or not 0 <= value <= limit:  # a bool is an int to isinstance
-            raise DatagramError(f"expected an integer up to {limit}")
-        return value
-
-    def octets(self, limit: int, least: int = 0) -> bytes:
-        value = self.next()
-        if not isinstance(value, bytes) or not least <= len(value) <= limit:
-            raise DatagramError(f"expected {least} to {limit} bytes")
-        return value
-
-    def domain(self) -> str:
-        value = self.next()
-        if not isinstance(value, str) or len(value) > DOMAIN_LIMIT_CHARACTERS or not value.isprintable():
-            raise DatagramError(f"expected up to {DOMAIN_LIMIT_CHARACTERS} printable characters")
-        return value
-
-    def boolean(self) -> bool:
-        value = self.next()
-        if not isinstance(value, bool):
-            raise DatagramError("expected true or false")
-        return value
-
-    def node_id(self) -> NodeId:
-        return NodeId(self.octets(NODE_ID_BYTES, least=NODE_ID_BYTES))
-
-    def incarnation(self) -> Incarnation:
-        return Incarnation(self.integer(INCARNATION_LIMIT), self.integer(INCARNATION_LIMIT))
-
-    def nested(self, element: "Callable[[_Fields], Element]") -> Element:
-        return _whole(element, self.next())
-
-    def several(self, element: "Callable[[_Fields], Element]", limit: int) -> tuple[Element, ...]:
-        values = self.next()
-        if not isinstance(values, list) or len(values) > limit:
-            raise DatagramError(f"expected an array of up to {limit}")
-        return tuple(_whole(element, value) for value in values)
+def _fields(value: Any, count: int) -> list[Any]:
+    """The elements of an array that must have exactly so many."""
+    if not isinstance(value, list) or len(value) != count:
+        raise DatagramError(f"expected an array of {count}")
+    return value
 
 
-def _whole(element: Callable[[_Fields], Element], value: Any) -> Element:
-    """What `element` reads from an array, of which nothing may be left."""
-    if not isinstance(value, list):
-        raise DatagramError("expected an array")
-    fields = _Fields(value)
-    result = element(fields)
-    if fields.taken != len(value):
-        raise DatagramError("a field too many")
-    return result
+def _several(value: Any, element: Callable[[Any], Element], limit: int) -> tuple[Element, ...]:
+    if not isinstance(value, list) or len(value) > limit:
+        raise DatagramError(f"expected an array of up to {limit}")
+    return tuple([element(each) for each in value]) if value else ()
 
 
-def _address(fields: _Fields) -> Address:
-    packed = fields.octets(max(PACKED_ADDRESS_BYTES))
-    if len(packed) not in PACKED_ADDRESS_BYTES:
+def _integer(value: Any, limit: int) -> int:
+    if type(value) is not int or not 0 <= value <= limit:  # a bool is an int to isinstance
+        raise DatagramError(f"expected an integer up to {limit}")
+    return value
+
+
+def _octets(value: Any, limit: int, least: int = 0) -> bytes:
+    if not isinstance(value, bytes) or not least <= len(value) <= limit:
+        raise DatagramError(f"expected {least} to {limit} bytes")
+    return value
+
+
+def _domain(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > DOMAIN_LIMIT_CHARACTERS or not value.isprintable():
+        raise DatagramError(f"expected up to {DOMAIN_LIMIT_CHARACTERS} printable characters")
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise DatagramError("expected true or false")
+    return value
+
+
+def _node_id(value: Any) -> NodeId:
+    return NodeId(_octets(value, NODE_ID_BYTES, least=NODE_ID_BYTES))
+
+
+def _incarnation(generation: Any, number: Any) -> Incarnation:
+    return Incarnation(_integer(generation, INCARNATION_LIMIT), _integer(number, INCARNATION_LIMIT))
+
+
+def _address(value: Any) -> Address:
+    packed, port = _fields(value, 2)
+    return _endpoint(packed, port)
+
+
+def _endpoint(packed: Any, port: Any) -> Address:
+    if not isinstance(packed, bytes) or len(packed) not in PACKED_ADDRESS_BYTES:
         raise DatagramError("an address has 4 or 16 bytes")
-    return Address(str(ip_address(packed)), fields.integer(PORT_LIMIT))
+    return Address(_host(packed), _integer(port, PORT_LIMIT))
 
 
-def _info(fields: _Fields) -> NodeInfo:
+@lru_cache(maxsize=INFOS_REMEMBERED)
+def _host(packed: bytes) -> str:
+    return str(ip_address(packed))
+
+
+def _info(value: Any) -> NodeInfo:
+    return _info_in(_octets(value, INFO_LIMIT_BYTES))
+
+
+@lru_cache(maxsize=INFOS_REMEMBERED)
+def _info_in(encoded: bytes) -> NodeInfo:
+    """The info of these bytes: one spelling is one info, and most of what is told was told before."""
+    node_id, packed, port, generation, number, capacity, metadata, credential = _fields(_loaded(encoded), 8)
     return NodeInfo(
-        node_id=fields.node_id(),
-        address=fields.nested(_address),
-        incarnation=fields.incarnation(),
-        capacity=fields.integer(CAPACITY_LIMIT),
-        metadata=fields.octets(METADATA_LIMIT_BYTES),
-        credential=fields.octets(CREDENTIAL_LIMIT_BYTES),
+        node_id=_node_id(node_id),
+        address=_endpoint(packed, port),
+        incarnation=_incarnation(generation, number),
+        capacity=_integer(capacity, CAPACITY_LIMIT),
+        metadata=_octets(metadata, METADATA_LIMIT_BYTES),
+        credential=_octets(credential, CREDENTIAL_LIMIT_BYTES),
     )
 
 
-def _update(fields: _Fields) -> Update:
-    status = Status(fields.integer(max(Status)))
+def _update(value: Any) -> Update:
+    if not isinstance(value, list) or not value:
+        raise DatagramError("expected an update")
+    status = _STATUSES[_integer(value[0], len(_STATUSES) - 1)]
     if status is Status.ALIVE:
-        return AliveUpdate(fields.nested(_info))
-    return VerdictUpdate(fields.node_id(), fields.incarnation(), status, accuser=fields.node_id())
+        return AliveUpdate(_info(_fields(value, 2)[1]))
+    _, node_id, generation, number, accuser = _fields(value, 5)
+    return VerdictUpdate(_node_id(node_id), _incarnation(generation, number), status, accuser=_node_id(accuser))
 
 
-def _payload(fields: _Fields) -> Payload:
+def _payload(value: Any) -> Payload:
+    updates, capacity, peer_count, sample = _fields(value, 4)
     return Payload(
-        updates=fields.several(_update, UPDATES_LIMIT),
-        capacity=fields.integer(CAPACITY_LIMIT),
-        peer_count=fields.integer(CAPACITY_LIMIT),
-        sample=fields.several(_info, SAMPLE_LIMIT),
+        updates=_several(updates, _update, UPDATES_LIMIT),
+        capacity=_integer(capacity, CAPACITY_LIMIT),
+        peer_count=_integer(peer_count, CAPACITY_LIMIT),
+        sample=_several(sample, _info, SAMPLE_LIMIT),
     )
 
 
-def _join_req(fields: _Fields) -> Message:
+def _join_req(body: Any) -> Message:
+    source, token, auth, peer_count = _fields(body, 4)
     return JoinReq(
-        fields.nested(_info),
-        token=fields.octets(ETAG_LIMIT_BYTES),
-        auth=fields.octets(AUTH_LIMIT_BYTES),
-        peer_count=fields.integer(CAPACITY_LIMIT),
+        _info(source),
+        token=_octets(token, ETAG_LIMIT_BYTES),
+        auth=_octets(auth, AUTH_LIMIT_BYTES),
+        peer_count=_integer(peer_count, CAPACITY_LIMIT),
     )
 
 
-def _join_nak(fields: _Fields) -> Message:
-    return JoinNak(fields.domain(), fields.integer(ERROR_CODE_LIMIT), fields.octets(ETAG_LIMIT_BYTES))
+def _join_nak(body: Any) -> Message:
+    domain, code, etag = _fields(body, 3)
+    return JoinNak(_domain(domain), _integer(code, ERROR_CODE_LIMIT), _octets(etag, ETAG_LIMIT_BYTES))
 
 
-def _join_redirect(fields: _Fields) -> Message:
+def _join_redirect(body: Any) -> Message:
+    addresses, domain, code, etag = _fields(body, 4)
     return JoinRedirect(
-        fields.several(_address, ADDRESSES_LIMIT),
-        fields.domain(),
-        fields.integer(ERROR_CODE_LIMIT),
-        fields.octets(ETAG_LIMIT_BYTES),
+        _several(addresses, _address, ADDRESSES_LIMIT),
+        _domain(domain),
+        _integer(code, ERROR_CODE_LIMIT),
+        _octets(etag, ETAG_LIMIT_BYTES),
     )
 
 
-def _join_ack(fields: _Fields) -> Message:
-    return JoinAck(fields.nested(_info), fields.several(_info, SAMPLE_LIMIT))
+def _join_ack(body: Any) -> Message:
+    description, sample = _fields(body, 2)
+    return JoinAck(_info(description), _several(sample, _info, SAMPLE_LIMIT))
 
 
-def _leave(fields: _Fields) -> Message:
-    return Leave(fields.nested(_info))
+def _leave(body: Any) -> Message:
+    return Leave(_info(_fields(body, 1)[0]))
 
 
-def _ping_request(fields: _Fields) -> Message:
-    source_id, source_incarnation = fields.node_id(), fields.incarnation()
-    target_id, target_incarnation = fields.node_id(), fields.incarnation()
+def _ping_request(body: Any) -> Message:
+    source_id, generation, number, target_id, target_generation, target_number, *rest = _fields(body, 10)
+    seq, ttl, requester, payload = rest
     return PingRequest(
-        source_id,
-        source_incarnation,
-        target_id,
-        target_incarnation,
-        seq=fields.integer(SEQUENCE_LIMIT),
-        ttl=fields.integer(TTL_LIMIT),
-        requester=_requester(fields),
-        payload=fields.nested(_payload),
+        _node_id(source_id),
+        _incarnation(generation, number),
+        _node_id(target_id),
+        _incarnation(target_generation, target_number),
+        seq=_integer(seq, SEQUENCE_LIMIT),
+        ttl=_integer(ttl, TTL_LIMIT),
+        requester=None if requester is None else _address(requester),
+        payload=_payload(payload),
     )
 
 
-def _requester(fields: _Fields) -> Address | None:
-    value = fields.next()
-    return None if value is None else _whole(_address, value)
-
-
-def _ping_response(fields: _Fields) -> Message:
+def _ping_response(body: Any) -> Message:
+    source_id, target_id, generation, number, seq, ttl, nack, payload = _fields(body, 8)
     return PingResponse(
-        source_id=fields.node_id(),
-        target_id=fields.node_id(),
-        target_incarnation=fields.incarnation(),
-        seq=fields.integer(SEQUENCE_LIMIT),
-        ttl=fields.integer(TTL_LIMIT),
-        nack=fields.boolean(),
-        payload=fields.nested(_payload),
+        source_id=_node_id(source_id),
+        target_id=_node_id(target_id),
+        target_incarnation=_incarnation(generation, number),
+        seq=_integer(seq, SEQUENCE_LIMIT),
+        ttl=_integer(ttl, TTL_LIMIT),
+        nack=_boolean(nack),
+        payload=_payload(payload),
     )
 
 
-def _broadcast(fields: _Fields) -> Message:
-    return Broadcast(fields.nested(_info))
+def _broadcast(body: Any) -> Message:
+    return Broadcast(_info(_fields(body, 1)[0]))
 
 
-_DECODERS: Final[dict[int, Callable[[_Fields], Message]]] = {
+_DECODERS: Final[dict[int, Callable[[Any], Message]]] = {
     Code.JOIN_REQ: _join_req,
     Code.JOIN_ACK: _join_ack,
     Code.JOIN_REDIRECT: _join_redirect,

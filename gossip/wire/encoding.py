@@ -6,6 +6,7 @@ credentials and addresses, and a datagram above the limit would be fragmented an
 """
 
 from dataclasses import replace
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, assert_never
 
@@ -33,7 +34,7 @@ from gossip.core.messages import (
     VerdictUpdate,
 )
 from gossip.wire import cbor
-from gossip.wire.layout import INCARNATION_LIMIT, Code, DatagramError
+from gossip.wire.layout import INCARNATION_LIMIT, INFOS_REMEMBERED, Code, DatagramError
 
 
 def encode(message: Message, limit_bytes: int | None = None) -> bytes:
@@ -45,17 +46,34 @@ def encode(message: Message, limit_bytes: int | None = None) -> bytes:
     return encoded
 
 
+@lru_cache(maxsize=INFOS_REMEMBERED)
 def encode_node_info(info: NodeInfo) -> bytes:
-    """The one spelling of a node info, as join auths cover it."""
-    return cbor.dumps(_info_out(info))
+    """The one spelling of a node info, as it travels and as signatures and join auths cover it."""
+    if len(info.metadata) > METADATA_LIMIT_BYTES or len(info.credential) > CREDENTIAL_LIMIT_BYTES:
+        raise DatagramError(f"metadata above {METADATA_LIMIT_BYTES} or credential above {CREDENTIAL_LIMIT_BYTES} bytes")
+    return cbor.dumps(
+        [
+            info.node_id,
+            *_address_out(info.address),
+            *_incarnation_out(info.incarnation),
+            info.capacity,
+            info.metadata,
+            info.credential,
+        ]
+    )
 
 
 def pack_address(address: Address) -> bytes:
     """The address as 4 or 16 bytes (network order); the port travels beside it."""
+    return _packed(address.host)
+
+
+@lru_cache(maxsize=INFOS_REMEMBERED)
+def _packed(host: str) -> bytes:
     try:
-        return ip_address(address.host).packed
+        return ip_address(host).packed
     except ValueError as error:
-        raise DatagramError(f"{address.host!r} is not a numeric address") from error
+        raise DatagramError(f"{host!r} is not a numeric address") from error
 
 
 def _encode(message: Message) -> bytes:
@@ -68,15 +86,15 @@ def _body_out(message: Message) -> tuple[Code, list[Any]]:
     body: list[Any]
     match message:
         case JoinReq(source, token, auth, peer_count):
-            code, body = Code.JOIN_REQ, [_info_out(source), token, auth, peer_count]
+            code, body = Code.JOIN_REQ, [encode_node_info(source), token, auth, peer_count]
         case JoinNak(domain, reason, etag):
             code, body = Code.JOIN_NAK, [domain, reason, etag]
         case JoinRedirect(addresses, domain, reason, etag):
             code, body = Code.JOIN_REDIRECT, [[_address_out(address) for address in addresses], domain, reason, etag]
         case JoinAck(description, sample):
-            code, body = Code.JOIN_ACK, [_info_out(description), [_info_out(info) for info in sample]]
+            code, body = Code.JOIN_ACK, [encode_node_info(description), [encode_node_info(info) for info in sample]]
         case Leave(source):
-            code, body = Code.LEAVE, [_info_out(source)]
+            code, body = Code.LEAVE, [encode_node_info(source)]
         case PingRequest():
             code, body = (
                 Code.PING_REQUEST,
@@ -105,7 +123,7 @@ def _body_out(message: Message) -> tuple[Code, list[Any]]:
                 ],
             )
         case Broadcast(source):
-            code, body = Code.BROADCAST, [_info_out(source)]
+            code, body = Code.BROADCAST, [encode_node_info(source)]
         case _:
             assert_never(message)
     return code, body
@@ -121,23 +139,10 @@ def _address_out(address: Address) -> list[Any]:
     return [pack_address(address), address.port]
 
 
-def _info_out(info: NodeInfo) -> list[Any]:
-    if len(info.metadata) > METADATA_LIMIT_BYTES or len(info.credential) > CREDENTIAL_LIMIT_BYTES:
-        raise DatagramError(f"metadata above {METADATA_LIMIT_BYTES} or credential above {CREDENTIAL_LIMIT_BYTES} bytes")
-    return [
-        info.node_id,
-        _address_out(info.address),
-        *_incarnation_out(info.incarnation),
-        info.capacity,
-        info.metadata,
-        info.credential,
-    ]
-
-
 def _update_out(update: Update) -> list[Any]:
     match update:
         case AliveUpdate(info):
-            return [int(Status.ALIVE), _info_out(info)]
+            return [int(Status.ALIVE), encode_node_info(info)]
         case VerdictUpdate(node_id, incarnation, status, accuser):
             return [int(status), node_id, *_incarnation_out(incarnation), accuser]
         case _:
@@ -149,7 +154,7 @@ def _payload_out(payload: Payload) -> list[Any]:
         [_update_out(update) for update in payload.updates],
         payload.capacity,
         payload.peer_count,
-        [_info_out(info) for info in payload.sample],
+        [encode_node_info(info) for info in payload.sample],
     ]
 
 

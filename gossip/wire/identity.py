@@ -98,12 +98,13 @@ class Verifier:
 
     def holds(self, info: NodeInfo, purpose: Purpose = Purpose.PRESENCE) -> bool:
         """Whether the info is its node's own word."""
-        if (info, purpose) in self.verified:
-            self.verified.move_to_end((info, purpose))
+        key = info, purpose
+        if key in self.verified:
+            self.verified.move_to_end(key)
             return True
         if not verify(info, purpose):
             return False
-        self.verified[info, purpose] = None
+        self.verified[key] = None
         if len(self.verified) > self.limit:
             self.verified.popitem(last=False)
         return True
@@ -145,9 +146,9 @@ class Verifier:
         updates = tuple(
             update for update in payload.updates if not isinstance(update, AliveUpdate) or self.holds(update.info)
         )
-        proved = replace(payload, updates=updates, sample=self._kept(payload.sample))
-        before, after = (len(each.updates) + len(each.sample) for each in (payload, proved))
-        return proved, before - after
+        sample = self._kept(payload.sample)
+        left_out = len(payload.updates) - len(updates) + len(payload.sample) - len(sample)
+        return (replace(payload, updates=updates, sample=sample) if left_out else payload), left_out
 
 
 @dataclass(slots=True)
@@ -183,13 +184,21 @@ class Signer:
             case JoinAck(description, sample):
                 return JoinAck(self.signed_info(description), self._sample(sample))
             case PingRequest(payload=payload) | PingResponse(payload=payload):
-                updates = tuple(update for update in map(self._update, payload.updates) if update is not None)
-                endorsed = replace(payload, updates=updates, sample=self._sample(payload.sample))
-                return replace(message, payload=endorsed)
+                endorsed = self._payload(payload)
+                return message if endorsed is payload else replace(message, payload=endorsed)
             case JoinNak() | JoinRedirect():
                 return message
             case _:
                 assert_never(message)
+
+    def _payload(self, payload: Payload) -> Payload:
+        if all(info.credential and info.node_id != self.node_id for info in payload.sample) and not any(
+            isinstance(update, AliveUpdate) and (not update.info.credential or update.info.node_id == self.node_id)
+            for update in payload.updates
+        ):
+            return payload
+        updates = tuple(update for update in map(self._update, payload.updates) if update is not None)
+        return replace(payload, updates=updates, sample=self._sample(payload.sample))
 
     def _sample(self, sample: tuple[NodeInfo, ...]) -> tuple[NodeInfo, ...]:
         return tuple(info for info in map(self.signed_info, sample) if info.credential)

@@ -3,13 +3,16 @@
 The RFC names codes and fields and leaves the spelling of bodies open. A datagram is one code byte and one CBOR array in
 the order of the message's fields, and nothing behind it:
 
-    node info     [node id, address, generation, number, capacity, metadata, credential]
+    node info     a byte string that holds [node id, packed address, port, generation, number, capacity,
+                  metadata, credential]
     address       [packed IPv4 or IPv6, port]
     incarnation   generation, number (two fields in place)
     update        [0, node info]  |  [status, node id, generation, number, accuser]
     payload       [[update ...], capacity, peer count, [node info ...]]
 
-Each value has exactly one encoding, so that what is signed, compared or counted has one form.
+Each value has exactly one encoding, so that what is signed, compared or counted has one form. Infos travel as wrapped
+bytes because the same few are told again and again: their bytes are looked up, not read anew each time (COSE wraps what
+it signs for the same reason).
 """
 
 from enum import Enum, IntEnum
@@ -28,6 +31,9 @@ AUTH_LIMIT_BYTES: Final = 64
 UPDATES_LIMIT: Final = 128
 SAMPLE_LIMIT: Final = 64
 ADDRESSES_LIMIT: Final = 64
+INFO_LIMIT_BYTES: Final = 1024
+INFOS_REMEMBERED: Final = 4096
+"""How many spellings of infos are kept in each direction, the longest unused forgotten first."""
 
 
 class Code(IntEnum):

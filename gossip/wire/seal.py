@@ -46,7 +46,12 @@ OVERHEAD_BYTES: Final = HEADER_BYTES - 1 + TAG_BYTES
 KEYS_LIMIT: Final = 16
 SALT_LIMIT: Final = 4096
 WINDOW: Final = 1024
-_NONCE_BYTES: Final = 12
+_LABEL: Final = slice(1, 1 + LABEL_BYTES)
+_KEY_ID: Final = slice(_LABEL.stop, _LABEL.stop + KEY_ID_BYTES)
+_ORIGIN: Final = slice(_KEY_ID.start, _KEY_ID.stop + SALT_BYTES)
+_COUNTER: Final = slice(_ORIGIN.stop, HEADER_BYTES)
+_NONCE_PREFIX: Final = bytes(12 - COUNTER_BYTES)
+"""A nonce has twelve bytes: the counter, and zeros before it."""
 _COUNTER_LIMIT: Final = (1 << 8 * COUNTER_BYTES) - 1
 
 
@@ -180,8 +185,9 @@ class Sealed:
         self._keys = {key_id(key): key for key in (ring.primary, *ring.others, *ring.retired)}
         self._primary_id = key_id(ring.primary)
         self._retired_ids = frozenset(key_id(key) for key in ring.retired)
-        self._own = {each: _cipher(key, salt) for each, key in self._keys.items()}
-        self._salts: OrderedDict[tuple[bytes, bytes], _Salt] = OrderedDict()
+        self._own = {each: (self._label + each + salt, _cipher(key, salt).encrypt) for each, key in self._keys.items()}
+        self._salts: OrderedDict[bytes, _Salt] = OrderedDict()
+        """By key id and salt, as they stand in the header."""
 
     @property
     def salts_remembered(self) -> int:
@@ -193,50 +199,48 @@ class Sealed:
         if self._counter >= _COUNTER_LIMIT:
             raise OverflowError("the datagram counter is used up: restart the node")
         self._counter += 1
-        chosen = retired_key_id or self._primary_id
-        header = b"".join(
-            (plain[:1], self._label, chosen, self._salt, self._counter.to_bytes(COUNTER_BYTES, "big")),
-        )
-        return header + self._own[chosen].encrypt(_nonce(self._counter), plain[1:], header)
+        counter = self._counter.to_bytes(COUNTER_BYTES, "big")
+        names, encrypt = self._own[retired_key_id or self._primary_id]
+        header = plain[:1] + names + counter
+        return header + encrypt(_NONCE_PREFIX + counter, plain[1:], header)
 
     def open(self, datagram: bytes) -> Opened:
         """Check label, key, window and tag, in the order of their cost; only then is anything remembered."""
         if len(datagram) < HEADER_BYTES + TAG_BYTES:
             raise SealError(Refusal.SHORT)
-        header, sealed = datagram[:HEADER_BYTES], datagram[HEADER_BYTES:]
-        label, rest = header[1 : 1 + LABEL_BYTES], header[1 + LABEL_BYTES :]
-        used, salt = rest[:KEY_ID_BYTES], rest[KEY_ID_BYTES:-COUNTER_BYTES]
-        counter = int.from_bytes(header[-COUNTER_BYTES:], "big")
-        if label != self._label:
+        if datagram[_LABEL] != self._label:
             raise SealError(Refusal.OTHER_FARM)
+        used = datagram[_KEY_ID]
         if used not in self._keys:
             raise SealError(Refusal.UNKNOWN_KEY)
-        if used in self._retired_ids and header[0] != Code.JOIN_REQ:
+        is_retired = used in self._retired_ids
+        if is_retired and datagram[0] != Code.JOIN_REQ:
             raise SealError(Refusal.RETIRED_KEY)
-        if salt == self._salt:
-            raise SealError(Refusal.ECHO)
-        known = self._salts.get((used, salt))
-        if known is not None and not known.window.fresh(counter):
+        origin = datagram[_ORIGIN]
+        entry = self._salts.get(origin)
+        counter = int.from_bytes(datagram[_COUNTER], "big")
+        if entry is None:
+            salt = origin[KEY_ID_BYTES:]
+            if salt == self._salt:
+                raise SealError(Refusal.ECHO)
+            entry = _Salt(_cipher(self._keys[used], salt))
+        elif not entry.window.fresh(counter):
             raise SealError(Refusal.REPLAY)
-        entry = known or _Salt(_cipher(self._keys[used], salt))
+        header = datagram[:HEADER_BYTES]
         try:
-            body = entry.cipher.decrypt(_nonce(counter), sealed, header)
+            body = entry.cipher.decrypt(_NONCE_PREFIX + header[_COUNTER], datagram[HEADER_BYTES:], header)
         except InvalidTag:
             raise SealError(Refusal.BAD_SEAL) from None
         entry.window.take(counter)
-        self._remember(used, salt, entry)
-        return Opened(header[:1] + body, used if used in self._retired_ids else b"")
+        self._remember(origin, entry)
+        return Opened(header[:1] + body, used if is_retired else b"")
 
-    def _remember(self, used: bytes, salt: bytes, entry: _Salt) -> None:
-        self._salts[used, salt] = entry
-        self._salts.move_to_end((used, salt))
+    def _remember(self, origin: bytes, entry: _Salt) -> None:
+        self._salts[origin] = entry
+        self._salts.move_to_end(origin)
         if len(self._salts) > self._salt_limit:
             self._salts.popitem(last=False)
 
 
 def _cipher(key: bytes, salt: bytes) -> ChaCha20Poly1305:
     return ChaCha20Poly1305(derive(key, salt, b"datagram"))
-
-
-def _nonce(counter: int) -> bytes:
-    return counter.to_bytes(_NONCE_BYTES, "big")
