@@ -30,7 +30,7 @@ from bridge.node.alarms import Alarms
 from bridge.node.configuration import NodeConfiguration, Timing
 from bridge.node.configuration import Pace as PaceSetting
 from bridge.node.control import ControlServer
-from bridge.node.control_socket import SOCKET_NAME
+from bridge.node.control_socket import SOCKET_NAME, answers
 from bridge.node.duties import Duties
 from bridge.node.duties import Member as FarmMember
 from bridge.node.event_log import EventLog
@@ -96,6 +96,12 @@ class Node:
     async def run(self, *, stop_with_stdin: bool) -> None:
         """Lives until told to stop. Raises NodeStopped, and what the parts raise when they cannot start."""
         settings = self.configuration
+        if answers(settings.state_dir / SOCKET_NAME):
+            # Asked first: otherwise its ports would be what is found in use, and blamed.
+            raise NodeStopped(
+                f"a node already runs with the state directory {settings.state_dir}: look at it with `garlicfarm status"
+                f" --node {settings.state_dir}`, or give this one another state_dir and ports",
+            )
         settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings.router.directory.mkdir(parents=True, exist_ok=True)
         certificate = await trio.to_thread.run_sync(load_or_create_certificate, settings.state_dir)

@@ -266,8 +266,10 @@ class Farm:
 
     def settled(self) -> Node | None:
         """The leader, once every node runs, follows it, has applied what it committed, and has reported."""
+        ended = [node.name for node in self.nodes if not node.running]
+        assert not ended, f"{ended} ended by themselves\n{self.logs()}"
         leader = self.leader()
-        if leader is None or len(self.running) < len(self.nodes):
+        if leader is None:
             return None
         said = leader.view()
         views = [node.view() for node in self.nodes]

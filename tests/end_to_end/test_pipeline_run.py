@@ -1,0 +1,23 @@
+"""`garlicfarm pipeline run` against a farm that lives."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.farm import Farm, call
+
+pytestmark = [pytest.mark.processes, pytest.mark.spark]
+
+
+def test_the_pipeline_shows_router_health_of_every_server(farm: Farm, tmp_path: Path) -> None:
+    nodes = [argument for node in farm.nodes for argument in ("--node", str(node.directory))]
+    ended = call(
+        *("pipeline", "run", "--once", "--json", *nodes, "--output", tmp_path / "tables", "--master", "local[2]"),
+        timeout_s=180,
+    )
+    assert ended.returncode == 0, ended.stderr
+    rows = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert {row["server_id"] for row in rows} == {1, 2, 3}
+    assert all(0 < row["availability"] <= 1 for row in rows)
+    assert list((tmp_path / "tables").rglob("*.parquet"))

@@ -1,0 +1,257 @@
+"""Rubbish on every port of a running node: it changes nothing, is counted, and memory stays bounded.
+
+The datagrams and requests that are cut and bent here are real ones: sealed with the farm's key, and sent over
+connections that went through the whole upgrade. A node that takes a bent one for whole would act on it.
+"""
+
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from random import Random
+
+import pytest
+import trio
+
+from bridge.core.view import FarmView
+from bridge.node.control_socket import socket_address
+from bridge.node.key_files import load_farm_key
+from consensus.node.garlic_farm_dial import Dialer, PeerAddress
+from consensus.node.tls import load_or_create_certificate
+from consensus.wire.garlic_farm.codec import encode_request
+from consensus.wire.garlic_farm.digest import Credentials
+from consensus.wire.garlic_farm.errors import Fault
+from consensus.wire.garlic_farm.messages import AppendEntriesRequest, ClientRequest, RequestVoteRequest
+from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade_client import Caller
+from gossip.core.member import Address, Incarnation, NodeId, NodeInfo
+from gossip.core.messages import Broadcast, JoinReq, Leave, Message, PingRequest
+from gossip.node.identity import Identity as NodeIdentity
+from gossip.wire.codec import SECRETS_BYTES, Codec
+from gossip.wire.identity import Signer
+from tests.end_to_end.farm import START_BOUND_S, Farm, Node, seeded
+from tests.end_to_end.settings import LOOPBACK, addresses
+
+pytestmark = pytest.mark.processes
+
+DATAGRAMS = 3_000
+HALF_OPEN = 10_000
+HALF_OPEN_AT_ONCE = 400
+SLOW = 30
+GROWTH_BOUND_BYTES = 32 * 1024 * 1024
+TIMEOUT_S = 10.0
+
+
+def port(address: str) -> int:
+    """Of `host:port`."""
+    return int(address.rpartition(":")[2])
+
+
+def bent(random: Random, data: bytes) -> bytes:
+    """Cut off, with flipped bits, longer, or doubled."""
+    match random.randrange(4):
+        case 0:
+            return data[: random.randrange(len(data))]
+        case 1:
+            changed = bytearray(data)
+            for _ in range(random.randint(1, 8)):
+                changed[random.randrange(len(data))] ^= 1 << random.randrange(8)
+            return bytes(changed)
+        case 2:
+            return data + random.randbytes(random.randint(1, 64))
+        case _:
+            return data + data
+
+
+@contextmanager
+def unharmed(farm: Farm, node: Node) -> Iterator[dict[str, int]]:
+    """Whatever the block does to `node`, the farm is the same afterwards, and the node has not grown much."""
+    farm.wait_settled()
+    before, memory_bytes, counters = node.view(), node.resident_bytes(), node.counters()
+    yield counters
+    farm.wait_settled()
+    after = node.view()
+    grown_bytes = node.resident_bytes() - memory_bytes
+    print(f"{node.name} grew by {grown_bytes / 2**20:.1f} MiB")  # noqa: T201 - shown with -s
+    assert grown_bytes < GROWTH_BOUND_BYTES
+    assert sameness(after) == sameness(before)
+    assert node.submit({"mark": "after the rubbish"}).index is not None
+
+
+def sameness(view: FarmView) -> tuple[object, ...]:
+    """What rubbish must not change."""
+    members = {(member.node_id, member.generation) for member in view.members}
+    return (view.farm, view.node.generation, view.node.pid, members, view.raft.voters)
+
+
+def real_datagrams(farm: Farm) -> list[bytes]:
+    """Messages of a member that the farm would believe, did they arrive whole and from where they say."""
+    ring = load_farm_key(farm.directory / "farm.key").key_ring
+    identity = NodeIdentity.throwaway()
+    codec = Codec(Signer(identity.key), ring, os.urandom(SECRETS_BYTES))
+    incarnation = Incarnation(1, 0)
+    info = NodeInfo(identity.node_id, Address(LOOPBACK, 9), incarnation, 8, b"no metadata")
+    target = NodeId(bytes.fromhex(farm.nodes[0].view().node.node_id))
+    messages: list[Message] = [
+        JoinReq(info),
+        JoinReq(info, token=b"x" * 40),
+        Broadcast(info),
+        Leave(info),
+        PingRequest(identity.node_id, incarnation, target, incarnation, 7, 2),
+    ]
+    return [codec.outgoing(message) for message in messages]
+
+
+def test_rubbish_on_the_gossip_port(farm: Farm) -> None:
+    random = seeded("gossip rubbish")
+    node = farm.nodes[0]
+    gossip, _ = addresses(node)
+    real = real_datagrams(farm)
+    with unharmed(farm, node) as before, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for number in range(DATAGRAMS):
+            datagram = (
+                random.randbytes(random.choice((0, 1, 2, 27, 40, 200, 1400, 9000)))
+                if number % 2
+                else bent(random, random.choice(real))
+            )
+            if number % 4 == 3:
+                datagram = real[0][: random.randint(1, 60)] + datagram
+            sender.sendto(datagram[:9000], (LOOPBACK, port(gossip)))
+
+        def counted() -> bool:
+            now = node.counters()
+            dropped = sum(now[name] - before.get(name, 0) for name in now if name.startswith("gossip_dropped"))
+            return dropped > DATAGRAMS / 4
+
+        farm.wait_until(counted, START_BOUND_S, "the rubbish is counted as dropped")
+    assert node.metric("garlicfarm_gossip_dropped_bad_seal") > 0
+
+
+def test_ten_thousand_half_open_connections_in_sequence(farm: Farm) -> None:
+    node = farm.nodes[1]
+    _, consensus = addresses(node)
+    with unharmed(farm, node) as before, ExitStack() as opened:
+
+        def accepted() -> int:
+            name = "garlic_farm_connections_accepted"
+            return node.counters()[name] - before.get(name, 0)
+
+        waiting: list[socket.socket] = []
+        for number in range(1, HALF_OPEN + 1):
+            connection = opened.enter_context(socket.create_connection((LOOPBACK, port(consensus)), TIMEOUT_S))
+            waiting.append(connection)
+            with suppress(OSError):
+                if number % 3 == 1:
+                    connection.sendall(b"\x16\x03\x01")
+                elif number % 3 == 2:
+                    connection.sendall(b"GET / HTTP/1.1\r\n")
+            if number % HALF_OPEN_AT_ONCE == 0:
+                # Not faster than the node takes them: it shall hold them, not find them closed in its backlog.
+                farm.wait_until(partial(_at_least, accepted, number), START_BOUND_S, f"{number} are accepted")
+                for connection in waiting:
+                    connection.close()
+                waiting.clear()
+        counters = node.counters()
+    assert counters["garlic_farm_busy"] > 0
+    assert counters["garlic_farm_refused_upgrade"] > 0
+
+
+def _at_least(count: Callable[[], int], wanted: int) -> bool:
+    return count() >= wanted
+
+
+def test_rubbish_inside_tls_before_the_upgrade(farm: Farm) -> None:
+    random = seeded("upgrade rubbish")
+    node = farm.nodes[2]
+    _, consensus = addresses(node)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    request = b"GET /GarlicFarm/farm/1/ HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
+    with unharmed(farm, node) as before, ExitStack() as slow:
+        for _ in range(SLOW):
+            lingering = slow.enter_context(socket.create_connection((LOOPBACK, port(consensus)), TIMEOUT_S))
+            lingering.sendall(b"\x16")
+        for number in range(150):
+            rubbish = random.randbytes(random.randint(1, 20_000)) if number % 2 else bent(random, request)
+            with (
+                suppress(OSError),
+                socket.create_connection((LOOPBACK, port(consensus)), TIMEOUT_S) as connection,
+                context.wrap_socket(connection) as secured,
+            ):
+                secured.sendall(rubbish)
+                if number % 3:
+                    secured.settimeout(0.05)
+                    secured.recv(4096)
+
+        def counted() -> bool:
+            now = node.counters()
+            names = ("malformed", "refused_upgrade", "wrong_path", "too_large", "silent")
+            return sum(now.get(f"garlic_farm_{n}", 0) - before.get(f"garlic_farm_{n}", 0) for n in names) >= SLOW
+
+        farm.wait_until(counted, START_BOUND_S, "the refused handshakes are counted")
+
+
+def test_rubbish_of_one_who_knows_the_password(farm: Farm) -> None:
+    """Requests after a true upgrade: cut, bent, of an impossible size, from an impossible server."""
+    random = seeded("request rubbish")
+    node = farm.wait_settled()
+    with unharmed(farm, node) as before:
+        trio.run(_speak_rubbish, farm, node, random)
+
+        def counted() -> bool:
+            now = node.counters()
+            names = [f"garlic_farm_{fault.value.replace('-', '_')}" for fault in Fault]
+            return sum(now.get(name, 0) - before.get(name, 0) for name in names) > 10
+
+        farm.wait_until(counted, START_BOUND_S, "the refused requests are counted")
+
+
+async def _speak_rubbish(farm: Farm, node: Node, random: Random) -> None:
+    key = load_farm_key(farm.directory / "farm.key")
+    view = await trio.to_thread.run_sync(node.view)
+    _, consensus = addresses(node)
+    certificate = load_or_create_certificate(node.directory)
+    credentials = Credentials(key.digest_credentials.username, key.digest_credentials.password)
+    identity = Identity(view.farm.cluster_id, None)
+    dialer = Dialer(Caller(key.cluster, credentials, lambda: identity, os.urandom))
+    address = PeerAddress(LOOPBACK, port(consensus), certificate.fingerprint)
+    requests = [
+        encode_request(kind(9, view.node.raft_id or 1, view.raft.term, 1, 1, 1))
+        for kind in (AppendEntriesRequest, RequestVoteRequest, ClientRequest)
+    ]
+    impossible = requests[0][:-4] + b"\xff\xff\xff\xff"
+    for number in range(60):
+        dialed = await dialer.dial(address)
+        rubbish = (bent(random, random.choice(requests)), random.randbytes(5_000), impossible)[number % 3]
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError), trio.move_on_after(0.05):
+            await dialed.stream.send_all(rubbish)
+            await dialed.stream.receive_some(4096)
+        await trio.aclose_forcefully(dialed.stream)
+
+
+def test_rubbish_on_the_control_socket(farm: Farm) -> None:
+    random = seeded("control rubbish")
+    node = farm.nodes[0]
+    request = b"GET /v1/log?from=1&limit=5 HTTP/1.1\r\nHost: node\r\n\r\n"
+    with unharmed(farm, node) as before, ExitStack() as slow, socket_address(node.socket) as address:
+        for _ in range(SLOW):
+            lingering = slow.enter_context(socket.socket(socket.AF_UNIX))
+            lingering.connect(address)
+            lingering.sendall(b"GET /v1/view HTTP/1.1\r\nHos")
+        for number in range(300):
+            rubbish = random.randbytes(random.randint(1, 30_000)) if number % 2 else bent(random, request)
+            with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(0.05)
+                connection.connect(address)
+                connection.sendall(rubbish)
+                connection.recv(4096)
+
+        def counted() -> bool:
+            now = node.counters()
+            broken = now["control_connections_broken"] - before["control_connections_broken"]
+            return broken > SLOW
+
+        farm.wait_until(counted, START_BOUND_S, "broken requests are counted")

@@ -1,0 +1,103 @@
+"""`garlicfarm run`: how one node starts, what it says when it cannot, and how it ends."""
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from bridge.core.view import Phase
+from bridge.node.key_files import save_farm_key
+from bridge.wire.farm_key import new_farm_key
+from tests.end_to_end.farm import END_BOUND_S, START_BOUND_S, Farm, Node, call, tail
+from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
+
+pytestmark = pytest.mark.processes
+
+
+def single(directory: Path, *, gossip_port: int = 0, consensus_port: int = 0) -> Farm:
+    """One node that is a farm by itself."""
+    save_farm_key(directory / "farm.key", new_farm_key(1))
+    gossip = gossip_port or free_port(socket.SOCK_DGRAM)
+    consensus = consensus_port or free_port(socket.SOCK_STREAM)
+    node = node_toml(
+        directory / "alone",
+        farm_key=directory / "farm.key",
+        gossip=f"{LOOPBACK}:{gossip}",
+        consensus=f"{LOOPBACK}:{consensus}",
+        seeds=[],
+    )
+    return Farm(directory, [node])
+
+
+def test_without_a_key_it_says_how_to_make_one(tmp_path: Path) -> None:
+    ended = call("run", "--state-dir", tmp_path)
+    assert ended.returncode == 1
+    assert "garlicfarm keys new-farm --expect N" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_everything_that_is_wrong_in_a_configuration_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('nmae = "a"\nfarm_key = "farm.key"\n[gossip]\nbind = "127.0.0.1:99999"\ncapacity = "many"\n')
+    ended = call("run", "--config", file)
+    assert ended.returncode == 1
+    for wrong in ("nmae", "gossip.bind", "gossip.capacity", str(file)):
+        assert wrong in ended.stderr
+    file.write_text("name = \n")
+    assert "not TOML" in call("run", "--config", file).stderr
+
+
+def test_a_missing_key_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('farm_key = "nowhere.key"\nstate_dir = "state"\n[gossip]\nbind = "127.0.0.1:7668"\n')
+    ended = call("run", "--config", file)
+    assert ended.returncode == 1
+    assert f"{tmp_path / 'nowhere.key'} does not exist" in ended.stderr
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
+def test_a_port_in_use_is_named_with_its_setting(tmp_path: Path, kind: socket.SocketKind) -> None:
+    with socket.socket(socket.AF_INET, kind) as other:
+        other.bind((LOOPBACK, 0))
+        if kind is socket.SOCK_STREAM:
+            other.listen()
+        port = other.getsockname()[1]
+        gossip = kind is socket.SOCK_DGRAM
+        with single(tmp_path, **{"gossip_port" if gossip else "consensus_port": port}) as farm:
+            node = farm.nodes[0].start()
+            assert node.ended(END_BOUND_S) == 1
+            assert ("bind" if gossip else "consensus.bind") in tail(node.log_file)
+            assert f"{LOOPBACK}:{port}" in tail(node.log_file)
+            assert "Traceback" not in tail(node.log_file)
+
+
+def test_a_node_alone_founds_publishes_nothing_and_ends_by_a_signal_or_leaves(tmp_path: Path) -> None:
+    with single(tmp_path) as farm:
+        node = farm.nodes[0].start()
+
+        def leads() -> bool:
+            view = node.view()
+            return view.node.phase is Phase.FOUNDED and view.raft.commit_index > 0
+
+        farm.wait_until(leads, START_BOUND_S, "a farm of one")
+        second = Node(node.configuration)
+        refused = call("run", "--config", second.configuration)
+        assert refused.returncode == 1
+        assert "a node already runs with the state directory" in refused.stderr
+        answer = call("submit", '{"mark": "alone"}', "--json", "--node", node.directory)
+        assert answer.returncode == 0, answer.stderr
+        assert json.loads(answer.stdout)["outcome"] == "committed"
+        os.kill(node.pid, signal.SIGINT)
+        assert node.ended(END_BOUND_S) == 0
+        assert not node.socket.exists()
+
+        node.start()
+        farm.wait_until(leads, START_BOUND_S, "again")
+        assert node.view().node.generation == 2
+        assert call("leave", "--node", node.directory).returncode == 0
+        assert node.ended(END_BOUND_S) == 0
+        assert "Traceback" not in tail(node.log_file)
+    assert call("status", "--node", node.directory).returncode == 1
