@@ -1,0 +1,1 @@
+"""Groups of production cores under virtual time: for tests, and for `garlicfarm simulate gossip`."""

@@ -1,0 +1,298 @@
+"""A group of `Swim` cores under virtual time, with a network that loses, delays, duplicates and splits.
+
+Everything that happens follows from one random seed, so a failing run is repeated by its seed. The part of the wire
+floor that a core depends on is played in its simplest honest form: OfferToken becomes a JoinNak whose token names the
+address that it was minted for, and a JoinReq is `token_valid` if it comes from that address with that token.
+
+    network = GossipNetwork(random_seed=7)
+    names = network.start(5)                the first is everybody's seed
+    network.run_until(lambda: network.is_full_mesh(), limit_ms=30_000)
+    network.kill(names[0])
+    network.run(10_000)
+"""
+
+import heapq
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+
+from gossip.core.effects import AdoptGeneration, Alarm, Announce, Effect, MembershipChanged, OfferToken, Send
+from gossip.core.events import DeadlineReached, Event, LeaveRequested, MetadataChanged, Received, SeedsGiven
+from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
+from gossip.core.messages import JoinNak, JoinReq, Message
+from gossip.core.refusal import DOMAIN, RefusalCode
+from gossip.core.swim import Swim
+from gossip.core.tuning import Tuning
+
+
+def node_id(number: int) -> NodeId:
+    """A node id for a small number."""
+    return NodeId(number.to_bytes(8, "big"))
+
+
+def address_of(number: int) -> Address:
+    """The address at which the node of that number lives."""
+    return Address(f"10.{number // 62_500}.{number // 250 % 250}.{number % 250 + 1}", 7_669)
+
+
+def token_for(address: Address) -> bytes:
+    """The token that the simulated wire floor mints for an address."""
+    return f"token:{address.host}:{address.port}".encode()
+
+
+@dataclass(slots=True)
+class Node:
+    """One simulated node: its running core, if any, and what outlives a crash."""
+
+    number: int
+    swim: Swim | None
+    generation: int
+    changes: list[tuple[int, MembershipChanged]] = field(default_factory=list)
+    alarms: list[Alarm] = field(default_factory=list)
+    wakes_at: int | None = None
+    frozen_until: int = 0
+
+    @property
+    def node_id(self) -> NodeId:
+        """Its id."""
+        return node_id(self.number)
+
+    @property
+    def address(self) -> Address:
+        """Its address."""
+        return address_of(self.number)
+
+    @property
+    def core(self) -> Swim:
+        """The running core."""
+        if self.swim is None:
+            raise RuntimeError(f"node {self.number} is down")
+        return self.swim
+
+
+class GossipNetwork:
+    """The nodes, the clock and the datagrams between them."""
+
+    def __init__(
+        self,
+        random_seed: int,
+        tuning: Tuning | None = None,
+        *,
+        loss: float = 0.0,
+        duplication: float = 0.0,
+        delay_ms: tuple[int, int] = (1, 10),
+        broadcast: bool = False,
+    ) -> None:
+        self.random_seed = random_seed
+        self.random = Random(random_seed)
+        self.tuning = tuning or Tuning.lan()
+        self.loss = loss
+        self.duplication = duplication
+        self.delay_ms = delay_ms
+        self.broadcast = broadcast
+        self.now = 0
+        self.nodes: dict[int, Node] = {}
+        self.messages_sent = 0
+        self.watch: Callable[[Node, Effect], None] | None = None
+        self._at: dict[Address, Node] = {}
+        self._queue: list[tuple[int, int, Node, Event | None]] = []
+        self._order = count()
+        self._side: dict[int, int] = {}
+
+    # -- building -----------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        number: int,
+        *,
+        seeds: tuple[int, ...] = (),
+        capacity: int = 64,
+        metadata: bytes = b"",
+        generation: int = 1,
+        identity: int | None = None,
+    ) -> Node:
+        """Start a node; `seeds` are numbers of nodes, `identity` makes it the twin of another."""
+        name = node_id(number if identity is None else identity)
+        info = NodeInfo(name, address_of(number), Incarnation(generation, 0), capacity, metadata)
+        node = self.nodes.get(number)
+        if node is None:
+            node = self.nodes[number] = Node(number, None, generation)
+            self._at[node.address] = node
+        node.generation = generation
+        node.swim = Swim(info, self.tuning, Random(self.random.getrandbits(64)), self.now)
+        node.wakes_at = None
+        if seeds:
+            self.step(node, SeedsGiven(tuple(address_of(seed) for seed in seeds)))
+        self._arm(node)
+        return node
+
+    def start(self, size: int, *, capacity: int = 64, apart_ms: int = 0) -> list[Node]:
+        """Start nodes 0 to size - 1; node 0 is the seed of the others."""
+        nodes = []
+        for number in range(size):
+            nodes.append(self.add(number, seeds=() if number == 0 else (0,), capacity=capacity))
+            if apart_ms:
+                self.run(apart_ms)
+        return nodes
+
+    def kill(self, node: Node) -> None:
+        """The process ends without a word."""
+        node.swim = None
+        node.wakes_at = None
+
+    def restart(self, node: Node, *, seeds: tuple[int, ...] = (), capacity: int = 64) -> None:
+        """The process starts again in its next life."""
+        self.add(node.number, seeds=seeds, capacity=capacity, generation=node.generation + 1)
+
+    def freeze(self, node: Node, duration_ms: int) -> None:
+        """The process gets no processor time for a while; what reaches it waits in its socket."""
+        node.frozen_until = self.now + duration_ms
+
+    def partition(self, *sides: Collection[Node]) -> None:
+        """Let datagrams pass only within a side."""
+        self._side = {node.number: index for index, side in enumerate(sides) for node in side}
+
+    def heal(self) -> None:
+        """Let datagrams pass everywhere."""
+        self._side = {}
+
+    def say(self, node: Node, metadata: bytes) -> None:
+        """A node's application changes its metadata."""
+        self.step(node, MetadataChanged(metadata))
+
+    def leave(self, node: Node) -> None:
+        """A node's operator asks it to leave."""
+        self.step(node, LeaveRequested())
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def run(self, duration_ms: int) -> None:
+        """Let time pass."""
+        self.run_until(None, limit_ms=duration_ms)
+
+    def run_until(self, holds: Callable[[], bool] | None, *, limit_ms: int, check_every_ms: int = 100) -> bool:
+        """Let time pass until `holds` (looked at now and then) or the limit; whether it held."""
+        end = self.now + limit_ms
+        check_at = self.now
+        while True:
+            if holds is not None and self.now >= check_at:
+                if holds():
+                    return True
+                check_at = self.now + check_every_ms
+            if not self._queue or self._queue[0][0] > end:
+                self.now = end
+                return holds is not None and holds()
+            self.now, _, node, event = heapq.heappop(self._queue)
+            if node.swim is None:
+                continue
+            if node.frozen_until > self.now:
+                self._push(node.frozen_until, node, event)
+                continue
+            if event is not None:
+                self.step(node, event)
+            elif node.wakes_at is not None and node.wakes_at <= self.now:
+                node.wakes_at = None
+                self.step(node, DeadlineReached())
+
+    def step(self, node: Node, event: Event) -> None:
+        """Give one event to one node and carry its effects out."""
+        for effect in node.core.step(event, self.now):
+            if self.watch is not None:
+                self.watch(node, effect)
+            self._carry_out(node, effect)
+        self._arm(node)
+
+    def _arm(self, node: Node) -> None:
+        deadline = node.core.deadline
+        if deadline is not None and (node.wakes_at is None or deadline < node.wakes_at):
+            node.wakes_at = max(deadline, self.now)
+            self._push(node.wakes_at, node, None)
+
+    def _push(self, time: int, node: Node, event: Event | None) -> None:
+        heapq.heappush(self._queue, (time, next(self._order), node, event))
+
+    def _carry_out(self, node: Node, effect: Effect) -> None:
+        match effect:
+            case Send(target, message):
+                self.deliver(node, target, message)
+            case OfferToken(target, _):
+                nak = JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token_for(target))
+                self.deliver(node, target, nak)
+            case Announce(message):
+                if self.broadcast:
+                    for other in self.nodes.values():
+                        if other is not node:
+                            self.deliver(node, other.address, message)
+            case MembershipChanged():
+                node.changes.append((self.now, effect))
+            case AdoptGeneration(generation):
+                node.generation = generation
+            case Alarm():
+                node.alarms.append(effect)
+
+    def deliver(self, sender: Node, target: Address, message: Message) -> None:
+        """Put a datagram on the network, which may lose or repeat it."""
+        self.messages_sent += 1
+        receiver = self._at.get(target)
+        if receiver is None or self._side.get(sender.number) != self._side.get(receiver.number):
+            return
+        copies = 1 + (self.random.random() < self.duplication)
+        for _ in range(copies):
+            if self.random.random() >= self.loss:
+                token_valid = isinstance(message, JoinReq) and message.token == token_for(sender.address)
+                arrival = self.now + self.random.randint(*self.delay_ms)
+                self._push(arrival, receiver, Received(sender.address, message, token_valid))
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    @property
+    def up(self) -> list[Node]:
+        """The running nodes."""
+        return [node for node in self.nodes.values() if node.swim is not None]
+
+    def status(self, of: Node, seen_by: Node) -> Status | None:
+        """How one node stands in another's view."""
+        for member in seen_by.core.describe().members:
+            if member.node_id == of.node_id:
+                return member.status
+        return None
+
+    def peers(self, node: Node) -> set[int]:
+        """The numbers of a node's peers."""
+        return {int.from_bytes(member.node_id, "big") for member in node.core.describe().members if member.is_peer}
+
+    def is_full_mesh(self, nodes: Collection[Node] | None = None) -> bool:
+        """Whether each of the running nodes has exactly all others as peers, alive."""
+        members = self.up if nodes is None else nodes
+        wanted = {node.number for node in members}
+        return all(
+            self.peers(node) == wanted - {node.number}
+            and all(self.status(other, node) is Status.ALIVE for other in members if other is not node)
+            for node in members
+        )
+
+    def is_symmetrical(self) -> bool:
+        """Whether each link has both ends."""
+        links = {node.number: self.peers(node) for node in self.up}
+        return all(number in links.get(peer, set()) for number, peers in links.items() for peer in peers)
+
+    def reached_from(self, start: Node) -> set[int]:
+        """The numbers of the running nodes that links connect with `start`."""
+        found, todo = {start.number}, [start.number]
+        running = {node.number for node in self.up}
+        while todo:
+            for peer in self.peers(self.nodes[todo.pop()]) & running:
+                if peer not in found:
+                    found.add(peer)
+                    todo.append(peer)
+        return found
+
+    def ever(self, status: Status, of: Node | None = None) -> list[str]:
+        """Each time a node saw another (or this one) get a status, in words."""
+        return [
+            f"at {time} ms node {node.number} saw {int.from_bytes(change.info.node_id, 'big')} {status.name}"
+            for node in self.nodes.values()
+            for time, change in node.changes
+            if change.status is status and (of is None or change.info.node_id == of.node_id)
+        ]
