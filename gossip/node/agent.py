@@ -7,7 +7,8 @@
 
 The owner takes one datagram, request or deadline at a time through codec and core and carries the effects out in their
 order; sends are synchronous, so nothing comes between the effects of one step, except the fsync that AdoptGeneration
-demands before anything else may be sent.
+demands before anything else may be sent. Both reader and owner take what waits in short batches: giving way to other
+tasks after every datagram would cost more than a small datagram itself.
 
 Nothing here waits for a consumer. A full inbox drops datagrams (gossip repeats), requests are slots that keep the last
 word (metadata) or a bounded set (seeds) behind a single doorbell, and a full events channel drops the event, counts it
@@ -15,6 +16,7 @@ and asks for a resync: the consumer then reads `members()`, the whole truth, ins
 """
 
 import os
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -44,6 +46,8 @@ from gossip.wire.identity import Signer
 from gossip.wire.layout import Refusal
 
 INBOX_LIMIT: Final = 1024
+BATCH: Final = 16
+"""So many datagrams are read, or go through the core, before other tasks and deadlines have their turn."""
 NEWCOMERS_PER_SECOND: Final = 20.0
 NEWCOMERS_BURST: Final = 100.0
 NEWCOMERS_OF_ALL_PER_SECOND: Final = 200.0
@@ -60,12 +64,6 @@ class AgentDescription:
 
     core: Description
     wire: WireDescription
-
-
-@dataclass(frozen=True, slots=True)
-class _Arrival:
-    datagram: bytes
-    source: Address
 
 
 class Agent:
@@ -100,7 +98,8 @@ class Agent:
         self._counters = Counters()
         self._newcomers = SourceLimit(NEWCOMERS_PER_SECOND, NEWCOMERS_BURST, NEWCOMERS_OF_ALL_PER_SECOND)
         self._errors = SourceLimit(ERRORS_PER_SECOND, ERRORS_BURST, ERRORS_OF_ALL_PER_SECOND)
-        self._inbox_in, self._inbox = trio.open_memory_channel[_Arrival | None](INBOX_LIMIT + 1)
+        self._inbox: deque[tuple[bytes, Address]] = deque()
+        self._work_waits = trio.Event()
         self._events_in, self.events = trio.open_memory_channel[AgentEvent](EVENTS_LIMIT)
         self._doorbell_rung = False
         self._metadata_wanted: bytes | None = None
@@ -180,16 +179,17 @@ class Agent:
         deadline_ms = self._core.deadline
         if deadline_ms is not None and deadline_ms <= self._now_ms():
             await self._step(DeadlineReached())
-        taken: _Arrival | None = None
-        # Work happens outside the scope: a deadline must not cancel the effects of the datagram before it.
-        with trio.move_on_at(self._deadline_s()) as waiting:
-            taken = await self._inbox.receive()
-        if waiting.cancelled_caught:
-            return
-        if taken is None:
-            await self._answer_doorbell()
+        if not self._inbox and not self._doorbell_rung:
+            self._work_waits = trio.Event()
+            # Work happens outside the scope: a deadline must not cancel the effects of the datagram before it.
+            with trio.move_on_at(self._deadline_s()):
+                await self._work_waits.wait()
         else:
-            await self._arrived(taken)
+            await trio.lowlevel.checkpoint()
+        if self._doorbell_rung:
+            await self._answer_doorbell()
+        for _ in range(min(len(self._inbox), BATCH)):
+            await self._arrived(*self._inbox.popleft())
 
     async def _step(self, event: Event) -> None:
         for effect in self._core.step(event, self._now_ms()):
@@ -217,18 +217,18 @@ class Agent:
             await trio.to_thread.run_sync(keep_generation, directory, self.node_id, generation)
         self._generation = generation
 
-    async def _arrived(self, arrival: _Arrival) -> None:
+    async def _arrived(self, datagram: bytes, source: Address) -> None:
         try:
-            incoming = self._codec.incoming(arrival.datagram, arrival.source, self._now_ms())
+            incoming = self._codec.incoming(datagram, source, self._now_ms())
         except RefusedError as error:
             self._counters.drop(error.reason)
             if error.reason is Refusal.RETIRED_KEY and error.retired_key_id:
-                self._refuse(arrival.source, JoinNak(DOMAIN, RefusalCode.KEY_RETIRED), error.retired_key_id)
+                self._refuse(source, JoinNak(DOMAIN, RefusalCode.KEY_RETIRED), error.retired_key_id)
             return
         self._counters.riders_left_out += incoming.riders_left_out
         # Counted behind the seal, so that only holders of the farm's key can use up what a source is allowed.
         if isinstance(incoming.received.message, JoinReq | Broadcast) and not self._newcomers.allows(
-            arrival.source.host, self._now_ms()
+            source.host, self._now_ms()
         ):
             self._counters.drop(Loss.RATE_LIMITED)
             return
@@ -251,26 +251,30 @@ class Agent:
     async def _read(self, socket: DatagramSocket) -> None:
         by_broadcast = socket is not self._socket
         while True:
-            datagram, source = await socket.receive()
-            self._counters.heard(datagram)
-            loss = self._queue(datagram, source, by_broadcast=by_broadcast)
-            if loss is not None:
-                self._counters.drop(loss)
+            arrival: tuple[bytes, Address] | None = await socket.receive()
+            taken = 0
+            while arrival is not None:
+                self._counters.heard(arrival[0])
+                loss = self._queue(arrival, by_broadcast=by_broadcast)
+                if loss is not None:
+                    self._counters.drop(loss)
+                taken += 1
+                arrival = socket.receive_waiting() if taken < BATCH else None
 
-    def _queue(self, datagram: bytes, source: Address, *, by_broadcast: bool) -> Loss | None:
-        if len(datagram) > self._config.datagram_limit_bytes:
+    def _queue(self, arrival: tuple[bytes, Address], *, by_broadcast: bool) -> Loss | None:
+        if len(arrival[0]) > self._config.datagram_limit_bytes:
             return Loss.OVERSIZE
-        if by_broadcast and not Discovery.is_presence(datagram):
+        if by_broadcast and not Discovery.is_presence(arrival[0]):
             return Loss.MISPLACED
-        if self._inbox.statistics().current_buffer_used >= INBOX_LIMIT:  # the last place is the doorbell's
+        if len(self._inbox) >= INBOX_LIMIT:
             return Loss.OVERLOADED
-        self._inbox_in.send_nowait(_Arrival(datagram, source))
+        self._inbox.append(arrival)
+        self._work_waits.set()
         return None
 
     def _ring_doorbell(self) -> None:
-        if not self._doorbell_rung:
-            self._doorbell_rung = True
-            self._inbox_in.send_nowait(None)
+        self._doorbell_rung = True
+        self._work_waits.set()
 
     # -- out -----------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import errno
 import socket
 import sys
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final, Protocol
 
 import trio
@@ -19,6 +20,7 @@ from gossip.core.member import Address
 
 _RECEIVE_BUFFER_BYTES: Final = 1 << 20
 _PAUSE_AFTER_ERROR_S: Final = 0.1
+_ADDRESSES_REMEMBERED: Final = 4096
 
 
 class DatagramSocket(Protocol):
@@ -33,6 +35,9 @@ class DatagramSocket(Protocol):
 
     async def receive(self) -> tuple[bytes, Address]:
         """The next datagram; a longer one than allowed comes with one byte more than the limit."""
+
+    def receive_waiting(self) -> tuple[bytes, Address] | None:
+        """The next datagram if one waits already."""
 
     def close(self) -> None:
         """Close it; closing twice is fine."""
@@ -88,6 +93,14 @@ class UdpSocket:
             else:
                 return data, _address(source)
 
+    def receive_waiting(self) -> tuple[bytes, Address] | None:
+        """The next datagram if one waits already; what is wrong with the socket is for `receive` to say."""
+        try:
+            data, source = self._socket.recvfrom(self._limit_bytes + 1)
+        except OSError:
+            return None
+        return data, _address(source)
+
     def close(self) -> None:
         """Close it; closing twice is fine."""
         if self._socket.fileno() >= 0:
@@ -138,6 +151,7 @@ def _new_socket(address: Address) -> socket.socket:
     return kernel_socket
 
 
+@lru_cache(maxsize=_ADDRESSES_REMEMBERED)
 def _address(name: tuple[object, ...]) -> Address:
     """The part of a socket name that names an endpoint; IPv6 names carry flow and scope behind it."""
     host, port = name[:2]

@@ -24,6 +24,13 @@ class MemorySocket:
         """The next datagram."""
         return await self.outlet.receive()
 
+    def receive_waiting(self) -> tuple[bytes, Address] | None:
+        """The next datagram if one waits already."""
+        try:
+            return self.outlet.receive_nowait()
+        except trio.WouldBlock:
+            return None
+
     def close(self) -> None:
         """Unplug."""
         self.network.unplug(self)

@@ -215,8 +215,8 @@ async def test_a_full_inbox_drops_datagrams_but_never_a_request() -> None:
         agent, other = await farm.start_many(2)
         await until_all_see_all([agent, other])
         for _ in range(INBOX_LIMIT + 10):
-            agent._queue(b"rubbish", other.info.address, by_broadcast=False)
-        assert agent._queue(b"rubbish", other.info.address, by_broadcast=False) is not None
+            agent._queue((b"rubbish", other.info.address), by_broadcast=False)
+        assert agent._queue((b"rubbish", other.info.address), by_broadcast=False) is not None
         agent.set_metadata(b"heard all the same")
         await until(other, lambda: other.members()[0].metadata == b"heard all the same")
 
