@@ -37,7 +37,7 @@ class Composer:
 
     def bare(self, entry: Entry) -> Payload:
         """The payload of a relayed ping: the notice only, since helpers carry it at their own cost."""
-        updates = () if entry.status is Status.ALIVE else (notice(entry, self._own.node_id),)
+        updates = (notice(entry, self._own.node_id),) if self._is_owed_notice(entry) else ()
         return Payload(updates, self._own.info.capacity, self._membership.peer_count)
 
     def answer(self, entry: Entry | None, first: tuple[Update, ...], *, with_own: bool) -> Payload:
@@ -62,7 +62,7 @@ class Composer:
 
     def _compose(self, entry: Entry | None, updates: list[Update], *, with_sample: bool) -> Payload:
         told = entry.node_id if entry is not None else None
-        if entry is not None and entry.status is not Status.ALIVE and not updates:
+        if entry is not None and self._is_owed_notice(entry) and not updates:
             updates.append(notice(entry, self._own.node_id))
         budget = self._tuning.payload_budget_bytes - sum(update_bytes(update) for update in updates)
         news = self._news.take(budget, self._membership.group_size, told)
@@ -79,6 +79,11 @@ class Composer:
                     sample.append(other.info)
                     budget -= info_bytes(other.info)
         return Payload(tuple(updates), self._own.info.capacity, self._membership.peer_count, tuple(sample))
+
+    def _is_owed_notice(self, entry: Entry) -> bool:
+        if entry.status is Status.SUSPECT:
+            return self._tuning.buddy_notice
+        return entry.status is not Status.ALIVE
 
     def _remembered(self, but: NodeId | None) -> list[Update]:
         """One dead and one departed member, for those who missed the news.

@@ -150,13 +150,15 @@ class Prober:
             peer for peer in self._membership.peers() if peer.node_id != current.target and peer.status is Status.ALIVE
         ]
         for helper in self._random.sample(able, min(self._tuning.helpers, len(able))):
-            current.awaited_nacks[helper.address] = None
+            if self._tuning.nacks:
+                current.awaited_nacks[helper.address] = None
             current.helpers_asked += 1
             request = self._request(target, current.seq, self._tuning.relay_ttl, self._composer.bare(target))
             self._outbox.send(helper.address, request)
 
     def _fail(self, current: _Round, now: int) -> None:
-        self._awareness.adjust(len(current.awaited_nacks) if current.helpers_asked else 1)
+        nacks_tell = self._tuning.nacks and current.helpers_asked > 0
+        self._awareness.adjust(len(current.awaited_nacks) if nacks_tell else 1)
         self._claims.accuse(current.target, current.incarnation, now)
 
     def _ping_twin_suspects(self, now: int) -> None:

@@ -84,7 +84,7 @@ class Relays:
             return
         forwarded = replace(request, ttl=request.ttl - 1, requester=request.requester or source)
         # Three quarters: the nack must be back before the requester's round ends.
-        nack_at = now + self._tuning.probe_timeout_ms * 3 // 4 if is_target else None
+        nack_at = now + self._tuning.probe_timeout_ms * 3 // 4 if is_target and self._tuning.nacks else None
         self._relays[key] = _Relay(source, nack_at, now + self._tuning.probe_period_ms, request)
         self._outbox.send(next_hop, forwarded)
 

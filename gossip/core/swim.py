@@ -123,7 +123,8 @@ class Swim:
         if self._halted:
             return []
         now = self._now = max(now, self._now)
-        self._notice_standstill(now)
+        if self._tuning.standstill_grace:
+            self._notice_standstill(now)
         peers_before = self._membership.peer_count
         match event:
             case Received(source, message, token_valid):

@@ -3,9 +3,20 @@
 `lan()` has the timing that users of memberlist know. `loopback()` is for farms on one machine, where a detection in
 seconds would only be waiting. A knob is here if an operator may have a reason to turn it; bounds on tables are knobs
 too, because an edge box and a rack differ in memory.
+
+Lifeguard's parts are knobs as well. Each is measured alone (docs/gossip-experiments.md), and whoever suspects one of
+them in the field can switch it off, for the whole group:
+
+    local health         awareness_max             1 is off: period and timeout are never stretched
+                         nacks                     helpers report silence, so that a failed round can tell whose fault
+                                                   it is; a requester with nacks blames itself for helpers without
+    shrinking suspicion  suspicion_max_multiplier  1 is off: every suspicion has its shortest length from the beginning
+    buddy notice         buddy_notice              a ping to a suspect tells it so first
+    standing still       standstill_grace          beyond the paper: time in which this node got no processor is given
+                                                   back to everybody whom it was about to accuse
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 
@@ -20,8 +31,11 @@ class Tuning:
     relays_limit: int = 256
     scrub_every_rounds: int = 4
     reconnect_period_ms: int = 5_000
-    awareness_max: int = 8
 
+    awareness_max: int = 8
+    nacks: bool = True
+    buddy_notice: bool = True
+    standstill_grace: bool = True
     suspicion_multiplier: int = 4
     suspicion_max_multiplier: int = 6
 
@@ -52,7 +66,9 @@ class Tuning:
     def __post_init__(self) -> None:
         """Refuse what cannot work, by name."""
         for knob in fields(self):
-            if getattr(self, knob.name) < (0 if knob.name in {"helpers", "sample_size", "relay_ttl"} else 1):
+            if knob.type is not bool and getattr(self, knob.name) < (
+                0 if knob.name in {"helpers", "sample_size", "relay_ttl"} else 1
+            ):
                 raise ValueError(f"gossip tuning: {knob.name} = {getattr(self, knob.name)} must be positive")
         if self.probe_timeout_ms >= self.probe_period_ms:
             raise ValueError(
@@ -80,4 +96,15 @@ class Tuning:
             join_rate_per_second=100,
             announce_period_ms=10_000,
             announce_alone_period_ms=1_000,
+        )
+
+    def plain_swim(self) -> Self:
+        """The same timing without Lifeguard: what SWIM's paper describes, for comparison."""
+        return replace(
+            self,
+            awareness_max=1,
+            nacks=False,
+            suspicion_max_multiplier=1,
+            buddy_notice=False,
+            standstill_grace=False,
         )
