@@ -112,6 +112,9 @@ class Duties:
     def leadership_changed(self) -> None:
         """Another server leads, or this one: its clock entry, or its first report, is due at once."""
         self._led.set()
+        self._note_leader()
+
+    def _note_leader(self) -> None:
         if self._member.replica.server.role.leader is not None:
             self._leader_known.set()
 
@@ -129,7 +132,7 @@ class Duties:
     # -- report --------------------------------------------------------------------------------------------------------
 
     async def _report(self) -> None:
-        self.leadership_changed()
+        self._note_leader()
         await self._leader_known.wait()
         while True:
             started = trio.current_time()

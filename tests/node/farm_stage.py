@@ -1,0 +1,258 @@
+"""A stage for what a node does in a founded farm: a log that commits at once, a leader by decree, a router in memory.
+
+The machine's clock runs with trio's (`machine_clock`), so that a story of minutes is told in no time and always alike.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+import trio
+
+from bridge.core.control import SubmitAnswer, SubmitOutcome
+from bridge.core.farm import Change
+from bridge.core.publication import Pace
+from bridge.core.records import (
+    Clock,
+    LeafStatus,
+    MetaStatus,
+    Publication,
+    PublishConfig,
+    Record,
+    Report,
+    RouterStatus,
+)
+from bridge.node import duties as duties_module
+from bridge.node import ledger as ledger_module
+from bridge.node.alarms import Alarms
+from bridge.node.duties import Duties, Member
+from bridge.node.event_log import EventLog
+from bridge.node.ledger import Ledger
+from bridge.node.replica import Replica
+from bridge.node.router import MeasuredStatus, RouterError
+from bridge.wire.application import decode, encode
+from bridge.wire.destination_keys import MasterKey, SigningKey, new_demo_leaf, new_master_key
+from consensus.core.effects import Outcome, Resolve, Role, RoleChanged
+from consensus.core.position import ORIGIN, Command, Configuration, Entry, LogPosition, Server, ServerId
+from consensus.node.server import now_ms
+
+NOW_S = 1_767_225_600
+NOW_MS = NOW_S * 1000
+PERIOD_MS = 2_000
+OWN = ServerId(1)
+OTHER = ServerId(2)
+MASTER: MasterKey = new_master_key(demo=True)
+LEAF = new_demo_leaf()
+CONFIGURATION = Configuration(tuple(Server(ServerId(number), f"tcp://127.0.0.1:{number}") for number in (1, 2, 3)))
+
+
+LEADING = RoleChanged(Role.LEADER, 1, OWN)
+
+
+def clock_now_ms() -> int:
+    """The machine's clock of the stage."""
+    return NOW_MS + now_ms()
+
+
+def machine_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the machine's clock run with trio's."""
+    monkeypatch.setattr(duties_module, "clock_ms", clock_now_ms)
+    monkeypatch.setattr(ledger_module, "clock_ms", clock_now_ms)
+
+
+@dataclass
+class MemoryRouter:
+    """A router that remembers, refuses or takes its time."""
+
+    refusal: str | None = None
+    silence: str | None = None
+    gate: trio.Event | None = None
+    published: list[bytes] = field(default_factory=list)
+    stopped: int = 0
+
+    async def local_router_status(self) -> RouterStatus:
+        """In the best of health."""
+        await trio.lowlevel.checkpoint()
+        if self.silence is not None:
+            raise RouterError(self.silence)
+        return RouterStatus(attached=True, uptime_ms=3_600_000, job_lag_ms=0)
+
+    async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
+        """One leaf."""
+        del master_hash
+        return (LEAF.hash,)
+
+    async def local_leaf_status(self, leaf_hash: bytes) -> LeafStatus:
+        """Healthy."""
+        assert leaf_hash == LEAF.hash
+        return LeafStatus(LEAF.base64, healthy=True)
+
+    async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:
+        """Unknown."""
+        del master_or_leaf_hash
+        return None
+
+    async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
+        """Take it, or not."""
+        assert master_hash == MASTER.destination.hash
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.refusal is not None:
+            raise RouterError(self.refusal)
+        self.published.append(structure)
+
+    async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
+        """Count."""
+        assert master_hash == MASTER.destination.hash
+        self.stopped += 1
+
+
+@dataclass
+class StageDescription:
+    """As much of a server's description as is asked for."""
+
+    raft: "StageDescription | None" = None
+    configuration: Configuration = CONFIGURATION
+    applied: int = 0
+    last: LogPosition = ORIGIN
+
+
+@dataclass
+class StageServer:
+    """The server of a farm in which every proposal is committed at once, or meets `outcome`."""
+
+    stage: "Stage"
+    role: RoleChanged = LEADING
+    outcome: Outcome = Outcome.COMMITTED
+
+    def describe(self) -> StageDescription:
+        """The configuration of three, and how far the log goes."""
+        last = len(self.stage.log)
+        return StageDescription(StageDescription(last=LogPosition(last, 1)), applied=last)
+
+    async def propose(self, commands: tuple[bytes, ...]) -> Resolve:
+        """Commit."""
+        await trio.lowlevel.checkpoint()
+        if self.outcome is not Outcome.COMMITTED:
+            return Resolve(0, self.outcome, leader=self.role.leader)
+        for command in commands:
+            await self.stage.append(command)
+        return Resolve(0, Outcome.COMMITTED, LogPosition(len(self.stage.log), 1), OWN)
+
+    async def wait_applied(self, index: int) -> int:
+        """Here everything is applied when it is committed."""
+        while len(self.stage.log) < index:
+            await self.stage.ledger.news()
+        return len(self.stage.log)
+
+    async def read(self, first: int, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
+        """Entries of the log."""
+        del limit_bytes
+        await trio.lowlevel.checkpoint()
+        return tuple(Entry(1, Command(data)) for data in self.stage.log[first - 1 : first - 1 + limit_entries])
+
+
+@dataclass
+class StageReplica:
+    """The replica around it."""
+
+    server: StageServer
+    server_id: ServerId = OWN
+    taken: Callable[[bytes], SubmitAnswer | None] = lambda _: None
+    """What becomes of a submission; None: it is committed."""
+
+    @property
+    def leads(self) -> bool:
+        """By decree."""
+        return self.server.role.role is Role.LEADER
+
+    async def submit(self, command: bytes, *, repeat_unknown: bool = False) -> SubmitAnswer:
+        """Commit, wherever the leader is."""
+        del repeat_unknown
+        await trio.lowlevel.checkpoint()
+        answer = self.taken(command)
+        if answer is None:
+            await self.server.stage.append(command)
+            answer = SubmitAnswer(SubmitOutcome.COMMITTED, index=len(self.server.stage.log), term=1)
+        return answer
+
+
+class Stage:
+    """One node of a farm, with its log."""
+
+    def __init__(self, *, period_ms: int = PERIOD_MS, signing_key: SigningKey | None = None) -> None:
+        self.trace = EventLog("node-1", clock_now_ms)
+        self.alarms = Alarms(self.trace)
+        self.ledger = Ledger(NOW_MS, self.trace, self._changed)
+        self.log: list[bytes] = []
+        self.times_ms: list[int] = []
+        self.router = MemoryRouter()
+        self.server = StageServer(self)
+        self.replica = StageReplica(self.server)
+        self.duties = Duties(
+            Member(
+                cluster="demo",
+                replica=cast("Replica", self.replica),
+                ledger=self.ledger,
+                router=self.router,
+                signing_key=signing_key or MASTER.sign_transient(NOW_S),
+                publish=PublishConfig.AUTO,
+                pace=Pace.of_period(period_ms),
+                period_ms=period_ms,
+                trace=self.trace,
+                alarms=self.alarms,
+                request_prefix="00-1",
+            )
+        )
+
+    def _changed(self, change: Change) -> None:
+        self.duties.changed(change)
+
+    async def append(self, command: bytes) -> None:
+        """Commit and apply one entry."""
+        self.log.append(command)
+        self.times_ms.append(now_ms())
+        await self.ledger.apply(len(self.log), (Entry(1, Command(command)),))
+
+    async def append_record(self, record: Report | Clock | Publication) -> None:
+        """Somebody else's entry."""
+        await self.append(encode(record))
+
+    def lead(self, server_id: ServerId) -> None:
+        """Another server leads from here on."""
+        role = Role.LEADER if server_id == OWN else Role.FOLLOWER
+        self.server.role = RoleChanged(role, self.server.role.term + 1, server_id)
+        self.duties.leadership_changed()
+
+    def records(self, kind: type[Record]) -> list[tuple[int, Record]]:
+        """The entries of one kind, each with its time."""
+        decoded = [(at_ms, decode(data)) for at_ms, data in zip(self.times_ms, self.log, strict=True)]
+        return [(at_ms, record) for at_ms, record in decoded if isinstance(record, kind)]
+
+    def events(self, kind: str) -> int:
+        """How often the trace has told this."""
+        return sum(event.kind == kind for event in self.trace.recent(4096))
+
+    def alarm(self, kind: str) -> str | None:
+        """The text of a standing alarm."""
+        return next((alarm.text for alarm in self.alarms.standing() if alarm.kind == kind), None)
+
+
+def rival_report(sequence: int = 1) -> Report:
+    """A report of server 2, which is preferred to be the publisher."""
+    return Report(
+        cluster="demo",
+        date_ms=clock_now_ms(),
+        server_id=OTHER,
+        router=RouterStatus(attached=True, uptime_ms=3_600_000, job_lag_ms=0),
+        meta=MetaStatus(
+            MASTER.destination.base64,
+            PublishConfig.ON,
+            publishing=False,
+            last_published_time_ms=0,
+            can_sign_until_s=2**32 - 1,
+        ),
+        destinations=(LeafStatus(LEAF.base64, healthy=True),),
+        request=f"02-1-{sequence}",
+    )

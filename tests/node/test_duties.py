@@ -1,0 +1,306 @@
+"""What a member of a founded farm does by itself: reports, clock entries and publications, in simulated time."""
+
+# ruff: noqa: ARG001 - the clock works by being asked for
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bridge.core.control import SubmitAnswer, SubmitOutcome
+from bridge.core.farm import PublicationRefused
+from bridge.core.records import Clock, Publication, Report
+from bridge.node.duties import CLOCK_ALARM, KEY_ALARM, ROUTER_ALARM
+from bridge.wire.application import decode
+from bridge.wire.destination_keys import SigningKey
+from bridge.wire.meta_lease_set import decode as decode_structure
+from bridge.wire.meta_lease_set import verify
+from consensus.core.effects import Outcome, Role, RoleChanged
+from consensus.node.server import now_ms
+from tests.node.farm_stage import (
+    MASTER,
+    NOW_MS,
+    NOW_S,
+    OTHER,
+    OWN,
+    PERIOD_MS,
+    Stage,
+    machine_clock,
+    rival_report,
+)
+
+pytestmark = pytest.mark.usefixtures("_clock")
+DAY_S = 86_400
+
+
+@pytest.fixture
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_clock(monkeypatch)
+
+
+@asynccontextmanager
+async def on_duty(stage: Stage) -> AsyncIterator[None]:
+    """Let the node do its duties while the block lasts."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.duties.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+# -- clock -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_leader_writes_a_clock_entry_at_its_election_and_each_period(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    async with on_duty(stage):
+        await trio.sleep(7)
+    clocks = stage.records(Clock)
+    assert [at_ms for at_ms, _ in clocks] == [0, 2_000, 4_000, 6_000]
+    assert [record for _, record in clocks] == [Clock(NOW_MS + at_ms, OWN, PERIOD_MS) for at_ms, _ in clocks]
+
+
+async def test_a_follower_writes_no_clock_entry_until_it_is_elected(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    stage.lead(OTHER)
+    async with on_duty(stage):
+        await trio.sleep(5)
+        assert stage.records(Clock) == []
+        stage.lead(OWN)
+        await trio.sleep(1)
+        assert [at_ms for at_ms, _ in stage.records(Clock)] == [5_000]
+
+
+async def test_a_clock_entry_that_the_server_was_too_busy_for_is_written_soon_and_not_a_period_later(
+    autojump_clock: MockClock,
+) -> None:
+    stage = Stage(period_ms=30_000)
+    stage.server.outcome = Outcome.BUSY
+    async with on_duty(stage):
+        await trio.sleep(2.5)
+        stage.server.outcome = Outcome.COMMITTED
+        await trio.sleep(2)
+    assert [at_ms for at_ms, _ in stage.records(Clock)] == [3_000]
+
+
+async def test_a_clock_far_off_log_time_is_an_alarm_of_the_leader_and_of_it_alone(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    await stage.append_record(Clock(NOW_MS + 3_600_000, OTHER, PERIOD_MS))
+    async with on_duty(stage):
+        await trio.sleep(10)
+        text = stage.alarm(CLOCK_ALARM)
+        assert text is not None
+        assert "s behind log time" in text
+        stage.lead(OTHER)
+        await trio.sleep(1)
+        assert stage.alarm(CLOCK_ALARM) is None
+
+
+# -- report ------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_first_report_waits_for_a_leader_and_then_comes_at_once(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    stage.server.role = RoleChanged(Role.FOLLOWER, 1, None)
+    async with on_duty(stage):
+        await trio.sleep(10)
+        assert stage.records(Report) == []
+        stage.lead(OTHER)
+        await trio.sleep(0.1)
+        assert [at_ms for at_ms, _ in stage.records(Report)] == [10_000]
+
+
+async def test_reports_are_at_most_a_period_apart_and_each_names_itself_anew(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    async with on_duty(stage):
+        await trio.sleep(20)
+    reports = stage.records(Report)
+    times_ms = [at_ms for at_ms, _ in reports]
+    apart_ms = [later - earlier for earlier, later in pairwise(times_ms)]
+    assert len(apart_ms) >= 9
+    assert all(1_790 <= each <= 2_010 for each in apart_ms), apart_ms
+    assert len({record.request for _, record in reports if isinstance(record, Report)}) == len(reports)
+
+
+async def test_a_report_loop_that_began_before_the_first_clock_entry_follows_the_leaders_shorter_period(
+    autojump_clock: MockClock,
+) -> None:
+    stage = Stage()
+    stage.lead(OTHER)  # so this node writes no clock entries, and begins with the period of 30 s
+    async with on_duty(stage):
+        await trio.sleep(1)
+        await stage.append_record(Clock(NOW_MS + 1_000, OTHER, PERIOD_MS))
+        await trio.sleep(4)
+    assert len(stage.records(Report)) >= 3
+
+
+async def test_a_report_that_nobody_takes_is_followed_by_a_fresh_one(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    dates_ms: list[int] = []
+
+    def refuse(command: bytes) -> SubmitAnswer:
+        record = decode(command)
+        assert isinstance(record, Report)
+        dates_ms.append(record.date_ms)
+        return SubmitAnswer(SubmitOutcome.REFUSED, reason="no leader")
+
+    stage.replica.taken = refuse
+    async with on_duty(stage):
+        await trio.sleep(9)
+    assert dates_ms == sorted(set(dates_ms))
+    assert len(dates_ms) >= 5
+
+
+async def test_a_router_that_cannot_be_asked_is_reported_as_none_with_an_alarm_until_it_answers(
+    autojump_clock: MockClock,
+) -> None:
+    stage = Stage()
+    stage.router.silence = "the router does not answer on port 7654"
+    async with on_duty(stage):
+        await trio.sleep(1)
+        [(_, first)] = stage.records(Report)
+        assert isinstance(first, Report)
+        assert (first.router.attached, first.destinations) == (False, ())
+        assert stage.alarm(ROUTER_ALARM) == stage.router.silence
+        stage.router.silence = None
+        await trio.sleep(2)
+        assert stage.alarm(ROUTER_ALARM) is None
+
+
+# -- key ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("life_s", "expected"),
+    [(8 * DAY_S, None), (6 * DAY_S, "ends in 5 days"), (1, "has ended")],
+    ids=["more than a week", "less than a week", "ended"],
+)
+async def test_a_signing_key_that_ends_soon_is_an_alarm(
+    life_s: int, expected: str | None, autojump_clock: MockClock
+) -> None:
+    stage = Stage(signing_key=MASTER.sign_transient(NOW_S, life_s))
+    async with on_duty(stage):
+        await trio.sleep(5)
+        text = stage.alarm(KEY_ALARM)
+    assert (text is None) if expected is None else (text is not None and expected in text)
+
+
+async def test_a_master_key_in_a_nodes_hands_never_ends(autojump_clock: MockClock) -> None:
+    key: SigningKey = MASTER.as_signing_key()
+    stage = Stage(signing_key=key)
+    async with on_duty(stage):
+        await trio.sleep(5)
+        assert stage.alarm(KEY_ALARM) is None
+        assert stage.router.published
+
+
+# -- publish -----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_accepted_plan_is_signed_and_handed_to_the_router(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    async with on_duty(stage):
+        await trio.sleep(6)
+    [(_, publication)] = stage.records(Publication)
+    [published] = stage.router.published
+    structure = decode_structure(published)
+    assert isinstance(publication, Publication)
+    assert structure.published_s == publication.published_s
+    assert structure.destination == MASTER.destination
+    assert verify(structure).holds
+    assert stage.duties.published == stage.events("published") == 1
+
+
+async def test_a_router_that_refuses_is_an_alarm_and_is_tried_again_ever_more_rarely(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    stage.router.refusal = "disk full"
+    async with on_duty(stage):
+        await trio.sleep(120)
+        tries = len(stage.records(Publication))
+        assert 3 <= tries <= 7
+        assert stage.alarm(ROUTER_ALARM) == "publishing failed: disk full"
+        stage.router.refusal = None
+        await trio.sleep(70)
+        assert len(stage.router.published) == 1
+        assert stage.alarm(ROUTER_ALARM) is None
+
+
+async def test_a_router_that_takes_its_time_is_not_overtaken_by_further_plans(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    stage.router.gate = trio.Event()
+    async with on_duty(stage):
+        await trio.sleep(120)
+        assert len(stage.records(Publication)) == 1
+        stage.router.gate.set()
+        await trio.sleep(2)
+        assert len(stage.router.published) == 1
+
+
+async def test_a_plan_that_the_farm_refuses_does_not_flood_the_log(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    refused = []
+
+    def overtake(command: bytes) -> SubmitAnswer | None:
+        record = decode(command)
+        if isinstance(record, Publication):
+            refused.append(now_ms())
+            stage.log.append(command)  # committed behind an entry that made another server the publisher
+            stage.times_ms.append(now_ms())
+            stage.duties.changed(PublicationRefused(record, "server 1 is not the publisher; server 2 is"))
+            return SubmitAnswer(SubmitOutcome.COMMITTED, index=len(stage.log), term=1)
+        return None
+
+    stage.replica.taken = overtake
+    async with on_duty(stage):
+        await trio.sleep(120)
+    assert 3 <= len(refused) <= 7
+    assert stage.router.published == []
+
+
+async def test_a_plan_of_unknown_fate_is_not_signed(autojump_clock: MockClock) -> None:
+    stage = Stage()
+
+    def lose(command: bytes) -> SubmitAnswer | None:
+        unknown = SubmitAnswer(SubmitOutcome.UNKNOWN, reason="leadership changed meanwhile")
+        return unknown if isinstance(decode(command), Publication) else None
+
+    stage.replica.taken = lose
+    async with on_duty(stage):
+        await trio.sleep(10)
+        assert stage.router.published == []
+        stage.replica.taken = lambda _: None
+        await trio.sleep(10)
+        assert len(stage.router.published) == 1
+
+
+async def test_a_deposed_publisher_stops_only_once_anothers_publication_is_accepted(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    async with on_duty(stage):
+        await trio.sleep(6)
+        assert len(stage.router.published) == 1
+        await stage.append_record(rival_report())
+        await trio.sleep(1)
+        assert stage.ledger.state.masters[MASTER.destination.base64].choice.server_id == OTHER
+        assert stage.router.stopped == 0
+        second = NOW_S + now_ms() // 1000
+        await stage.append_record(Publication(MASTER.destination.base64, OTHER, second, "00"))
+        await trio.sleep(0.1)
+        assert stage.router.stopped == 1
+        assert stage.events("publishing-stopped") == 1
+
+
+async def test_a_publisher_that_is_deposed_while_its_router_works_stops_behind_it(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    stage.router.gate = trio.Event()
+    async with on_duty(stage):
+        await trio.sleep(6)
+        await stage.append_record(rival_report())
+        second = NOW_S + now_ms() // 1000
+        await stage.append_record(Publication(MASTER.destination.base64, OTHER, second, "00"))
+        await trio.sleep(0.1)
+        assert stage.router.stopped == 0
+        stage.router.gate.set()
+        await trio.sleep(0.1)
+        assert (len(stage.router.published), stage.router.stopped) == (1, 1)

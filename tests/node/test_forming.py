@@ -1,0 +1,218 @@
+"""The shell around formation: what is promised is on disk before anyone hears of it, and an operator gets answers."""
+
+# ruff: noqa: ARG001 - the clock works by being asked for
+
+import errno
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bridge.core.formation_messages import Member, Phase
+from bridge.core.founding import FormationNotice, FormationState, Founding, Promise, found
+from bridge.node import forming as forming_module
+from bridge.node.alarms import Alarms
+from bridge.node.event_log import EventLog
+from bridge.node.forming import ALARM, FILE_NAME, Forming, UnusableFormationError, load_formation
+from bridge.wire.formation_state import encode_formation_state
+
+A, B, C = (bytes([0] * 7 + [number]) for number in (1, 2, 3))
+CLOCK_MS = 1_767_225_600_000
+
+
+@pytest.fixture(autouse=True)
+def _disk_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulated clock does not wait for threads, so the disk is written without one."""
+
+    async def run_sync(function: Callable[..., object], *arguments: object) -> object:
+        await trio.lowlevel.checkpoint()
+        return function(*arguments)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+
+
+def promise(node_id: bytes, *founders: bytes) -> Promise:
+    return Promise(founders, CLOCK_MS, bytes([node_id[7]]) * 16)
+
+
+def member(node_id: bytes, notice: FormationNotice, *, reachable: bool = True) -> Member:
+    return Member(node_id, reachable=reachable, notice=notice)
+
+
+@dataclass
+class Founder:
+    """Node A at work, with what it advertised and what lay on disk at that moment."""
+
+    directory: Path
+    expect: int = 2
+    advertised: list[FormationNotice] = field(default_factory=list)
+    on_disk: list[FormationState] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Begin with what the directory holds."""
+        self.trace = EventLog("node-1", lambda: CLOCK_MS)
+        self.alarms = Alarms(self.trace)
+        self.forming = Forming(
+            self.directory,
+            A,
+            self.expect,
+            load_formation(self.directory, A),
+            advertise=self._advertise,
+            alarms=self.alarms,
+        )
+
+    def _advertise(self, notice: FormationNotice) -> None:
+        self.advertised.append(notice)
+        self.on_disk.append(load_formation(self.directory, A))
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[Forming]:
+        """Run it while the block lasts."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.forming.run)
+            yield self.forming
+            nursery.cancel_scope.cancel()
+
+    @property
+    def alarm(self) -> str | None:
+        """What it says to its operator."""
+        return next((each.text for each in self.alarms.standing() if each.kind == ALARM), None)
+
+
+async def test_a_promise_is_on_disk_before_it_is_advertised(tmp_path: Path, autojump_clock: MockClock) -> None:
+    founder = Founder(tmp_path)
+    async with founder.at_work() as forming:
+        forming.members_changed((member(B, FormationNotice(proposal=(A, B))),))
+        await trio.sleep(5)
+        assert forming.phase is Phase.PROMISED
+    promised = [each for each in zip(founder.advertised, founder.on_disk, strict=True) if each[0].promise is not None]
+    assert promised
+    assert all(notice.promise == state.promise for notice, state in promised)
+
+
+async def test_a_farm_is_founded_when_all_have_promised_and_that_is_on_disk_first(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    founder = Founder(tmp_path)
+    async with founder.at_work() as forming:
+        forming.members_changed((member(B, FormationNotice(promise=promise(B, A, B))),))
+        await forming.until_settled()
+        founded = await forming.until_founded()
+        assert founded.raft_id == 1
+        assert load_formation(tmp_path, A).founding == founded.founding
+        assert founder.alarm is None
+
+
+async def test_a_founder_that_starts_again_founds_the_same_farm_without_meeting_anyone(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    founding = found({A: promise(A, A, B), B: promise(B, A, B)})
+    (tmp_path / FILE_NAME).write_bytes(
+        encode_formation_state(FormationState(promise=promise(A, A, B), founding=founding))
+    )
+    async with Founder(tmp_path).at_work() as forming:
+        assert (await forming.until_founded()).founding == founding
+
+
+async def test_a_node_that_sees_a_farm_of_others_knows_it_and_is_not_founded(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    foreign = Founding(bytes(16), (B, C), CLOCK_MS)
+    async with Founder(tmp_path).at_work() as forming:
+        forming.members_changed((member(B, FormationNotice(founding=foreign)),))
+        await forming.until_settled()
+        assert (forming.phase, forming.known, forming.founded) == (Phase.OBSERVER, foreign, None)
+        with trio.move_on_after(100) as patience:
+            await forming.until_founded()
+        assert patience.cancelled_caught
+
+
+async def test_a_promise_that_cannot_complete_is_taken_back_and_another_is_given(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    (tmp_path / FILE_NAME).write_bytes(encode_formation_state(FormationState(promise=promise(A, A, B))))
+    founder = Founder(tmp_path)
+    async with founder.at_work() as forming:
+        await trio.sleep(60)
+        assert founder.alarm is not None
+        assert await forming.withdraw() is None
+        assert load_formation(tmp_path, A).promise is None
+        assert load_formation(tmp_path, A).withdrawn == (promise(A, A, B),)
+        forming.members_changed((member(C, FormationNotice(proposal=(A, C))),))
+        await trio.sleep(5)
+        again = load_formation(tmp_path, A).promise
+        assert again is not None
+        assert again.founders == (A, C)
+        assert founder.alarm is None
+
+
+async def test_a_withdrawal_is_refused_with_the_reason_and_raises_no_alarm(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    founder = Founder(tmp_path)
+    async with founder.at_work() as forming:
+        assert await forming.withdraw() == "Withdrawal refused: this node has promised nothing yet."
+        forming.members_changed((member(B, FormationNotice(promise=promise(B, A, B))),))
+        await forming.until_founded()
+        refusal = await forming.withdraw()
+        assert refusal is not None
+        assert "the farm is founded" in refusal
+    assert [event.kind for event in founder.trace.recent(10)] == []
+
+
+async def test_a_refusal_leaves_a_standing_alarm_as_it_is(tmp_path: Path, autojump_clock: MockClock) -> None:
+    founder = Founder(tmp_path)
+    async with founder.at_work() as forming:
+        # Four routers that could found a farm of two: two sets without a common node are possible.
+        forming.members_changed(tuple(member(bytes([0] * 7 + [number]), FormationNotice()) for number in (2, 3, 4)))
+        await trio.sleep(1)
+        before = founder.alarm
+        assert before is not None
+        assert await forming.withdraw() is not None
+        assert founder.alarm == before
+
+
+async def test_a_promise_that_cannot_be_written_ends_formation_and_is_never_advertised(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(forming_module, "replace_file", refuse)
+    founder = Founder(tmp_path)
+    founder.forming.members_changed((member(B, FormationNotice(promise=promise(B, A, B))),))
+    with pytest.raises(UnusableFormationError, match=r"formation\.json cannot be written \(No space left on device\)"):
+        await founder.forming.run()
+    assert all(notice.promise is None and notice.founding is None for notice in founder.advertised)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"\xff" * 100, b" " * 10_000_000], ids=["empty", "cut", "array", "binary", "huge"]
+)
+def test_a_file_that_cannot_be_used_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE_NAME).write_bytes(content)
+    with pytest.raises(
+        UnusableFormationError, match="what this node promised is unknown, and it must not promise again"
+    ):
+        load_formation(tmp_path, A)
+    assert (tmp_path / FILE_NAME).read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        FormationState(promise=promise(A, A, B)),
+        FormationState(promise=promise(A, A, B), founding=found({A: promise(A, A, B), B: promise(B, A, B)})),
+        FormationState(withdrawn=(promise(A, A, B),)),
+    ],
+    ids=["promise", "founding", "withdrawn"],
+)
+def test_a_file_of_another_identity_is_refused(tmp_path: Path, state: FormationState) -> None:
+    (tmp_path / FILE_NAME).write_bytes(encode_formation_state(state))
+    assert load_formation(tmp_path, A) == state
+    with pytest.raises(UnusableFormationError, match="was written by another identity"):
+        load_formation(tmp_path, C)
