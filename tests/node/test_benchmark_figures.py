@@ -1,0 +1,41 @@
+"""What the benchmarks count and print: percentiles, the entry that is submitted, what a client process is told."""
+
+import json
+
+import pytest
+
+from benchmarks.client import ClusterTarget, Load, ServerTarget, entry, specification
+from benchmarks.figures import Figure, percentile, table
+from bridge.core.records import Foreign
+from bridge.wire.application import decode
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.001, 1)])
+def test_a_percentile_is_the_smallest_value_that_the_share_does_not_exceed(share: float, expected: int) -> None:
+    assert percentile(list(range(1, 101)), share) == expected
+    assert percentile([7], share) == 7
+
+
+@pytest.mark.parametrize("number", [0, 7, 123_456_789])
+def test_a_benchmark_entry_has_just_its_size_and_says_nothing_about_a_router(number: int) -> None:
+    submitted = entry(number, 256)
+    assert len(submitted) == 256
+    assert json.loads(submitted)["benchmark"] == number
+    assert isinstance(decode(submitted), Foreign)
+
+
+def test_a_table_names_each_group_once_and_shows_the_median_between_the_extremes() -> None:
+    figures = [Figure("first", "rate", "/s", (300.0, 100.0, 200.0)), Figure("first", "latency", "ms", (1.5,), "goal 2")]
+    lines = table([*figures, Figure("second", "rate", "/s", (1.0,))])
+    assert lines.count("first") == lines.count("second") == 1
+    rate = next(line for line in lines if line.strip().startswith("rate"))
+    assert rate.split() == ["rate", "200", "/s", "100", "to", "300", "3x"]
+    assert any(line.endswith("goal 2") for line in lines)
+
+
+def test_a_client_process_is_told_everything_in_one_line() -> None:
+    target = ClusterTarget("farm", "user", "password", (ServerTarget(1, "127.0.0.1", 7669, "ab" * 32),))
+    line = specification(target, Load(32, 1, 3.0, 256))
+    assert line.count("\n") == 1
+    assert line.endswith("\n")
+    assert json.loads(line)["target"]["servers"][0]["port"] == 7669
