@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.spark]
 def test_the_pipeline_shows_router_health_of_every_server(farm: Farm, tmp_path: Path) -> None:
     nodes = [argument for node in farm.nodes for argument in ("--node", str(node.directory))]
     ended = call(
-        *("pipeline", "run", "--once", "--json", *nodes, "--output", tmp_path / "tables", "--master", "local[2]"),
+        *("pipeline", "run", "--once", "--json", "--output", str(tmp_path / "tables"), "--master", "local[2]", *nodes),
         timeout_s=180,
     )
     assert ended.returncode == 0, ended.stderr
