@@ -1,0 +1,211 @@
+"""What stands behind the listener, and how a submission ends: acknowledged, refused or unknown, and never a guess."""
+
+# ruff: noqa: ARG001, ARG002 - the clock works by being asked for; stand-ins take what the real ones take
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bridge.core.control import SubmitOutcome
+from bridge.core.records import Clock
+from bridge.node.replica import SUBMIT_PATIENCE_SECONDS, FrontDoor, Replica
+from bridge.wire.application import encode
+from consensus.core import messages as core
+from consensus.core.effects import Outcome, Resolve, Role, RoleChanged
+from consensus.core.position import ORIGIN, LogPosition, ServerId
+from consensus.node.garlic_farm_client import GarlicFarmClient, Submission
+from consensus.node.garlic_farm_conversation import ClientAnswer
+from consensus.node.garlic_farm_links import PeerLinks
+from consensus.node.server import ConsensusServer, ServerBusyError, ServerStoppedError
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from tests.node.farm_stage import LEADING, NOW_MS, OTHER, OWN, Stage
+
+FOLLOWING = RoleChanged(Role.FOLLOWER, 7, OTHER)
+
+
+@dataclass
+class Server:
+    """A server whose answers are decided by the test."""
+
+    answer: Resolve = field(default_factory=lambda: Resolve(0, Outcome.COMMITTED, LogPosition(41, 7), OWN))
+    role: RoleChanged = LEADING
+    error: Exception | None = None
+    proposed: list[tuple[bytes, ...]] = field(default_factory=list)
+    gate: trio.Event | None = None
+
+    async def propose(self, commands: tuple[bytes, ...]) -> Resolve:
+        """As decided."""
+        self.proposed.append(commands)
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+    async def request(self, sender: ServerId, request: core.Request) -> core.Reply:
+        """As decided."""
+        assert self.error is not None
+        raise self.error
+
+
+@dataclass
+class Client:
+    """A client whose submissions end as they are told, the last one for ever."""
+
+    answers: list[Submission | Exception]
+    asked: int = 0
+
+    async def submit(
+        self, commands: Sequence[bytes], *, patience_s: float = 10.0, repeat_unknown: bool = False
+    ) -> Submission:
+        """The next answer, after a while."""
+        await trio.sleep(min(patience_s, 1.0))
+        answer = self.answers[min(self.asked, len(self.answers) - 1)]
+        self.asked += 1
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def replica(server: Server, client: Client | None = None) -> Replica:
+    return Replica(
+        cast("ConsensusServer", server), cast("PeerLinks", None), cast("GarlicFarmClient | None", client), OWN
+    )
+
+
+def door(server: Server) -> FrontDoor:
+    opened = FrontDoor()
+    opened.replica = replica(server)
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("resolve", "expected"),
+    [
+        (
+            Resolve(0, Outcome.COMMITTED, LogPosition(41, 7), OWN),
+            ClientAnswer(accepted=True, leader=OWN, next_index=42, term=7),
+        ),
+        (
+            Resolve(0, Outcome.NOT_LEADER, leader=OTHER),
+            ClientAnswer(accepted=False, leader=OTHER, next_index=0, term=1),
+        ),
+        (Resolve(0, Outcome.NOT_LEADER), ClientAnswer(accepted=False, leader=None, next_index=0, term=1)),
+        (Resolve(0, Outcome.BUSY, leader=OWN), ClientAnswer(accepted=False, leader=OWN, next_index=0, term=1)),
+        (Resolve(0, Outcome.UNKNOWN), None),
+    ],
+    ids=["committed", "not leader", "no leader", "busy", "unknown: hang up"],
+)
+async def test_each_outcome_has_its_answer_on_the_wire(resolve: Resolve, expected: ClientAnswer | None) -> None:
+    assert await door(Server(resolve)).client_request((b"{}",)) == expected
+
+
+async def test_a_client_that_sends_nothing_learns_who_leads() -> None:
+    assert await door(Server(role=FOLLOWING)).client_request(()) == ClientAnswer(
+        accepted=False, leader=OTHER, next_index=0, term=7
+    )
+    stage = Stage()
+    opened = FrontDoor()
+    opened.replica = cast("Replica", stage.replica)
+    assert await opened.client_request(()) == ClientAnswer(accepted=True, leader=OWN, next_index=1, term=1)
+
+
+async def test_a_client_may_not_write_clock_entries_not_even_among_others() -> None:
+    server = Server()
+    with pytest.raises(GarlicFarmError, match="only the leader writes those") as refused:
+        await door(server).client_request((b"{}", encode(Clock(NOW_MS, OWN))))
+    assert refused.value.fault is Fault.OUT_OF_TURN
+    assert server.proposed == []
+
+
+async def test_a_command_too_large_to_be_stored_is_a_fault_of_the_client() -> None:
+    with pytest.raises(GarlicFarmError, match="at most 5 can be stored") as refused:
+        await door(Server(error=ValueError("a command has 9 bytes; at most 5 can be stored"))).client_request((b"x",))
+    assert refused.value.fault is Fault.TOO_LARGE
+
+
+@pytest.mark.parametrize("error", [ServerBusyError("1024 requests"), ServerStoppedError("the server has stopped")])
+async def test_a_peer_that_comes_too_early_too_late_or_too_often_is_told_to_try_again(error: Exception) -> None:
+    asked = core.RequestVote(1, OTHER, ORIGIN, correlation=1)
+    with pytest.raises(GarlicFarmError) as refused:
+        await door(Server(error=error)).request(OTHER, asked)
+    assert refused.value.fault is Fault.BUSY
+    with pytest.raises(GarlicFarmError, match="has not started its Raft server yet"):
+        await FrontDoor().request(OTHER, asked)
+
+
+async def test_before_the_farm_is_founded_a_client_is_told_that_nobody_leads() -> None:
+    assert await FrontDoor().client_request((b"{}",)) == ClientAnswer(accepted=False, leader=None, next_index=0, term=0)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.BUSY, Outcome.NOT_LEADER])
+async def test_a_door_that_closes_while_a_request_is_under_way_lets_it_end(outcome: Outcome) -> None:
+    server = Server(Resolve(0, outcome), gate=trio.Event())
+    opened = door(server)
+    answers: list[ClientAnswer | None] = []
+
+    async def ask() -> None:
+        answers.append(await opened.client_request((b"{}",)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        opened.replica = None
+        assert server.gate is not None
+        server.gate.set()
+    [answer] = answers
+    assert answer is not None
+    assert not answer.accepted
+
+
+# -- submitting from this node -----------------------------------------------------------------------------------------
+
+REFUSED = Submission(Outcome.NOT_LEADER, None, None, "server 2 knows no leader")
+UNKNOWN = Submission(Outcome.UNKNOWN, None, None, "server 2 closed the connection without a reply")
+COMMITTED = Submission(Outcome.COMMITTED, LogPosition(5, 2), OTHER)
+
+
+async def test_a_leader_commits_by_itself_and_a_follower_by_its_client(autojump_clock: MockClock) -> None:
+    here, there = Server(), Client([COMMITTED])
+    assert (await replica(here, there).submit(b"{}")).index == 41
+    assert there.asked == 0
+    assert (await replica(Server(role=FOLLOWING), there).submit(b"{}")).index == 5
+
+
+async def test_a_refused_submission_is_repeated_until_there_is_a_leader(autojump_clock: MockClock) -> None:
+    answer = await replica(Server(role=FOLLOWING), Client([REFUSED, REFUSED, COMMITTED])).submit(b"{}")
+    assert (answer.outcome, answer.index) == (SubmitOutcome.COMMITTED, 5)
+
+
+async def test_a_submission_refused_to_the_end_is_refused_with_the_last_reason(autojump_clock: MockClock) -> None:
+    for last in (REFUSED, GarlicFarmError(Fault.UNREACHABLE, "server 2 knows no leader")):
+        began = trio.current_time()
+        answer = await replica(Server(role=FOLLOWING), Client([last])).submit(b"{}")
+        assert (answer.outcome, answer.reason) == (SubmitOutcome.REFUSED, "server 2 knows no leader")
+        assert trio.current_time() - began <= SUBMIT_PATIENCE_SECONDS + 1
+
+
+async def test_a_submission_of_unknown_fate_is_not_repeated_unless_it_may_be_there_twice(
+    autojump_clock: MockClock,
+) -> None:
+    client = Client([UNKNOWN, COMMITTED])
+    assert (await replica(Server(role=FOLLOWING), client).submit(b"{}")).outcome is SubmitOutcome.UNKNOWN
+    assert client.asked == 1
+    client = Client([UNKNOWN, COMMITTED])
+    answer = await replica(Server(role=FOLLOWING), client).submit(b"{}", repeat_unknown=True)
+    assert answer.outcome is SubmitOutcome.COMMITTED
+
+
+async def test_what_was_unknown_once_is_never_refused_afterwards(autojump_clock: MockClock) -> None:
+    answer = await replica(Server(role=FOLLOWING), Client([UNKNOWN, REFUSED])).submit(b"{}", repeat_unknown=True)
+    assert answer.outcome is SubmitOutcome.UNKNOWN
+
+
+async def test_a_server_that_never_answers_leaves_the_fate_unknown(autojump_clock: MockClock) -> None:
+    answer = await replica(Server(gate=trio.Event())).submit(b"{}")
+    assert answer.outcome is SubmitOutcome.UNKNOWN
+    assert "committed or not" in answer.reason

@@ -1,0 +1,134 @@
+"""The farm's state on one node: what committed entries add up to, and what is told of them."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bridge.core.control import TraceEvent
+from bridge.core.farm import Change, PublisherChanged
+from bridge.core.records import Clock, Publication
+from bridge.node import ledger as ledger_module
+from bridge.node.event_log import EventLog
+from bridge.node.ledger import Ledger
+from bridge.wire.application import encode
+from consensus.core.position import Command, Entry
+from tests.node.farm_stage import CONFIGURATION, MASTER, NOW_MS, NOW_S, OTHER, OWN, machine_clock, rival_report
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_clock(monkeypatch)
+
+
+class Story:
+    """A ledger, and what it told."""
+
+    def __init__(self) -> None:
+        self.trace = EventLog("node-1", lambda: NOW_MS)
+        self.changes: list[Change] = []
+        self.ledger = Ledger(NOW_MS, self.trace, self.changes.append)
+        self.last = 0
+
+    async def append(self, *contents: bytes | None) -> None:
+        """Commands, and a configuration for None."""
+        entries = tuple(Entry(1, CONFIGURATION if each is None else Command(each)) for each in contents)
+        await self.ledger.apply(self.last + 1, entries)
+        self.last += len(entries)
+
+    def events(self) -> list[TraceEvent]:
+        """The trace so far."""
+        return list(self.trace.recent(100))
+
+
+def clock(after_ms: int) -> bytes:
+    return encode(Clock(NOW_MS + after_ms, OWN, 2_000))
+
+
+async def test_log_time_of_an_entry_is_that_of_the_last_clock_entry_up_to_it() -> None:
+    story = Story()
+    await story.append(b"{}", clock(10), b"{}", clock(10), clock(30), clock(20))
+    assert [story.ledger.log_time_at(index) for index in range(8)] == [
+        NOW_MS + after_ms for after_ms in (0, 0, 10, 10, 10, 30, 30, 30)
+    ]
+
+
+async def test_of_entries_too_long_ago_log_time_is_not_known_and_not_invented(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "MOMENTS_MAX", 10)
+    story = Story()
+    await story.append(*(clock(after_ms) for after_ms in range(1, 101)))
+    known = [index for index in range(1, 101) if story.ledger.log_time_at(index) is not None]
+    assert known == list(range(known[0], 101))
+    assert 5 <= len(known) <= 10
+    assert [story.ledger.log_time_at(index) for index in known] == [NOW_MS + index for index in known]
+
+
+async def test_the_configuration_before_an_entry_is_the_last_one_in_front_of_it() -> None:
+    story = Story()
+    await story.append(b"{}", None, b"{}", None, b"{}")
+    assert [story.ledger.configuration_before(index) for index in range(1, 8)] == [0, 0, 2, 2, 4, 4, 4]
+
+
+async def test_configurations_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "CONFIGURATIONS_MAX", 4)
+    story = Story()
+    await story.append(*(None for _ in range(100)))
+    assert story.ledger.configuration_before(101) == 100
+    assert story.ledger.configuration_before(2) == 0
+
+
+async def test_changes_become_events_of_the_trace_with_log_time_and_are_told(autojump_clock: MockClock) -> None:
+    del autojump_clock
+    story = Story()
+    master = MASTER.destination.base64
+    await story.append(clock(5), encode(rival_report()))
+    await story.append(encode(Publication(master, OTHER, NOW_S + 1, "00")))
+    await story.append(encode(Publication(master, OWN, NOW_S + 2, "00")))
+    assert [event.kind for event in story.events()] == [
+        "publisher-chosen",
+        "publication-accepted",
+        "publication-refused",
+    ]
+    assert {event.log_time_ms for event in story.events()} == {NOW_MS + 5}
+    assert story.events()[0].data == {"server": 2, "previous": None, "master": master[:8]}
+    assert story.changes[0] == PublisherChanged(master, OTHER, None)
+    assert len(story.changes) == 3
+
+
+@pytest.mark.parametrize("rubbish", [b"", b"\x00\xff", b"[" * 60_000, b'{"clock":{"time":-1,"id":1}}', b"x" * 100_000])
+async def test_rubbish_that_was_committed_is_counted_and_changes_nothing(rubbish: bytes) -> None:
+    story = Story()
+    before = story.ledger.state
+    await story.append(rubbish)
+    after = story.ledger.state
+    assert (after.servers, after.masters, after.log_time_ms) == (before.servers, before.masters, before.log_time_ms)
+    assert story.ledger.records["foreign_entries"] == 1
+    assert story.events() == []
+
+
+async def test_who_waits_for_news_is_woken_by_what_comes_and_not_by_what_came(autojump_clock: MockClock) -> None:
+    del autojump_clock
+    story = Story()
+    await story.append(b"{}")
+    with trio.move_on_after(10) as patience:
+        await story.ledger.news()
+    assert patience.cancelled_caught
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(story.ledger.news)
+        await trio.testing.wait_all_tasks_blocked()
+        await story.append(b"{}")
+
+
+async def test_a_long_log_lets_others_have_their_turn() -> None:
+    story = Story()
+    turns: list[int] = []
+
+    async def other() -> None:
+        while True:
+            turns.append(story.ledger.records["foreign_entries"])
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        await story.append(*(b"{}" for _ in range(1_000)))
+        nursery.cancel_scope.cancel()
+    assert len(set(turns)) >= 10

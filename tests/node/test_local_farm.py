@@ -1,0 +1,128 @@
+"""The files of a local farm: made once, continued for ever, and never a second time at the same place."""
+
+import socket
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from bridge.node.configuration import Overrides, load_configuration
+from bridge.node.key_files import load_farm_key, load_master_key, load_signing_key, save_signing_key
+from bridge.node.local_farm import LOOPBACK, LocalFarm, LocalFarmError, locked, prepare
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Every file below, by its place."""
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def ports(farm: LocalFarm) -> list[int]:
+    return [port for node in farm.nodes for port in (node.gossip_port, node.consensus_port)]
+
+
+def test_every_node_gets_a_configuration_that_its_process_can_load(tmp_path: Path) -> None:
+    directory = tmp_path / 'a farm "of mine" \\ äöü'
+    directory.mkdir()
+    farm = prepare(directory, 3)
+    assert not farm.continued
+    for node in farm.nodes:
+        configuration = load_configuration(node.configuration_file, Overrides())
+        assert configuration.name == node.name
+        assert configuration.demo
+        assert (configuration.gossip.bind.host, configuration.gossip.bind.port) == (LOOPBACK, node.gossip_port)
+        assert configuration.consensus.bind.port == node.consensus_port
+        assert configuration.state_dir == node.directory.resolve()
+        assert sorted(configuration.gossip.seeds) == sorted(
+            f"{LOOPBACK}:{each.gossip_port}" for each in farm.nodes if each is not node
+        )
+        assert load_farm_key(configuration.farm_key).expect == 3
+        assert len(configuration.leaves) == 1
+    assert len({load_configuration(node.configuration_file, Overrides()).leaves for node in farm.nodes}) == 3
+
+
+def test_keys_can_be_read_by_nobody_else(tmp_path: Path) -> None:
+    prepare(tmp_path, 2)
+    keys = [*tmp_path.glob("*.key"), *tmp_path.glob("*/*.key")]
+    assert len(keys) == 4
+    assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("node-*")} == {0o700}
+
+
+def test_a_farm_that_is_continued_keeps_everything(tmp_path: Path) -> None:
+    first = prepare(tmp_path, 3)
+    before = contents(tmp_path)
+    second = prepare(tmp_path, 3)
+    assert second.continued
+    assert second.nodes == first.nodes
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM], ids=["gossip", "consensus"])
+def test_only_a_port_that_is_in_use_by_now_is_exchanged(tmp_path: Path, kind: socket.SocketKind) -> None:
+    first = prepare(tmp_path, 3)
+    taken = first.nodes[1].gossip_port if kind is socket.SOCK_DGRAM else first.nodes[1].consensus_port
+    with socket.socket(socket.AF_INET, kind) as other:
+        other.bind((LOOPBACK, taken))
+        if kind is socket.SOCK_STREAM:
+            other.listen()
+        second = prepare(tmp_path, 3)
+    changed = [(was, now) for was, now in zip(ports(first), ports(second), strict=True) if was != now]
+    assert [was for was, _ in changed] == [taken]
+
+
+def test_two_nodes_never_get_the_same_port_even_if_their_files_say_so(tmp_path: Path) -> None:
+    first = prepare(tmp_path, 3)
+    text = first.nodes[0].configuration_file.read_text(encoding="utf-8")
+    for node in first.nodes[1:]:
+        node.configuration_file.write_text(text, encoding="utf-8")
+    farm = prepare(tmp_path, 3)
+    assert len({node.gossip_port for node in farm.nodes}) == len({node.consensus_port for node in farm.nodes}) == 3
+    assert (farm.nodes[0].gossip_port, farm.nodes[0].consensus_port) == (ports(first)[0], ports(first)[1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[gossip", "gossip = 1", "[gossip]\nbind = 5", '[gossip]\nbind = "127.0.0.1:99999999"\n', "\x00"],
+    ids=["empty", "cut", "number", "no address", "no port", "binary"],
+)
+def test_a_configuration_that_was_spoilt_is_written_anew(tmp_path: Path, text: str) -> None:
+    farm = prepare(tmp_path, 1)
+    farm.nodes[0].configuration_file.write_text(text, encoding="utf-8")
+    again = prepare(tmp_path, 1)
+    assert load_configuration(again.nodes[0].configuration_file, Overrides()).name == "node-1"
+
+
+def test_a_directory_with_a_farm_of_another_size_is_refused_and_left_alone(tmp_path: Path) -> None:
+    prepare(tmp_path, 3)
+    before = contents(tmp_path)
+    with pytest.raises(LocalFarmError, match="holds a farm of 3 routers, not of 5: start it with --servers 3"):
+        prepare(tmp_path, 5)
+    assert contents(tmp_path) == before
+
+
+def test_a_second_up_on_the_same_directory_is_refused_until_the_first_ends(tmp_path: Path) -> None:
+    directory = tmp_path / "farm"
+    with locked(directory):
+        with pytest.raises(LocalFarmError, match="another `garlicfarm up` runs on"), locked(directory):
+            pytest.fail("two at a time")
+        with locked(tmp_path / "another"):
+            pass
+    with locked(directory):
+        pass
+
+
+def test_a_signing_key_that_ends_soon_or_is_of_another_master_is_made_anew(tmp_path: Path) -> None:
+    farm = prepare(tmp_path, 3)
+    paths = [node.directory / "signing.key" for node in farm.nodes]
+    before = [path.read_bytes() for path in paths]
+    paths[0].unlink()
+    save_signing_key(paths[0], load_master_key(tmp_path / "master.key").sign_transient(int(time.time()), 3_600))
+    prepare(tmp_path, 3)
+    assert load_signing_key(paths[0]).can_sign_until_s > time.time() + 7 * 86_400
+    assert [path.read_bytes() for path in paths[1:]] == before[1:]
+
+    (tmp_path / "master.key").unlink()
+    prepare(tmp_path, 3)
+    master = load_master_key(tmp_path / "master.key")
+    assert {load_signing_key(path).destination for path in paths} == {master.destination}

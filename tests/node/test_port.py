@@ -1,0 +1,181 @@
+"""What stands behind the control endpoint: submissions that are refused before the log, pages of the log, waiting."""
+
+# ruff: noqa: ARG001 - the clock works by being asked for
+
+import json
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bridge.core.control import LogPage, SubmitOutcome
+from bridge.core.records import Clock, Publication
+from bridge.node.control_routes import Refused
+from bridge.node.port import NodePort
+from bridge.node.replica import Replica
+from bridge.wire.application import ENTRY_LIMIT_BYTES, encode
+from consensus.core.position import Entry
+from consensus.node.server import ServerBusyError, ServerStoppedError
+from tests.node.farm_stage import MASTER, NOW_MS, OWN, Stage, machine_clock
+from tests.operator_views import farm_view
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_clock(monkeypatch)
+
+
+async def _nothing_to_withdraw() -> str | None:
+    return "this node has promised nothing yet."
+
+
+def port_of(stage: Stage, left: list[bool] | None = None) -> NodePort:
+    return NodePort(
+        make_view=lambda: farm_view(2, leader=1),
+        trace=stage.trace,
+        leave=lambda: (left if left is not None else []).append(True),
+        withdraw=_nothing_to_withdraw,
+    )
+
+
+def founded_port(stage: Stage) -> NodePort:
+    port = port_of(stage)
+    port.founded(cast("Replica", stage.replica), stage.ledger)
+    return port
+
+
+def indexes(page: LogPage) -> list[int]:
+    return [entry.index for entry in page.entries]
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (b"{", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b"[" * 60_000, "not JSON"),
+        (b"{" + b" " * ENTRY_LIMIT_BYTES + b"}", "at most 65536 are accepted"),
+        (encode(Clock(NOW_MS, OWN)), "written by the leader alone"),
+        (encode(Publication(MASTER.destination.base64, OWN, 1, "00")), "written by the publisher alone"),
+    ],
+    ids=["cut", "binary", "array", "deep", "large", "clock", "publication"],
+)
+async def test_an_entry_that_must_not_be_submitted_is_refused_before_the_log(entry: bytes, reason: str) -> None:
+    stage = Stage()
+    answer = await founded_port(stage).submit(entry)
+    assert answer.outcome is SubmitOutcome.REFUSED
+    assert reason in answer.reason
+    assert stage.log == []
+
+
+async def test_any_other_json_object_is_committed_as_it_is() -> None:
+    stage = Stage()
+    answer = await founded_port(stage).submit(b'{"note":  "as it is"}')
+    assert (answer.outcome, answer.index) == (SubmitOutcome.COMMITTED, 1)
+    assert stage.log == [b'{"note":  "as it is"}']
+
+
+async def test_before_the_farm_is_founded_a_submission_says_where_to_look() -> None:
+    answer = await port_of(Stage()).submit(b"{}")
+    assert answer.outcome is SubmitOutcome.REFUSED
+    assert "see `garlicfarm status`" in answer.reason
+
+
+async def test_pages_of_the_log_follow_one_another_without_gap_and_with_log_time(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    for number in range(7):
+        await stage.append(json.dumps({"number": number}).encode())
+    await stage.append_record(Clock(NOW_MS + 9, OWN))
+    port = founded_port(stage)
+    pages = [await port.read_log(1, 3, 0)]
+    while pages[-1].entries:
+        pages.append(await port.read_log(pages[-1].next_index, 3, 0))
+    assert [indexes(page) for page in pages] == [[1, 2, 3], [4, 5, 6], [7, 8], []]
+    assert [page.next_index for page in pages] == [4, 7, 9, 9]
+    assert {(page.commit_index, page.last_index) for page in pages} == {(8, 8)}
+    assert [entry.log_time_ms for page in pages for entry in page.entries] == [NOW_MS] * 7 + [NOW_MS + 9]
+
+
+@pytest.mark.parametrize("first", [-5, 0, 1])
+async def test_the_log_begins_at_one_whatever_is_asked_for(first: int) -> None:
+    stage = Stage()
+    await stage.append(b"{}")
+    assert indexes(await founded_port(stage).read_log(first, 10, 0)) == [1]
+    assert indexes(await founded_port(stage).read_log(first, 0, 0)) == []
+
+
+async def test_a_reader_at_the_end_waits_for_the_next_entry_and_no_longer(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    port = founded_port(stage)
+    pages: list[LogPage] = []
+
+    async def read() -> None:
+        pages.append(await port.read_log(1, 10, 5_000))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.sleep(2)
+        assert pages == []
+        await stage.append(b"{}")
+    assert (indexes(pages[0]), trio.current_time()) == ([1], 2)
+    assert indexes(await port.read_log(2, 10, 5_000)) == []
+    assert trio.current_time() == 7
+
+
+async def test_a_reader_who_waits_is_there_when_the_farm_is_founded(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    port = port_of(stage)
+    assert await port.read_log(4, 10, 1_000) == LogPage(1, 0, 0, 4)
+    pages: list[LogPage] = []
+
+    async def read() -> None:
+        pages.append(await port.read_log(1, 10, 30_000))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.sleep(1)
+        port.founded(cast("Replica", stage.replica), stage.ledger)
+        await stage.append(b"{}")
+    assert indexes(pages[0]) == [1]
+    assert trio.current_time() == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ServerBusyError("16 reads are under way"), "busy"), (ServerStoppedError("stopped"), "stopping")],
+)
+async def test_a_log_that_cannot_be_read_now_is_a_refusal_and_no_fault(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
+) -> None:
+    stage = Stage()
+    await stage.append(b"{}")
+
+    async def read(first: int, limit_entries: int, limit_bytes: int) -> Sequence[Entry]:
+        raise error
+
+    monkeypatch.setattr(stage.server, "read", read)
+    with pytest.raises(Refused) as refused:
+        await founded_port(stage).read_log(1, 10, 0)
+    assert (refused.value.status, refused.value.code) == (503, code)
+
+
+async def test_the_cluster_answer_prefers_the_endpoints_that_members_announce() -> None:
+    stage = Stage()
+    view = farm_view(2, leader=1)
+    answer = await port_of(stage).cluster()
+    announced = {member.raft_id: member.endpoint for member in view.members}
+    assert answer.leader_endpoint == announced[1]
+    assert [voter.endpoint for voter in answer.voters] == [
+        announced.get(voter.raft_id) or voter.endpoint for voter in view.raft.voters
+    ]
+
+
+async def test_leaving_and_withdrawing_are_handed_on() -> None:
+    left: list[bool] = []
+    port = port_of(Stage(), left)
+    await port.leave()
+    assert left == [True]
+    assert await port.withdraw() == "this node has promised nothing yet."
