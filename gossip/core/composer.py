@@ -66,10 +66,11 @@ class Composer:
             updates.append(notice(entry, self._own.node_id))
         budget = self._tuning.payload_budget_bytes - sum(update_bytes(update) for update in updates)
         news = self._news.take(budget, self._membership.group_size, told)
-        budget -= sum(update_bytes(update) for update in news)
-        updates.extend(update for update in news if update not in updates)
+        urgent = tuple(updates)
+        updates.extend([update for update in news if update not in urgent] if urgent else news)
         sample: list[NodeInfo] = []
         if with_sample:
+            budget -= sum(update_bytes(update) for update in news)
             for remembered in self._remembered(told):
                 if update_bytes(remembered) <= budget:
                     updates.append(remembered)

@@ -18,7 +18,7 @@ from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 _LIVE = (Status.ALIVE, Status.SUSPECT)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Entry:
     """What is known of one member. `incarnation` may be ahead of the signed one in `info`: verdicts are not signed."""
 
@@ -29,6 +29,8 @@ class Entry:
     heard_ms: int
     round_trip_ms: int | None = None
     peer_count: int | None = None
+    place: int = 0
+    """Where it stands among those of its status: the membership's own bookkeeping."""
 
     @property
     def node_id(self) -> NodeId:
@@ -61,7 +63,9 @@ class Membership:
         self._random = random
         self._entries: dict[NodeId, Entry] = {}
         self._peers: dict[NodeId, Entry] = {}
-        self._live = 0
+        self._standing: tuple[list[Entry], ...] = tuple([] for _ in Status)
+        self._none_older_than = 0
+        """No entry was last heard of before this time: until that matters there is nothing to sweep."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -99,17 +103,17 @@ class Membership:
     @property
     def live_count(self) -> int:
         """How many other members are not known to be dead or gone."""
-        return self._live
+        return len(self._standing[Status.ALIVE]) + len(self._standing[Status.SUSPECT])
 
     @property
     def group_size(self) -> int:
         """The n of log n: the live ones and this node."""
-        return self._live + 1
+        return self.live_count + 1
 
     @property
     def is_short(self) -> bool:
         """Whether this node should look for further peers."""
-        return len(self._peers) < min(self.capacity, self._live)
+        return len(self._peers) < min(self.capacity, self.live_count)
 
     def peer_at(self, address: Address) -> Entry | None:
         """The peer that lives at this address."""
@@ -134,20 +138,33 @@ class Membership:
             evicted = True
         entry = Entry(info, Status.ALIVE, info.incarnation, now, now)
         self._entries[info.node_id] = entry
-        self._live += 1
+        self._none_older_than = min(self._none_older_than, now)
+        self._stand(entry)
         return entry, evicted
 
     def remove(self, node_id: NodeId) -> None:
         """Forget a member."""
         self._peers.pop(node_id, None)
-        entry = self._entries.pop(node_id)
-        self._live -= entry.is_live
+        self._unstand(self._entries.pop(node_id))
+
+    def _stand(self, entry: Entry) -> None:
+        standing = self._standing[entry.status]
+        entry.place = len(standing)
+        standing.append(entry)
+
+    def _unstand(self, entry: Entry) -> None:
+        standing = self._standing[entry.status]
+        last = standing.pop()
+        if last is not entry:
+            standing[entry.place] = last
+            last.place = entry.place
 
     def set_status(self, entry: Entry, incarnation: Incarnation, status: Status, now: int) -> None:
         """Record how a member stands; the dead and the gone are nobody's peers."""
         if status is not entry.status:
-            self._live += (status in _LIVE) - entry.is_live
+            self._unstand(entry)
             entry.status = status
+            self._stand(entry)
             entry.since_ms = now
         entry.incarnation = incarnation
         entry.heard_ms = now
@@ -169,8 +186,16 @@ class Membership:
 
     def sample(self, count: int, status: Status, but: NodeId | None = None) -> list[Entry]:
         """Random members of one status."""
-        found = [e for e in self._entries.values() if e.status is status and e.node_id != but]
-        return self._random.sample(found, min(count, len(found)))
+        standing = self._standing[status]
+        if len(standing) <= 2 * count:
+            found = [entry for entry in standing if entry.node_id != but]
+            return self._random.sample(found, min(count, len(found)))
+        chosen: list[Entry] = []
+        while len(chosen) < count:
+            entry = standing[int(self._random.random() * len(standing))]
+            if entry.node_id != but and entry not in chosen:
+                chosen.append(entry)
+        return chosen
 
     def strangers(self) -> list[Entry]:
         """The living who are no peers, suspects included."""
@@ -178,6 +203,9 @@ class Membership:
 
     def sweep(self, now: int, directory_age_ms: int, tombstone_ms: int) -> list[NodeId]:
         """Forget whom nobody has mentioned for long; returns the forgotten."""
+        if now - self._none_older_than < min(directory_age_ms, tombstone_ms):
+            return []
+        self._none_older_than = min((entry.heard_ms for entry in self._entries.values()), default=now)
         old = [
             entry.node_id
             for entry in self._entries.values()
