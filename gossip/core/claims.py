@@ -57,6 +57,8 @@ class Claims:
     @property
     def deadline(self) -> int | None:
         """When the next suspicion turns into a death."""
+        if not self._suspicions:
+            return None
         return min((suspicion.deadline for suspicion in self._suspicions.values()), default=None)
 
     def expire(self, now: int) -> None:
@@ -83,6 +85,11 @@ class Claims:
 
     def hear_alive(self, info: NodeInfo, now: int, *, tell_on: bool = True) -> Entry | None:
         """A member's own word that it lives. Returns its entry, or None for ourselves and for what is refused."""
+        known = self._membership.get(info.node_id)
+        if known is not None and known.info is info and known.status is Status.ALIVE:
+            # The very description that is held: nearly all samples and most news of a quiet group.
+            known.heard_ms = now
+            return known
         if not is_plausible(info):
             self._outbox.drop(DropReason.BAD_DESCRIPTION)
             return None

@@ -85,7 +85,7 @@ class Joining:
         """When something is to be tried or given up."""
         if self._own.leaving:
             return None
-        times = [join.next_at for join in self._joins.values()]
+        times = [join.next_at for join in self._joins.values()] if self._joins else []
         if self.has_free:
             times.extend(seed.next_at for seed in self._seeds.values())
             if self._membership.is_short:

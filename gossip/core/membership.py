@@ -64,6 +64,7 @@ class Membership:
         self._entries: dict[NodeId, Entry] = {}
         self._peers: dict[NodeId, Entry] = {}
         self._standing: tuple[list[Entry], ...] = tuple([] for _ in Status)
+        self._alive, self._suspects = self._standing[Status.ALIVE], self._standing[Status.SUSPECT]
         self._none_older_than = 0
         """No entry was last heard of before this time: until that matters there is nothing to sweep."""
 
@@ -103,7 +104,7 @@ class Membership:
     @property
     def live_count(self) -> int:
         """How many other members are not known to be dead or gone."""
-        return len(self._standing[Status.ALIVE]) + len(self._standing[Status.SUSPECT])
+        return len(self._alive) + len(self._suspects)
 
     @property
     def group_size(self) -> int:

@@ -91,10 +91,12 @@ class Prober:
     @property
     def deadline(self) -> int:
         """When the round, or a relay, needs attention."""
-        times = [self._next_round_at, self._relays.deadline]
-        if self._round is not None and not self._round.answered:
-            times.append(self._round.relay_at)
-        return min(time for time in times if time is not None)
+        earliest = self._next_round_at
+        current = self._round
+        if current is not None and not current.answered and current.relay_at is not None:
+            earliest = min(earliest, current.relay_at)
+        relays_at = self._relays.deadline
+        return earliest if relays_at is None else min(earliest, relays_at)
 
     def postpone(self, duration_ms: int) -> None:
         """This node stood still: answers to the present round may be waiting unread."""

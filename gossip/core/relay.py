@@ -49,6 +49,8 @@ class Relays:
     @property
     def deadline(self) -> int | None:
         """When the next nack is due or an entry ends."""
+        if not self._relays:
+            return None
         return min(
             (relay.forget_at if relay.nack_at is None else relay.nack_at for relay in self._relays.values()),
             default=None,

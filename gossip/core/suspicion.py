@@ -25,21 +25,23 @@ class Suspicion:
         scale = max(1.0, log10(max(group_size, 1)))
         self._min_ms = round(tuning.suspicion_multiplier * scale * tuning.probe_period_ms)
         self._max_ms = self._min_ms * tuning.suspicion_max_multiplier
+        self.deadline = self._deadline()
+        """When the suspect is declared dead, by what is known now."""
 
     def confirm(self, accuser: NodeId) -> bool:
         """Count an accuser; whether it is a new one that still matters."""
         if accuser in self._accusers or len(self._accusers) > self._wanted:
             return False
         self._accusers.add(accuser)
+        self.deadline = self._deadline()
         return True
 
     def postpone(self, duration_ms: int) -> None:
         """Time during which this node could not have heard a refutation does not count."""
         self._started_at += duration_ms
+        self.deadline = self._deadline()
 
-    @property
-    def deadline(self) -> int:
-        """When the suspect is declared dead, by what is known now."""
+    def _deadline(self) -> int:
         if self._wanted == 0:
             return self._started_at + self._min_ms
         confirmations = len(self._accusers) - 1

@@ -108,11 +108,11 @@ class Swim:
         """When DeadlineReached is to be given next; none for a halted core."""
         if self._halted:
             return None
-        times = [self._prober.deadline, self._announce_at, self._reconnect_at, self._sweep_at]
-        times.extend(time for time in (self._claims.deadline, self._joining.deadline) if time is not None)
-        if self._wants_to_gossip:
-            times.append(self._gossip_at)
-        return min(times)
+        earliest = min(self._prober.deadline, self._announce_at, self._reconnect_at, self._sweep_at)
+        for time in (self._claims.deadline, self._joining.deadline):
+            if time is not None and time < earliest:
+                earliest = time
+        return min(earliest, self._gossip_at) if self._wants_to_gossip else earliest
 
     @property
     def _wants_to_gossip(self) -> bool:

@@ -14,7 +14,6 @@ address that it was minted for, and a JoinReq is `token_valid` if it comes from 
 import heapq
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from itertools import count
 from random import Random
 
 from gossip.core.effects import AdoptGeneration, Alarm, Announce, Effect, MembershipChanged, OfferToken, Send
@@ -41,11 +40,15 @@ def token_for(address: Address) -> bytes:
     return f"token:{address.host}:{address.port}".encode()
 
 
+_DEADLINE = DeadlineReached()
+
+
 @dataclass(slots=True)
 class Node:
     """One simulated node: its running core, if any, and what outlives a crash."""
 
     number: int
+    address: Address
     swim: Swim | None
     generation: int
     changes: list[tuple[int, MembershipChanged]] = field(default_factory=list)
@@ -57,11 +60,6 @@ class Node:
     def node_id(self) -> NodeId:
         """Its id."""
         return node_id(self.number)
-
-    @property
-    def address(self) -> Address:
-        """Its address."""
-        return address_of(self.number)
 
     @property
     def core(self) -> Swim:
@@ -96,8 +94,8 @@ class GossipNetwork:
         self.messages_sent = 0
         self.watch: Callable[[Node, Effect], None] | None = None
         self._at: dict[Address, Node] = {}
-        self._queue: list[tuple[int, int, Node, Event | None]] = []
-        self._order = count()
+        self._queue: dict[int, list[tuple[Node, Event | None]]] = {}
+        self._times: list[int] = []
         self._side: dict[int, int] = {}
 
     # -- building -----------------------------------------------------------------------------------------------------
@@ -117,7 +115,7 @@ class GossipNetwork:
         info = NodeInfo(name, address_of(number), Incarnation(generation, 0), capacity, metadata)
         node = self.nodes.get(number)
         if node is None:
-            node = self.nodes[number] = Node(number, None, generation)
+            node = self.nodes[number] = Node(number, address_of(number), None, generation)
             self._at[node.address] = node
         node.generation = generation
         node.swim = Swim(info, self.tuning, Random(self.random.getrandbits(64)), self.now)
@@ -180,20 +178,30 @@ class GossipNetwork:
                 if holds():
                     return True
                 check_at = self.now + check_every_ms
-            if not self._queue or self._queue[0][0] > end:
+            if not self._times or self._times[0] > end:
                 self.now = end
                 return holds is not None and holds()
-            self.now, _, node, event = heapq.heappop(self._queue)
+            self.now = self._times[0]
+            self._serve(self._queue[self.now])
+            # Only what was served is gone: a story that fails in the middle can be looked at.
+            del self._queue[heapq.heappop(self._times)]
+
+    def _serve(self, due: list[tuple[Node, Event | None]]) -> None:
+        """Everything of this millisecond, including what it brings about at once."""
+        for node, event in due:
             if node.swim is None:
                 continue
             if node.frozen_until > self.now:
                 self._push(node.frozen_until, node, event)
-                continue
-            if event is not None:
+            elif event is not None:
                 self.step(node, event)
             elif node.wakes_at is not None and node.wakes_at <= self.now:
                 node.wakes_at = None
-                self.step(node, DeadlineReached())
+                deadline = node.swim.deadline
+                if deadline is not None and deadline > self.now:
+                    self._arm(node)
+                else:
+                    self.step(node, _DEADLINE)
 
     def step(self, node: Node, event: Event) -> None:
         """Give one event to one node and carry its effects out."""
@@ -210,7 +218,11 @@ class GossipNetwork:
             self._push(node.wakes_at, node, None)
 
     def _push(self, time: int, node: Node, event: Event | None) -> None:
-        heapq.heappush(self._queue, (time, next(self._order), node, event))
+        due = self._queue.get(time)
+        if due is None:
+            due = self._queue[time] = []
+            heapq.heappush(self._times, time)
+        due.append((node, event))
 
     def _carry_out(self, node: Node, effect: Effect) -> None:
         match effect:
@@ -235,14 +247,16 @@ class GossipNetwork:
         """Put a datagram on the network, which may lose or repeat it."""
         self.messages_sent += 1
         receiver = self._at.get(target)
-        if receiver is None or self._side.get(sender.number) != self._side.get(receiver.number):
+        if receiver is None or (self._side and self._side.get(sender.number) != self._side.get(receiver.number)):
             return
-        copies = 1 + (self.random.random() < self.duplication)
+        copies = 2 if self.duplication and self.random.random() < self.duplication else 1
+        token_valid = isinstance(message, JoinReq) and message.token == token_for(sender.address)
+        received = Received(sender.address, message, token_valid)
         for _ in range(copies):
-            if self.random.random() >= self.loss:
-                token_valid = isinstance(message, JoinReq) and message.token == token_for(sender.address)
-                arrival = self.now + self.random.randint(*self.delay_ms)
-                self._push(arrival, receiver, Received(sender.address, message, token_valid))
+            if not self.loss or self.random.random() >= self.loss:
+                shortest_ms, longest_ms = self.delay_ms
+                delay_ms = shortest_ms + int(self.random.random() * (longest_ms - shortest_ms + 1))
+                self._push(self.now + delay_ms, receiver, received)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
