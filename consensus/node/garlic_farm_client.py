@@ -44,7 +44,7 @@ class ClientTuning:
 
     reply_timeout_s: float = 15.0
     backoff_first_s: float = 0.02
-    backoff_longest_s: float = 1.0
+    backoff_longest_s: float = 0.5
     in_flight_max: int = 256
     queue_max: int = 4096
 
@@ -172,7 +172,8 @@ class _Attempt:
     pause: bool = False
     doubtful: bool = False
     """An earlier try ended unknown: whatever is said now, its copy may be committed."""
-    redirects: int = 0
+    redirect_term: int = -1
+    """The highest term in which a server named another one."""
 
     def settled(self, *, repeat_unknown: bool) -> bool:
         if self.outcome is Outcome.UNKNOWN:
@@ -200,9 +201,10 @@ class _Attempt:
             case wire.Reply() if answer.destination > 0:
                 self.turned_away(f"server {answer.source} names server {answer.destination} as the leader")
                 self.leader = ServerId(answer.destination)
-                # The first redirect is followed at once; servers that send each other's clients to and fro wait.
-                self.redirects += 1
-                self.pause = self.redirects > 1
+                # The first redirect of a term is followed at once: it is news, be it after a long wait for a leader.
+                # Servers that send each other's clients to and fro make them wait.
+                self.pause = answer.term <= self.redirect_term
+                self.redirect_term = max(self.redirect_term, answer.term)
             case _:
                 self.turned_away(f"server {answer.source} knows no leader")
 
