@@ -1,0 +1,140 @@
+"""How `run`, `up` and `withdraw` end: the reason is the last line, and the exit code says whether it was done."""
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from bridge.cli import run as run_command
+from bridge.cli import up as up_command
+from bridge.cli.main import cli
+from bridge.node.app import NodeStopped
+from bridge.node.key_files import save_farm_key
+from bridge.node.supervisor import Child, Command
+from bridge.wire.farm_key import new_farm_key
+from consensus.node.disk import StorageError
+from tests.node.test_cli_commands import Node, served
+
+
+@pytest.fixture
+def ended_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], Result]:
+    """The end of a node in which this happens."""
+    save_farm_key(tmp_path / "farm.key", new_farm_key(1))
+    (tmp_path / "node.toml").write_text('[gossip]\nbind = "127.0.0.1:7668"\n')
+
+    def call(error: BaseException) -> Result:
+        async def run_node(_configuration: object, *, stop_with_stdin: bool) -> None:
+            assert not stop_with_stdin
+            async with trio.open_nursery():
+                raise error
+
+        monkeypatch.setattr(run_command, "run_node", run_node)
+        places = {"config": "node.toml", "farm-key": "farm.key", "state-dir": "state"}
+        arguments = [text for option, name in places.items() for text in (f"--{option}", str(tmp_path / name))]
+        return CliRunner().invoke(cli, ["run", *arguments])
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "error", [NodeStopped("a twin lives"), StorageError("the storage is damaged at 7"), OSError("x")]
+)
+def test_a_node_that_cannot_go_on_says_why_in_its_last_line(
+    ended_by: Callable[[BaseException], Result], error: Exception
+) -> None:
+    result = ended_by(error)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == f"garlicfarm: {error}"
+    assert "Traceback" not in result.stderr
+
+
+def test_reasons_of_several_tasks_are_all_told_each_once(ended_by: Callable[[BaseException], Result]) -> None:
+    group = ExceptionGroup("", [NodeStopped("one"), ExceptionGroup("", [StorageError("two"), NodeStopped("one")])])
+    assert ended_by(group).stderr.splitlines()[-1] == "garlicfarm: one; two"
+
+
+def test_a_fault_of_the_program_is_told_as_one_and_its_name_is_the_last_line(
+    ended_by: Callable[[BaseException], Result], caplog: pytest.LogCaptureFixture
+) -> None:
+    result = ended_by(RuntimeError("entry 5 is committed, but storage does not have it"))
+    assert result.exit_code == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("garlicfarm: a fault of the program ended this node")
+    assert last.endswith("entry 5 is committed, but storage does not have it")
+    assert any(record.exc_info for record in caplog.records)
+
+
+def test_ctrl_c_before_the_node_listens_to_signals_is_no_fault(ended_by: Callable[[BaseException], Result]) -> None:
+    result = ended_by(KeyboardInterrupt())
+    assert (result.exit_code, result.stderr) == (130, "")
+
+
+def up(directory: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["up", "--servers", "1", "--state-dir", str(directory), *arguments])
+
+
+def test_up_that_is_stopped_before_anything_was_published_is_not_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stopped_at_once(_commands: object, _use: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(up_command, "run_children", stopped_at_once)
+    result = up(tmp_path / "farm", "--exit-when-published")
+    assert (result.exit_code, result.stderr) == (1, "garlicfarm: stopped before anything was published\n")
+    assert up(tmp_path / "farm").exit_code == 0
+
+
+def test_up_without_any_process_left_does_not_wait_for_the_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def none_runs(_commands: object, use: Callable[[tuple[Child, ...]], Awaitable[None]]) -> None:
+        process = await trio.lowlevel.open_process(["true"])
+        child = Child(Command("node-1", (), tmp_path / "node.log"), process, f"exit code {await process.wait()}")
+        child.exited.set()
+        await use((child,))
+
+    monkeypatch.setattr(up_command, "run_children", none_runs)
+    result = up(tmp_path / "farm", "--exit-when-published", "--timeout", "3600")
+    assert result.exit_code == 1
+    assert "every process of the farm has ended before anything was published: node-1: exit code 0" in result.stderr
+
+
+def test_up_that_cannot_start_its_processes_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_process(_commands: object, _use: object) -> None:
+        async with trio.open_nursery():
+            raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(up_command, "run_children", no_process)
+    result = up(tmp_path / "farm")
+    assert result.exit_code == 1
+    assert result.stderr == "garlicfarm: [Errno 11] Resource temporarily unavailable\n"
+
+
+class Founder(Node):
+    """A node whose promise can be taken back."""
+
+    async def withdraw(self) -> str | None:
+        """Done."""
+        return None
+
+
+def withdraw(directory: Path, node: Node, *arguments: str) -> Result:
+    with served(directory / "control.sock", node):
+        return CliRunner().invoke(cli, ["withdraw", "--node", str(directory), *arguments])
+
+
+def test_a_promise_taken_back_is_confirmed_with_the_nodes_name(tmp_path: Path) -> None:
+    result = withdraw(tmp_path, Founder())
+    assert (result.exit_code, result.stdout) == (0, "node-1 has promised nothing now and looks for founders again.\n")
+    result = withdraw(tmp_path, Founder(), "--json")
+    assert json.loads(result.stdout) == {"schema": 1, "withdrawn": True, "node": "node-1"}
+
+
+def test_a_withdrawal_that_the_node_refuses_ends_with_its_reason(tmp_path: Path) -> None:
+    result = withdraw(tmp_path, Node())
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "garlicfarm: the node refused: this node has promised nothing yet.\n"

@@ -1,0 +1,115 @@
+"""Who is who: what members say in their signed metadata, and what becomes of one who says it badly."""
+
+from dataclasses import dataclass, replace
+from typing import cast
+
+import pytest
+
+from bridge.core.picture import Facts
+from bridge.node.roster import Roster
+from bridge.wire import metadata as metadata_module
+from bridge.wire.metadata import NodeMetadata, RoleHint, encode_metadata
+from consensus.node.garlic_farm_dial import PeerAddress
+from gossip.core.description import MemberDescription
+from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
+from gossip.node.agent import Agent
+
+OWN, B, C = (NodeId(bytes([0] * 7 + [number])) for number in (1, 2, 3))
+FINGERPRINT = bytes(range(32))
+METADATA = NodeMetadata(
+    cluster="demo",
+    name="b",
+    role=RoleHint.VOTER,
+    raft_id=2,
+    endpoint="tcp://10.0.0.2:7669",
+    fingerprint=FINGERPRINT,
+)
+
+
+@dataclass
+class Gossip:
+    """An agent that knows these members."""
+
+    known: list[MemberDescription]
+    node_id: NodeId = OWN
+
+    def members(self) -> tuple[MemberDescription, ...]:
+        """All of them."""
+        return tuple(self.known)
+
+
+def member(node_id: NodeId, metadata: bytes, status: Status = Status.ALIVE) -> MemberDescription:
+    info = NodeInfo(node_id, Address("10.0.0.2", 7668), Incarnation(1, 0), capacity=30, metadata=metadata)
+    return MemberDescription(
+        info, status, info.incarnation, is_peer=True, since_ms=0, round_trip_ms=None, peer_count=None
+    )
+
+
+def roster_of(*members: MemberDescription) -> tuple[Roster, Gossip]:
+    gossip = Gossip(list(members))
+    roster = Roster(cast("Agent", gossip), "own-name")
+    roster.refresh()
+    return roster, gossip
+
+
+def test_a_member_is_known_by_what_its_metadata_says() -> None:
+    roster, _ = roster_of(member(B, encode_metadata(METADATA)))
+    assert roster.facts() == {B: Facts("b", 2, "tcp://10.0.0.2:7669")}
+    assert (roster.name_of(B), roster.name_of(OWN), roster.name_of(C)) == ("b", "own-name", C.hex())
+    assert roster.endpoint_of(B) == "tcp://10.0.0.2:7669"
+    assert roster.address_of(B) == PeerAddress("10.0.0.2", 7669, FINGERPRINT)
+
+
+def test_an_address_of_the_sixth_version_is_taken_out_of_its_brackets() -> None:
+    roster, _ = roster_of(member(B, encode_metadata(replace(METADATA, endpoint="tcp://[fd00::2]:7669"))))
+    assert roster.address_of(B) == PeerAddress("fd00::2", 7669, FINGERPRINT)
+
+
+@pytest.mark.parametrize("missing", ["endpoint", "fingerprint"])
+def test_without_endpoint_or_certificate_nobody_connects(missing: str) -> None:
+    roster, _ = roster_of(member(B, encode_metadata(replace(METADATA, **{missing: None}))))  # type: ignore[arg-type]  # both may be None
+    assert roster.address_of(B) is None
+    assert roster.address_of(C) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "reachable"),
+    [(Status.ALIVE, True), (Status.SUSPECT, True), (Status.DEAD, False), (Status.LEFT, False)],
+)
+def test_suspicion_is_no_verdict(status: Status, reachable: bool) -> None:  # noqa: FBT001 - a column of the table
+    roster, _ = roster_of(member(B, encode_metadata(METADATA), status))
+    assert [each.reachable for each in roster.members()] == [reachable]
+
+
+@pytest.mark.parametrize(
+    "rubbish", [b"", b"\xff" * 512, encode_metadata(METADATA)[:-1]], ids=["none", "rubbish", "cut"]
+)
+def test_metadata_that_cannot_be_read_is_counted_once_and_leaves_the_others_alone(rubbish: bytes) -> None:
+    roster, _ = roster_of(member(C, rubbish), member(B, encode_metadata(METADATA)))
+    for _ in range(3):
+        roster.refresh()
+    assert [each.node_id for each in roster.members()] == [B]
+    assert roster.name_of(C) == C.hex()
+    assert roster.unreadable == 1
+
+
+def test_metadata_is_decoded_once_for_each_version_and_forgotten_with_its_member(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded: list[bytes] = []
+    real = metadata_module.decode_metadata
+
+    def decode(data: bytes) -> NodeMetadata:
+        decoded.append(data)
+        return real(data)
+
+    monkeypatch.setattr("bridge.node.roster.decode_metadata", decode)
+    roster, gossip = roster_of(member(B, encode_metadata(METADATA)))
+    roster.refresh()
+    assert len(decoded) == 1
+    gossip.known = [member(B, encode_metadata(replace(METADATA, name="renamed")))]
+    roster.refresh()
+    assert (len(decoded), roster.name_of(B)) == (2, "renamed")
+    gossip.known = []
+    roster.refresh()
+    assert (roster.members(), roster.name_of(B)) == ((), B.hex())

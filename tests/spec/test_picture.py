@@ -1,0 +1,207 @@
+"""The one picture: what each part says about itself, put together without inventing anything."""
+
+from dataclasses import replace
+
+from bridge.core.farm_state import Choice, FarmTuning
+from bridge.core.picture import Facts, FarmSources, Sources, picture
+from bridge.core.publication import Pace
+from bridge.core.records import Publication
+from bridge.core.view import FarmIdentity, FarmView, MemberStatus, NodeView, Phase, RaftRole
+from consensus.core.description import Description as RaftDescription
+from consensus.core.description import FollowerProgress
+from consensus.core.effects import Role
+from consensus.core.position import Configuration, LogPosition, Server, ServerId
+from consensus.core.progress import Pace as ProgressPace
+from gossip.core.description import Description as GossipDescription
+from gossip.core.description import MemberDescription
+from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
+from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, leaf, report
+
+ENDS_MS = 1_000_000
+PACE = Pace.of_period(PERIOD_MS)
+OWN, B, C = (NodeId(bytes([0] * 7 + [number])) for number in (1, 2, 3))
+
+
+def info(node_id: NodeId, host: str = "10.0.0.1") -> NodeInfo:
+    return NodeInfo(node_id, Address(host, 7668), Incarnation(4, 2), capacity=30)
+
+
+def member(node_id: NodeId, status: Status = Status.ALIVE, host: str = "10.0.0.2") -> MemberDescription:
+    return MemberDescription(
+        info=info(node_id, host),
+        status=status,
+        incarnation=Incarnation(5, 1),
+        is_peer=True,
+        since_ms=0,
+        round_trip_ms=3,
+        peer_count=None,
+    )
+
+
+def gossip(*members: MemberDescription, leaving: bool = False) -> GossipDescription:
+    return GossipDescription(
+        self_info=info(OWN),
+        members=members,
+        peer_count=len(members),
+        health_score=0,
+        leaving=leaving,
+        halted=False,
+        in_maintenance=False,
+        joins_in_flight=0,
+        seed_count=0,
+        sent={},
+        received={},
+        dropped={},
+    )
+
+
+NODE = NodeView(
+    name="m",
+    node_id=OWN.hex(),
+    raft_id=1,
+    generation=4,
+    pid=1,
+    version="1",
+    uptime_ms=0,
+    phase=Phase.FOUNDED,
+    control_address="/control.sock",
+    state_directory="/",
+)
+SOURCES = Sources(
+    taken_at_ms=BASE_MS,
+    node=NODE,
+    farm=FarmIdentity("label", "demo", None, 3, demo=False),
+    endpoint="tcp://10.0.0.1:7669",
+    gossip=gossip(),
+    gossip_counters={"b": 2, "a": 1},
+    facts={},
+    farm_sources=None,
+    address_of=lambda destination: f"{destination}.b32.i2p",
+)
+RAFT = RaftDescription(
+    server_id=ServerId(1),
+    role=Role.LEADER,
+    term=7,
+    voted_for=None,
+    leader=ServerId(1),
+    last=LogPosition(20, 7),
+    durable_index=20,
+    commit_index=19,
+    applied_index=19,
+    pending_proposals=0,
+    followers=(FollowerProgress(ServerId(2), 15, 16, 0, 40, next(iter(ProgressPace))),),
+    configuration=Configuration((Server(ServerId(1), "tcp://one:1"), Server(ServerId(2), "tcp://two:2"))),
+    pre_vote=(),
+    dropped=(),
+)
+
+
+def farm_sources(log: Log, **changes: object) -> FarmSources:
+    made = FarmSources(
+        state=log.farm.state,
+        tuning=TUNING,
+        pace=PACE,
+        log_time_ms=log.farm.state.log_time_ms,
+        raft=RAFT,
+        first_index=1,
+        applied_index=18,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]  # names of its own fields
+
+
+def picture_of(log: Log, **changes: object) -> FarmView:
+    facts: dict[bytes, Facts] = {B: Facts("b", 2, "tcp://10.0.0.2:7669")}
+    return picture(replace(SOURCES, gossip=gossip(member(B)), facts=facts, farm_sources=farm_sources(log, **changes)))
+
+
+def test_before_there_is_a_farm_the_picture_shows_gossip_and_nothing_made_up() -> None:
+    view = picture(SOURCES)
+    assert (view.raft.role, view.raft.leader_id, view.raft.log_time_ms) == (RaftRole.NONE, None, None)
+    assert (view.publishing, view.reports) == ((), ())
+    assert [(each.name, each.is_self) for each in view.members] == [("m", True)]
+    assert [(each.name, each.value) for each in view.gossip.counters] == [("a", 1), ("b", 2)]
+
+
+def test_members_stand_in_order_of_name_and_one_without_readable_metadata_goes_by_its_id() -> None:
+    facts: dict[bytes, Facts] = {B: Facts("z", 2, "tcp://10.0.0.2:7669")}
+    members = (member(B, Status.SUSPECT), member(C, Status.DEAD, "fe80::1"))
+    view = picture(replace(SOURCES, gossip=gossip(*members), facts=facts))
+    assert [(each.name, each.status) for each in view.members] == [
+        (C.hex(), MemberStatus.DEAD),
+        ("m", MemberStatus.ALIVE),
+        ("z", MemberStatus.SUSPECT),
+    ]
+    assert [each.address for each in view.members] == ["[fe80::1]:7668", "10.0.0.1:7668", "10.0.0.2:7668"]
+    assert [each.raft_id for each in view.members] == [None, 1, 2]
+    assert view.gossip.known_count == 3
+
+
+def test_a_node_that_leaves_shows_itself_as_left() -> None:
+    assert picture(replace(SOURCES, gossip=gossip(leaving=True))).members[0].status is MemberStatus.LEFT
+
+
+def test_raft_is_shown_with_names_and_the_lag_of_each_follower() -> None:
+    raft = picture_of(Log()).raft
+    assert (raft.role, raft.term, raft.leader_name, raft.leader_endpoint) == (RaftRole.LEADER, 7, "m", "tcp://one:1")
+    assert (raft.first_index, raft.last_index, raft.commit_index, raft.applied_index) == (1, 20, 19, 18)
+    assert [(each.raft_id, each.name) for each in raft.voters] == [(1, "m"), (2, "b")]
+    [follower] = raft.followers
+    assert (follower.name, follower.match_index, follower.lag_entries, follower.last_contact_ms) == ("b", 15, 5, 40)
+
+
+def test_a_report_is_shown_with_its_age_score_and_part_in_publishing() -> None:
+    log = Log()
+    log.append(report(1), report(2, attached=False))
+    own, other = picture_of(log, log_time_ms=BASE_MS + 10_000).reports
+    assert (own.name, own.age_ms, own.can_publish, own.publishing) == ("m", 10_000, True, True)
+    assert own.score is not None
+    assert (other.name, other.can_publish, other.publishing, other.score) == ("b", False, False, None)
+    assert (other.attached, other.destinations, other.healthy_destinations) == (False, 1, 1)
+
+
+def test_an_age_is_never_negative_whatever_the_clocks_say() -> None:
+    log = Log()
+    log.append(report(1, BASE_MS + 5_000))
+    assert picture_of(log, log_time_ms=BASE_MS).reports[0].age_ms == 0
+
+
+def test_what_is_published_is_shown_with_its_owners_and_the_time_that_is_left() -> None:
+    log = Log()
+    log.append(report(1), report(2, destinations=(leaf("leaf02", healthy=False), leaf("leaf03"))))
+    second = BASE_MS // 1000
+    log.append(Publication(MASTER, 1, second, "00"))
+    [published] = picture_of(log, lease_set_files={MASTER: "/published/x.meta-ls2"}).publishing
+    assert (published.master, published.publisher_name, published.published_s) == (f"{MASTER}.b32.i2p", "m", second)
+    assert published.lease_set_file == "/published/x.meta-ls2"
+    assert {each.destination: each.name for each in published.entries} == {
+        "leaf01.b32.i2p": "m",
+        "leaf03.b32.i2p": "b",
+    }
+    assert published.expires_s == min(each.end_s for each in published.entries)
+    assert published.seconds_to_expiry == published.expires_s - second
+
+
+def test_before_the_first_publication_there_are_no_entries_and_no_expiry() -> None:
+    log = Log()
+    log.append(report(1))
+    [master] = picture_of(log).publishing
+    assert (master.publisher_id, master.entries, master.expires_s, master.seconds_to_expiry) == (1, (), None, None)
+    assert master.reason.startswith("score ")
+    assert "the best of 1" in master.reason
+
+
+def test_if_nobody_can_publish_the_reasons_are_told() -> None:
+    log = Log()
+    log.append(report(1, attached=False), report(2, can_sign_until_s=None))
+    [master] = picture_of(log).publishing
+    assert master.publisher_id is None
+    assert master.reason == "no server can publish: it has no router; it holds no key that can sign"
+
+
+def test_a_choice_that_contradicts_the_reports_does_not_take_the_picture_away() -> None:
+    log = Log()
+    log.append(report(1, attached=False))
+    state = log.farm.state
+    masters = {MASTER: replace(state.masters[MASTER], choice=Choice(1))}
+    [master] = picture_of(log, state=replace(state, masters=masters), tuning=FarmTuning()).publishing
+    assert master.reason == "no server can publish: it has no router"
