@@ -1,6 +1,7 @@
 """The one picture: what each part says about itself, put together without inventing anything."""
 
 from dataclasses import replace
+from random import Random
 
 from bridge.core.farm_state import Choice, FarmTuning
 from bridge.core.picture import Facts, FarmSources, Sources, picture
@@ -15,6 +16,8 @@ from consensus.core.progress import Pace as ProgressPace
 from gossip.core.description import Description as GossipDescription
 from gossip.core.description import MemberDescription
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
+from gossip.core.swim import Swim
+from gossip.core.tuning import Tuning as GossipTuning
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, leaf, report
 
 ENDS_MS = 1_000_000
@@ -39,20 +42,8 @@ def member(node_id: NodeId, status: Status = Status.ALIVE, host: str = "10.0.0.2
 
 
 def gossip(*members: MemberDescription, leaving: bool = False) -> GossipDescription:
-    return GossipDescription(
-        self_info=info(OWN),
-        members=members,
-        peer_count=len(members),
-        health_score=0,
-        leaving=leaving,
-        halted=False,
-        in_maintenance=False,
-        joins_in_flight=0,
-        seed_count=0,
-        sent={},
-        received={},
-        dropped={},
-    )
+    own = Swim(info(OWN), GossipTuning.lan(), Random(1), 0).describe()
+    return replace(own, members=members, peer_count=len(members), leaving=leaving)
 
 
 NODE = NodeView(
