@@ -12,7 +12,7 @@ report would change the structure and every change would be published.
 import hashlib
 from dataclasses import dataclass
 
-from bridge.core.farm_state import FarmState, FarmTuning, Leaf, MasterState
+from bridge.core.farm_state import FarmState, FarmTuning, Leaf, MasterState, ServerState
 from bridge.core.publisher import JOB_LAG_WORST_MS, penalty
 from bridge.core.records import LeafStatus, RouterStatus
 
@@ -66,15 +66,19 @@ def select_leaves(state: FarmState, master: str, tuning: FarmTuning, *, at_clock
     return tuple(Leaf(destination, costs[destination]) for destination in sorted(members))
 
 
+def is_healthy(state: FarmState, server: ServerState, leaf: LeafStatus, tuning: FarmTuning) -> bool:
+    """Whether a leaf of this server counts as healthy: it says so, lately, and it has a router."""
+    return leaf.healthy and server.report.router.attached and not state.stale(server, tuning)
+
+
 def _candidates(state: FarmState, master: str, tuning: FarmTuning) -> dict[str, int]:
     healthy: dict[str, int] = {}
     known: dict[str, int] = {}
     for server in state.serving(master):
         report = server.report
-        answers = report.router.attached and not state.stale(server, tuning)
         for leaf in report.destinations:
             cost = leaf_cost(report.router, leaf)
-            if answers and leaf.healthy:
+            if is_healthy(state, server, leaf, tuning):
                 healthy[leaf.destination] = min(cost, healthy.get(leaf.destination, cost))
             poor = cost + UNHEALTHY_COST
             known[leaf.destination] = min(poor, known.get(leaf.destination, poor))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from bridge.core.farm_state import FarmState, FarmTuning, MasterState, ServerState
-from bridge.core.lease_set import UNHEALTHY_COST
+from bridge.core.lease_set import is_healthy
 from bridge.core.publication import Pace, lease_set_entries
 from bridge.core.publisher import Standing, standings
 from bridge.core.view import (
@@ -221,6 +221,12 @@ def _master(
     entries = () if published_s is None else lease_set_entries(farm.state, destination, published_s, farm.pace) or ()
     expires_s = min((entry.end_s for entry in entries), default=None)
     owners = _owners(farm.state, names)
+    healthy = {
+        leaf.destination
+        for server in farm.state.serving(destination)
+        for leaf in server.report.destinations
+        if is_healthy(farm.state, server, leaf, farm.tuning)
+    }
     return PublishingView(
         master=address_of(destination),
         publisher_id=master.choice.server_id,
@@ -236,7 +242,7 @@ def _master(
                 name=owners.get(entry.destination),
                 cost=entry.cost,
                 end_s=entry.end_s,
-                healthy=entry.cost < UNHEALTHY_COST,
+                healthy=entry.destination in healthy,
             )
             for entry in entries
         ),

@@ -228,7 +228,8 @@ def _farm_key(root: Section, overrides: Overrides) -> Path | None:
 def _gossip(section: Section, machine: Machine) -> GossipSettings | None:
     allow_wan = section.flag("allow_wan", default=False)
     advertise = section.address("advertise")
-    bind = section.address("bind") or _default_bind(section, machine)
+    told = section.text("bind")
+    bind = _default_bind(section, machine) if told is None else section.address("bind")
     broadcast_told = section.text("broadcast") or "auto"
     seeds = section.texts("seeds", SEEDS_LIMIT)
     capacity = section.integer("capacity", DEFAULT_CAPACITY, 1, CAPACITY_LIMIT)

@@ -221,3 +221,14 @@ def test_this_very_machine_can_be_asked() -> None:
     assert all(each.host for each in found.interfaces())
     route = found.route_host()
     assert route is None or route.count(".") == 3
+
+
+def test_a_bad_bind_is_the_only_problem_even_where_no_default_could_be_found(tmp_path: Path) -> None:
+    key = tmp_path / "farm.key"
+    file = tmp_path / "node.toml"
+    file.write_text(f'farm_key = "{key}"\n[gossip]\nbind = "nowhere"\n', encoding="utf-8")
+    nowhere = Machine("r", tmp_path, network())
+    with pytest.raises(ConfigurationError) as refused:
+        load_configuration(file, machine=nowhere)
+    assert str(refused.value).count("\n") == 0
+    assert "gossip.bind" in str(refused.value)

@@ -196,3 +196,13 @@ def test_a_choice_that_contradicts_the_reports_does_not_take_the_picture_away() 
     masters = {MASTER: replace(state.masters[MASTER], choice=Choice(1))}
     [master] = picture_of(log, state=replace(state, masters=masters), tuning=FarmTuning()).publishing
     assert master.reason == "no server can publish: it has no router"
+
+
+def test_a_healthy_leaf_is_shown_as_healthy_whatever_its_cost() -> None:
+    # given a leaf at the highest load, whose cost equals that of an idle ill one
+    log = Log()
+    busy = replace(leaf("leaf01", load=1.0), current_tunnels=0)
+    log.append(report(1, job_lag_ms=10_000, destinations=(busy,)))
+    log.append(Publication(MASTER, 1, BASE_MS // 1000, "00"))
+    [published] = picture_of(log).publishing
+    assert [(each.cost, each.healthy) for each in published.entries] == [(100, True)]
