@@ -1,6 +1,6 @@
 """`python -m benchmarks [NAME …]`: measure this machine and a real farm on it, in one run, and print a plain table.
 
-    machine ─▶ throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ cold start
+    machine ─▶ throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ cold start ─▶ gossip
 
 Names choose parts; without any, all run. Figures that are bad are printed like the others.
 """
@@ -14,12 +14,13 @@ from pathlib import Path
 
 import trio
 
-from benchmarks import cold_start, failover, machine, throughput
+from benchmarks import cold_start, failover, gossip, machine, throughput
 from benchmarks.farm import BenchmarkError, Farm, running_farm
 from benchmarks.figures import Figure, table
+from benchmarks.gossip_group import GroupError
 from bridge.node.configuration import Timing
 
-NAMES = ("machine", "throughput", "memory", "failover", "failover-local", "cold-start")
+NAMES = ("machine", "throughput", "memory", "failover", "failover-local", "cold-start", *gossip.PARTS)
 PUBLISHER_REPETITIONS = 3
 COLD_STARTS = 3
 MIB = 1024 * 1024
@@ -28,13 +29,15 @@ MIB = 1024 * 1024
 def main() -> None:
     """The command line."""
     options = _options()
-    names = options.names or list(NAMES)
+    names = list(NAMES) if not options.names else options.names
+    if "gossip" in names:
+        names = [*names, *gossip.PARTS]
     with tempfile.TemporaryDirectory(prefix="garlicfarm-bench-", dir=options.directory) as directory:
         try:
             limits = machine.measure(Path(directory))
             print("\n".join([*limits.lines(), *_setting()]), flush=True)
             figures = trio.run(_measure, names, Path(directory), limits, options.runs, options.seconds)
-        except BenchmarkError as error:
+        except (BenchmarkError, GroupError) as error:
             sys.exit(f"benchmarks: {error}")
     if options.json is not None:
         document = {
@@ -49,7 +52,9 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures a farm of real processes.")
-    parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="NAME", help=f"parts: {', '.join(NAMES)}")
+    parser.add_argument(
+        "names", nargs="*", choices=[*NAMES, "gossip", []], metavar="NAME", help=f"parts: {', '.join(NAMES)}"
+    )
     parser.add_argument("--runs", type=_positive(int), default=5, help="runs of each throughput scenario (5)")
     parser.add_argument("--seconds", type=_positive(float), default=3.0, help="length of such a run (3)")
     parser.add_argument("--json", type=Path, help="write the figures, every run included, to this file")
@@ -103,6 +108,7 @@ async def _measure(
             tell(await failover.leader(farm, runs))
     if "cold-start" in names:
         tell(await trio.to_thread.run_sync(cold_start.measure, directory, COLD_STARTS))
+    await gossip.measure([name for name in names if name in gossip.PARTS], directory, tell)
     return figures
 
 

@@ -1,0 +1,222 @@
+"""`python -m benchmarks gossip`: what gossip costs, and how its groups behave on real sockets when members die or stop.
+
+    speed, memory ─▶ idle ─▶ 50 nodes in one process ─▶ 12 processes, SIGKILL, serf beside ─▶ three of 12 stopped
+
+Processes are killed, stopped and started again by the handles that started them. All sockets are bound to loopback.
+"""
+
+import random
+import signal
+import time
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from benchmarks import gossip_speed, serf
+from benchmarks.figures import Figure
+from benchmarks.gossip_group import Group, GroupError, Member, processes
+from gossip.core.member import Address, Status
+from gossip.core.tuning import Tuning
+from gossip.node.agent import Agent, open_agent
+from gossip.node.config import AgentConfig
+from gossip.node.endpoints import endpoint
+from gossip.wire.seal import KeyRing
+
+SPEED_RUNS = 5
+NODES_IN_ONE = 50
+SIZE = 12
+KILLS = 9
+STOPS = 20
+STOPPED = 3
+STOPPED_S = 3.0
+WATCHED_S = 5.0
+IDLE_S = 10.0
+SUSPECT_GOAL_S = 3.0
+
+PARTS = ("gossip-speed", "gossip-memory", "gossip-idle", "gossip-many", "gossip-kill", "gossip-stop")
+Start = Callable[[Group], Awaitable[object]]
+
+
+async def measure(names: Collection[str], directory: Path, tell: Callable[[list[Figure]], None]) -> None:
+    """The parts asked for, in their order; `directory` is for a serf that has to be fetched."""
+    parts: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
+        "gossip-speed": partial(gossip_speed.speed, SPEED_RUNS),
+        "gossip-memory": gossip_speed.memory,
+        "gossip-idle": idle,
+        "gossip-many": partial(one_process, NODES_IN_ONE),
+        "gossip-kill": partial(beside_serf, directory, KILLS),
+        "gossip-stop": partial(stops, STOPS),
+    }
+    for name in PARTS:
+        if name in names:
+            tell(await parts[name]())
+
+
+async def idle() -> list[Figure]:
+    """What members spend while nothing happens."""
+    figures = []
+    for timing in ("lan", "loopback"):
+        async with processes() as group:
+            await group.start_many(SIZE, ("--timing", timing))
+            await group.converge()
+            await trio.sleep(2.0)
+            before = [member.processor_seconds() for member in group.members]
+            began = time.monotonic()
+            await trio.sleep(IDLE_S)
+            passed = time.monotonic() - began
+            shares = tuple(
+                100 * (member.processor_seconds() - used) / passed
+                for member, used in zip(group.members, before, strict=True)
+            )
+        figures.append(
+            Figure(f"gossip, {SIZE} idle processes", f'timing "{timing}"', "%", shares, "of one core, each process")
+        )
+    return figures
+
+
+async def one_process(count: int) -> list[Figure]:
+    """So many nodes in this process, each with a socket of its own."""
+    seconds = await converge_in_one_process(count)
+    name = "until each sees all others alive"
+    return [Figure(f"gossip, {count} nodes in one process, LAN timing", name, "s", (seconds,))]
+
+
+async def converge_in_one_process(count: int) -> float:
+    """Seconds from the first node's start until each of them sees all others alive."""
+    key = KeyRing(b"many nodes in one single process")
+    agents: list[Agent] = []
+    done = trio.Event()
+    async with trio.open_nursery() as nursery:
+
+        async def run(*seeds: Agent, task_status: trio.TaskStatus[Agent]) -> None:
+            config = AgentConfig(
+                bind=Address("127.0.0.1", 0),
+                key_ring=key,
+                seeds=tuple(endpoint(seed.info.address) for seed in seeds),
+                capacity=2 * count,
+                tuning=Tuning.lan(),
+            )
+            async with open_agent(config) as agent:
+                agents.append(agent)
+                task_status.started(agent)
+                async for _ in agent.events:
+                    if len(agents) == count and all(_sees(each, count - 1) for each in agents):
+                        done.set()
+
+        began = time.monotonic()
+        first = await nursery.start(run)
+        for _ in range(count - 1):
+            await nursery.start(run, first)
+        with trio.move_on_after(60) as waiting:
+            await done.wait()
+        nursery.cancel_scope.cancel()
+    if waiting.cancelled_caught:
+        raise GroupError(f"{count} nodes in one process did not find each other within 60 s")
+    return time.monotonic() - began
+
+
+def _sees(agent: Agent, others: int) -> bool:
+    return sum(member.status is Status.ALIVE for member in agent.members()) == others
+
+
+async def beside_serf(directory: Path, kills: int) -> list[Figure]:
+    """SIGKILL of one of twelve, again and again; serf's agents at the same time on the same machine."""
+    ours: list[Figure] = []
+    theirs: list[Figure] = []
+    program, reason = await serf.find(directory)
+
+    async def run(start: Start, replace: Start, into: list[Figure], who: str) -> None:
+        into.extend(await _killed(start, replace, kills, who))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run, lambda group: group.start_many(SIZE), _one_more, ours, "garlicfarm")
+        if program is not None:
+            nursery.start_soon(
+                run,
+                partial(serf.start, count=SIZE, program=program),
+                partial(serf.start, count=1, program=program),
+                theirs,
+                "serf",
+            )
+    if program is None:
+        print(f"serf beside it: skipped, {reason}", flush=True)
+    return ours + theirs
+
+
+async def _one_more(group: Group) -> Member:
+    return await group.start(group.members[0])
+
+
+async def _killed(start: Start, replace: Start, kills: int, who: str) -> list[Figure]:
+    suspected, first, everywhere = [], [], []
+    async with processes() as group:
+        await start(group)
+        began = time.monotonic()
+        await group.converge()
+        converged_s = time.monotonic() - began
+        for _ in range(kills):
+            await trio.sleep(random.uniform(1.0, 2.0))
+            victim = random.choice(group.members[1:])
+            rest = [member for member in group.members if member is not victim]
+            killed_at = await group.kill(victim)
+            await group.until("the killed one is dead to all", partial(_all_see, rest, victim, "dead"))
+            suspected.append(_earliest(rest, victim, "suspect", killed_at) - killed_at)
+            times = [member.first(victim.name, "dead", killed_at) or killed_at for member in rest]
+            first.append(min(times) - killed_at)
+            everywhere.append(max(times) - killed_at)
+            group.members.remove(victim)
+            await replace(group)
+            await group.converge()
+    name = f"gossip, SIGKILL of one of {SIZE} processes, LAN timing: {who}"
+    within = sum(each <= SUSPECT_GOAL_S for each in suspected)
+    goal = f"goal {SUSPECT_GOAL_S:g} s at the median: {within} of {kills} within" if who == "garlicfarm" else ""
+    return [
+        Figure(name, "all started until all see all", "s", (converged_s,)),
+        Figure(name, "until somebody suspects it", "s", tuple(suspected), goal),
+        Figure(name, "until somebody declares it dead", "s", tuple(first)),
+        Figure(name, "until it is dead to everybody", "s", tuple(everywhere)),
+    ]
+
+
+def _all_see(members: list[Member], victim: Member, status: str) -> bool:
+    return all(member.status.get(victim.name) == status for member in members)
+
+
+def _earliest(members: list[Member], victim: Member, status: str, since: float) -> float:
+    seen = [member.first(victim.name, status, since) for member in members]
+    return min((moment for moment in seen if moment is not None), default=since)
+
+
+async def stops(tries: int) -> list[Figure]:
+    """Three of twelve get no processor time for three seconds, all at once."""
+    async with processes() as group:
+        await group.start_many(SIZE)
+        await group.converge()
+        deaths = [await stop_some(group) for _ in range(tries)]
+    clean = sum(each == 0 for each in deaths)
+    return [
+        Figure(
+            f"gossip, SIGSTOP of {STOPPED} of {SIZE} processes for {STOPPED_S:g} s at once, LAN timing",
+            "times that a process declared another dead",
+            "",
+            tuple(float(each) for each in deaths),
+            f"goal none: {clean} of {tries} tries without",
+        )
+    ]
+
+
+async def stop_some(group: Group) -> int:
+    """One try; how many times a process declared another dead, in it and in the seconds after it."""
+    await trio.sleep(random.uniform(0.0, 1.0))
+    began = time.monotonic()
+    chosen = random.sample(group.members, STOPPED)
+    for member in chosen:
+        member.signal(signal.SIGSTOP)
+    await trio.sleep(STOPPED_S)
+    for member in chosen:
+        member.signal(signal.SIGCONT)
+    await trio.sleep(WATCHED_S)
+    await group.converge()
+    return sum(change.status == "dead" and change.at >= began for member in group.members for change in member.story)

@@ -1,0 +1,234 @@
+"""Groups of real processes on loopback, ours or serf's, that can be killed, stopped and watched.
+
+Each process says on its standard output what it sees of the others; a task for each keeps the last status and the whole
+story. Processes are ended by the handles that started them, and those of ours end by themselves when this one dies.
+"""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+START_TIMEOUT_S = 60.0
+STOP_GRACE_S = 5.0
+_SERF_EVENT = re.compile(r"EventMember(Join|Failed|Leave): (\S+)|memberlist: Suspect (\S+) has failed")
+_SERF_STATUS = {"Join": "alive", "Failed": "dead", "Leave": "left"}
+
+
+class GroupError(Exception):
+    """A group of processes did not do what is to be measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one process saw of another, and when (seconds, the system's monotonic clock)."""
+
+    at: float
+    name: str
+    status: str
+
+
+@dataclass(slots=True)
+class Member:
+    """One process and all that it said."""
+
+    process: trio.Process
+    questions: trio.abc.SendStream
+    answers: trio.abc.ReceiveStream
+    name: str = ""
+    address: str = ""
+    story: list[Change] = field(default_factory=list)
+    status: dict[str, str] = field(default_factory=dict)
+    summary: dict[str, object] = field(default_factory=dict)
+
+    def saw(self, change: Change) -> None:
+        """Keep what it saw."""
+        self.story.append(change)
+        self.status[change.name] = change.status
+
+    def first(self, name: str, status: str, since: float) -> float | None:
+        """When it first saw `name` so, after `since`."""
+        return next((c.at for c in self.story if c.name == name and c.status == status and c.at >= since), None)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to this very process."""
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+
+    def processor_seconds(self) -> float:
+        """Processor time used so far (Linux)."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_bytes(self) -> int:
+        """Resident memory (Linux)."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        return int(found[1]) * 1024 if found else 0
+
+
+class Group:
+    """The processes of one group."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.members: list[Member] = []
+        self._nursery = nursery
+        self._heard = trio.Event()
+        self._serfs = 0
+
+    async def start(self, *seeds: Member, options: Iterable[str] = (), program: str = "gossip_node") -> Member:
+        """One more process of ours, and wait until it is ready."""
+        command = [sys.executable, "-m", f"benchmarks.{program}", *options]
+        for seed in seeds:
+            command += ["--seed", seed.address]
+        member = await self._launch(command, _hear_ours)
+        await self.until("the node is ready", lambda: bool(member.address))
+        return member
+
+    async def start_many(self, count: int, options: Iterable[str] = ()) -> None:
+        """A first process, and the others through it, all at once."""
+        first = await self.start(options=options)
+        async with trio.open_nursery() as nursery:
+            for _ in range(count - 1):
+                nursery.start_soon(lambda: self.start(first, options=options))
+
+    async def start_serf(self, program: str, key: str) -> Member:
+        """One more serf agent with its timing for a LAN, bound to loopback; the group's first is its seed."""
+        port, rpc_port = free_ports(2)
+        self._serfs += 1
+        name = f"serf-{self._serfs}"
+        command = [
+            *(program, "agent", f"-node={name}", f"-bind=127.0.0.1:{port}", f"-rpc-addr=127.0.0.1:{rpc_port}"),
+            *("-profile=lan", f"-encrypt={key}"),
+            *((f"-retry-join={self.members[0].address}", "-retry-interval=1s") if self.members else ()),
+        ]
+        member = await self._launch(command, _hear_serf)
+        member.name, member.address = name, f"127.0.0.1:{port}"
+        return member
+
+    async def _launch(self, command: list[str], hear: Callable[[Member, str], None]) -> Member:
+        process = await trio.lowlevel.open_process(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        if process.stdin is None or process.stdout is None:
+            raise GroupError(f"{command[0]} was started without pipes")
+        member = Member(process, process.stdin, process.stdout)
+        self.members.append(member)
+        self._nursery.start_soon(self._listen, member, hear)
+        return member
+
+    async def _listen(self, member: Member, hear: Callable[[Member, str], None]) -> None:
+        rest = b""
+        async for piece in member.answers:
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                hear(member, line.decode(errors="replace"))
+            self._heard.set()
+            self._heard = trio.Event()
+
+    async def until(self, what: str, holds: Callable[[], bool], timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until something holds, looked at whenever a process says something."""
+        with trio.move_on_after(timeout_s):
+            while not holds():
+                await self._heard.wait()
+            return
+        raise GroupError(f"waited {timeout_s:g} s in vain: {what}")
+
+    async def converge(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until every running process sees every other one alive."""
+        await self.until("every process sees all others alive", self.converged, timeout_s)
+
+    def converged(self) -> bool:
+        """Whether every running process sees every other one alive."""
+        running = [member for member in self.members if member.process.returncode is None]
+        return all(
+            member.status.get(other.name) == "alive" for member in running for other in running if other is not member
+        )
+
+    async def summaries(self) -> list[dict[str, object]]:
+        """What each process says when asked."""
+        for member in self.members:
+            member.summary = {}
+            await member.questions.send_all(b"\n")
+        await self.until("every process answers", lambda: all(member.summary for member in self.members))
+        return [member.summary for member in self.members]
+
+    async def kill(self, member: Member) -> float:
+        """SIGKILL; returns when."""
+        killed_at = time.monotonic()
+        member.signal(signal.SIGKILL)
+        await member.process.wait()
+        return killed_at
+
+    async def stop(self) -> None:
+        """End all processes, the stopped ones too."""
+        for member in self.members:
+            member.signal(signal.SIGCONT)
+            member.signal(signal.SIGTERM)
+        with trio.move_on_after(STOP_GRACE_S):
+            for member in self.members:
+                await member.process.wait()
+        for member in self.members:
+            member.signal(signal.SIGKILL)
+            await member.process.wait()
+            await member.questions.aclose()
+
+
+@asynccontextmanager
+async def processes() -> AsyncIterator[Group]:
+    """A group that ends with the block."""
+    async with trio.open_nursery() as nursery:
+        group = Group(nursery)
+        try:
+            yield group
+        finally:
+            with trio.CancelScope(shield=True):
+                await group.stop()
+            nursery.cancel_scope.cancel()
+
+
+def _hear_ours(member: Member, line: str) -> None:
+    said = json.loads(line)
+    if "address" in said:
+        member.address, member.name = said["address"], said["node"]
+    elif "status" in said:
+        member.saw(Change(said["at"], said["node"], said["status"]))
+    else:
+        member.summary = said
+
+
+def _hear_serf(member: Member, line: str) -> None:
+    found = _SERF_EVENT.search(line)
+    if found is not None:
+        event, name, suspect = found.groups()
+        status = "suspect" if suspect else _SERF_STATUS[event]
+        member.saw(Change(time.monotonic(), suspect or name, status))
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that neither UDP nor TCP uses on loopback at the moment."""
+    ports: list[int] = []
+    held: list[socket.socket] = []
+    try:
+        while len(ports) < count:
+            tcp = socket.create_server(("127.0.0.1", 0))
+            held.append(tcp)
+            udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            held.append(udp)
+            with suppress(OSError):
+                udp.bind(tcp.getsockname())
+                ports.append(tcp.getsockname()[1])
+    finally:
+        for each in held:
+            each.close()
+    return ports

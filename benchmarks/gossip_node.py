@@ -1,0 +1,87 @@
+"""One process with nothing but a gossip node in it: `python -m benchmarks.gossip_node`.
+
+What the node sees goes to standard output, one JSON object a line; a line on standard input is answered by a summary,
+and the end of standard input is the node's end, so that no process outlives the one that started it.
+
+    {"address": "127.0.0.1:40001", "node": "5f0c…"}            once, when it is ready
+    {"at": 1234.5, "node": "91ab…", "status": "suspect"}       for each change; seconds of the system's monotonic clock
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+
+import trio
+
+from gossip.core.effects import MembershipChanged
+from gossip.core.member import Address
+from gossip.core.tuning import Tuning
+from gossip.node.agent import Agent, open_agent
+from gossip.node.config import AgentConfig
+from gossip.node.endpoints import endpoint
+from gossip.wire.seal import KeyRing
+
+BENCHMARK_KEY = b"a key that keeps nothing secret."
+TIMINGS = {"lan": Tuning.lan, "loopback": Tuning.loopback}
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gossip_node", description=__doc__)
+    parser.add_argument("--seed", action="append", default=[], metavar="HOST:PORT", help="join through this node")
+    parser.add_argument("--timing", choices=TIMINGS, default="lan")
+    parser.add_argument("--capacity", type=int, default=64, help="peers at most (64)")
+    parser.add_argument("--directory-limit", type=int, default=1_024, help="members known at most (1024)")
+    parser.add_argument("--insecure", action="store_true", help="datagrams in clear")
+    parser.add_argument("--quiet", action="store_true", help="say nothing of changes")
+    options = parser.parse_args()
+    tuning = replace(TIMINGS[options.timing](), directory_limit=options.directory_limit)
+    config = AgentConfig(
+        bind=Address("127.0.0.1", 0),
+        key_ring=None if options.insecure else KeyRing(BENCHMARK_KEY),
+        insecure=options.insecure,
+        seeds=tuple(options.seed),
+        capacity=options.capacity,
+        tuning=tuning,
+    )
+    trio.run(_run, config, options.quiet)
+
+
+async def _run(config: AgentConfig, quiet: bool) -> None:  # noqa: FBT001 - trio.run passes by position
+    async with open_agent(config) as agent, trio.open_nursery() as nursery:
+        _say({"address": endpoint(agent.info.address), "node": agent.node_id.hex()})
+        nursery.start_soon(_tell_changes, agent, quiet)
+        async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as asked:
+            async for _ in asked:
+                _say(_summary(agent))
+        nursery.cancel_scope.cancel()
+
+
+async def _tell_changes(agent: Agent, quiet: bool) -> None:  # noqa: FBT001 - the same
+    async for event in agent.events:
+        if isinstance(event, MembershipChanged) and not quiet:
+            _say({"at": time.monotonic(), "node": event.info.node_id.hex(), "status": event.status.name.lower()})
+
+
+def _summary(agent: Agent) -> dict[str, object]:
+    description = agent.describe()
+    return {
+        "members": len(description.core.members),
+        "peers": description.core.peer_count,
+        "received": description.wire.received,
+        "sent": description.wire.sent,
+        "dropped": dict(description.wire.dropped),
+        "processor_s": time.process_time(),
+    }
+
+
+def _say(line: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

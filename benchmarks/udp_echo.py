@@ -1,0 +1,37 @@
+"""The bare trio UDP echo, as anybody would write it, in a process of its own: `python -m benchmarks.udp_echo`.
+
+It is the yardstick for everything that a gossip node does with a datagram besides receiving and answering it.
+"""
+
+import json
+import os
+import sys
+
+import trio
+
+DATAGRAM_LIMIT_BYTES = 1400
+
+
+async def echo() -> None:
+    """Echo until the standard input ends."""
+    with trio.socket.socket(type=trio.socket.SOCK_DGRAM) as server:
+        await server.bind(("127.0.0.1", 0))
+        host, port = server.getsockname()
+        sys.stdout.write(json.dumps({"address": f"{host}:{port}", "node": "echo"}) + "\n")
+        sys.stdout.flush()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_serve, server)
+            async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as asked:
+                async for _ in asked:
+                    pass
+            nursery.cancel_scope.cancel()
+
+
+async def _serve(server: trio.socket.SocketType) -> None:
+    while True:
+        datagram, source = await server.recvfrom(DATAGRAM_LIMIT_BYTES)
+        await server.sendto(datagram, source)
+
+
+if __name__ == "__main__":
+    trio.run(echo)
