@@ -57,7 +57,7 @@ from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.nonces import NonceBook
 from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
 from gossip.core.effects import Alarm as GossipAlarm
-from gossip.core.effects import AlarmKind, MembershipChanged
+from gossip.core.effects import AlarmKind, BroadcastHeard, MembershipChanged, QueryHeard
 from gossip.core.tuning import Tuning as GossipTuning
 from gossip.node.agent import Agent, open_agent
 from gossip.node.config import AgentConfig
@@ -86,6 +86,12 @@ class Node:
         self.router = FileRouter(
             configuration.router.directory, configuration.leaves, self.host, self.lag, demo=configuration.demo
         )
+        if self.signing_key is not None and self.signing_key.offline is None:
+            LOG.warning(
+                "%s holds the master's own private key: whoever steals this machine has the farm's address for good;"
+                " a transient key would do (docs/keys.md)",
+                key_file,
+            )
         self.stop = trio.Event()
         self.leaving = False
         self._notice = FormationNotice()
@@ -303,10 +309,13 @@ class Node:
                     raise NodeStopped(text)
                 case GossipAlarm(kind, text):
                     self.alarms.set(kind.value, text, "see docs/operating.md, 'Alarms'")
+                case BroadcastHeard() | QueryHeard():
+                    pass  # the farm itself says nothing that way
             if agent.take_resync():
                 roster.refresh()
             if any(member.is_peer for member in agent.members()):
                 self.alarms.clear(AlarmKind.ISOLATED.value)
+                self.alarms.clear(AlarmKind.KEY_RETIRED.value)
             forming.members_changed(self._formation_members(roster))
 
     def _formation_members(self, roster: Roster) -> tuple[FormationMember, ...]:

@@ -24,7 +24,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Meta, Struct
 
 from bridge.wire.key_text import KEY_BYTES, KeyTextError, decode_key, encode_key, parse
-from gossip.wire.seal import KEYS_LIMIT, LABEL_BYTES, KeyRing, farm_label
+from gossip.core.keychain import KEYS_LIMIT
+from gossip.wire.seal import LABEL_BYTES, KeyRing, farm_label
 
 VERSION: Final = 1
 EXPECT_LIMIT: Final = 9

@@ -1,6 +1,8 @@
 """The receiver's part of a join: a peer more, a redirect, a split link, or a refusal.
 
+    leaving, in maintenance     silence
     no valid token              a JoinNak with a token (minted by the wire floor)
+    the policy says no          a JoinNak with its own domain, code and etag
     room                        JoinAck; the link is symmetrical from now on
     no room, others have        JoinRedirect to them
     nobody known has room       the link A-B becomes A-new-B: JoinAck to new, JoinRedirect(EDGE_SPLIT) to B
@@ -14,12 +16,13 @@ A source that we hold for dead, of whose later life we know, or whom we know els
 made a peer by its word alone (the precedence rule would be broken): it is told what we hold, refutes, and asks again.
 """
 
+from collections.abc import Callable
 from random import Random
 
 from gossip.core.claims import Claims
 from gossip.core.composer import Composer
 from gossip.core.effects import OfferToken
-from gossip.core.member import Address, Status
+from gossip.core.member import Address, NodeInfo, Status
 from gossip.core.membership import Entry, Membership
 from gossip.core.messages import JoinAck, JoinNak, JoinRedirect, JoinReq
 from gossip.core.outbox import DropReason, Outbox
@@ -27,10 +30,19 @@ from gossip.core.own import Own, is_plausible
 from gossip.core.probe import Prober
 from gossip.core.rate import Rate
 from gossip.core.refusal import DOMAIN, RefusalCode
+from gossip.core.rumours import Rumours
 from gossip.core.tuning import Tuning
 
 _REDIRECT_ADDRESSES = 4
 _ENDS_OF_A_SPLIT = 2
+
+AdmissionPolicy = Callable[[NodeInfo], JoinNak | None]
+"""Why a joiner whose token and auth are right is rejected all the same, or nothing."""
+
+
+def admit_all(_source: NodeInfo) -> JoinNak | None:
+    """Whoever holds the farm's key may join."""
+    return None
 
 
 class Admission:
@@ -43,11 +55,16 @@ class Admission:
         claims: Claims,
         composer: Composer,
         prober: Prober,
+        rumours: Rumours,
         outbox: Outbox,
         tuning: Tuning,
         random: Random,
         now: int,
+        admit: AdmissionPolicy = admit_all,
     ) -> None:
+        self.in_maintenance = False
+        self._admit = admit
+        self._rumours = rumours
         self._own = own
         self._membership = membership
         self._claims = claims
@@ -62,6 +79,8 @@ class Admission:
         """Handle one JoinReq."""
         if self._own.leaving:
             self._outbox.drop(DropReason.LEAVING)
+        elif self.in_maintenance:
+            self._outbox.drop(DropReason.MAINTENANCE)
         elif not is_plausible(request.source):
             self._outbox.drop(DropReason.BAD_DESCRIPTION)
         elif request.source.node_id == self._own.node_id and request.source.address == self._own.info.address:
@@ -76,6 +95,11 @@ class Admission:
             self._consider(source, request, now)
 
     def _consider(self, source: Address, request: JoinReq, now: int) -> None:
+        self._rumours.tune_in(request.clock)
+        rejection = self._admit(request.source)
+        if rejection is not None:
+            self._outbox.send(source, rejection)
+            return
         entry = self._membership.get(request.source.node_id)
         if entry is None and not self._membership.has_room and not self._may_split(request):
             # Not admitted, so not recorded: refusing costs no memory.
@@ -116,7 +140,9 @@ class Admission:
 
     def _welcome(self, source: Address, entry: Entry, *others: Entry) -> None:
         first = tuple(other.info for other in others)
-        self._outbox.send(source, JoinAck(self._own.info, self._composer.welcome_sample(entry.node_id, first)))
+        self._outbox.send(
+            source, JoinAck(self._own.info, self._composer.welcome_sample(entry.node_id, first), self._rumours.clock)
+        )
 
     def _refuse(self, source: Address, request: JoinReq) -> None:
         roomy = self._with_room(request)

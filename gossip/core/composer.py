@@ -3,14 +3,17 @@
 1. the notice: what we hold against the receiver itself, so that it can refute (Lifeguard's buddy notice)
 2. our own description, if the other end holds an older one
 3. news, told least first
-4. in answers: a sample of the living and one verdict we remember, which repairs what piggybacking missed
+4. rumours: what applications say
+5. in answers: a sample of the living and one verdict we remember, which repairs what piggybacking missed
 """
 
 from gossip.core.dissemination import Dissemination, info_bytes, update_bytes
+from gossip.core.keys import Keys
 from gossip.core.member import NodeId, NodeInfo, Status
 from gossip.core.membership import Entry, Membership
-from gossip.core.messages import AliveUpdate, Payload, Update, VerdictUpdate
+from gossip.core.messages import AliveUpdate, Payload, Rumour, Update, VerdictUpdate
 from gossip.core.own import Own
+from gossip.core.rumours import Rumours, rumour_bytes
 from gossip.core.tuning import Tuning
 
 
@@ -25,10 +28,20 @@ def notice(entry: Entry, own_id: NodeId) -> Update:
 class Composer:
     """Composes payloads out of the queue of news and the directory."""
 
-    def __init__(self, own: Own, membership: Membership, news: Dissemination, tuning: Tuning) -> None:
+    def __init__(
+        self,
+        own: Own,
+        membership: Membership,
+        news: Dissemination,
+        rumours: Rumours,
+        keys: Keys,
+        tuning: Tuning,
+    ) -> None:
         self._own = own
         self._membership = membership
         self._news = news
+        self._rumours = rumours
+        self._keys = keys
         self._tuning = tuning
 
     def question(self, entry: Entry | None, first: tuple[Update, ...] = ()) -> Payload:
@@ -68,6 +81,12 @@ class Composer:
         news = self._news.take(budget, self._membership.group_size, told)
         urgent = tuple(updates)
         updates.extend([update for update in news if update not in urgent] if urgent else news)
+        rumours: tuple[Rumour, ...] = ()
+        if len(self._rumours) > 0:
+            rumours = self._rumours.take(
+                budget - sum(update_bytes(update) for update in news), self._membership.group_size
+            )
+            budget -= sum(rumour_bytes(rumour) for rumour in rumours)
         sample: list[NodeInfo] = []
         if with_sample:
             budget -= sum(update_bytes(update) for update in news)
@@ -79,7 +98,14 @@ class Composer:
                 if info_bytes(other.info) <= budget:
                     sample.append(other.info)
                     budget -= info_bytes(other.info)
-        return Payload(tuple(updates), self._own.info.capacity, self._membership.peer_count, tuple(sample))
+        return Payload(
+            tuple(updates),
+            self._own.info.capacity,
+            self._membership.peer_count,
+            tuple(sample),
+            rumours,
+            self._keys.digest,
+        )
 
     def _is_owed_notice(self, entry: Entry) -> bool:
         if entry.status is Status.SUSPECT:

@@ -38,6 +38,7 @@ class Description:
     peer_count: int
     health_score: int
     leaving: bool
+    in_maintenance: bool
     halted: bool
     joins_in_flight: int
     seed_count: int

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from gossip.core.keychain import KeyChain
 from gossip.core.member import Address, NodeId, NodeInfo, Status
-from gossip.core.messages import Message
+from gossip.core.messages import Message, Query, UserBroadcast
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,43 @@ class AdoptGeneration:
     generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class BroadcastHeard:
+    """An application elsewhere said something to everybody. Told once."""
+
+    broadcast: UserBroadcast
+
+
+@dataclass(frozen=True, slots=True)
+class QueryHeard:
+    """An application elsewhere asks; AnswerGiven answers. Told once."""
+
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAnswered:
+    """A member answered our query `ticket`; each member does so once."""
+
+    ticket: int
+    responder: NodeId
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class QueryEnded:
+    """Our query `ticket` takes no answers any more."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class UseKeys:
+    """Seal and open with these keys from now on, and keep them: a restart must not bring old ones back."""
+
+    chain: KeyChain
+
+
 class AlarmKind(Enum):
     """Conditions that an operator must see."""
 
@@ -53,6 +91,10 @@ class AlarmKind(Enum):
     """A live node uses our identity: this node stops."""
     ISOLATED = "isolated"
     """No peer answers and every seed is silent."""
+    KEY_RETIRED = "key-retired"
+    """The group refuses this node's key: it was rotated out while the node was away."""
+    KEYS_NOT_KEPT = "keys-not-kept"
+    """New keys are in use and could not be stored: after a restart this node would come with old ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +105,16 @@ class Alarm:
     text: str
 
 
-Effect = Send | Announce | OfferToken | MembershipChanged | AdoptGeneration | Alarm
+Effect = (
+    Send
+    | Announce
+    | OfferToken
+    | MembershipChanged
+    | AdoptGeneration
+    | Alarm
+    | BroadcastHeard
+    | QueryHeard
+    | QueryAnswered
+    | QueryEnded
+    | UseKeys
+)

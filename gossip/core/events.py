@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from gossip.core.keychain import KeyChain
 from gossip.core.member import Address
-from gossip.core.messages import Message
+from gossip.core.messages import Message, RumourId
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,4 +43,55 @@ class LeaveRequested:
     """The operator wants this node to leave; it tells its peers and answers no joins from then on."""
 
 
-Event = Received | DeadlineReached | SeedsGiven | MetadataChanged | LeaveRequested
+@dataclass(frozen=True, slots=True)
+class MaintenanceSwitched:
+    """While `on`, this node ignores requests to join (it stays a member, and probes and answers as ever)."""
+
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SayRequested:
+    """The application says something to everybody."""
+
+    name: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AskRequested:
+    """The application asks everybody; its answers and its end carry `ticket`."""
+
+    ticket: int
+    name: str
+    body: bytes
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerGiven:
+    """The application answers a query that it heard."""
+
+    query_id: RumourId
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeysChanged:
+    """The operator changed the farm's keys."""
+
+    chain: KeyChain
+
+
+Event = (
+    Received
+    | DeadlineReached
+    | SeedsGiven
+    | MetadataChanged
+    | LeaveRequested
+    | MaintenanceSwitched
+    | SayRequested
+    | AskRequested
+    | AnswerGiven
+    | KeysChanged
+)

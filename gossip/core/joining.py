@@ -23,6 +23,7 @@ from gossip.core.messages import JoinNak, JoinRedirect, JoinReq
 from gossip.core.outbox import DropReason, Outbox
 from gossip.core.own import Own
 from gossip.core.refusal import DOMAIN, RefusalCode
+from gossip.core.rumours import Rumours
 from gossip.core.tuning import Tuning
 
 _HINT_FAILURES = 5
@@ -57,10 +58,18 @@ class Joining:
     """Seeds, and the joins under way (at most `joins_in_flight`)."""
 
     def __init__(
-        self, own: Own, membership: Membership, outbox: Outbox, tuning: Tuning, random: Random, now: int
+        self,
+        own: Own,
+        membership: Membership,
+        rumours: Rumours,
+        outbox: Outbox,
+        tuning: Tuning,
+        random: Random,
+        now: int,
     ) -> None:
         self._own = own
         self._membership = membership
+        self._rumours = rumours
         self._outbox = outbox
         self._tuning = tuning
         self._random = random
@@ -69,6 +78,7 @@ class Joining:
         self._next_seek_at = now
         self._fruitless = 0
         self._alarmed = False
+        self._alarmed_of_key = False
 
     @property
     def seed_count(self) -> int:
@@ -176,7 +186,7 @@ class Joining:
         join.tried.add(join.address)
         join.next_at = now + self._jittered(self._tuning.join_timeout_ms)
         self._joins[join.address] = join
-        request = JoinReq(self._own.info, join.token, peer_count=self._membership.peer_count)
+        request = JoinReq(self._own.info, join.token, peer_count=self._membership.peer_count, clock=self._rumours.clock)
         self._outbox.send(join.address, request)
 
     def _retry(self, join: _Join, now: int) -> None:
@@ -239,6 +249,7 @@ class Joining:
         self._next_seek_at = min(self._next_seek_at, now + self._tuning.gossip_period_ms)
         if self._membership.peer_count > 0:
             self._alarmed = False
+            self._alarmed_of_key = False
 
     def receive_nak(self, source: Address, nak: JoinNak, now: int) -> None:
         """A refusal: come back with the token that it carries, or go elsewhere."""
@@ -256,7 +267,19 @@ class Joining:
             # Crossed our JoinReq on the way; the answer to that is still to come.
             self._outbox.drop(DropReason.UNSOLICITED)
         else:
+            if nak.domain == DOMAIN and nak.code == RefusalCode.KEY_RETIRED:
+                self._alarm_of_key(source)
             self._wander(join, now)
+
+    def _alarm_of_key(self, source: Address) -> None:
+        if self._alarmed_of_key or self._membership.peer_count > 0:
+            return
+        self._alarmed_of_key = True
+        text = (
+            f"the member at {source.host}:{source.port} refuses this node's key: the group's keys were changed while "
+            "this node was away. Copy the current key from a member, then start this node again; it goes on trying"
+        )
+        self._outbox.emit(Alarm(AlarmKind.KEY_RETIRED, text))
 
     def receive_redirect(self, source: Address, redirect: JoinRedirect, now: int) -> None:
         """At capacity there: the addresses it names come next."""

@@ -1,9 +1,10 @@
-"""The eight messages of the RFC, one dataclass each, and what rides on pings.
+"""The eight messages of the RFC and two of ours, one dataclass each, and what rides on pings.
 
     joining    JoinReq -> JoinNak (a token to come back with) -> JoinReq with token and auth -> JoinAck | JoinRedirect
     leaving    Leave
     gossip     PingRequest -> PingResponse, relayed while `ttl` lasts; `payload` rides on both
     presence   Broadcast
+    ours       QueryReply (an answer to an application's query), KeyNews (the farm's key chain)
 
 `seq` pairs a response with its request, as in the RFC's example. A relayed request carries `requester`, the address to
 which the target answers directly; `relayed` tells a helper's copy from a direct ping. In a response `source_id` is the
@@ -12,6 +13,7 @@ requester of the ping and `target_id` the node that answers, as the RFC defines 
 
 from dataclasses import dataclass, field
 
+from gossip.core.keychain import KeyChain
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 
 
@@ -38,17 +40,52 @@ class VerdictUpdate:
 Update = AliveUpdate | VerdictUpdate
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class RumourId:
+    """Names a rumour: the Lamport time at which its origin began to tell it, in which life of the origin."""
+
+    time: int
+    origin: NodeId
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserBroadcast:
+    """An application's word to everybody (not to be confused with the RFC's Broadcast, which is presence)."""
+
+    rumour_id: RumourId
+    name: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """An application's question to everybody; answers go straight to `address`, within `timeout_ms` of hearing it."""
+
+    rumour_id: RumourId
+    name: str
+    body: bytes
+    address: Address
+    timeout_ms: int
+
+
+Rumour = UserBroadcast | Query
+
+
 @dataclass(frozen=True, slots=True)
 class Payload:
     """Gossip that rides on a ping or its answer: news, the sender's room for peers, and a sample of members it knows.
 
     `capacity` and `peer_count` steer redirects; `sample` is anti-entropy (the RFC's example puts it in ping replies).
+    `rumours` are what applications say. `keys_digest` tells which key chain the sender has (none: unsealed).
     """
 
     updates: tuple[Update, ...] = ()
     capacity: int = 0
     peer_count: int = 0
     sample: tuple[NodeInfo, ...] = ()
+    rumours: tuple[Rumour, ...] = ()
+    keys_digest: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +94,14 @@ class JoinReq:
 
     `peer_count` is how many peers the source has. A receiver in a full overlay splits one of its links only for a
     source that can use both ends; without that figure two members with one vacancy each would split links for ever.
+    `clock` is the Lamport time of the rumours that the source knows; a receiver that has just started takes it over.
     """
 
     source: NodeInfo
     token: bytes = b""
     auth: bytes = b""
     peer_count: int = 0
+    clock: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +125,14 @@ class JoinRedirect:
 
 @dataclass(frozen=True, slots=True)
 class JoinAck:
-    """Welcome: the sender is now a peer of `description`; `sample` is some of the members that it knows."""
+    """Welcome: the sender is now a peer of `description`; `sample` is some of the members that it knows.
+
+    `clock` is the Lamport time of the rumours: what was said before is not for the newcomer.
+    """
 
     description: NodeInfo
     sample: tuple[NodeInfo, ...] = ()
+    clock: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,4 +176,22 @@ class Broadcast:
     source: NodeInfo
 
 
-Message = JoinReq | JoinNak | JoinRedirect | JoinAck | Leave | PingRequest | PingResponse | Broadcast
+@dataclass(frozen=True, slots=True)
+class QueryReply:
+    """A member's answer to a query, straight to the asker."""
+
+    query_id: RumourId
+    responder: NodeId
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeyNews:
+    """The farm's gossip keys as the sender knows them. Sealed always."""
+
+    chain: KeyChain
+
+
+Message = (
+    JoinReq | JoinNak | JoinRedirect | JoinAck | Leave | PingRequest | PingResponse | Broadcast | QueryReply | KeyNews
+)

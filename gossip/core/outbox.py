@@ -29,6 +29,13 @@ class DropReason(Enum):
     OWN_MESSAGE = "own-message"
     DIRECTORY_FULL = "directory-full"
     SEEDS_FULL = "seeds-full"
+    MAINTENANCE = "maintenance"
+    BAD_RUMOUR = "bad-rumour"
+    RUMOUR_BEFORE_JOIN = "rumour-before-join"
+    QUERIES_FULL = "queries-full"
+    ANSWER_TOO_LATE = "answer-too-late"
+    ANSWER_REPEATED = "answer-repeated"
+    BAD_KEYS = "bad-keys"
 
 
 class Outbox:

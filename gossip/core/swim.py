@@ -16,15 +16,29 @@ that met its live twin is halted: it does nothing any more and has no deadline.
 from random import Random
 from typing import assert_never
 
-from gossip.core.admission import Admission
+from gossip.core.admission import Admission, AdmissionPolicy, admit_all
 from gossip.core.awareness import Awareness
 from gossip.core.claims import Claims
 from gossip.core.composer import Composer
 from gossip.core.description import Description, MemberDescription
 from gossip.core.dissemination import Dissemination
 from gossip.core.effects import Alarm, AlarmKind, Announce, Effect
-from gossip.core.events import DeadlineReached, Event, LeaveRequested, MetadataChanged, Received, SeedsGiven
+from gossip.core.events import (
+    AnswerGiven,
+    AskRequested,
+    DeadlineReached,
+    Event,
+    KeysChanged,
+    LeaveRequested,
+    MaintenanceSwitched,
+    MetadataChanged,
+    Received,
+    SayRequested,
+    SeedsGiven,
+)
 from gossip.core.joining import Joining
+from gossip.core.keychain import KeyChain
+from gossip.core.keys import Keys
 from gossip.core.member import METADATA_LIMIT_BYTES, Address, NodeInfo, Status
 from gossip.core.membership import Membership
 from gossip.core.messages import (
@@ -33,10 +47,13 @@ from gossip.core.messages import (
     JoinNak,
     JoinRedirect,
     JoinReq,
+    KeyNews,
     Leave,
     Message,
+    Payload,
     PingRequest,
     PingResponse,
+    QueryReply,
     VerdictUpdate,
 )
 from gossip.core.outbox import DropReason, Outbox
@@ -45,6 +62,7 @@ from gossip.core.probe import Answerer, Prober
 from gossip.core.rate import Rate
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.rewiring import Rewiring
+from gossip.core.rumours import Rumours
 from gossip.core.tuning import Tuning
 
 _FAREWELLS = 3
@@ -53,7 +71,17 @@ _FAREWELLS = 3
 class Swim:
     """The decider of one node."""
 
-    def __init__(self, self_info: NodeInfo, tuning: Tuning, random: Random, now: int) -> None:
+    def __init__(
+        self,
+        self_info: NodeInfo,
+        tuning: Tuning,
+        random: Random,
+        now: int,
+        *,
+        keys: KeyChain | None = None,
+        admit: AdmissionPolicy = admit_all,
+    ) -> None:
+        """`keys` if datagrams are sealed; `admit` is the group's own reason to reject a joiner, if it has one."""
         if not is_plausible(self_info):
             raise ValueError(
                 f"gossip cannot start with this description of the node: capacity {self_info.capacity} must be at "
@@ -70,7 +98,9 @@ class Swim:
         self._membership = Membership(self_info.node_id, self_info.capacity, tuning.directory_limit, random)
         self._news = Dissemination(tuning.retransmit_multiplier)
         self._claims = Claims(self._own, self._membership, self._news, self._awareness, self._outbox, tuning)
-        self._composer = Composer(self._own, self._membership, self._news, tuning)
+        self._rumours = Rumours(self._own, self._outbox, tuning)
+        self._keys = Keys(keys, self._membership, self._outbox, now)
+        self._composer = Composer(self._own, self._membership, self._news, self._rumours, self._keys, tuning)
         self._prober = Prober(
             self._own,
             self._membership,
@@ -82,17 +112,19 @@ class Swim:
             random,
             now,
         )
-        self._joining = Joining(self._own, self._membership, self._outbox, tuning, random, now)
+        self._joining = Joining(self._own, self._membership, self._rumours, self._outbox, tuning, random, now)
         self._admission = Admission(
             self._own,
             self._membership,
             self._claims,
             self._composer,
             self._prober,
+            self._rumours,
             self._outbox,
             tuning,
             random,
             now,
+            admit,
         )
         self._rewiring = Rewiring(self._membership, self._joining, self._outbox, random, now)
         self._link_naks = Rate(tuning.join_rate_per_second, tuning.join_burst, now)
@@ -109,14 +141,16 @@ class Swim:
         if self._halted:
             return None
         earliest = min(self._prober.deadline, self._announce_at, self._reconnect_at, self._sweep_at)
-        for time in (self._claims.deadline, self._joining.deadline):
+        for time in (self._claims.deadline, self._joining.deadline, self._rumours.deadline):
             if time is not None and time < earliest:
                 earliest = time
         return min(earliest, self._gossip_at) if self._wants_to_gossip else earliest
 
     @property
     def _wants_to_gossip(self) -> bool:
-        return (len(self._news) > 0 or self._farewells > 0) and self._membership.peer_count > 0
+        return (
+            len(self._news) > 0 or len(self._rumours) > 0 or self._farewells > 0
+        ) and self._membership.peer_count > 0
 
     def step(self, event: Event, now: int) -> list[Effect]:
         """Take one event at one time; the effects are to be carried out in order."""
@@ -126,6 +160,15 @@ class Swim:
         if self._tuning.standstill_grace:
             self._notice_standstill(now)
         peers_before = self._membership.peer_count
+        self._take(event, now)
+        for entry in self._claims.revived:
+            self._rewiring.revived(entry, now)
+        self._claims.revived.clear()
+        if self._membership.peer_count != peers_before:
+            self._joining.peers_changed(now)
+        return self._outbox.drain()
+
+    def _take(self, event: Event, now: int) -> None:
         match event:
             case Received(source, message, token_valid):
                 self._outbox.received[type(message).__name__] += 1
@@ -135,17 +178,17 @@ class Swim:
             case SeedsGiven(addresses):
                 self._joining.give_seeds(addresses, now)
             case MetadataChanged(metadata):
-                self._say(metadata)
+                self._describe_anew(metadata)
             case LeaveRequested():
                 self._leave(now)
+            case MaintenanceSwitched(on):
+                self._admission.in_maintenance = on
+            case SayRequested() | AskRequested() | AnswerGiven():
+                self._rumours.requested(event, now)
+            case KeysChanged(chain):
+                self._keys.change(chain)
             case _:
                 assert_never(event)
-        for entry in self._claims.revived:
-            self._rewiring.revived(entry, now)
-        self._claims.revived.clear()
-        if self._membership.peer_count != peers_before:
-            self._joining.peers_changed(now)
-        return self._outbox.drain()
 
     def _notice_standstill(self, now: int) -> None:
         """A deadline served far too late means that this node stood still (no processor, a suspended machine).
@@ -159,7 +202,7 @@ class Swim:
             self._claims.postpone(late_ms)
             self._prober.postpone(late_ms)
 
-    def _receive(  # noqa: C901 - one case per message is the shape of this function
+    def _receive(  # noqa: C901, PLR0912 - one case per message is the shape of this function
         self, source: Address, message: Message, now: int, *, token_valid: bool
     ) -> None:
         match message:
@@ -175,20 +218,34 @@ class Swim:
                 verdict = VerdictUpdate(info.node_id, info.incarnation, Status.LEFT, info.node_id)
                 self._claims.hear_verdict(verdict, now)
             case PingRequest():
-                if self._prober.receive_request(source, message, now) is Answerer.STRANGER:
+                requester = self._prober.receive_request(source, message, now)
+                self._hear_riders(requester, source, message.payload, now)
+                if requester is Answerer.STRANGER:
                     self._deny_link(source, now)
             case PingResponse():
-                if self._prober.receive_response(source, message, now) is Answerer.TWIN:
+                responder = self._prober.receive_response(source, message, now)
+                self._hear_riders(responder, source, message.payload, now)
+                if responder is Answerer.TWIN:
                     self._halt(source)
             case Broadcast(info):
                 self._receive_broadcast(info, now)
+            case QueryReply():
+                self._rumours.hear_reply(message)
+            case KeyNews(chain):
+                self._keys.hear(chain, now)
             case _:
                 assert_never(message)
+
+    def _hear_riders(self, by: Answerer, source: Address, payload: Payload, now: int) -> None:
+        if by in {Answerer.MEMBER, Answerer.STRANGER}:
+            self._rumours.hear(payload.rumours, now)
+            self._keys.compare(source, payload.keys_digest, now)
 
     def _receive_welcome(self, source: Address, welcome: JoinAck, now: int) -> None:
         if not self._joining.succeeded(source):
             self._outbox.drop(DropReason.UNSOLICITED)
             return
+        self._rumours.tune_in(welcome.clock)
         entry = self._claims.hear_alive(welcome.description, now)
         for info in welcome.sample:
             self._claims.hear_alive(info, now, tell_on=False)
@@ -235,6 +292,7 @@ class Swim:
 
     def _expire(self, now: int) -> None:
         self._claims.expire(now)
+        self._rumours.expire(now)
         if self._sweep_at <= now:
             self._sweep_at = now + self._tuning.probe_period_ms
             for node_id in self._membership.sweep(now, self._tuning.directory_age_ms, self._tuning.tombstone_ms):
@@ -269,7 +327,7 @@ class Swim:
         for peer in self._random.sample(peers, min(self._tuning.gossip_fanout, len(peers))):
             self._prober.ping(peer, now)
 
-    def _say(self, metadata: bytes) -> None:
+    def _describe_anew(self, metadata: bytes) -> None:
         if len(metadata) > METADATA_LIMIT_BYTES:
             raise ValueError(f"gossip metadata of {len(metadata)} bytes is over the limit of {METADATA_LIMIT_BYTES}")
         if metadata != self._own.info.metadata and not self._own.leaving:
@@ -295,6 +353,11 @@ class Swim:
         )
         self._outbox.emit(Alarm(AlarmKind.TWIN, text))
 
+    @property
+    def keys(self) -> KeyChain | None:
+        """The farm's keys as this node knows them; none if datagrams travel in clear."""
+        return self._keys.chain
+
     def known_members(self) -> tuple[NodeInfo, ...]:
         """The descriptions of the other members that are not known to be dead or gone."""
         return tuple(entry.info for entry in self._membership.entries() if entry.is_live)
@@ -319,6 +382,7 @@ class Swim:
             peer_count=self._membership.peer_count,
             health_score=self._awareness.score,
             leaving=self._own.leaving,
+            in_maintenance=self._admission.in_maintenance,
             halted=self._halted,
             joins_in_flight=self._joining.in_flight,
             seed_count=self._joining.seed_count,

@@ -60,6 +60,10 @@ class Tuning:
     join_burst: int = 100
     refutations_per_second: int = 2
 
+    rumours_limit: int = 64
+    rumours_remembered: int = 1_024
+    queries_limit: int = 64
+
     announce_period_ms: int = 30_000
     announce_alone_period_ms: int = 3_000
 

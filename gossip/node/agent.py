@@ -1,7 +1,7 @@
 """The trio agent: one task that owns the gossip core, and what stands between it and the network.
 
     socket --> reader --+                       +--> socket          Send, Announce, OfferToken
-                        +--> inbox --> owner ---+--> state directory AdoptGeneration
+                        +--> inbox --> owner ---+--> state directory AdoptGeneration, UseKeys
     broadcast --> reader+      ^   codec, core  +--> events          MembershipChanged, Alarm
     requests ------------------+  (doorbell)
 
@@ -17,7 +17,7 @@ and asks for a resync: the consumer then reads `members()`, the whole truth, ins
 
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -26,19 +26,39 @@ from typing import Final, assert_never
 import trio
 
 from gossip.core.description import Description, MemberDescription
-from gossip.core.effects import AdoptGeneration, Alarm, Announce, Effect, MembershipChanged, OfferToken, Send
-from gossip.core.events import DeadlineReached, Event, LeaveRequested, MetadataChanged, SeedsGiven
-from gossip.core.member import METADATA_LIMIT_BYTES, Address, Incarnation, NodeId, NodeInfo
-from gossip.core.messages import Broadcast, JoinNak, JoinReq, Message
+from gossip.core.effects import (
+    AdoptGeneration,
+    Alarm,
+    Announce,
+    BroadcastHeard,
+    Effect,
+    MembershipChanged,
+    OfferToken,
+    QueryAnswered,
+    QueryEnded,
+    QueryHeard,
+    Send,
+    UseKeys,
+)
+from gossip.core.events import AnswerGiven, AskRequested, DeadlineReached, Event, KeysChanged, SayRequested
+from gossip.core.keychain import KeyChain
+from gossip.core.member import Address, Incarnation, NodeId, NodeInfo
+from gossip.core.messages import Broadcast, JoinNak, JoinReq, KeyNews, Message, Query
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.swim import Swim
-from gossip.node.config import EVENTS_LIMIT, SEEDS_LIMIT, AgentConfig, ConfigError
+from gossip.node.config import EVENTS_LIMIT, AgentConfig
 from gossip.node.counters import Counters, Loss, WireDescription
 from gossip.node.discovery import Discovery
-from gossip.node.endpoints import endpoint, is_private
-from gossip.node.identity import Identity, begin_generation, exclusive, keep_generation, load_identity
-from gossip.node.rate_limit import SourceLimit
+from gossip.node.endpoints import is_private
+from gossip.node.gate import Gate
+from gossip.node.identity import keep_generation
+from gossip.node.key_keeper import KeyKeeper
+from gossip.node.life import Life, begin_life
+from gossip.node.opening import opened
+from gossip.node.questions import Answer, Questions
+from gossip.node.requests import Requests
 from gossip.node.seeds import follow_name, named_seeds, numeric_seeds
+from gossip.node.state_files import remember_peers
 from gossip.node.udp import DatagramSocket, Network, UdpNetwork
 from gossip.wire.codec import SECRETS_BYTES, Codec, RefusedError
 from gossip.wire.datagram import DatagramError
@@ -48,14 +68,8 @@ from gossip.wire.layout import Refusal
 INBOX_LIMIT: Final = 1024
 BATCH: Final = 16
 """So many datagrams are read, or go through the core, before other tasks and deadlines have their turn."""
-NEWCOMERS_PER_SECOND: Final = 20.0
-NEWCOMERS_BURST: Final = 100.0
-NEWCOMERS_OF_ALL_PER_SECOND: Final = 200.0
-ERRORS_PER_SECOND: Final = 20.0
-ERRORS_BURST: Final = 100.0
-ERRORS_OF_ALL_PER_SECOND: Final = 200.0
 
-AgentEvent = MembershipChanged | Alarm
+AgentEvent = MembershipChanged | Alarm | BroadcastHeard | QueryHeard
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,39 +86,37 @@ class Agent:
     def __init__(
         self,
         config: AgentConfig,
-        identity: Identity,
-        generation: int,
+        life: Life,
         socket: DatagramSocket,
         discovery: Discovery | None,
     ) -> None:
         self._config = config
-        self._identity = identity
-        self._generation = generation
+        self._identity = identity = life.identity
+        self._generation = life.generation
+        self._key_keeper = KeyKeeper(config, life.chain)
         self._socket = socket
         self._discovery = discovery
         self._started_at = trio.current_time()
         self._codec = Codec(
-            Signer(identity.key), config.key_ring, os.urandom(SECRETS_BYTES), config.datagram_limit_bytes
+            Signer(identity.key), self._key_keeper.ring, os.urandom(SECRETS_BYTES), config.datagram_limit_bytes
         )
         info = NodeInfo(
             node_id=identity.node_id,
             address=config.advertise or socket.address,
-            incarnation=Incarnation(generation, 0),
+            incarnation=Incarnation(life.generation, 0),
             capacity=config.capacity,
             metadata=config.metadata,
         )
         random = Random() if config.random_seed is None else Random(config.random_seed)
-        self._core = Swim(info, config.tuning, random, self._now_ms())
+        self._core = Swim(info, config.tuning, random, self._now_ms(), keys=life.chain, admit=config.admit)
         self._counters = Counters()
-        self._newcomers = SourceLimit(NEWCOMERS_PER_SECOND, NEWCOMERS_BURST, NEWCOMERS_OF_ALL_PER_SECOND)
-        self._errors = SourceLimit(ERRORS_PER_SECOND, ERRORS_BURST, ERRORS_OF_ALL_PER_SECOND)
+        self._gate = Gate()
+        self._requests = Requests(self._ring_doorbell)
+        self._questions = Questions()
         self._inbox: deque[tuple[bytes, Address]] = deque()
         self._work_waits = trio.Event()
         self._events_in, self.events = trio.open_memory_channel[AgentEvent](EVENTS_LIMIT)
         self._doorbell_rung = False
-        self._metadata_wanted: bytes | None = None
-        self._seeds_wanted: dict[Address, None] = {}
-        self._leave_wanted = False
         self._resync_needed = False
 
     # -- what others ask -----------------------------------------------------------------------------------------------
@@ -128,6 +140,10 @@ class Agent:
         """Every other member that this node knows of."""
         return self._core.describe().members
 
+    def _peer_addresses(self) -> tuple[Address, ...]:
+        peers = sorted((each for each in self.members() if each.is_peer), key=lambda each: each.since_ms)
+        return tuple(each.info.address for each in peers)
+
     def describe(self) -> AgentDescription:
         """The core's picture and the wire's figures."""
         return AgentDescription(self._core.describe(), self._counters.describe())
@@ -143,22 +159,43 @@ class Agent:
 
     def set_metadata(self, metadata: bytes) -> None:
         """Say something else about this node from now on."""
-        if len(metadata) > METADATA_LIMIT_BYTES:
-            raise ValueError(f"metadata has {len(metadata)} bytes, the limit is {METADATA_LIMIT_BYTES}")
-        self._metadata_wanted = metadata
-        self._ring_doorbell()
+        self._requests.describe(metadata)
 
     def add_seeds(self, addresses: Sequence[Address]) -> None:
         """Try to join through these, too."""
-        for address in addresses:
-            if len(self._seeds_wanted) < SEEDS_LIMIT:
-                self._seeds_wanted[address] = None
-        self._ring_doorbell()
+        self._requests.give_seeds(addresses)
+
+    def set_maintenance(self, *, on: bool) -> None:
+        """While on, requests to join are ignored; everything else goes on."""
+        self._requests.switch_maintenance(on=on)
+
+    def broadcast(self, name: str, body: bytes) -> None:
+        """Say something to every member; `BusyError` beyond a modest pace."""
+        self._requests.speak(SayRequested(name, body), self._now_ms())
+
+    def query(self, name: str, body: bytes, timeout_ms: int) -> trio.MemoryReceiveChannel[Answer]:
+        """Ask every member. The channel brings the answers and ends after `timeout_ms`."""
+        ticket, answers = self._questions.begin()
+        with self._questions.unless_refused(ticket, answers):
+            self._requests.speak(AskRequested(ticket, name, body, timeout_ms), self._now_ms())
+        return answers
+
+    def answer(self, query: Query, body: bytes) -> None:
+        """Answer a query that came as an event, once and within its time."""
+        self._requests.speak(AnswerGiven(query.rumour_id, body), self._now_ms())
+
+    @property
+    def key_chain(self) -> KeyChain | None:
+        """The group's keys as this node knows them; none if datagrams travel in clear."""
+        return self._core.keys
+
+    def change_keys(self, chain: KeyChain) -> None:
+        """Have the whole group take over a change (one that `key_chain` allowed) of its keys."""
+        self._requests.speak(KeysChanged(chain), self._now_ms())
 
     async def leave(self) -> None:
         """Tell the peers that this node goes, and give the word a moment to spread."""
-        self._leave_wanted = True
-        self._ring_doorbell()
+        self._requests.leave()
         await trio.sleep(self._config.leave_linger_ms / 1000)
 
     # -- the owner -----------------------------------------------------------------------------------------------------
@@ -167,13 +204,18 @@ class Agent:
         """Own the core until cancelled; then the events end."""
         async with self._events_in, trio.open_nursery() as nursery:
             nursery.start_soon(self._read, self._socket)
+            if self._config.state_directory is not None:
+                nursery.start_soon(remember_peers, self._config.state_directory, self._peer_addresses)
             if self._discovery is not None:
                 nursery.start_soon(self._read, self._discovery.ears)
             for host, port in named_seeds(self._config.seeds):
                 nursery.start_soon(follow_name, host, port, network, self.add_seeds)
             self.add_seeds(numeric_seeds(self._config.seeds))
-            while True:
-                await self._take_next()
+            try:
+                while True:
+                    await self._take_next()
+            finally:
+                self._questions.close()
 
     async def _take_next(self) -> None:
         deadline_ms = self._core.deadline
@@ -195,7 +237,7 @@ class Agent:
         for effect in self._core.step(event, self._now_ms()):
             await self._carry_out(effect)
 
-    async def _carry_out(self, effect: Effect) -> None:
+    async def _carry_out(self, effect: Effect) -> None:  # noqa: C901 - one case per effect
         match effect:
             case Send(target, message):
                 self._send(target, message)
@@ -204,10 +246,19 @@ class Agent:
             case OfferToken(target, applicant):
                 token = self._codec.mint_token(target, applicant, self._now_ms())
                 self._refuse(target, JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token))
-            case MembershipChanged() | Alarm():
+            case MembershipChanged() | Alarm() | BroadcastHeard() | QueryHeard():
                 self._publish(effect)
+            case QueryAnswered():
+                if not self._questions.answered(effect):
+                    self._counters.drop(Loss.ANSWER_LOST)
+            case QueryEnded():
+                self._questions.ended(effect)
             case AdoptGeneration(generation):
                 await self._adopt(generation)
+            case UseKeys(chain):
+                alarm = await self._key_keeper.take_over(chain, self._codec)
+                if alarm is not None:
+                    self._publish(alarm)
             case _:
                 assert_never(effect)
 
@@ -226,8 +277,10 @@ class Agent:
                 self._refuse(source, JoinNak(DOMAIN, RefusalCode.KEY_RETIRED), error.retired_key_id)
             return
         self._counters.riders_left_out += incoming.riders_left_out
+        if incoming.outdated_key_id:
+            self._tell_keys(source, incoming.outdated_key_id)
         # Counted behind the seal, so that only holders of the farm's key can use up what a source is allowed.
-        if isinstance(incoming.received.message, JoinReq | Broadcast) and not self._newcomers.allows(
+        if isinstance(incoming.received.message, JoinReq | Broadcast) and not self._gate.newcomers.allows(
             source.host, self._now_ms()
         ):
             self._counters.drop(Loss.RATE_LIMITED)
@@ -236,15 +289,8 @@ class Agent:
 
     async def _answer_doorbell(self) -> None:
         self._doorbell_rung = False
-        if self._seeds_wanted:
-            seeds, self._seeds_wanted = tuple(self._seeds_wanted), {}
-            await self._step(SeedsGiven(seeds))
-        if self._metadata_wanted is not None:
-            metadata, self._metadata_wanted = self._metadata_wanted, None
-            await self._step(MetadataChanged(metadata))
-        if self._leave_wanted:
-            self._leave_wanted = False
-            await self._step(LeaveRequested())
+        for event in self._requests.take():
+            await self._step(event)
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -278,12 +324,12 @@ class Agent:
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
-    def _send(self, target: Address, message: Message, retired_key_id: bytes = b"") -> None:
+    def _send(self, target: Address, message: Message, answered_key_id: bytes = b"") -> None:
         if not self._config.allow_wan and not is_private(target.host):
             self._counters.drop(Loss.WIDE_AREA)
             return
         try:
-            datagram = self._codec.outgoing(message, retired_key_id)
+            datagram = self._codec.outgoing(message, answered_key_id)
         except DatagramError:
             self._counters.drop(Loss.UNENCODABLE)
             return
@@ -296,9 +342,15 @@ class Agent:
         if self._discovery is not None and self._discovery.may_announce(self._now_ms()):
             self._send(self._discovery.target, message)
 
-    def _refuse(self, target: Address, nak: JoinNak, retired_key_id: bytes = b"") -> None:
-        if self._errors.allows(target.host, self._now_ms()):
-            self._send(target, nak, retired_key_id)
+    def _tell_keys(self, target: Address, known_key_id: bytes) -> None:
+        """The sender still seals with a key that we replaced: perhaps it cannot read what we seal by now."""
+        chain = self._core.keys
+        if chain is not None and self._gate.key_repairs.allows(target.host, self._now_ms()):
+            self._send(target, KeyNews(chain), known_key_id)
+
+    def _refuse(self, target: Address, nak: JoinNak, answered_key_id: bytes = b"") -> None:
+        if self._gate.errors.allows(target.host, self._now_ms()):
+            self._send(target, nak, answered_key_id)
         else:
             self._counters.drop(Loss.RATE_LIMITED)
 
@@ -320,47 +372,28 @@ class Agent:
         return float("inf") if deadline_ms is None else self._started_at + deadline_ms / 1000
 
 
-def _begin_life(config: AgentConfig, stack: ExitStack) -> tuple[Identity, int]:
-    """Identity and generation of the life that begins; the state directory is ours until the stack unwinds."""
-    if config.state_directory is None:
-        return Identity.throwaway(), 1
-    stack.enter_context(exclusive(config.state_directory))
-    identity = load_identity(config.state_directory)
-    return identity, begin_generation(config.state_directory, identity.node_id)
-
-
-def _opened(
-    setting: str, address: Address, how: Callable[[Address, int], DatagramSocket], limit_bytes: int
-) -> DatagramSocket:
-    try:
-        return how(address, limit_bytes)
-    except OSError as error:
-        raise ConfigError(
-            f"{setting} = {endpoint(address)} cannot be opened ({error.strerror}): choose an address of this machine "
-            "and a port that no other process uses"
-        ) from error
-
-
 @asynccontextmanager
 async def open_agent(config: AgentConfig, network: Network | None = None) -> AsyncIterator[Agent]:
     """Run an agent for as long as the block lasts. Leaving the block without `leave()` is, to the others, a crash.
 
     `StateError` and `ConfigError` say why it cannot start.
     """
-    network = network or UdpNetwork()
+    network = network or UdpNetwork(config.interface)
     with ExitStack() as stack:
-        if config.state_directory is None:
-            identity, generation = _begin_life(config, stack)
-        else:
-            identity, generation = await trio.to_thread.run_sync(_begin_life, config, stack)
-        socket = _opened("bind", config.bind, network.bind, config.datagram_limit_bytes)
+        life = (
+            await trio.to_thread.run_sync(begin_life, config, stack)
+            if config.state_directory
+            else begin_life(config, stack)
+        )
+        socket = opened("bind", config.bind, network.bind, config.datagram_limit_bytes)
         stack.callback(socket.close)
         discovery = None
         if config.broadcast is not None:
-            ears = _opened("broadcast", config.broadcast, network.hear_broadcasts, config.datagram_limit_bytes)
+            ears = opened("broadcast", config.broadcast, network.hear_broadcasts, config.datagram_limit_bytes)
             stack.callback(ears.close)
             discovery = Discovery(config.broadcast, ears)
-        agent = Agent(config, identity, generation, socket, discovery)
+        agent = Agent(config, life, socket, discovery)
+        agent.add_seeds(life.peers)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(agent.run, network)
             yield agent

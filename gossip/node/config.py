@@ -1,9 +1,11 @@
 """What an agent is told at its start, checked before anything is opened."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from gossip.core.admission import AdmissionPolicy, admit_all
 from gossip.core.member import METADATA_LIMIT_BYTES, Address
 from gossip.core.tuning import Tuning
 from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
@@ -28,6 +30,11 @@ class AgentConfig:
 
     `key_ring` None means datagrams in clear, and must be said twice (`insecure`). `state_directory` None keeps identity
     and generation nowhere: a new node at every start. `random_seed` fixes the protocol's jitter, never a key.
+
+    `broadcast` is a broadcast or multicast address to announce presence at; `interface` names the one to use for
+    multicast, where the routes do not say. `ring_changed` is called in a thread, with every ring that the group changed
+    to, after the agent itself has kept it; it raises `OSError` or `StateError` where that fails. `admit` is the group's
+    own reason to reject a joiner.
     """
 
     bind: Address
@@ -44,6 +51,9 @@ class AgentConfig:
     datagram_limit_bytes: int = DATAGRAM_LIMIT_BYTES
     leave_linger_ms: int = 500
     random_seed: int | None = None
+    interface: str | None = None
+    ring_changed: Callable[[KeyRing], None] | None = None
+    admit: AdmissionPolicy = admit_all
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, by name."""

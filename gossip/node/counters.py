@@ -22,6 +22,8 @@ class Loss(Enum):
     """Came by broadcast and is no Broadcast."""
     SEND_FAILED = "send-failed"
     UNENCODABLE = "unencodable"
+    ANSWER_LOST = "answer-lost"
+    """A query's answer came and the application read too slowly, or no longer."""
     WIDE_AREA = "wide-area"
     """Would have gone to a public address, and `allow_wan` is off."""
 

@@ -21,9 +21,14 @@ _PRIVATE: Final = tuple(
         "192.168.0.0/16",
         "169.254.0.0/16",
         "255.255.255.255/32",  # never leaves the link
+        "224.0.0.0/24",  # nor does this
+        "239.0.0.0/8",
         "::1/128",
         "fc00::/7",
         "fe80::/10",
+        "ff01::/16",  # multicast within the machine, the link, the site
+        "ff02::/16",
+        "ff05::/16",
     )
 )
 

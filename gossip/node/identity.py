@@ -76,7 +76,7 @@ def load_identity(directory: Path) -> Identity:
 
 
 def _read_identity(path: Path) -> Identity:
-    pem = _read_limited(path)
+    pem = read_limited(path)
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
         raise StateError(
@@ -97,7 +97,7 @@ def _create_identity(directory: Path) -> Identity:
     identity = Identity.throwaway()
     pem = identity.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
-        _write_durably(directory / IDENTITY_FILE, pem)
+        write_durably(directory / IDENTITY_FILE, pem)
     except OSError as error:
         raise StateError(f"cannot make an identity in {directory}: {error.strerror}") from error
     return identity
@@ -113,14 +113,14 @@ def begin_generation(directory: Path, node_id: NodeId) -> int:
 def keep_generation(directory: Path, node_id: NodeId, generation: int) -> None:
     """Make `generation` durable."""
     try:
-        _write_durably(directory / GENERATION_FILE, f"{generation} {node_id.hex()}\n".encode())
+        write_durably(directory / GENERATION_FILE, f"{generation} {node_id.hex()}\n".encode())
     except OSError as error:
         raise StateError(f"cannot keep the generation in {directory}: {error.strerror}") from error
 
 
 def _read_generation(path: Path, node_id: NodeId) -> int:
     try:
-        text = _read_limited(path).decode("ascii", errors="replace")
+        text = read_limited(path).decode("ascii", errors="replace")
     except FileNotFoundError:
         return 0
     except OSError as error:
@@ -159,12 +159,13 @@ def exclusive(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _read_limited(path: Path) -> bytes:
+def read_limited(path: Path) -> bytes:
+    """What a small file holds, up to the size that any file here may have."""
     with path.open("rb") as file:
         return file.read(_FILE_LIMIT_BYTES)
 
 
-def _write_durably(path: Path, content: bytes) -> None:
+def write_durably(path: Path, content: bytes) -> None:
     """Write beside, fsync, rename, fsync the directory: a crash leaves the old file or the new one."""
     beside = path.with_name(path.name + ".new")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _PRIVATE_MODE)

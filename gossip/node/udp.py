@@ -9,9 +9,11 @@ of arriving cut off.
 
 import errno
 import socket
+import struct
 import sys
 from collections.abc import Iterable
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Final, Protocol
 
 import trio
@@ -20,6 +22,8 @@ from gossip.core.member import Address
 
 _RECEIVE_BUFFER_BYTES: Final = 1 << 20
 _PAUSE_AFTER_ERROR_S: Final = 0.1
+_MULTICAST_REQUEST: Final = "@4s4si"
+"""Group, local address, number of the interface (ip_mreqn)."""
 _ADDRESSES_REMEMBERED: Final = 4096
 
 
@@ -109,7 +113,10 @@ class UdpSocket:
 
 
 class UdpNetwork:
-    """The machine's own network."""
+    """The machine's own network. `interface` is the one that multicast goes out on and is heard on."""
+
+    def __init__(self, interface: str | None = None) -> None:
+        self._interface = interface
 
     def bind(self, address: Address, limit_bytes: int) -> UdpSocket:
         """A UDP socket at `address`; port 0 takes any free one."""
@@ -118,6 +125,7 @@ class UdpNetwork:
             if kernel_socket.family == socket.AF_INET:
                 kernel_socket.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
             kernel_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+            self._choose_multicast_interface(kernel_socket, address)
             kernel_socket.bind((address.host, address.port))
             return UdpSocket(kernel_socket, limit_bytes)
         except BaseException:
@@ -125,17 +133,40 @@ class UdpNetwork:
             raise
 
     def hear_broadcasts(self, address: Address, limit_bytes: int) -> UdpSocket:
-        """A UDP socket bound to the broadcast address itself, so that nothing sent to a single host arrives there."""
+        """A UDP socket bound to the broadcast or multicast address itself: what is sent to a host does not come."""
         kernel_socket = _new_socket(address)
         try:
             kernel_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if sys.platform != "linux":  # on Linux the option would bar other users of the machine from sharing
                 kernel_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if ip_address(address.host).is_multicast:
+                self._join_group(kernel_socket, address.host)
             kernel_socket.bind((address.host, address.port))
             return UdpSocket(kernel_socket, limit_bytes)
         except BaseException:
             kernel_socket.close()
             raise
+
+    def _index(self) -> int:
+        """The interface's number; 0 leaves the choice to the kernel's routes."""
+        return 0 if self._interface is None else socket.if_nametoindex(self._interface)
+
+    def _choose_multicast_interface(self, kernel_socket: socket.socket, address: Address) -> None:
+        """Multicast of a socket bound to one IPv4 address goes out where that lives, unless an interface is named."""
+        if kernel_socket.family == socket.AF_INET6:
+            kernel_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, self._index())
+        else:
+            local = socket.inet_aton(address.host)
+            choice = struct.pack(_MULTICAST_REQUEST, bytes(4), local, self._index())
+            kernel_socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, choice)
+
+    def _join_group(self, kernel_socket: socket.socket, group: str) -> None:
+        if kernel_socket.family == socket.AF_INET6:
+            request = socket.inet_pton(socket.AF_INET6, group) + struct.pack("@I", self._index())
+            kernel_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, request)
+        else:
+            request = struct.pack(_MULTICAST_REQUEST, socket.inet_aton(group), bytes(4), self._index())
+            kernel_socket.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
 
     async def resolve(self, host: str, port: int) -> list[Address]:
         """Ask the resolver; addresses of a link's scope are left out, the wire has no room for scopes."""

@@ -16,7 +16,20 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from random import Random
 
-from gossip.core.effects import AdoptGeneration, Alarm, Announce, Effect, MembershipChanged, OfferToken, Send
+from gossip.core.effects import (
+    AdoptGeneration,
+    Alarm,
+    Announce,
+    BroadcastHeard,
+    Effect,
+    MembershipChanged,
+    OfferToken,
+    QueryAnswered,
+    QueryEnded,
+    QueryHeard,
+    Send,
+    UseKeys,
+)
 from gossip.core.events import DeadlineReached, Event, LeaveRequested, MetadataChanged, Received, SeedsGiven
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import JoinNak, JoinReq, Message
@@ -53,6 +66,7 @@ class Node:
     generation: int
     changes: list[tuple[int, MembershipChanged]] = field(default_factory=list)
     alarms: list[Alarm] = field(default_factory=list)
+    heard: list[BroadcastHeard | QueryHeard | QueryAnswered | QueryEnded] = field(default_factory=list)
     wakes_at: int | None = None
     frozen_until: int = 0
 
@@ -224,7 +238,7 @@ class GossipNetwork:
             heapq.heappush(self._times, time)
         due.append((node, event))
 
-    def _carry_out(self, node: Node, effect: Effect) -> None:
+    def _carry_out(self, node: Node, effect: Effect) -> None:  # noqa: C901 - one case per effect
         match effect:
             case Send(target, message):
                 self.deliver(node, target, message)
@@ -242,6 +256,10 @@ class GossipNetwork:
                 node.generation = generation
             case Alarm():
                 node.alarms.append(effect)
+            case BroadcastHeard() | QueryHeard() | QueryAnswered() | QueryEnded():
+                node.heard.append(effect)
+            case UseKeys():
+                pass  # here nothing is sealed; the core's own chain is what tests look at
 
     def deliver(self, sender: Node, target: Address, message: Message) -> None:
         """Put a datagram on the network, which may lose or repeat it."""

@@ -40,6 +40,8 @@ class Incoming:
 
     received: Received
     riders_left_out: int = 0
+    outdated_key_id: bytes = b""
+    """The sender seals with a key that still opens but is no longer the primary: it has to hear of the new one."""
 
 
 class Codec:
@@ -54,19 +56,29 @@ class Codec:
         salt, token_secret = secrets[:SALT_BYTES], secrets[SALT_BYTES:]
         self._signer = signer
         self._verifier = Verifier()
-        self._envelope: Envelope = Unsealed() if ring is None else Sealed(ring, salt)
+        self._sealed = None if ring is None else Sealed(ring, salt)
+        self._envelope: Envelope = self._sealed or Unsealed()
         self._mint = TokenMint(signer.node_id, token_secret)
-        usable = () if ring is None else (ring.primary, *ring.others)
-        self._join_keys = tuple(derive(key, b"", b"join auth") for key in usable)
+        self._join_keys = _join_keys(ring)
         self._limit_bytes = limit_bytes
 
-    def outgoing(self, message: Message, retired_key_id: bytes = b"") -> bytes:
-        """The datagram for a message of the core; `DatagramError` if it fits none."""
+    def use(self, ring: KeyRing) -> None:
+        """Seal, open and admit with another ring of the same farm."""
+        if self._sealed is None:
+            raise ValueError("datagrams that travel in clear have no keys to change")
+        self._sealed.use(ring)
+        self._join_keys = _join_keys(ring)
+
+    def outgoing(self, message: Message, answered_key_id: bytes = b"") -> bytes:
+        """The datagram for a message of the core; `DatagramError` if it fits none.
+
+        `answered_key_id`: for somebody who holds that key of the ring only.
+        """
         message = self._signer.endorse(message)
         if isinstance(message, JoinReq) and message.token and self._join_keys:
             message = replace(message, auth=join_auth(self._join_keys[0], message.token, message.source))
         plain = encode(message, self._limit_bytes - self._envelope.overhead_bytes)
-        return self._envelope.seal(plain, retired_key_id)
+        return self._envelope.seal(plain, answered_key_id)
 
     def incoming(self, datagram: bytes, source: Address, now_ms: int) -> Incoming:
         """What a datagram from `source` tells the core, or `RefusedError`."""
@@ -83,7 +95,7 @@ class Codec:
         except ForgedError as error:
             raise RefusedError(Refusal.FORGED) from error
         admitted = isinstance(message, JoinReq) and self._admits(message, source, now_ms)
-        return Incoming(Received(source, message, token_valid=admitted), left_out)
+        return Incoming(Received(source, message, token_valid=admitted), left_out, opened.outdated_key_id)
 
     def mint_token(self, address: Address, applicant: NodeId, now_ms: int) -> bytes:
         """The token that lets `applicant` at `address` join within the next seconds."""
@@ -97,3 +109,8 @@ class Codec:
         return any(
             hmac.compare_digest(request.auth, join_auth(key, request.token, request.source)) for key in self._join_keys
         )
+
+
+def _join_keys(ring: KeyRing | None) -> tuple[bytes, ...]:
+    usable = () if ring is None else (ring.primary, *ring.others)
+    return tuple(derive(key, b"", b"join auth") for key in usable)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, Final, TypeVar
 
+from gossip.core.keychain import DIGEST_BYTES, KEY_BYTES, KEYS_LIMIT, ChainKey, KeyChain
 from gossip.core.member import (
     CREDENTIAL_LIMIT_BYTES,
     METADATA_LIMIT_BYTES,
@@ -26,14 +27,21 @@ from gossip.core.messages import (
     JoinNak,
     JoinRedirect,
     JoinReq,
+    KeyNews,
     Leave,
     Message,
     Payload,
     PingRequest,
     PingResponse,
+    Query,
+    QueryReply,
+    Rumour,
+    RumourId,
     Update,
+    UserBroadcast,
     VerdictUpdate,
 )
+from gossip.core.rumours import BODY_LIMIT_BYTES, NAME_LIMIT_CHARACTERS, QUERY_TIMEOUT_LIMIT_MS
 from gossip.wire import cbor
 from gossip.wire.layout import (
     ADDRESSES_LIMIT,
@@ -47,6 +55,7 @@ from gossip.wire.layout import (
     INFOS_REMEMBERED,
     PACKED_ADDRESS_BYTES,
     PORT_LIMIT,
+    RUMOURS_LIMIT,
     SAMPLE_LIMIT,
     SEQUENCE_LIMIT,
     TTL_LIMIT,
@@ -166,22 +175,76 @@ def _update(value: Any) -> Update:
 
 
 def _payload(value: Any) -> Payload:
-    updates, capacity, peer_count, sample = _fields(value, 4)
+    updates, capacity, peer_count, sample, rumours, digest = _fields(value, 6)
     return Payload(
         updates=_several(updates, _update, UPDATES_LIMIT),
         capacity=_integer(capacity, CAPACITY_LIMIT),
         peer_count=_integer(peer_count, CAPACITY_LIMIT),
         sample=_several(sample, _info, SAMPLE_LIMIT),
+        rumours=_several(rumours, _rumour, RUMOURS_LIMIT),
+        keys_digest=_octets(digest, DIGEST_BYTES),
     )
 
 
+def _rumour_id(value: Any) -> RumourId:
+    time, origin, generation = _fields(value, 3)
+    return RumourId(_integer(time, INCARNATION_LIMIT), _node_id(origin), _integer(generation, INCARNATION_LIMIT))
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= NAME_LIMIT_CHARACTERS or not value.isprintable():
+        raise DatagramError(f"expected 1 to {NAME_LIMIT_CHARACTERS} printable characters")
+    return value
+
+
+def _rumour(value: Any) -> Rumour:
+    if not isinstance(value, list) or not value:
+        raise DatagramError("expected a rumour")
+    if _integer(value[0], 1) == 0:
+        _, rumour_id, name, body = _fields(value, 4)
+        return UserBroadcast(_rumour_id(rumour_id), _name(name), _octets(body, BODY_LIMIT_BYTES))
+    _, rumour_id, name, body, address, timeout_ms = _fields(value, 6)
+    return Query(
+        _rumour_id(rumour_id),
+        _name(name),
+        _octets(body, BODY_LIMIT_BYTES),
+        _address(address),
+        _integer(timeout_ms, QUERY_TIMEOUT_LIMIT_MS),
+    )
+
+
+def _query_reply(body: Any) -> Message:
+    query_id, responder, answer = _fields(body, 3)
+    return QueryReply(_rumour_id(query_id), _node_id(responder), _octets(answer, BODY_LIMIT_BYTES))
+
+
+def _chain_key(value: Any) -> ChainKey:
+    since, key, retired = _fields(value, 3)
+    return ChainKey(
+        _integer(since, INCARNATION_LIMIT), _octets(key, KEY_BYTES, least=KEY_BYTES), retired=_boolean(retired)
+    )
+
+
+def _key_news(body: Any) -> Message:
+    used_at, floor, primary, keys = _fields(body, 4)
+    chain_keys = _several(keys, _chain_key, KEYS_LIMIT)
+    if list(chain_keys) != sorted(chain_keys) or not chain_keys:
+        raise DatagramError("expected keys in their order")
+    sealing = chain_keys[_integer(primary, len(chain_keys) - 1)].key
+    chain = KeyChain(chain_keys, sealing, _integer(used_at, INCARNATION_LIMIT), _integer(floor, INCARNATION_LIMIT))
+    if not chain.is_sound():
+        raise DatagramError("no key chain")
+    return KeyNews(chain)
+
+
 def _join_req(body: Any) -> Message:
-    source, token, auth, peer_count = _fields(body, 4)
+    source, token, auth, peer_count, clock = _fields(body, 5)
     return JoinReq(
         _info(source),
         token=_octets(token, ETAG_LIMIT_BYTES),
         auth=_octets(auth, AUTH_LIMIT_BYTES),
         peer_count=_integer(peer_count, CAPACITY_LIMIT),
+        clock=_integer(clock, INCARNATION_LIMIT),
     )
 
 
@@ -201,8 +264,8 @@ def _join_redirect(body: Any) -> Message:
 
 
 def _join_ack(body: Any) -> Message:
-    description, sample = _fields(body, 2)
-    return JoinAck(_info(description), _several(sample, _info, SAMPLE_LIMIT))
+    description, sample, clock = _fields(body, 3)
+    return JoinAck(_info(description), _several(sample, _info, SAMPLE_LIMIT), clock=_integer(clock, INCARNATION_LIMIT))
 
 
 def _leave(body: Any) -> Message:
@@ -249,5 +312,7 @@ _DECODERS: Final[dict[int, Callable[[Any], Message]]] = {
     Code.PING_REQUEST: _ping_request,
     Code.PING_RESPONSE: _ping_response,
     Code.LEAVE: _leave,
+    Code.QUERY_REPLY: _query_reply,
+    Code.KEY_NEWS: _key_news,
     Code.BROADCAST: _broadcast,
 }

@@ -10,6 +10,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, assert_never
 
+from gossip.core.keychain import KeyChain
 from gossip.core.member import (
     CREDENTIAL_LIMIT_BYTES,
     METADATA_LIMIT_BYTES,
@@ -25,12 +26,18 @@ from gossip.core.messages import (
     JoinNak,
     JoinRedirect,
     JoinReq,
+    KeyNews,
     Leave,
     Message,
     Payload,
     PingRequest,
     PingResponse,
+    Query,
+    QueryReply,
+    Rumour,
+    RumourId,
     Update,
+    UserBroadcast,
     VerdictUpdate,
 )
 from gossip.wire import cbor
@@ -81,18 +88,21 @@ def _encode(message: Message) -> bytes:
     return bytes([code]) + cbor.dumps(body)
 
 
-def _body_out(message: Message) -> tuple[Code, list[Any]]:
+def _body_out(  # noqa: C901 - one case per message is the shape of this function
+    message: Message,
+) -> tuple[Code, list[Any]]:
     code: Code
     body: list[Any]
     match message:
-        case JoinReq(source, token, auth, peer_count):
-            code, body = Code.JOIN_REQ, [encode_node_info(source), token, auth, peer_count]
+        case JoinReq(source, token, auth, peer_count, clock):
+            code, body = Code.JOIN_REQ, [encode_node_info(source), token, auth, peer_count, clock]
         case JoinNak(domain, reason, etag):
             code, body = Code.JOIN_NAK, [domain, reason, etag]
         case JoinRedirect(addresses, domain, reason, etag):
             code, body = Code.JOIN_REDIRECT, [[_address_out(address) for address in addresses], domain, reason, etag]
-        case JoinAck(description, sample):
-            code, body = Code.JOIN_ACK, [encode_node_info(description), [encode_node_info(info) for info in sample]]
+        case JoinAck(description, sample, clock):
+            infos = [encode_node_info(info) for info in sample]
+            code, body = Code.JOIN_ACK, [encode_node_info(description), infos, clock]
         case Leave(source):
             code, body = Code.LEAVE, [encode_node_info(source)]
         case PingRequest():
@@ -124,6 +134,10 @@ def _body_out(message: Message) -> tuple[Code, list[Any]]:
             )
         case Broadcast(source):
             code, body = Code.BROADCAST, [encode_node_info(source)]
+        case QueryReply(query_id, responder, answer):
+            code, body = Code.QUERY_REPLY, [_rumour_id_out(query_id), responder, answer]
+        case KeyNews(chain):
+            code, body = Code.KEY_NEWS, _chain_out(chain)
         case _:
             assert_never(message)
     return code, body
@@ -155,23 +169,49 @@ def _payload_out(payload: Payload) -> list[Any]:
         payload.capacity,
         payload.peer_count,
         [encode_node_info(info) for info in payload.sample],
+        [_rumour_out(rumour) for rumour in payload.rumours],
+        payload.keys_digest,
     ]
 
 
+def _rumour_id_out(rumour_id: RumourId) -> list[Any]:
+    return [rumour_id.time, rumour_id.origin, rumour_id.generation]
+
+
+def _rumour_out(rumour: Rumour) -> list[Any]:
+    match rumour:
+        case UserBroadcast(rumour_id, name, body):
+            return [0, _rumour_id_out(rumour_id), name, body]
+        case Query(rumour_id, name, body, address, timeout_ms):
+            return [1, _rumour_id_out(rumour_id), name, body, _address_out(address), timeout_ms]
+        case _:
+            assert_never(rumour)
+
+
+def _chain_out(chain: KeyChain) -> list[Any]:
+    primary = [each.key for each in chain.keys].index(chain.primary)
+    return [chain.used_at, chain.floor, primary, [[each.since, each.key, each.retired] for each in chain.keys]]
+
+
 def _shortened(message: Message, size_bytes: int, limit_bytes: int) -> Message:
-    """The message with one piece of riding gossip less: the last sample first (anti-entropy repeats), then news."""
+    """The message with one piece of riding gossip less."""
     match message:
-        case PingRequest(payload=Payload(sample=sample) as payload) if sample:
-            return replace(message, payload=replace(payload, sample=sample[:-1]))
-        case PingResponse(payload=Payload(sample=sample) as payload) if sample:
-            return replace(message, payload=replace(payload, sample=sample[:-1]))
-        case PingRequest(payload=Payload(updates=updates) as payload) if updates:
-            return replace(message, payload=replace(payload, updates=updates[:-1]))
-        case PingResponse(payload=Payload(updates=updates) as payload) if updates:
-            return replace(message, payload=replace(payload, updates=updates[:-1]))
+        case PingRequest(payload=payload) | PingResponse(payload=payload) if payload.updates or (
+            payload.sample or payload.rumours
+        ):
+            return replace(message, payload=_shortened_payload(payload))
         case JoinAck(sample=sample) if sample:
             return replace(message, sample=sample[:-1])
         case JoinRedirect(addresses=addresses) if addresses:
             return replace(message, addresses=addresses[:-1])
         case _:
             raise DatagramError(f"{type(message).__name__} of {size_bytes} bytes does not fit into {limit_bytes}")
+
+
+def _shortened_payload(payload: Payload) -> Payload:
+    """The last sample goes first (anti-entropy repeats), then rumours, then news."""
+    if payload.sample:
+        return replace(payload, sample=payload.sample[:-1])
+    if payload.rumours:
+        return replace(payload, rumours=payload.rumours[:-1])
+    return replace(payload, updates=payload.updates[:-1])

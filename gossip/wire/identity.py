@@ -34,11 +34,13 @@ from gossip.core.messages import (
     JoinNak,
     JoinRedirect,
     JoinReq,
+    KeyNews,
     Leave,
     Message,
     Payload,
     PingRequest,
     PingResponse,
+    QueryReply,
     Update,
 )
 from gossip.wire.encoding import encode_node_info
@@ -129,7 +131,7 @@ class Verifier:
             case PingRequest(payload=payload) | PingResponse(payload=payload):
                 proved, left_out = self._proved(payload)
                 return (replace(message, payload=proved) if left_out else message), left_out
-            case JoinNak() | JoinRedirect():
+            case JoinNak() | JoinRedirect() | QueryReply() | KeyNews():
                 pass
             case _:
                 assert_never(message)
@@ -186,7 +188,7 @@ class Signer:
             case PingRequest(payload=payload) | PingResponse(payload=payload):
                 endorsed = self._payload(payload)
                 return message if endorsed is payload else replace(message, payload=endorsed)
-            case JoinNak() | JoinRedirect():
+            case JoinNak() | JoinRedirect() | QueryReply() | KeyNews():
                 return message
             case _:
                 assert_never(message)

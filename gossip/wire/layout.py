@@ -8,7 +8,10 @@ the order of the message's fields, and nothing behind it:
     address       [packed IPv4 or IPv6, port]
     incarnation   generation, number (two fields in place)
     update        [0, node info]  |  [status, node id, generation, number, accuser]
-    payload       [[update ...], capacity, peer count, [node info ...]]
+    payload       [[update ...], capacity, peer count, [node info ...], [rumour ...], digest of the key chain]
+    rumour        [0, rumour id, name, body]  |  [1, rumour id, name, body, address, timeout in ms]
+    rumour id     [Lamport time, origin's node id, origin's generation]
+    key chain     [used at, floor, which key is the primary, [[since, key, retired] ...]]
 
 Each value has exactly one encoding, so that what is signed, compared or counted has one form. Infos travel as wrapped
 bytes because the same few are told again and again: their bytes are looked up, not read anew each time (COSE wraps what
@@ -31,6 +34,7 @@ AUTH_LIMIT_BYTES: Final = 64
 UPDATES_LIMIT: Final = 128
 SAMPLE_LIMIT: Final = 64
 ADDRESSES_LIMIT: Final = 64
+RUMOURS_LIMIT: Final = 32
 INFO_LIMIT_BYTES: Final = 1024
 INFOS_REMEMBERED: Final = 4096
 """How many spellings of infos are kept in each direction, the longest unused forgotten first."""
@@ -46,6 +50,8 @@ class Code(IntEnum):
     PING_REQUEST = 67
     PING_RESPONSE = 68
     LEAVE = 69
+    QUERY_REPLY = 70
+    KEY_NEWS = 71
     BROADCAST = 250
 
 

@@ -33,9 +33,9 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from gossip.core.keychain import KEY_BYTES, KEYS_LIMIT, KeyChain
 from gossip.wire.layout import Code, Refusal
 
-KEY_BYTES: Final = 32
 LABEL_BYTES: Final = 8
 KEY_ID_BYTES: Final = 4
 SALT_BYTES: Final = 16
@@ -43,7 +43,6 @@ COUNTER_BYTES: Final = 8
 TAG_BYTES: Final = 16
 HEADER_BYTES: Final = 1 + LABEL_BYTES + KEY_ID_BYTES + SALT_BYTES + COUNTER_BYTES
 OVERHEAD_BYTES: Final = HEADER_BYTES - 1 + TAG_BYTES
-KEYS_LIMIT: Final = 16
 SALT_LIMIT: Final = 4096
 WINDOW: Final = 1024
 _LABEL: Final = slice(1, 1 + LABEL_BYTES)
@@ -82,13 +81,15 @@ def key_id(key: bytes) -> bytes:
 class KeyRing:
     """The farm's gossip keys: `primary` seals; `others` open as well; `retired` open nothing but a JoinReq.
 
-    `label` stays with the farm when its keys rotate; by default it is that of the primary (a farm's first key).
+    `label` stays with the farm when its keys rotate; by default it is that of the primary (a farm's first key). `epoch`
+    is when the primary was chosen: of two rings the later one's primary seals.
     """
 
     primary: bytes
     others: tuple[bytes, ...] = ()
     retired: tuple[bytes, ...] = ()
     label: bytes = b""
+    epoch: int = 1
 
     def __post_init__(self) -> None:
         keys = (self.primary, *self.others, *self.retired)
@@ -98,8 +99,19 @@ class KeyRing:
             raise ValueError("a key is in the ring twice")
         if not self.label:
             object.__setattr__(self, "label", farm_label(self.primary))
+        if not self.chain.is_sound():
+            raise ValueError(f"a ring's epoch is a positive number below 2^53, not {self.epoch}")
         if len(self.label) != LABEL_BYTES:
             raise ValueError(f"a farm label has {LABEL_BYTES} bytes, not {len(self.label)}")
+
+    @property
+    def chain(self) -> KeyChain:
+        """The ring as the value that members merge."""
+        return KeyChain.of(self.primary, self.others, self.retired, self.epoch)
+
+    def following(self, chain: KeyChain) -> "KeyRing":
+        """The same farm's ring with the keys of a chain."""
+        return KeyRing(chain.primary, chain.others, chain.retired, self.label, chain.used_at)
 
     def __repr__(self) -> str:
         """Names keys by their ids: a ring must not print what it guards."""
@@ -138,10 +150,11 @@ class _Salt:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A datagram's plain text, and the id of the key that sealed it if that key is retired."""
+    """A datagram's plain text, and the id of its key if that is retired, or outdated (open, not primary)."""
 
     plain: bytes
     retired_key_id: bytes = b""
+    outdated_key_id: bytes = b""
 
 
 class Envelope(Protocol):
@@ -149,7 +162,7 @@ class Envelope(Protocol):
 
     overhead_bytes: int
 
-    def seal(self, plain: bytes, retired_key_id: bytes = b"") -> bytes:
+    def seal(self, plain: bytes, answered_key_id: bytes = b"") -> bytes:
         """The datagram as it travels."""
 
     def open(self, datagram: bytes) -> Opened:
@@ -161,7 +174,7 @@ class Unsealed:
 
     overhead_bytes = 0
 
-    def seal(self, plain: bytes, retired_key_id: bytes = b"") -> bytes:  # noqa: ARG002 - the protocol of envelopes
+    def seal(self, plain: bytes, answered_key_id: bytes = b"") -> bytes:  # noqa: ARG002 - the protocol of envelopes
         """The same bytes."""
         return plain
 
@@ -182,25 +195,32 @@ class Sealed:
         self._salt = salt
         self._salt_limit = salt_limit
         self._counter = 0
+        self._salts: OrderedDict[bytes, _Salt] = OrderedDict()
+        """By key id and salt, as they stand in the header."""
+        self.use(ring)
+
+    def use(self, ring: KeyRing) -> None:
+        """Seal and open with another ring of the same farm. Counter and windows go on: no nonce comes twice."""
         self._keys = {key_id(key): key for key in (ring.primary, *ring.others, *ring.retired)}
         self._primary_id = key_id(ring.primary)
         self._retired_ids = frozenset(key_id(key) for key in ring.retired)
-        self._own = {each: (self._label + each + salt, _cipher(key, salt).encrypt) for each, key in self._keys.items()}
-        self._salts: OrderedDict[bytes, _Salt] = OrderedDict()
-        """By key id and salt, as they stand in the header."""
+        self._own = {
+            each: (self._label + each + self._salt, _cipher(key, self._salt).encrypt)
+            for each, key in self._keys.items()
+        }
 
     @property
     def salts_remembered(self) -> int:
         """How many starts of other nodes have a replay window here."""
         return len(self._salts)
 
-    def seal(self, plain: bytes, retired_key_id: bytes = b"") -> bytes:
-        """Seal under the primary key, or under a retired one to answer its holder."""
+    def seal(self, plain: bytes, answered_key_id: bytes = b"") -> bytes:
+        """Seal under the primary key, or under another of the ring to answer somebody who holds that one only."""
         if self._counter >= _COUNTER_LIMIT:
             raise OverflowError("the datagram counter is used up: restart the node")
         self._counter += 1
         counter = self._counter.to_bytes(COUNTER_BYTES, "big")
-        names, encrypt = self._own[retired_key_id or self._primary_id]
+        names, encrypt = self._own[answered_key_id or self._primary_id]
         header = plain[:1] + names + counter
         return header + encrypt(_NONCE_PREFIX + counter, plain[1:], header)
 
@@ -233,7 +253,9 @@ class Sealed:
             raise SealError(Refusal.BAD_SEAL) from None
         entry.window.take(counter)
         self._remember(origin, entry)
-        return Opened(header[:1] + body, used if is_retired else b"")
+        if used == self._primary_id:
+            return Opened(header[:1] + body)
+        return Opened(header[:1] + body, used if is_retired else b"", b"" if is_retired else used)
 
     def _remember(self, origin: bytes, entry: _Salt) -> None:
         self._salts[origin] = entry

@@ -10,9 +10,10 @@ from gossip.core.effects import Alarm, AlarmKind, MembershipChanged
 from gossip.core.member import Address, Status
 from gossip.core.messages import JoinReq
 from gossip.node import agent as agent_module
-from gossip.node.agent import INBOX_LIMIT, NEWCOMERS_BURST, Agent, AgentEvent, open_agent
+from gossip.node.agent import INBOX_LIMIT, Agent, AgentEvent, open_agent
 from gossip.node.config import AgentConfig, ConfigError
 from gossip.node.endpoints import endpoint
+from gossip.node.gate import NEWCOMERS_BURST
 from gossip.node.identity import GENERATION_FILE, StateError, keep_generation, load_identity
 from gossip.wire.codec import Codec
 from gossip.wire.datagram import Code
@@ -205,7 +206,7 @@ async def test_a_source_that_floods_with_joins_is_limited_and_another_is_not() -
         await until_counted(seed, "rate-limited", least=49)
         alice = await farm.start(seed, bind=Address("127.0.0.3", 0))
         await until(alice, lambda: sees(alice, seed))
-        assert len(seed._newcomers.sources) == 2
+        assert len(seed._gate.newcomers.sources) == 2
 
 
 @in_simulated_time

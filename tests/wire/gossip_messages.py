@@ -2,6 +2,7 @@
 
 from hypothesis import strategies as st
 
+from gossip.core.keychain import ChainKey, KeyChain
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import (
     AliveUpdate,
@@ -10,11 +11,16 @@ from gossip.core.messages import (
     JoinNak,
     JoinRedirect,
     JoinReq,
+    KeyNews,
     Leave,
     Message,
     Payload,
     PingRequest,
     PingResponse,
+    Query,
+    QueryReply,
+    RumourId,
+    UserBroadcast,
     VerdictUpdate,
 )
 
@@ -28,13 +34,26 @@ ALICE = NodeInfo(
 )
 BORIS = NodeInfo(NodeId(b"boris..."), Address("fd00::17", 7947), Incarnation(2, 0), capacity=3)
 VERDICT = VerdictUpdate(BORIS.node_id, BORIS.incarnation, Status.SUSPECT, accuser=ALICE.node_id)
-PAYLOAD = Payload((AliveUpdate(ALICE), VERDICT), capacity=3, peer_count=2, sample=(BORIS, ALICE))
+RUMOUR_ID = RumourId(17, BORIS.node_id, 2)
+RUMOURS = (
+    UserBroadcast(RUMOUR_ID, "deploy", b"now"),
+    Query(RumourId(18, ALICE.node_id, 3), "uptime", b"?", ALICE.address, 2_000),
+)
+PAYLOAD = Payload(
+    (AliveUpdate(ALICE), VERDICT),
+    capacity=3,
+    peer_count=2,
+    sample=(BORIS, ALICE),
+    rumours=RUMOURS,
+    keys_digest=b"digest..",
+)
+CHAIN = KeyChain((ChainKey(1, b"1" * 32, retired=True), ChainKey(4, b"4" * 32)), b"4" * 32, used_at=5, floor=1)
 
 EXAMPLES: tuple[Message, ...] = (
-    JoinReq(ALICE, token=b"t" * 32, auth=b"a" * 32, peer_count=5),
+    JoinReq(ALICE, token=b"t" * 32, auth=b"a" * 32, peer_count=5, clock=16),
     JoinNak("swimjoin", 7115, b"t" * 32),
     JoinRedirect((BORIS.address, ALICE.address), "swimjoin", 7116, b"full"),
-    JoinAck(ALICE, (BORIS,)),
+    JoinAck(ALICE, (BORIS,), clock=16),
     Leave(ALICE),
     PingRequest(
         ALICE.node_id,
@@ -48,6 +67,8 @@ EXAMPLES: tuple[Message, ...] = (
     ),
     PingResponse(ALICE.node_id, BORIS.node_id, BORIS.incarnation, seq=6253, ttl=1, nack=True, payload=PAYLOAD),
     Broadcast(ALICE),
+    QueryReply(RUMOUR_ID, ALICE.node_id, b"three days"),
+    KeyNews(CHAIN),
 )
 
 node_ids = st.binary(min_size=8, max_size=8).map(NodeId)
@@ -67,23 +88,44 @@ verdicts = st.builds(
     VerdictUpdate, node_ids, incarnations, st.sampled_from([Status.SUSPECT, Status.DEAD, Status.LEFT]), node_ids
 )
 updates = st.one_of(st.builds(AliveUpdate, infos), verdicts)
+rumour_ids = st.builds(RumourId, st.integers(0, 2**63 - 1), node_ids, st.integers(0, 2**63 - 1))
+names = st.text(st.characters(codec="utf-8", categories=["L", "N"]), min_size=1, max_size=32)
+bodies = st.binary(max_size=512)
+rumours = st.one_of(
+    st.builds(UserBroadcast, rumour_ids, names, bodies),
+    st.builds(Query, rumour_ids, names, bodies, addresses, st.integers(0, 600_000)),
+)
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> KeyChain:
+    """Sound key chains."""
+    keys = draw(st.lists(st.binary(min_size=32, max_size=32), min_size=1, max_size=5, unique=True))
+    times = st.integers(1, 2**53 - 1)
+    chain_keys = tuple(sorted(ChainKey(draw(times), key, retired=draw(st.booleans())) for key in keys))
+    return KeyChain(chain_keys, draw(st.sampled_from(keys)), draw(times), draw(st.integers(0, 2**53 - 1)))
+
+
 payloads = st.builds(
     Payload,
     updates=st.lists(updates, max_size=4).map(tuple),
     capacity=st.integers(0, 2**32 - 1),
     peer_count=st.integers(0, 2**32 - 1),
     sample=st.lists(infos, max_size=3).map(tuple),
+    rumours=st.lists(rumours, max_size=2).map(tuple),
+    keys_digest=st.sampled_from([b"", b"8 bytes."]),
 )
 domains = st.text(st.characters(codec="ascii", categories=["L", "N"]), max_size=32)
 codes = st.integers(0, 2**32 - 1)
 etags = st.binary(max_size=128)
 sequences = st.integers(0, 2**64 - 1)
+clocks = st.integers(0, 2**63 - 1)
 ttls = st.integers(0, 255)
 messages: st.SearchStrategy[Message] = st.one_of(
-    st.builds(JoinReq, infos, etags, st.binary(max_size=64), codes),
+    st.builds(JoinReq, infos, etags, st.binary(max_size=64), codes, clocks),
     st.builds(JoinNak, domains, codes, etags),
     st.builds(JoinRedirect, st.lists(addresses, max_size=5).map(tuple), domains, codes, etags),
-    st.builds(JoinAck, infos, st.lists(infos, max_size=3).map(tuple)),
+    st.builds(JoinAck, infos, st.lists(infos, max_size=3).map(tuple), clocks),
     st.builds(Leave, infos),
     st.builds(
         PingRequest,
@@ -100,4 +142,6 @@ messages: st.SearchStrategy[Message] = st.one_of(
         PingResponse, node_ids, node_ids, incarnations, seq=sequences, ttl=ttls, nack=st.booleans(), payload=payloads
     ),
     st.builds(Broadcast, infos),
+    st.builds(QueryReply, rumour_ids, node_ids, bodies),
+    st.builds(KeyNews, chains()),
 )

@@ -133,8 +133,8 @@ def test_a_forged_counter_far_ahead_does_not_move_the_window() -> None:
 
 def test_while_keys_rotate_both_open_and_the_label_stays() -> None:
     old, new = KeyRing(KEY, others=(NEXT_KEY,)), KeyRing(NEXT_KEY, others=(KEY,), label=RING.label)
-    assert node("boris", new).open(node("alice", old).seal(PING)) == Opened(PING)
-    assert node("alice", old).open(node("boris", new).seal(PING)) == Opened(PING)
+    assert node("boris", new).open(node("alice", old).seal(PING)) == Opened(PING, outdated_key_id=key_id(KEY))
+    assert node("alice", old).open(node("boris", new).seal(PING)).plain == PING
 
 
 def test_a_retired_key_opens_a_join_request_only_and_the_answer_is_sealed_with_it() -> None:

@@ -1,0 +1,154 @@
+"""The farm's gossip keys as a value that merges: whatever order changes arrive in, all members end with the same ring.
+
+    install   a key opens                                 a key's `since` is the chain's clock, plus one
+    use       it seals (the primary)                      the register (used_at, key): the highest wins
+    remove    it opens nothing but a JoinReq              retired is for good: it wins over installed
+
+Rotation by commands that are broadcast, as serf does it, leaves a member that misses one with another ring for ever.
+Here members compare digests on every ping and send the whole chain where they differ, so that one message of many is
+enough. Two operators who act at once are settled by the rules above; a key that one of them uses while the other
+removes it stays primary until the next use.
+
+A chain has at most `KEYS_LIMIT` keys. Beyond that the oldest retired one is forgotten and becomes the `floor`: keys as
+old are not taken back, or a member that slept through the removal would bring it to life again.
+"""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+KEY_BYTES: Final = 32
+KEYS_LIMIT: Final = 16
+INSTALLED_LIMIT: Final = 8
+"""How many keys may be open at once by installing: the rest of the chain's places remember retired ones."""
+CLOCK_LIMIT: Final = 1 << 53
+CLOCK_STEP_LIMIT: Final = 1 << 32
+DIGEST_BYTES: Final = 8
+
+
+class KeyChainError(ValueError):
+    """A change that the chain does not allow; the text says why. It never holds key material."""
+
+
+@dataclass(frozen=True, slots=True, order=True, repr=False)
+class ChainKey:
+    """One key, when it was installed by the chain's clock, and whether it is retired."""
+
+    since: int
+    key: bytes
+    retired: bool = False
+
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"ChainKey(since={self.since}, retired={self.retired})"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChain:
+    """The keys (sorted by age), which of them seals, when it was chosen, and below which age keys are forgotten."""
+
+    keys: tuple[ChainKey, ...]
+    primary: bytes
+    used_at: int
+    floor: int = 0
+
+    def __repr__(self) -> str:
+        """Without the keys."""
+        return f"KeyChain(keys={len(self.keys)}, used_at={self.used_at}, digest={self.digest.hex()})"
+
+    @classmethod
+    def of(cls, primary: bytes, others: tuple[bytes, ...], retired: tuple[bytes, ...], epoch: int) -> "KeyChain":
+        """The chain of a ring whose history is not known."""
+        keys = [ChainKey(epoch, key) for key in (primary, *others)]
+        keys.extend(ChainKey(epoch, key, retired=True) for key in retired)
+        return cls(tuple(sorted(keys)), primary, epoch)
+
+    @property
+    def clock(self) -> int:
+        """The highest time in the chain."""
+        return max(self.used_at, *(each.since for each in self.keys))
+
+    @property
+    def others(self) -> tuple[bytes, ...]:
+        """The keys that open beside the primary, newest first."""
+        return tuple(each.key for each in reversed(self.keys) if not each.retired and each.key != self.primary)
+
+    @property
+    def retired(self) -> tuple[bytes, ...]:
+        """The keys that open a JoinReq only, newest first."""
+        return tuple(each.key for each in reversed(self.keys) if each.retired and each.key != self.primary)
+
+    @property
+    def digest(self) -> bytes:
+        """Equal digests, equal chains. Says nothing about the keys to those who do not have them."""
+        parts = [b"%d %d %d " % (each.since, each.retired, len(each.key)) + each.key for each in self.keys]
+        head = b"%d %d " % (self.used_at, self.floor) + self.primary
+        return sha256(b"garlic farm, gossip 1: key chain " + b"".join([head, *parts])).digest()[:DIGEST_BYTES]
+
+    def is_sound(self) -> bool:
+        """Whether a chain told by somebody keeps the rules."""
+        keys = [each.key for each in self.keys]
+        times = [self.used_at, self.floor, *(each.since for each in self.keys)]
+        return (
+            0 < len(keys) <= KEYS_LIMIT
+            and self.primary in keys
+            and len(set(keys)) == len(keys)
+            and all(len(key) == KEY_BYTES for key in keys)
+            and all(0 <= time < CLOCK_LIMIT for time in times)
+            and all(each.since > 0 for each in self.keys)
+        )
+
+    def install(self, key: bytes) -> "KeyChain":
+        """With a further key that opens."""
+        if len(key) != KEY_BYTES:
+            raise KeyChainError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
+        known = self._find(key)
+        if known is not None and known.retired and key != self.primary:
+            raise KeyChainError("this key was removed, and removed keys do not come back: make a new one")
+        if known is not None:
+            return self
+        if sum(not each.retired for each in self.keys) >= INSTALLED_LIMIT:
+            raise KeyChainError(f"{INSTALLED_LIMIT} keys are installed already: remove one first")
+        return _cut((*self.keys, ChainKey(self.clock + 1, key)), self.primary, self.used_at, self.floor)
+
+    def use(self, key: bytes) -> "KeyChain":
+        """Sealing with another of its keys."""
+        known = self._find(key)
+        if known is None or (known.retired and key != self.primary):
+            raise KeyChainError("this key is not installed: install it first, and give that time to spread")
+        if key == self.primary:
+            return self
+        return KeyChain(self.keys, key, self.clock + 1, self.floor)
+
+    def remove(self, key: bytes) -> "KeyChain":
+        """With a key retired."""
+        known = self._find(key)
+        if known is None or (known.retired and key != self.primary):
+            raise KeyChainError("this key is not installed")
+        if key == self.primary:
+            raise KeyChainError("this key is in use: use another first")
+        keys = (ChainKey(each.since, each.key, retired=each.retired or each.key == key) for each in self.keys)
+        return KeyChain(tuple(sorted(keys)), self.primary, self.used_at, self.floor)
+
+    def merge(self, other: "KeyChain") -> "KeyChain":
+        """What both know. Commutative, associative, idempotent, as long as neither had to forget an open key."""
+        found: dict[bytes, ChainKey] = {}
+        for each in (*self.keys, *other.keys):
+            known = found.get(each.key, each)
+            found[each.key] = ChainKey(max(known.since, each.since), each.key, retired=known.retired or each.retired)
+        used_at, primary = max((self.used_at, self.primary), (other.used_at, other.primary))
+        return _cut(tuple(found.values()), primary, used_at, max(self.floor, other.floor))
+
+    def _find(self, key: bytes) -> ChainKey | None:
+        return next((each for each in self.keys if each.key == key), None)
+
+
+def _cut(keys: tuple[ChainKey, ...], primary: bytes, used_at: int, floor: int) -> KeyChain:
+    """Within the limit: the oldest retired key goes first, then (many operators at once) the oldest open one."""
+    kept = sorted(each for each in keys if each.since > floor or each.key == primary)
+    while len(kept) > KEYS_LIMIT:
+        able = [each for each in kept if each.key != primary]
+        victim = next((each for each in able if each.retired), able[0])
+        floor = max(floor, victim.since)
+        kept = [each for each in kept if each.since > floor or each.key == primary]
+    return KeyChain(tuple(kept), primary, used_at, floor)

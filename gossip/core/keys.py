@@ -1,0 +1,69 @@
+"""How a change of the farm's keys reaches everybody: told to all peers at once, then compared on every ping.
+
+    changed here ──KeyNews──▶ each peer ──(changed there)──▶ its peers ...        a flood, once per change
+    every ping and answer carries the chain's digest; where they differ both send their chain, at a bounded rate
+
+The flood is quick and may lose a member; the digests find it within a few periods. A member that cannot read us any
+more, because it missed the new key before we began to seal with it, is found by the agent: what it sends is sealed with
+a key that still opens but is no longer ours, and the answer is our chain sealed with that key.
+
+Any holder of a current key may change the chain: rotation is hygiene. Nothing here acts without a chain (unsealed).
+"""
+
+from gossip.core.effects import UseKeys
+from gossip.core.keychain import CLOCK_STEP_LIMIT, KeyChain
+from gossip.core.member import Address
+from gossip.core.membership import Membership
+from gossip.core.messages import KeyNews
+from gossip.core.outbox import DropReason, Outbox
+from gossip.core.rate import Rate
+
+_CHANGES_PER_SECOND = 2
+_CHANGES_BURST = 20
+_REPAIRS_PER_SECOND = 20
+_REPAIRS_BURST = 100
+
+
+class Keys:
+    """This node's key chain, if its datagrams are sealed."""
+
+    def __init__(self, chain: KeyChain | None, membership: Membership, outbox: Outbox, now: int) -> None:
+        self._membership = membership
+        self._outbox = outbox
+        self._changes = Rate(_CHANGES_PER_SECOND, _CHANGES_BURST, now)
+        self._repairs = Rate(_REPAIRS_PER_SECOND, _REPAIRS_BURST, now)
+        self.chain = chain
+        self.digest = b"" if chain is None else chain.digest
+
+    def change(self, chain: KeyChain) -> None:
+        """Our operator changed the chain (merged: a change may have come from elsewhere meanwhile)."""
+        if self.chain is not None:
+            self._become(self.chain.merge(chain))
+
+    def hear(self, chain: KeyChain, now: int) -> None:
+        """Another member's chain."""
+        if self.chain is None or not chain.is_sound() or chain.clock > self.chain.clock + CLOCK_STEP_LIMIT:
+            self._outbox.drop(DropReason.BAD_KEYS)
+            return
+        merged = self.chain.merge(chain)
+        if merged == self.chain:
+            return
+        if not self._changes.take(now):
+            self._outbox.drop(DropReason.RATE_LIMITED)
+            return
+        self._become(merged)
+
+    def compare(self, source: Address, digest: bytes, now: int) -> None:
+        """A member's digest came with a ping or an answer."""
+        if self.chain is not None and digest and digest != self.digest and self._repairs.take(now):
+            self._outbox.send(source, KeyNews(self.chain))
+
+    def _become(self, chain: KeyChain) -> None:
+        if chain == self.chain:
+            return
+        self.chain = chain
+        self.digest = chain.digest
+        # Told before it is used: what a peer has not yet installed it could not open.
+        for peer in self._membership.peers():
+            self._outbox.send(peer.address, KeyNews(chain))
+        self._outbox.emit(UseKeys(chain))
