@@ -13,8 +13,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -358,65 +358,6 @@ def local_farm(directory: Path, servers: int) -> Farm:
     directory.mkdir(parents=True, exist_ok=True)
     made = prepare(directory, servers)
     return Farm(directory, [Node(node.configuration_file) for node in made.nodes])
-
-
-class Up:
-    """A running `garlicfarm up`."""
-
-    def __init__(self, directory: Path, process: "subprocess.Popen[bytes]", output: Path) -> None:
-        self.directory = directory
-        self.process = process
-        self._output = output
-        self._known: set[psutil.Process] = set()
-
-    @property
-    def output(self) -> str:
-        """What it has printed so far."""
-        return self._output.read_text(errors="replace")
-
-    def wait_for(self, text: str, times: int = 1) -> None:
-        """Until it has printed `text` so often."""
-        wait_until(
-            lambda: self.output.count(text) >= times, START_BOUND_S, f"`up` prints {text!r}", lambda: self.output
-        )
-
-    def children(self) -> list[psutil.Process]:
-        """The processes that it started and that live."""
-        with suppress(psutil.NoSuchProcess):
-            self._known.update(psutil.Process(self.process.pid).children(recursive=True))
-        return [child for child in self._known if child.is_running()]
-
-
-@contextmanager
-def running_up(directory: Path, *options: str) -> Iterator[Up]:
-    """`garlicfarm up` on `directory` while the block runs; afterwards nothing of it is left."""
-    output = directory.with_name(f"{directory.name}.out")
-    with output.open("wb") as file:
-        process = subprocess.Popen(
-            command("up", "--state-dir", directory, *options),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-    up = Up(directory, process, output)
-    try:
-        yield up
-    finally:
-        children = up.children()
-        if process.poll() is None:
-            process.kill()
-        process.wait(10)
-        for child in children:
-            with suppress(psutil.NoSuchProcess):
-                child.kill()
-
-
-def gone(processes: Iterable[psutil.Process], timeout_s: float) -> bool:
-    """Whether all of them end in time."""
-    _, alive = psutil.wait_procs(list(processes), timeout_s)
-    return not alive
 
 
 def seeded(test_name: str) -> Random:

@@ -11,8 +11,9 @@ import pytest
 
 from bridge.node.key_files import load_master_key
 from bridge.node.local_farm import prepare
-from tests.end_to_end.farm import START_BOUND_S, call, gone, running_up, wait_until
+from tests.end_to_end.farm import START_BOUND_S, call, wait_until
 from tests.end_to_end.layout import read_meta_lease_set
+from tests.end_to_end.up_process import gone, running_up
 
 pytestmark = pytest.mark.processes
 
