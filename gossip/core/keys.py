@@ -10,6 +10,8 @@ a key that still opens but is no longer ours, and the answer is our chain sealed
 Any holder of a current key may change the chain: rotation is hygiene. Nothing here acts without a chain (unsealed).
 """
 
+from typing import Final
+
 from gossip.core.effects import UseKeys
 from gossip.core.keychain import CLOCK_STEP_LIMIT, KeyChain
 from gossip.core.member import Address
@@ -17,6 +19,9 @@ from gossip.core.membership import Membership
 from gossip.core.messages import KeyNews
 from gossip.core.outbox import DropReason, Outbox
 from gossip.core.rate import Rate
+
+KEYS_QUERY: Final = "gossip:keys"
+"""The name of the query that every member answers with its chain's digest, by itself."""
 
 _CHANGES_PER_SECOND = 2
 _CHANGES_BURST = 20

@@ -23,6 +23,7 @@ from typing import Final, assert_never
 
 from gossip.core.effects import BroadcastHeard, QueryAnswered, QueryEnded, QueryHeard
 from gossip.core.events import AnswerGiven, AskRequested, SayRequested
+from gossip.core.keys import KEYS_QUERY, Keys
 from gossip.core.member import Address, NodeId
 from gossip.core.messages import Query, QueryReply, Rumour, RumourId, UserBroadcast
 from gossip.core.outbox import DropReason, Outbox
@@ -73,8 +74,9 @@ class _Question:
 class Rumours:
     """The rumours still to be told, those heard lately, and the questions open on either side."""
 
-    def __init__(self, own: Own, outbox: Outbox, tuning: Tuning) -> None:
+    def __init__(self, own: Own, keys: Keys, outbox: Outbox, tuning: Tuning) -> None:
         self._own = own
+        self._keys = keys
         self._outbox = outbox
         self._tuning = tuning
         self.clock = 0
@@ -182,6 +184,8 @@ class Rumours:
         self._enqueue(rumour)
         if isinstance(rumour, UserBroadcast):
             self._outbox.emit(BroadcastHeard(rumour))
+        elif rumour.name == KEYS_QUERY:
+            self._outbox.send(rumour.address, QueryReply(rumour.rumour_id, self._own.node_id, self._keys.digest))
         elif 0 < rumour.timeout_ms <= QUERY_TIMEOUT_LIMIT_MS:
             self._remember_question(rumour, now)
             self._outbox.emit(QueryHeard(rumour))

@@ -98,8 +98,8 @@ class Swim:
         self._membership = Membership(self_info.node_id, self_info.capacity, tuning.directory_limit, random)
         self._news = Dissemination(tuning.retransmit_multiplier)
         self._claims = Claims(self._own, self._membership, self._news, self._awareness, self._outbox, tuning)
-        self._rumours = Rumours(self._own, self._outbox, tuning)
         self._keys = Keys(keys, self._membership, self._outbox, now)
+        self._rumours = Rumours(self._own, self._keys, self._outbox, tuning)
         self._composer = Composer(self._own, self._membership, self._news, self._rumours, self._keys, tuning)
         self._prober = Prober(
             self._own,

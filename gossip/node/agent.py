@@ -81,7 +81,7 @@ class AgentDescription:
 
 
 class Agent:
-    """One node's gossip. Made by `open_agent`; every method but `leave` returns at once."""
+    """One node's gossip. Made by `open_agent`; what is not async returns at once."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Agent:
             metadata=config.metadata,
         )
         random = Random() if config.random_seed is None else Random(config.random_seed)
-        self._core = Swim(info, config.tuning, random, self._now_ms(), keys=life.chain, admit=config.admit)
+        self._core = Swim(info, config.tuning, random, self.now_ms(), keys=life.chain, admit=config.admit)
         self._counters = Counters()
         self._gate = Gate()
         self._requests = Requests(self._ring_doorbell)
@@ -148,10 +148,6 @@ class Agent:
         """The core's picture and the wire's figures."""
         return AgentDescription(self._core.describe(), self._counters.describe())
 
-    def now_ms(self) -> int:
-        """The core's clock, by which `MemberDescription.since_ms` counts."""
-        return self._now_ms()
-
     def take_resync(self) -> bool:
         """Whether events were lost since the last call; if so, `members()` tells what they would have."""
         needed, self._resync_needed = self._resync_needed, False
@@ -171,27 +167,28 @@ class Agent:
 
     def broadcast(self, name: str, body: bytes) -> None:
         """Say something to every member; `BusyError` beyond a modest pace."""
-        self._requests.speak(SayRequested(name, body), self._now_ms())
+        self._requests.speak(SayRequested(name, body), self.now_ms())
 
     def query(self, name: str, body: bytes, timeout_ms: int) -> trio.MemoryReceiveChannel[Answer]:
         """Ask every member. The channel brings the answers and ends after `timeout_ms`."""
         ticket, answers = self._questions.begin()
         with self._questions.unless_refused(ticket, answers):
-            self._requests.speak(AskRequested(ticket, name, body, timeout_ms), self._now_ms())
+            self._requests.speak(AskRequested(ticket, name, body, timeout_ms), self.now_ms())
         return answers
 
     def answer(self, query: Query, body: bytes) -> None:
         """Answer a query that came as an event, once and within its time."""
-        self._requests.speak(AnswerGiven(query.rumour_id, body), self._now_ms())
+        self._requests.speak(AnswerGiven(query.rumour_id, body), self.now_ms())
 
     @property
     def key_chain(self) -> KeyChain | None:
         """The group's keys as this node knows them; none if datagrams travel in clear."""
         return self._core.keys
 
-    def change_keys(self, chain: KeyChain) -> None:
-        """Have the whole group take over a change (one that `key_chain` allowed) of its keys."""
-        self._requests.speak(KeysChanged(chain), self._now_ms())
+    async def change_keys(self, chain: KeyChain) -> None:
+        """Have the whole group take over a change (one that `key_chain` allowed) of its keys; returns when we have."""
+        self._requests.speak(KeysChanged(chain), self.now_ms())
+        await self._requests.answered.wait()
 
     async def leave(self) -> None:
         """Tell the peers that this node goes, and give the word a moment to spread."""
@@ -219,7 +216,7 @@ class Agent:
 
     async def _take_next(self) -> None:
         deadline_ms = self._core.deadline
-        if deadline_ms is not None and deadline_ms <= self._now_ms():
+        if deadline_ms is not None and deadline_ms <= self.now_ms():
             await self._step(DeadlineReached())
         if not self._inbox and not self._doorbell_rung:
             self._work_waits = trio.Event()
@@ -234,7 +231,7 @@ class Agent:
             await self._arrived(*self._inbox.popleft())
 
     async def _step(self, event: Event) -> None:
-        for effect in self._core.step(event, self._now_ms()):
+        for effect in self._core.step(event, self.now_ms()):
             await self._carry_out(effect)
 
     async def _carry_out(self, effect: Effect) -> None:  # noqa: C901 - one case per effect
@@ -244,7 +241,7 @@ class Agent:
             case Announce(message):
                 self._announce(message)
             case OfferToken(target, applicant):
-                token = self._codec.mint_token(target, applicant, self._now_ms())
+                token = self._codec.mint_token(target, applicant, self.now_ms())
                 self._refuse(target, JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token))
             case MembershipChanged() | Alarm() | BroadcastHeard() | QueryHeard():
                 self._publish(effect)
@@ -270,7 +267,7 @@ class Agent:
 
     async def _arrived(self, datagram: bytes, source: Address) -> None:
         try:
-            incoming = self._codec.incoming(datagram, source, self._now_ms())
+            incoming = self._codec.incoming(datagram, source, self.now_ms())
         except RefusedError as error:
             self._counters.drop(error.reason)
             if error.reason is Refusal.RETIRED_KEY and error.retired_key_id:
@@ -281,7 +278,7 @@ class Agent:
             self._tell_keys(source, incoming.outdated_key_id)
         # Counted behind the seal, so that only holders of the farm's key can use up what a source is allowed.
         if isinstance(incoming.received.message, JoinReq | Broadcast) and not self._gate.newcomers.allows(
-            source.host, self._now_ms()
+            source.host, self.now_ms()
         ):
             self._counters.drop(Loss.RATE_LIMITED)
             return
@@ -289,8 +286,10 @@ class Agent:
 
     async def _answer_doorbell(self) -> None:
         self._doorbell_rung = False
-        for event in self._requests.take():
+        answered, events = self._requests.take()
+        for event in events:
             await self._step(event)
+        answered.set()
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -339,17 +338,17 @@ class Agent:
             self._counters.drop(Loss.SEND_FAILED)
 
     def _announce(self, message: Message) -> None:
-        if self._discovery is not None and self._discovery.may_announce(self._now_ms()):
+        if self._discovery is not None and self._discovery.may_announce(self.now_ms()):
             self._send(self._discovery.target, message)
 
     def _tell_keys(self, target: Address, known_key_id: bytes) -> None:
         """The sender still seals with a key that we replaced: perhaps it cannot read what we seal by now."""
         chain = self._core.keys
-        if chain is not None and self._gate.key_repairs.allows(target.host, self._now_ms()):
+        if chain is not None and self._gate.key_repairs.allows(target.host, self.now_ms()):
             self._send(target, KeyNews(chain), known_key_id)
 
     def _refuse(self, target: Address, nak: JoinNak, answered_key_id: bytes = b"") -> None:
-        if self._gate.errors.allows(target.host, self._now_ms()):
+        if self._gate.errors.allows(target.host, self.now_ms()):
             self._send(target, nak, answered_key_id)
         else:
             self._counters.drop(Loss.RATE_LIMITED)
@@ -361,9 +360,8 @@ class Agent:
             self._counters.events_lost += 1
             self._resync_needed = True
 
-    # -- time ----------------------------------------------------------------------------------------------------------
-
-    def _now_ms(self) -> int:
+    def now_ms(self) -> int:
+        """The core's clock, by which `MemberDescription.since_ms` counts."""
         # The thousandth makes up for rounding: a wake-up at a deadline must not read as one millisecond before it.
         return int((trio.current_time() - self._started_at) * 1000 + 0.001)
 

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import trio
+
 from gossip.core.events import (
     AnswerGiven,
     AskRequested,
@@ -48,6 +50,8 @@ class Requests:
         self._words: deque[Word] = deque()
         self._allowance = Bucket(WORDS_PER_SECOND, WORDS_BURST)
         self._leave = False
+        self.answered = trio.Event()
+        """Set when what was asked before now has been carried out."""
 
     def describe(self, metadata: bytes) -> None:
         """Other metadata."""
@@ -90,8 +94,9 @@ class Requests:
         self._words.append(word)
         self._ring_doorbell()
 
-    def take(self) -> list[Event]:
-        """All wishes, in the order in which they make sense together."""
+    def take(self) -> tuple[trio.Event, list[Event]]:
+        """All wishes, in the order in which they make sense together, and what to set when they are carried out."""
+        answered, self.answered = self.answered, trio.Event()
         events: list[Event] = []
         if self._seeds:
             events.append(SeedsGiven(tuple(self._seeds)))
@@ -107,4 +112,4 @@ class Requests:
         if self._leave:
             events.append(LeaveRequested())
             self._leave = False
-        return events
+        return answered, events

@@ -1,0 +1,119 @@
+"""The operator's hand on the group's keys: install, use, remove, list.
+
+    install   a new key opens everywhere         use   it seals everywhere        remove   the old one opens no more
+
+Each step has to be everywhere before the next: whoever misses the last two is outside, with a key that the group
+refuses. The group repairs the rest by itself, but whether it has is a question to its members, so `list` asks them, and
+`use` and `remove` refuse while a member that is thought alive has not confirmed the step before (`force` overrides).
+Keys have names here, their ids; only the group's members hold the keys.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from gossip.core.keychain import DIGEST_BYTES, KEY_BYTES, KeyChain, KeyChainError
+from gossip.core.keys import KEYS_QUERY
+from gossip.core.member import NodeId, Status
+from gossip.node.agent import Agent
+from gossip.wire.seal import KEY_ID_BYTES, key_id
+
+_SURVEY_TIMEOUT_MS: Final = 2_000
+_SURVEYS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class KeyListing:
+    """This node's keys by id, and the members thought alive that have the same chain, or another, or did not say."""
+
+    primary: str
+    others: tuple[str, ...]
+    retired: tuple[str, ...]
+    agreeing: tuple[NodeId, ...]
+    differing: tuple[NodeId, ...]
+    silent: tuple[NodeId, ...]
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether every member thought alive has this chain."""
+        return not self.differing and not self.silent
+
+
+class KeyRoom:
+    """The keys of the group that an agent belongs to."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    async def list(self, timeout_ms: int = _SURVEY_TIMEOUT_MS) -> KeyListing:
+        """This node's keys, and who agrees. Ends early when everybody did; asks again where an answer may be lost."""
+        missing, answers = self._living(), {}
+        for _ in range(_SURVEYS):
+            if not missing:
+                break
+            async with self._agent.query(KEYS_QUERY, b"", timeout_ms) as replies:
+                async for answer in replies:
+                    answers[NodeId(answer.responder)] = answer.body[:DIGEST_BYTES]
+                    missing = self._living() - answers.keys()
+                    if not missing:
+                        break
+        chain = self._chain
+        agreeing = {node_id for node_id, digest in answers.items() if digest == chain.digest}
+        living = self._living()
+        return KeyListing(
+            primary=key_id(chain.primary).hex(),
+            others=tuple(key_id(key).hex() for key in chain.others),
+            retired=tuple(key_id(key).hex() for key in chain.retired),
+            agreeing=tuple(sorted(living & agreeing)),
+            differing=tuple(sorted(living & (answers.keys() - agreeing))),
+            silent=tuple(sorted(living - answers.keys())),
+        )
+
+    async def install(self, key: bytes | None = None) -> str:
+        """Have a key opened everywhere (a new one from the system's random source if none is given); its id."""
+        key = os.urandom(KEY_BYTES) if key is None else key
+        await self._agent.change_keys(self._chain.install(key))
+        return key_id(key).hex()
+
+    async def use(self, name: str, *, force: bool = False) -> None:
+        """Have everybody seal with an installed key."""
+        key = self._named(name)
+        changed = self._chain.use(key)
+        if not force:
+            await self._require_everywhere(name, "installed")
+        await self._agent.change_keys(changed)
+
+    async def remove(self, name: str, *, force: bool = False) -> None:
+        """Have a key refused everywhere. Removed keys do not come back."""
+        key = self._named(name)
+        changed = self._chain.remove(key)
+        if not force:
+            await self._require_everywhere(name, "replaced")
+        await self._agent.change_keys(changed)
+
+    async def _require_everywhere(self, name: str, step: str) -> None:
+        listing = await self.list()
+        if not listing.is_everywhere:
+            behind = (*listing.differing, *listing.silent)
+            named = ", ".join(node_id.hex() for node_id in behind[:8])
+            raise KeyChainError(
+                f"{len(behind)} members ({named}) have not confirmed that key {name} is {step}, and would be cut off: "
+                "wait until they have, let them leave, or force it"
+            )
+
+    @property
+    def _chain(self) -> KeyChain:
+        chain = self._agent.key_chain
+        if chain is None:
+            raise KeyChainError("this group's datagrams travel in clear: it has no keys")
+        return chain
+
+    def _named(self, name: str) -> bytes:
+        chain = self._chain
+        for key in (chain.primary, *chain.others, *chain.retired):
+            if key_id(key).hex() == name:
+                return key
+        raise KeyChainError(f"no key has the id {name[: 2 * KEY_ID_BYTES]!r}: list shows those there are")
+
+    def _living(self) -> set[NodeId]:
+        return {each.node_id for each in self._agent.members() if each.status is Status.ALIVE}
