@@ -84,7 +84,7 @@ class Composer:
         rumours: tuple[Rumour, ...] = ()
         if len(self._rumours) > 0:
             rumours = self._rumours.take(
-                budget - sum(update_bytes(update) for update in news), self._membership.group_size
+                budget - sum(update_bytes(update) for update in news), self._membership.group_size, told
             )
             budget -= sum(rumour_bytes(rumour) for rumour in rumours)
         sample: list[NodeInfo] = []

@@ -12,6 +12,9 @@ A node that has just started knows no floor, and somebody who recorded the group
 it. So it takes none until a join has told it the group's clock: the JoinAck that it asked for, or a JoinReq that shows
 a fresh token. What was said before is not for it.
 
+Nothing repairs a rumour that misses a member, as samples repair membership; it is told twice as often instead. Of ten
+broadcasts in a group of twenty that loses a tenth of its datagrams, all reach everybody.
+
 Rumours are not signed: whoever holds the farm's key may speak in any member's name here, as with verdicts. The queue,
 the memory, the questions open and those heard are bounded; when the queue is full what has been told most goes first.
 """
@@ -53,6 +56,8 @@ def is_sayable(name: str, body: bytes) -> bool:
 @dataclass(slots=True)
 class _Told:
     rumour: Rumour
+    knowing: NodeId
+    """Who told us: it need not be told."""
     sent: int = 0
 
 
@@ -111,7 +116,7 @@ class Rumours:
 
     def say(self, name: str, body: bytes) -> None:
         """Tell everybody."""
-        self._enqueue(UserBroadcast(self._next_id(name, body), name, body))
+        self._enqueue(UserBroadcast(self._next_id(name, body), name, body), self._own.node_id)
 
     def ask(self, ticket: int, name: str, body: bytes, timeout_ms: int, now: int) -> None:
         """Ask everybody; answers carry `ticket` until the deadline."""
@@ -123,7 +128,7 @@ class Rumours:
             self._outbox.emit(QueryEnded(ticket))
             return
         self._asked[rumour_id] = _Asked(ticket, now + timeout_ms)
-        self._enqueue(Query(rumour_id, name, body, self._own.info.address, timeout_ms))
+        self._enqueue(Query(rumour_id, name, body, self._own.info.address, timeout_ms), self._own.node_id)
 
     def answer(self, rumour_id: RumourId, body: bytes, now: int) -> None:
         """Answer a query that was heard: once, and in time."""
@@ -155,8 +160,8 @@ class Rumours:
         if self._floor is None:
             self._floor = clock
 
-    def hear(self, rumours: tuple[Rumour, ...], now: int) -> None:
-        """Rumours that rode on a ping or its answer."""
+    def hear(self, rumours: tuple[Rumour, ...], teller: NodeId, now: int) -> None:
+        """Rumours that rode on a ping of `teller`, or on its answer."""
         for rumour in rumours:
             time = rumour.rumour_id.time
             if not is_sayable(rumour.name, rumour.body) or not self._is_credible(time):
@@ -166,7 +171,7 @@ class Rumours:
             else:
                 self.clock = max(self.clock, time)
                 if self._is_news(rumour.rumour_id, self._floor):
-                    self._take(rumour, now)
+                    self._take(rumour, teller, now)
 
     def _is_credible(self, time: int) -> bool:
         return 0 < time < CLOCK_LIMIT and time <= self.clock + CLOCK_STEP_LIMIT
@@ -174,14 +179,14 @@ class Rumours:
     def _is_news(self, rumour_id: RumourId, floor: int) -> bool:
         return rumour_id.time > floor and rumour_id not in self._heard and rumour_id.origin != self._own.node_id
 
-    def _take(self, rumour: Rumour, now: int) -> None:
+    def _take(self, rumour: Rumour, teller: NodeId, now: int) -> None:
         self._heard.add(rumour.rumour_id)
         heappush(self._heard_by_age, rumour.rumour_id)
         if len(self._heard) > self._tuning.rumours_remembered:
             oldest = heappop(self._heard_by_age)
             self._heard.remove(oldest)
             self._floor = max(self._floor or 0, oldest.time)
-        self._enqueue(rumour)
+        self._enqueue(rumour, teller)
         if isinstance(rumour, UserBroadcast):
             self._outbox.emit(BroadcastHeard(rumour))
         elif rumour.name == KEYS_QUERY:
@@ -217,23 +222,23 @@ class Rumours:
 
     # -- telling on -----------------------------------------------------------------------------------------------
 
-    def _enqueue(self, rumour: Rumour) -> None:
+    def _enqueue(self, rumour: Rumour, knowing: NodeId) -> None:
         if len(self._queue) >= self._tuning.rumours_limit:
             worn = max(self._queue.values(), key=lambda told: told.sent)
             del self._queue[worn.rumour.rumour_id]
-        self._queue[rumour.rumour_id] = _Told(rumour)
+        self._queue[rumour.rumour_id] = _Told(rumour, knowing)
 
-    def take(self, budget_bytes: int, group_size: int) -> tuple[Rumour, ...]:
-        """What to tell now: the least told first, as much as fits. Counts as sent."""
-        limit = self._tuning.retransmit_multiplier * ceil(log10(group_size + 1))
+    def take(self, budget_bytes: int, group_size: int, told: NodeId | None) -> tuple[Rumour, ...]:
+        """What to tell a member now: the least told first, as much as fits. Counts as sent."""
+        limit = self._tuning.rumour_retransmit_multiplier * ceil(log10(group_size + 1))
         taken: list[Rumour] = []
-        for told in sorted(self._queue.values(), key=lambda told: told.sent):
-            size = rumour_bytes(told.rumour)
-            if size > budget_bytes:
+        for each in sorted(self._queue.values(), key=lambda each: each.sent):
+            size = rumour_bytes(each.rumour)
+            if size > budget_bytes or (told is not None and told in {each.knowing, each.rumour.rumour_id.origin}):
                 continue
             budget_bytes -= size
-            taken.append(told.rumour)
-            told.sent += 1
-            if told.sent >= limit:
-                del self._queue[told.rumour.rumour_id]
+            taken.append(each.rumour)
+            each.sent += 1
+            if each.sent >= limit:
+                del self._queue[each.rumour.rumour_id]
         return tuple(taken)

@@ -39,7 +39,7 @@ from gossip.core.events import (
 from gossip.core.joining import Joining
 from gossip.core.keychain import KeyChain
 from gossip.core.keys import Keys
-from gossip.core.member import METADATA_LIMIT_BYTES, Address, NodeInfo, Status
+from gossip.core.member import METADATA_LIMIT_BYTES, Address, NodeId, NodeInfo, Status
 from gossip.core.membership import Membership
 from gossip.core.messages import (
     Broadcast,
@@ -219,12 +219,12 @@ class Swim:
                 self._claims.hear_verdict(verdict, now)
             case PingRequest():
                 requester = self._prober.receive_request(source, message, now)
-                self._hear_riders(requester, source, message.payload, now)
+                self._hear_riders(requester, source, message.source_id, message.payload, now)
                 if requester is Answerer.STRANGER:
                     self._deny_link(source, now)
             case PingResponse():
                 responder = self._prober.receive_response(source, message, now)
-                self._hear_riders(responder, source, message.payload, now)
+                self._hear_riders(responder, source, message.target_id, message.payload, now)
                 if responder is Answerer.TWIN:
                     self._halt(source)
             case Broadcast(info):
@@ -236,9 +236,9 @@ class Swim:
             case _:
                 assert_never(message)
 
-    def _hear_riders(self, by: Answerer, source: Address, payload: Payload, now: int) -> None:
-        if by in {Answerer.MEMBER, Answerer.STRANGER}:
-            self._rumours.hear(payload.rumours, now)
+    def _hear_riders(self, kind: Answerer, source: Address, teller: NodeId, payload: Payload, now: int) -> None:
+        if kind in {Answerer.MEMBER, Answerer.STRANGER}:
+            self._rumours.hear(payload.rumours, teller, now)
             self._keys.compare(source, payload.keys_digest, now)
 
     def _receive_welcome(self, source: Address, welcome: JoinAck, now: int) -> None:

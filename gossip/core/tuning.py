@@ -61,6 +61,7 @@ class Tuning:
     refutations_per_second: int = 2
 
     rumours_limit: int = 64
+    rumour_retransmit_multiplier: int = 8
     rumours_remembered: int = 1_024
     queries_limit: int = 64
 

@@ -1,0 +1,249 @@
+"""Broadcasts and queries of applications: told once, in bounded memory, and nothing old for new."""
+
+import pytest
+
+from gossip.core.effects import BroadcastHeard, Effect, QueryAnswered, QueryEnded, QueryHeard
+from gossip.core.events import AnswerGiven, AskRequested, Received, SayRequested, SeedsGiven
+from gossip.core.messages import (
+    JoinAck,
+    JoinReq,
+    Payload,
+    PingRequest,
+    PingResponse,
+    Query,
+    QueryReply,
+    Rumour,
+    RumourId,
+    UserBroadcast,
+)
+from gossip.core.rumours import CLOCK_LIMIT, CLOCK_STEP_LIMIT
+from gossip.core.tuning import Tuning
+from gossip.simulation.network import GossipNetwork, address_of, node_id
+from tests.spec.gossip_story import Story, info_of, sent
+
+
+def word(time: int, by: int = 1, body: bytes = b"", generation: int = 1) -> UserBroadcast:
+    """Something that node `by` says."""
+    return UserBroadcast(RumourId(time, node_id(by), generation), "word", body)
+
+
+def question(time: int, by: int = 1, timeout_ms: int = 1_000) -> Query:
+    """Something that node `by` asks."""
+    return Query(RumourId(time, node_id(by), 1), "question", b"?", address_of(by), timeout_ms)
+
+
+def tell(story: Story, *rumours: Rumour, by: int = 1) -> list[Effect]:
+    """Node `by` pings us with rumours on the ping."""
+    ping = story.ping(by)
+    payload = Payload(capacity=8, peer_count=1, rumours=rumours)
+    return story.hear(
+        by,
+        PingRequest(
+            ping.source_id,
+            ping.source_incarnation,
+            ping.target_id,
+            ping.target_incarnation,
+            ping.seq,
+            0,
+            payload=payload,
+        ),
+    )
+
+
+def heard(effects: list[Effect]) -> list[Rumour]:
+    """What reached our application."""
+    found: list[Rumour] = [each.broadcast for each in effects if isinstance(each, BroadcastHeard)]
+    return found + [each.query for each in effects if isinstance(each, QueryHeard)]
+
+
+def rumours_in(effects: list[Effect]) -> list[Rumour]:
+    """The rumours on the pings and answers among the effects."""
+    payloads = [each.payload for _, each in sent(effects, PingRequest)]
+    payloads += [each.payload for _, each in sent(effects, PingResponse)]
+    return [rumour for payload in payloads for rumour in payload.rumours]
+
+
+def test_a_broadcast_is_heard_once_however_often_it_comes_and_is_told_on() -> None:
+    story = Story()
+    story.befriend(1, 2, 3)
+    effects = tell(story, word(1))
+    assert heard(effects) == [word(1)]
+    assert heard(tell(story, word(1)) + tell(story, word(1), by=2)) == []
+    told = rumours_in(effects + story.pass_time(5_000))
+    assert len(told) >= 2
+    assert set(told) == {word(1)}
+
+
+def test_a_rumour_is_told_lambda_log_n_times_and_then_no_more() -> None:
+    story = Story()
+    story.befriend(1, 2, 3)
+    story.quiet(1, 2, 3)
+    story.step(SayRequested("word", b""))
+    told = rumours_in(story.pass_time(30_000, answering=(1, 2, 3)))
+    assert len(told) == story.tuning.rumour_retransmit_multiplier  # ceil(log10(4 + 1)) is 1
+
+
+def test_membership_comes_first_and_a_rumour_that_does_not_fit_waits() -> None:
+    story = Story(tuning=Tuning(payload_budget_bytes=600))
+    story.befriend(1)
+    story.quiet(1)
+    for name in ("one", "two"):
+        story.step(SayRequested(name, bytes(500)))
+    names = set()
+    for _ in range(10):
+        told = [each.payload.rumours for _, each in sent(story.pass_time(200, answering=(1,)), PingRequest)]
+        assert all(len(rumours) <= 1 for rumours in told)
+        names |= {rumour.name for rumours in told for rumour in rumours}
+    assert names == {"one", "two"}
+
+
+def test_a_node_that_has_just_started_takes_no_rumour_before_a_join_told_it_the_clock() -> None:
+    story = Story()
+    recorded = tell(story, word(7))
+    assert heard(recorded) == []
+    assert story.dropped("rumour-before-join") == 1
+    story.hear(1, JoinReq(info_of(1), b"t", clock=7), token_valid=True)
+    assert heard(tell(story, word(7))) == []
+    assert heard(tell(story, word(8))) == [word(8)]
+
+
+def test_a_joiner_learns_the_clock_from_its_welcome_and_hears_what_is_said_later() -> None:
+    story = Story()
+    story.swim.step(Received(address_of(1), JoinAck(info_of(1), clock=99)), 0)  # not asked for
+    assert heard(tell(story, word(100))) == []
+    story.step(SeedsGiven((address_of(1),)))
+    story.pass_time(1)
+    story.hear(1, JoinAck(info_of(1), clock=40))
+    assert heard(tell(story, word(40), word(41))) == [word(41)]
+
+
+def test_our_own_rumours_come_after_everything_that_we_heard() -> None:
+    story = Story()
+    story.befriend(1)
+    tell(story, word(500))
+    story.step(SayRequested("mine", b""))
+    told = rumours_in(story.pass_time(1_000))
+    assert RumourId(501, node_id(0), 1) in {rumour.rumour_id for rumour in told}
+    assert heard(tell(story, *[rumour for rumour in told if rumour.name == "mine"])) == [], "not told to ourselves"
+
+
+def test_memory_is_bounded_and_what_was_forgotten_is_not_heard_again() -> None:
+    story = Story(tuning=Tuning(rumours_remembered=8, rumours_limit=4))
+    story.befriend(1)
+    for time in range(1, 31):
+        assert heard(tell(story, word(time))) == [word(time)]
+    rumours = story.swim._rumours
+    assert len(rumours._heard) == len(rumours._heard_by_age) == 8
+    assert len(rumours) == 4
+    assert all(heard(tell(story, word(time))) == [] for time in range(1, 31))
+
+
+def test_words_of_one_time_by_different_origins_or_lives_are_different_words() -> None:
+    story = Story()
+    story.befriend(1, 2)
+    words = [word(5, by=1), word(5, by=2), word(5, by=1, generation=2)]
+    assert heard(tell(story, *words)) == words
+
+
+@pytest.mark.parametrize("time", [0, CLOCK_STEP_LIMIT + 1, CLOCK_LIMIT, (1 << 63) - 1])
+def test_a_clock_beyond_belief_is_refused(time: int) -> None:
+    story = Story()
+    story.befriend(1)
+    assert heard(tell(story, word(time))) == []
+    assert story.dropped("bad-rumour") == 1
+    story.hear(2, JoinReq(info_of(2), b"t", clock=time), token_valid=True)
+    story.step(SayRequested("still", b""))
+    assert story.swim._rumours.clock < CLOCK_STEP_LIMIT
+
+
+@pytest.mark.parametrize(("name", "body"), [("", b""), ("n" * 33, b""), ("a\nb", b""), ("n", bytes(513))])
+def test_what_is_too_long_or_nameless_is_refused_on_both_sides(name: str, body: bytes) -> None:
+    story = Story()
+    story.befriend(1)
+    with pytest.raises(ValueError, match="printable"):
+        story.step(SayRequested(name, body))
+    assert heard(tell(story, UserBroadcast(RumourId(1, node_id(1), 1), name, body))) == []
+
+
+# -- queries -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_query_is_answered_straight_to_the_asker_once_and_in_time() -> None:
+    story = Story()
+    story.befriend(1)
+    assert heard(tell(story, question(1))) == [question(1)]
+    reply = QueryReply(question(1).rumour_id, node_id(0), b"fine")
+    assert sent(story.step(AnswerGiven(question(1).rumour_id, b"fine")), QueryReply) == [(address_of(1), reply)]
+    assert sent(story.step(AnswerGiven(question(1).rumour_id, b"again")), QueryReply) == []
+    tell(story, question(2))
+    story.now += 1_000
+    assert sent(story.step(AnswerGiven(question(2).rumour_id, b"late")), QueryReply) == []
+    assert story.dropped("answer-too-late") == 2
+
+
+def test_answers_are_collected_until_the_deadline_one_of_each_member() -> None:
+    story = Story()
+    story.befriend(1, 2)
+    story.step(AskRequested(77, "uptime", b"?", 3_000))
+    asked = RumourId(1, node_id(0), 1)
+    answers = [
+        each
+        for number, body in ((1, b"one"), (2, b"two"), (1, b"one again"))
+        for each in story.hear(number, QueryReply(asked, node_id(number), body))
+    ]
+    assert answers == [QueryAnswered(77, node_id(1), b"one"), QueryAnswered(77, node_id(2), b"two")]
+    assert QueryEnded(77) not in story.pass_time(2_999)
+    assert QueryEnded(77) in story.pass_time(1)
+    assert story.hear(3, QueryReply(asked, node_id(3), b"late")) == []
+    assert (story.dropped("answer-repeated"), story.dropped("unsolicited")) == (1, 1)
+
+
+def test_open_queries_are_bounded_on_both_sides() -> None:
+    story = Story(tuning=Tuning(queries_limit=2))
+    story.befriend(1)
+    effects = [each for ticket in range(3) for each in story.step(AskRequested(ticket, "q", b"", 1_000))]
+    assert [each for each in effects if isinstance(each, QueryEnded)] == [QueryEnded(2)]
+    tell(story, question(10), question(11), question(12))
+    assert sent(story.step(AnswerGiven(question(10).rumour_id, b"")), QueryReply) == []
+    assert len(sent(story.step(AnswerGiven(question(12).rumour_id, b"")), QueryReply)) == 1
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 600_001])
+def test_a_query_has_a_timeout_within_reason(timeout_ms: int) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        Story().step(AskRequested(1, "q", b"", timeout_ms))
+
+
+# -- in a group --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("random_seed", range(5))
+def test_in_a_group_with_loss_every_member_hears_every_broadcast_exactly_once(random_seed: int) -> None:
+    network = GossipNetwork(random_seed, Tuning.lan(), loss=0.1, duplication=0.1)
+    nodes = network.start(20)
+    assert network.run_until(network.is_full_mesh, limit_ms=60_000), f"random seed {random_seed}"
+    for number in range(10):
+        network.step(nodes[number], SayRequested(f"word-{number}", b"w" * 100))
+        network.run(300)
+    network.run(20_000)
+    for node in nodes:
+        names = sorted(each.broadcast.name for each in node.heard if isinstance(each, BroadcastHeard))
+        wanted = [f"word-{number}" for number in range(10) if number != node.number]
+        assert names == wanted, f"random seed {random_seed}, node {node.number}"
+
+
+def test_a_query_reaches_a_group_of_bounded_capacity() -> None:
+    network = GossipNetwork(3, Tuning.lan())
+    nodes = network.start(40, capacity=5)
+    network.run(60_000)
+    network.step(nodes[7], AskRequested(1, "who", b"", 10_000))
+    asked = set()
+    for _ in range(100):
+        network.run(100)
+        for node in nodes:
+            for each in node.heard:
+                if isinstance(each, QueryHeard) and node.number not in asked:
+                    asked.add(node.number)
+                    network.step(node, AnswerGiven(each.query.rumour_id, b"%d" % node.number))
+    answers = {each.responder for each in nodes[7].heard if isinstance(each, QueryAnswered)}
+    assert answers == {node.node_id for node in nodes if node is not nodes[7]}
