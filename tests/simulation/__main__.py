@@ -1,7 +1,11 @@
-"""`python -m tests.simulation [consensus] [--seeds N] [--seed N] [--steps N] [--mutant NAME] [--trace]`."""
+"""`python -m tests.simulation [consensus | gossip-fuzz] …`: long runs from the command line; `--help` after a name."""
 
 import sys
 
-from tests.simulation.consensus.command import main
+from tests.simulation import gossip_fuzz
+from tests.simulation.consensus import command
 
-sys.exit(main(sys.argv[1:]))
+arguments = sys.argv[1:]
+if arguments[:1] == ["gossip-fuzz"]:
+    sys.exit(gossip_fuzz.main(arguments[1:]))
+sys.exit(command.main(arguments))

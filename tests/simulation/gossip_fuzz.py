@@ -1,0 +1,180 @@
+"""Fuzzing of gossip nodes with their whole wire floor: `python -m tests.simulation gossip-fuzz --count N`.
+
+    a group settles ─▶ strangers and liars send ROUND datagrams while it goes on ─▶ silence ─▶ agreed within 20 periods
+
+What must hold: a datagram raises nothing but the wire's one error, which `offer` turns into a reason; without the key
+every one is refused, so nothing changes; with it the invariants of a core hold after every step; every table stays
+within its bound, and the process within its memory. Each round has a seed of its own that shows it again.
+"""
+
+import argparse
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from gossip.core.member import Incarnation, NodeId, Status
+from gossip.core.own import INCARNATION_LIMIT
+from gossip.core.tuning import Tuning
+from gossip.wire.identity import VERIFIED_LIMIT
+from gossip.wire.seal import SALT_LIMIT, Sealed
+from tests.simulation.gossip_hostility import Liar, Stranger
+from tests.simulation.gossip_wire_group import CAPACITY, WireGroup, WireNode
+
+NODES = 5
+ROUND = 2_000
+SETTLING_MS = 3_000
+PERIODS_TO_AGREE = 20
+DIRECTORY_LIMIT = 24
+TUNING = replace(Tuning.loopback(), directory_limit=DIRECTORY_LIMIT, relays_limit=32)
+MEMORY_GROWTH_LIMIT_MIB = 64
+
+
+class FuzzError(AssertionError):
+    """Something that must hold did not."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the datagrams."""
+
+    sent: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    periods: list[float] = field(default_factory=list)
+    halted: int = 0
+
+    def lines(self) -> list[str]:
+        """For the report."""
+        outcomes = ", ".join(f"{name} {count:,}" for name, count in sorted(self.outcomes.items()))
+        longest = max(self.periods, default=0.0)
+        return [
+            f"{self.sent:,} datagrams in {len(self.periods)} groups: {outcomes}",
+            f"agreed again after at most {longest:.1f} periods (limit {PERIODS_TO_AGREE}); twins halted: {self.halted}",
+        ]
+
+
+def fuzz_round(random_seed: int, count: int, tally: Tally) -> None:
+    """One group, `count` datagrams."""
+    random = Random(random_seed)
+    group = WireGroup(NODES, random_seed, TUNING)
+    group.run(SETTLING_MS)
+    if not group.agreed():
+        raise FuzzError("the group did not even form")
+    stranger, liar = Stranger(group, random), Liar(group, random)
+    incarnations = {node.node_id: node.core.describe().self_info.incarnation for node in group.nodes}
+    for _ in range(count):
+        group.run(random.choice((0, 0, 1, 2, 5)))
+        with_key = random.random() < 0.5
+        node, source, datagram = (liar if with_key else stranger).datagram()
+        refusal = group.offer(node, datagram, source)
+        tally.sent += 1
+        tally.outcomes[f"{'liar' if with_key else 'stranger'}: {refusal.value if refusal else 'taken'}"] += 1
+        if refusal is None:
+            if not with_key:
+                raise FuzzError("a datagram of a stranger was taken")
+            _check(node, incarnations)
+    for node in group.nodes:
+        _check(node, incarnations)
+    tally.periods.append(_periods_until_agreed(group))
+    tally.halted += sum(node.core.describe().halted for node in group.nodes)
+
+
+def _periods_until_agreed(group: WireGroup) -> float:
+    began = group.now
+    while not group.agreed():
+        if group.now - began > PERIODS_TO_AGREE * TUNING.probe_period_ms:
+            raise FuzzError(f"no agreement {PERIODS_TO_AGREE} periods after the last lie: {_views(group)}")
+        group.run(TUNING.probe_period_ms // 5)
+    return (group.now - began) / TUNING.probe_period_ms
+
+
+def _views(group: WireGroup) -> str:
+    names = {node.node_id: index for index, node in enumerate(group.nodes)}
+    return "; ".join(
+        f"{index} sees "
+        + ", ".join(
+            f"{names[member.node_id]} {member.status.name} {member.incarnation}"
+            for member in node.core.describe().members
+            if member.node_id in names
+        )
+        for index, node in enumerate(group.nodes)
+    )
+
+
+def _check(node: WireNode, incarnations: dict[NodeId, Incarnation]) -> None:
+    """The invariants of one node."""
+    core = node.core
+    description = core.describe()
+    own = description.self_info
+    members = description.members
+    suspects = {member.node_id for member in members if member.status is Status.SUSPECT}
+    peers = [member for member in members if member.is_peer]
+    envelope = node.codec._envelope
+    holds = {
+        "a node is no member of its own directory": own.node_id not in {member.node_id for member in members},
+        "its own incarnation only rises": own.incarnation >= incarnations[own.node_id],
+        "its own incarnation stays on the scale": max(own.incarnation.generation, own.incarnation.number)
+        < INCARNATION_LIMIT,
+        "peers within capacity": len(peers) == description.peer_count <= CAPACITY,
+        "peers live": all(peer.status in {Status.ALIVE, Status.SUSPECT} for peer in peers),
+        "the directory within its limit": len(members) <= DIRECTORY_LIMIT,
+        "each suspect has its clock": set(core._claims._suspicions) == suspects,
+        "joins within their limit": description.joins_in_flight <= TUNING.joins_in_flight,
+        "seeds within their limit": description.seed_count <= TUNING.seeds_limit,
+        "relays within their limit": len(core._prober._relays) <= TUNING.relays_limit,
+        "rumours within their limit": len(core._rumours) <= TUNING.rumours_limit,
+        "rumours heard within their limit": len(core._rumours._heard) <= TUNING.rumours_remembered,
+        "questions within their limit": len(core._rumours._questions) <= TUNING.queries_limit,
+        "a key chain that keeps its rules": core.keys is not None and core.keys.is_sound(),
+        "news within the directory": len(core._news) <= DIRECTORY_LIMIT + 2,
+        "remembered signatures within their limit": len(node.codec._verifier.verified) <= VERIFIED_LIMIT,
+        "salts within their limit": isinstance(envelope, Sealed) and envelope.salts_remembered <= SALT_LIMIT,
+        "a deadline unless halted": (core.deadline is None) == description.halted,
+    }
+    incarnations[own.node_id] = own.incarnation
+    for sentence, true in holds.items():
+        if not true:
+            raise FuzzError(f"{sentence}: broken at {own.address.host}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run rounds; 0 if everything held, 1 with the line that shows the failure again."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation gossip-fuzz", description=__doc__)
+    parser.add_argument("--count", type=int, default=100_000, help="how many datagrams (default 100000)")
+    parser.add_argument("--first", type=int, default=0, help="the first round's seed (default 0)")
+    options = parser.parse_args(arguments)
+    tally = Tally()
+    began = said = time.monotonic()
+    settled_mib = 0.0
+    seed = options.first
+    while tally.sent < options.count:
+        try:
+            fuzz_round(seed, min(ROUND, options.count - tally.sent), tally)
+        except Exception as error:  # noqa: BLE001 - whatever breaks a round is its result
+            _say([f"round {seed}: {type(error).__name__}: {error}", *tally.lines()])
+            _say([f"again: python -m tests.simulation gossip-fuzz --count {ROUND} --first {seed}"])
+            return 1
+        seed += 1
+        if not settled_mib and tally.sent >= options.count // 10:
+            settled_mib = _resident_mib()
+        if time.monotonic() - said > 30:
+            said = time.monotonic()
+            _say([f"{tally.sent:,} of {options.count:,}, {said - began:.0f} s, {_resident_mib():.0f} MiB"])
+    grown_mib = _resident_mib() - settled_mib
+    _say([*tally.lines(), f"{time.monotonic() - began:.0f} s; memory at most {_resident_mib():.0f} MiB"])
+    _say([f"memory grew by {grown_mib:.1f} MiB over the last nine tenths (limit {MEMORY_GROWTH_LIMIT_MIB})"])
+    return 0 if grown_mib <= MEMORY_GROWTH_LIMIT_MIB else 1
+
+
+def _resident_mib() -> float:
+    """The most memory that this process had so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
+
+
+def _say(lines: Sequence[str]) -> None:
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()

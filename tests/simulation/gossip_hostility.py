@@ -1,0 +1,255 @@
+"""Datagrams that no honest node would send: by strangers, who have no key, and by a holder of the farm's key who lies.
+
+A stranger sends random bytes, damages what it recorded, glues pieces of it together, repeats it, or seals under a key
+of its own. A liar opens what it recorded, damages or rewrites what is inside, and seals it again under salts of its
+own; it speaks of members that do not exist, in the name of those that do, and in its own. It knows how far everybody's
+incarnation is, so that its claims are the ones that hurt: just above, far above, at the end of the scale.
+
+One claim is left out: of a member's last generation of all (2^53 - 1), after which no life is left to refute it in.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from gossip.core.keychain import CLOCK_LIMIT, CLOCK_STEP_LIMIT, KeyChain, KeyChainError
+from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
+from gossip.core.messages import (
+    AliveUpdate,
+    Broadcast,
+    JoinAck,
+    JoinNak,
+    JoinRedirect,
+    JoinReq,
+    KeyNews,
+    Leave,
+    Message,
+    Payload,
+    PingRequest,
+    PingResponse,
+    Query,
+    QueryReply,
+    Rumour,
+    RumourId,
+    Update,
+    UserBroadcast,
+    VerdictUpdate,
+)
+from gossip.core.own import INCARNATION_LIMIT
+from gossip.core.refusal import DOMAIN
+from gossip.wire.codec import DATAGRAM_LIMIT_BYTES
+from gossip.wire.datagram import encode
+from gossip.wire.identity import Purpose, Signer, sign
+from gossip.wire.layout import Code
+from gossip.wire.seal import HEADER_BYTES, OVERHEAD_BYTES, SALT_BYTES, KeyRing, Sealed, SealError
+from tests.simulation.gossip_wire_group import RING, WireGroup, WireNode, key_of
+
+FIRST_LIAR = 100
+LIARS = 40
+_CODES = bytes(sorted(Code))
+
+
+class Stranger:
+    """Has every datagram that was sent, and no key."""
+
+    def __init__(self, group: WireGroup, random: Random) -> None:
+        self._group = group
+        self._random = random
+        self._foreign = Sealed(KeyRing(b"the key of quite another farm..!", label=RING.label), random.randbytes(16))
+
+    def datagram(self) -> tuple[WireNode, Address, bytes]:
+        """One more: for whom, from where (addresses are forged at will), and what."""
+        random = self._random
+        sender, receiver, recorded = random.choice(self._group.recorded)
+        damages: tuple[Callable[[bytes], bytes], ...] = (
+            lambda _: random.randbytes(random.randrange(DATAGRAM_LIMIT_BYTES)),
+            lambda it: it[: random.randrange(len(it))],
+            lambda it: it + random.randbytes(random.randrange(1, 40)),
+            lambda it: mutated(it, random),
+            self._glued,
+            lambda it: it,
+            lambda it: self._foreign.seal(it[:1] + it[37:-16]),
+        )
+        source = random.choice((sender.address, Address("10.6.6.6", random.randrange(1, 65_536))))
+        return receiver, source, random.choice(damages)(recorded)
+
+    def _glued(self, datagram: bytes) -> bytes:
+        """With the end of another. At the same place, or that could be a genuine datagram for another node."""
+        other = self._random.choice(self._group.recorded)[2]
+        cut = self._random.randrange(HEADER_BYTES + 1, HEADER_BYTES + 20)
+        return datagram[:cut] + other[cut:]
+
+
+class Liar:
+    """Holds the farm's key and some identities of its own."""
+
+    def __init__(self, group: WireGroup, random: Random) -> None:
+        self._group = group
+        self._random = random
+        self._ring = RING
+        self._envelope = Sealed(RING, random.randbytes(SALT_BYTES))
+        self._signers = [Signer(key_of(FIRST_LIAR + number)) for number in range(LIARS)]
+        self._ids = [node.node_id for node in group.nodes] + [signer.node_id for signer in self._signers]
+        self._own_words = {node.node_id: node.core for node in group.nodes}
+        self._addresses = [node.address for node in group.nodes]
+        self._addresses += [Address(f"10.7.0.{number}", 7_946) for number in range(4)]
+
+    def datagram(self) -> tuple[WireNode, Address, bytes]:
+        """One more: for whom, from where, and what."""
+        random = self._random
+        sender, receiver, recorded = random.choice(self._group.recorded)
+        if receiver.ring != self._ring or random.random() < 0.001:
+            self._ring = receiver.ring
+            self._envelope = Sealed(self._ring, random.randbytes(SALT_BYTES))
+        match random.randrange(4):
+            case 0:
+                plain = mutated(self._opened(recorded), random)
+            case 1:
+                plain = bytes([random.choice(_CODES)]) + random.randbytes(random.randrange(200))
+            case _:
+                plain = encode(self._message(receiver), DATAGRAM_LIMIT_BYTES - OVERHEAD_BYTES)
+        return receiver, random.choice((sender.address, *self._addresses)), self._envelope.seal(plain)
+
+    def _opened(self, datagram: bytes) -> bytes:
+        try:
+            return Sealed(self._ring, b"nobody's salt ..").open(datagram).plain
+        except SealError:  # sealed before the keys were changed
+            return datagram
+
+    def _incarnation(self, node_id: NodeId) -> Incarnation:
+        random = self._random
+        known = self._own_words.get(node_id)
+        base = known._own.incarnation if known is not None else Incarnation(1, random.randrange(4))
+        number = base.number + random.choice((-1, 0, 0, 1, 2, random.randrange(100)))
+        match random.randrange(12):
+            case 0:
+                return Incarnation(base.generation + random.randrange(1, 4), max(number, 0))
+            case 1:
+                return Incarnation(base.generation, random.choice((INCARNATION_LIMIT - 1, INCARNATION_LIMIT)))
+            case 2:
+                return Incarnation(random.choice((0, 1, INCARNATION_LIMIT)), max(number, 0))
+            case _:
+                return Incarnation(base.generation, max(number, 0))
+
+    def _info(self, purpose: Purpose = Purpose.PRESENCE) -> NodeInfo:
+        random = self._random
+        node_id, address = random.choice(self._ids), random.choice(self._addresses)
+        metadata = random.randbytes(random.randrange(8))
+        info = NodeInfo(node_id, address, self._incarnation(node_id), random.randrange(9), metadata)
+        signer = random.choice(self._signers)
+        match random.randrange(4):
+            case 0:
+                return info
+            case 1:
+                return replace(info, credential=random.randbytes(96))
+            case _:
+                return sign(replace(info, node_id=signer.node_id), signer.key, purpose)
+
+    def _update(self) -> Update:
+        random = self._random
+        if random.random() < 0.4:
+            return AliveUpdate(self._info())
+        node_id = random.choice(self._ids)
+        accuser = random.choice((node_id, random.choice(self._ids)))
+        return VerdictUpdate(node_id, self._incarnation(node_id), random.choice(tuple(Status)[1:]), accuser)
+
+    def _payload(self) -> Payload:
+        random = self._random
+        updates = tuple(self._update() for _ in range(random.randrange(4)))
+        sample = tuple(self._info() for _ in range(random.randrange(3)))
+        rumours = tuple(self._rumour() for _ in range(random.randrange(3)))
+        digest = random.choice((b"", b"", b"another."))
+        return Payload(updates, random.randrange(9), random.randrange(9), sample, rumours, digest)
+
+    def _rumour(self) -> Rumour:
+        random = self._random
+        time = random.choice((random.randrange(1_000), random.randrange(1_000), 1 << 40, CLOCK_LIMIT))
+        rumour_id = RumourId(time, random.choice(self._ids), random.randrange(4))
+        body = random.randbytes(random.randrange(200))
+        if random.random() < 0.5:
+            return UserBroadcast(rumour_id, "rubbish", body)
+        return Query(rumour_id, "rubbish", body, random.choice(self._addresses), random.randrange(100_000))
+
+    def _reply(self) -> QueryReply:
+        random = self._random
+        rumour_id = RumourId(random.randrange(1_000), random.choice(self._ids), 1)
+        return QueryReply(rumour_id, random.choice(self._ids), b"")
+
+    def _key_news(self, receiver: WireNode) -> KeyNews:
+        """What an operator could do, and clocks that no operator makes."""
+        random = self._random
+        chain = receiver.ring.chain
+        key = random.choice((chain.primary, *chain.others, *chain.retired))
+        step = random.choice((1, 2, CLOCK_STEP_LIMIT, CLOCK_STEP_LIMIT + 1, CLOCK_LIMIT))
+        try:
+            match random.randrange(5):
+                case 0:
+                    return KeyNews(chain.install(random.randbytes(32)))
+                case 1:
+                    return KeyNews(chain.use(key))
+                case 2:
+                    return KeyNews(chain.remove(key))
+                case 3:
+                    return KeyNews(KeyChain(chain.keys, chain.primary, chain.used_at + step, chain.floor))
+                case _:
+                    return KeyNews(KeyChain.of(random.randbytes(32), (chain.primary,), (), chain.clock + step))
+        except KeyChainError:
+            return KeyNews(chain)
+
+    def _message(self, receiver: WireNode) -> Message:  # noqa: PLR0911 - one message a case
+        random = self._random
+        address = random.choice(self._addresses)
+        source, target = random.choice(self._ids), random.choice(self._ids)
+        if random.random() < 0.02:
+            return self._key_news(receiver)
+        match random.randrange(10):
+            case 0:
+                return JoinReq(self._info(), random.randbytes(32), random.randbytes(32), random.randrange(9))
+            case 1:
+                return JoinNak(DOMAIN, 7_115 + random.randrange(8), random.randbytes(random.randrange(40)))
+            case 2:
+                return JoinRedirect((address,), DOMAIN, 7_115 + random.randrange(8))
+            case 3:
+                return JoinAck(self._info(), (self._info(),))
+            case 4:
+                return Leave(self._info(Purpose.LEAVING))
+            case 5:
+                return random.choice((Broadcast(self._info()), self._reply()))
+            case 6 | 7 | 8:
+                return PingRequest(
+                    source,
+                    self._incarnation(source),
+                    target,
+                    self._incarnation(target),
+                    seq=random.getrandbits(32),
+                    ttl=random.choice((0, 0, 1, 2, 255)),
+                    requester=random.choice((None, address)),
+                    payload=self._payload(),
+                )
+            case _:
+                return PingResponse(
+                    source,
+                    target,
+                    self._incarnation(target),
+                    seq=random.getrandbits(32),
+                    ttl=random.randrange(3),
+                    nack=random.random() < 0.3,
+                    payload=self._payload(),
+                )
+
+
+def mutated(datagram: bytes, random: Random) -> bytes:
+    """With one to four bytes changed, taken out or put in."""
+    changed = bytearray(datagram)
+    for _ in range(random.randint(1, 4)):
+        position = random.randrange(len(changed)) if changed else 0
+        match random.randrange(4):
+            case 0 if changed:
+                del changed[position]
+            case 1:
+                changed.insert(position, random.randrange(256))
+            case _ if changed:
+                changed[position] = random.randrange(256)
+            case _:
+                pass
+    return bytes(changed)

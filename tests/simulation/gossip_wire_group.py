@@ -1,0 +1,145 @@
+"""Gossip nodes with their whole wire floor under virtual time: production codecs and cores, datagrams as bytes.
+
+    datagram ──▶ codec ──▶ core ──▶ effects ──▶ codec ──▶ datagram
+
+What the cores' own network leaves out is what strangers can reach: seals, CBOR, signatures, tokens. `offer` gives a
+node any bytes at all and tells what became of them.
+"""
+
+import heapq
+from dataclasses import dataclass
+from hashlib import sha512
+from itertools import count
+from random import Random
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gossip.core.effects import Effect, OfferToken, Send, UseKeys
+from gossip.core.events import DeadlineReached, Event, SeedsGiven
+from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
+from gossip.core.messages import JoinNak, KeyNews
+from gossip.core.refusal import DOMAIN, RefusalCode
+from gossip.core.swim import Swim
+from gossip.core.tuning import Tuning
+from gossip.node.gate import Gate
+from gossip.node.rate_limit import SourceLimit
+from gossip.wire.codec import SECRETS_BYTES, Codec, RefusedError
+from gossip.wire.identity import Signer
+from gossip.wire.layout import Refusal
+from gossip.wire.seal import KeyRing
+
+RING = KeyRing(b"the key of the farm that is hit.")
+CAPACITY = 8
+RECORDED = 256
+
+
+def key_of(number: int) -> Ed25519PrivateKey:
+    """The identity key of the node of that number."""
+    return Ed25519PrivateKey.from_private_bytes(number.to_bytes(32, "big"))
+
+
+@dataclass(slots=True)
+class WireNode:
+    """One node: its name, its codec and its core."""
+
+    address: Address
+    node_id: NodeId
+    codec: Codec
+    core: Swim
+    ring: KeyRing
+    key_repairs: SourceLimit
+    wakes_at: int | None = None
+
+
+class WireGroup:
+    """The nodes, the clock, and the last datagrams between them."""
+
+    def __init__(self, size: int, random_seed: int, tuning: Tuning) -> None:
+        self.random = Random(random_seed)
+        self.now = 0
+        self.recorded: list[tuple[WireNode, WireNode, bytes]] = []
+        self._queue: list[tuple[int, int, WireNode, WireNode | None, bytes]] = []
+        self._order = count()
+        self.nodes = [self._node(number, random_seed, tuning) for number in range(1, size + 1)]
+        self._at = {node.address: node for node in self.nodes}
+        for node in self.nodes:
+            self._step(node, SeedsGiven((self.nodes[0].address,)))
+
+    def _node(self, number: int, random_seed: int, tuning: Tuning) -> WireNode:
+        signer = Signer(key_of(number))
+        address = Address(f"10.0.0.{number}", 7_946)
+        info = NodeInfo(signer.node_id, address, Incarnation(1, 0), CAPACITY, b"node %d" % number)
+        secrets = sha512(f"{random_seed} {number}".encode()).digest()[:SECRETS_BYTES]
+        core = Swim(info, tuning, Random(self.random.getrandbits(64)), 0, keys=RING.chain)
+        return WireNode(address, signer.node_id, Codec(signer, RING, secrets), core, RING, Gate().key_repairs)
+
+    def offer(self, node: WireNode, datagram: bytes, source: Address) -> Refusal | None:
+        """Any bytes from anywhere; why the wire refused them, or None if the core was told."""
+        try:
+            incoming = node.codec.incoming(datagram, source, self.now)
+        except RefusedError as error:
+            return error.reason
+        if incoming.outdated_key_id and node.key_repairs.allows(source.host, self.now):
+            self._send(node, source, node.codec.outgoing(KeyNews(node.ring.chain), incoming.outdated_key_id))
+        self._step(node, incoming.received)
+        return None
+
+    def run(self, duration_ms: int) -> None:
+        """Let time pass."""
+        end = self.now + duration_ms
+        while self._queue and self._queue[0][0] <= end:
+            self.now, _, node, sender, datagram = heapq.heappop(self._queue)
+            if sender is not None:
+                self.offer(node, datagram, sender.address)
+                self._record(sender, node, datagram)
+            elif node.wakes_at == self.now:
+                node.wakes_at = None
+                self._step(node, DeadlineReached())
+        self.now = end
+
+    def agreed(self) -> bool:
+        """Whether every node that was not halted sees all others of them alive, and they have the same keys."""
+        running = [node for node in self.nodes if not node.core.describe().halted]
+        return len({node.core.keys for node in running}) == 1 and all(
+            self._sees(node, [other for other in running if other is not node]) for node in running
+        )
+
+    @staticmethod
+    def _sees(node: WireNode, others: list[WireNode]) -> bool:
+        alive = {member.node_id for member in node.core.describe().members if member.status is Status.ALIVE}
+        return all(other.node_id in alive for other in others)
+
+    def _step(self, node: WireNode, event: Event) -> None:
+        for effect in node.core.step(event, self.now):
+            self._carry_out(node, effect)
+        deadline = node.core.deadline
+        if deadline is not None and (node.wakes_at is None or deadline < node.wakes_at):
+            node.wakes_at = max(deadline, self.now)
+            heapq.heappush(self._queue, (node.wakes_at, next(self._order), node, None, b""))
+
+    def _carry_out(self, node: WireNode, effect: Effect) -> None:
+        match effect:
+            case Send(target, message):
+                self._send(node, target, node.codec.outgoing(message))
+            case OfferToken(target, applicant):
+                token = node.codec.mint_token(target, applicant, self.now)
+                nak = JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token)
+                self._send(node, target, node.codec.outgoing(nak))
+            case UseKeys(chain):
+                node.ring = node.ring.following(chain)
+                node.codec.use(node.ring)
+            case _:
+                pass  # told to the application, or kept for a restart
+
+    def _record(self, sender: WireNode, receiver: WireNode, datagram: bytes) -> None:
+        """Only once it has arrived: whoever is faster than the network delivers the genuine thing."""
+        self.recorded.append((sender, receiver, datagram))
+        if len(self.recorded) > RECORDED:
+            del self.recorded[: RECORDED // 2]
+
+    def _send(self, sender: WireNode, target: Address, datagram: bytes) -> None:
+        receiver = self._at.get(target)
+        if receiver is None:
+            return
+        arrival = self.now + self.random.randint(1, 5)
+        heapq.heappush(self._queue, (arrival, next(self._order), receiver, sender, datagram))
