@@ -31,6 +31,7 @@ from gossip.core.effects import (
     UseKeys,
 )
 from gossip.core.events import DeadlineReached, Event, LeaveRequested, MetadataChanged, Received, SeedsGiven
+from gossip.core.keychain import KeyChain
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import JoinNak, JoinReq, Message
 from gossip.core.refusal import DOMAIN, RefusalCode
@@ -95,6 +96,7 @@ class GossipNetwork:
         duplication: float = 0.0,
         delay_ms: tuple[int, int] = (1, 10),
         broadcast: bool = False,
+        keys: KeyChain | None = None,
     ) -> None:
         self.random_seed = random_seed
         self.random = Random(random_seed)
@@ -103,6 +105,7 @@ class GossipNetwork:
         self.duplication = duplication
         self.delay_ms = delay_ms
         self.broadcast = broadcast
+        self.keys = keys
         self.now = 0
         self.nodes: dict[int, Node] = {}
         self.messages_sent = 0
@@ -132,7 +135,7 @@ class GossipNetwork:
             node = self.nodes[number] = Node(number, address_of(number), None, generation)
             self._at[node.address] = node
         node.generation = generation
-        node.swim = Swim(info, self.tuning, Random(self.random.getrandbits(64)), self.now)
+        node.swim = Swim(info, self.tuning, Random(self.random.getrandbits(64)), self.now, keys=self.keys)
         node.wakes_at = None
         if seeds:
             self.step(node, SeedsGiven(tuple(address_of(seed) for seed in seeds)))

@@ -1,0 +1,234 @@
+"""The key chain: whatever order changes arrive in, all members end with the same ring."""
+
+from collections.abc import Callable
+from functools import reduce
+from itertools import permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.core.effects import Effect, UseKeys
+from gossip.core.events import KeysChanged
+from gossip.core.keychain import (
+    CLOCK_LIMIT,
+    CLOCK_STEP_LIMIT,
+    INSTALLED_LIMIT,
+    KEYS_LIMIT,
+    ChainKey,
+    KeyChain,
+    KeyChainError,
+)
+from gossip.core.messages import KeyNews, Payload, PingRequest
+from gossip.core.swim import Swim
+from gossip.simulation.network import GossipNetwork, address_of
+from tests.spec.gossip_story import Story, sent
+
+
+def key(number: int) -> bytes:
+    """A key for a small number."""
+    return bytes([number]) * 32
+
+
+FIRST = KeyChain.of(key(1), (), (), epoch=1)
+ROTATED = FIRST.install(key(2)).use(key(2)).remove(key(1))
+
+
+def keyed(chain: KeyChain = FIRST) -> Story:
+    """A node whose datagrams are sealed."""
+    story = Story()
+    story.swim = Swim(story.us, story.tuning, story.swim._random, 0, keys=chain)
+    return story
+
+
+def ping_with(story: Story, by: int, digest: bytes) -> PingRequest:
+    """A ping of a node that has the key chain of this digest."""
+    ping = story.ping(by)
+    payload = Payload(capacity=8, peer_count=1, keys_digest=digest)
+    own, other = ping.source_id, ping.target_id
+    return PingRequest(own, ping.source_incarnation, other, ping.target_incarnation, ping.seq, 0, payload=payload)
+
+
+def used(effects: list[Effect]) -> list[KeyChain]:
+    """The chains that the agent is told to use."""
+    return [each.chain for each in effects if isinstance(each, UseKeys)]
+
+
+# -- the chain ---------------------------------------------------------------------------------------------------------
+
+
+def test_install_use_and_remove_are_the_steps_of_a_rotation() -> None:
+    installed = FIRST.install(key(2))
+    assert (installed.primary, installed.others, installed.retired) == (key(1), (key(2),), ())
+    in_use = installed.use(key(2))
+    assert (in_use.primary, in_use.others, in_use.retired) == (key(2), (key(1),), ())
+    removed = in_use.remove(key(1))
+    assert (removed.primary, removed.others, removed.retired) == (key(2), (), (key(1),))
+    assert len({each.digest for each in (FIRST, installed, in_use, removed)}) == 4
+
+
+def test_a_step_that_would_cut_the_group_off_from_itself_is_refused_in_words() -> None:
+    refused: list[tuple[Callable[[], KeyChain], str]] = [
+        (lambda: FIRST.use(key(9)), "not installed"),
+        (lambda: FIRST.remove(key(1)), "in use"),
+        (lambda: FIRST.remove(key(9)), "not installed"),
+        (lambda: ROTATED.install(key(1)), "do not come back"),
+        (lambda: ROTATED.use(key(1)), "not installed"),
+        (lambda: FIRST.install(b"short"), "32 bytes"),
+    ]
+    for step, words in refused:
+        with pytest.raises(KeyChainError, match=words):
+            step()
+    full = reduce(lambda chain, number: chain.install(key(number)), range(2, INSTALLED_LIMIT + 1), FIRST)
+    with pytest.raises(KeyChainError, match="remove one first"):
+        full.install(key(99))
+
+
+def test_repeated_steps_change_nothing() -> None:
+    installed = FIRST.install(key(2))
+    assert installed.install(key(2)) == installed
+    assert installed.use(key(1)) == installed
+    assert ROTATED.merge(ROTATED) == ROTATED
+
+
+steps = st.lists(st.tuples(st.sampled_from(["install", "use", "remove"]), st.integers(1, 6)), max_size=8)
+
+
+def walked(taken: list[tuple[str, int]]) -> KeyChain:
+    """The chain of an operator who tried these steps."""
+    chain = FIRST
+    for step, number in taken:
+        try:
+            chain = getattr(chain, step)(key(number))
+        except KeyChainError:
+            continue
+    return chain
+
+
+@given(st.lists(steps, min_size=2, max_size=4))
+@settings(max_examples=150, deadline=None)
+def test_in_whatever_order_chains_merge_the_result_is_the_same(walks: list[list[tuple[str, int]]]) -> None:
+    chains = [walked(each) for each in walks]
+    results = {reduce(KeyChain.merge, order).digest for order in permutations(chains)}
+    assert len(results) == 1
+    merged = reduce(KeyChain.merge, chains)
+    assert merged.is_sound()
+    assert merged.merge(chains[0]) == merged
+    removed = {each for chain in chains for each in chain.retired} - {merged.primary}
+    assert removed <= set(merged.retired), "what one removed opens nowhere"
+
+
+def test_rotations_without_end_stay_bounded_and_forgotten_keys_do_not_come_back() -> None:
+    chain = FIRST
+    slept_through = None
+    for number in range(2, 60):
+        before = chain
+        chain = chain.install(key(number)).use(key(number)).remove(before.primary)
+        assert len(chain.keys) <= KEYS_LIMIT
+        assert chain.is_sound()
+        if number == 10:
+            slept_through = before
+    assert slept_through is not None
+    assert chain.merge(slept_through) == chain, "a member that slept brings no key back to life"
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        KeyChain((), key(1), 1),
+        KeyChain((ChainKey(1, key(1)),), key(2), 1),
+        KeyChain((ChainKey(1, key(1)), ChainKey(2, key(1))), key(1), 1),
+        KeyChain((ChainKey(1, b"short"),), b"short", 1),
+        KeyChain((ChainKey(0, key(1)),), key(1), 1),
+        KeyChain((ChainKey(1, key(1)),), key(1), CLOCK_LIMIT),
+        KeyChain(tuple(ChainKey(n, key(n)) for n in range(1, KEYS_LIMIT + 2)), key(1), 1),
+    ],
+)
+def test_a_chain_that_breaks_the_rules_is_not_sound_and_not_taken(chain: KeyChain) -> None:
+    assert not chain.is_sound()
+    story = keyed()
+    story.befriend(1)
+    assert story.hear(1, KeyNews(chain)) == []
+    assert (story.swim.keys, story.dropped("bad-keys")) == (FIRST, 1)
+
+
+def test_a_chain_prints_no_key() -> None:
+    assert key(7).hex() not in repr(KeyNews(FIRST.install(b"7" * 32)))
+    assert "7777" not in repr(KeyNews(FIRST.install(b"7" * 32)))
+    assert "7777" not in repr(ChainKey(1, b"7" * 32))
+
+
+# -- its way through the group -----------------------------------------------------------------------------------------
+
+
+def test_a_change_is_told_to_all_peers_before_this_node_seals_with_it() -> None:
+    story = keyed()
+    story.befriend(1, 2)
+    effects = story.step(KeysChanged(ROTATED))
+    assert [type(each).__name__ for each in effects] == ["Send", "Send", "UseKeys"]
+    assert {target for target, _ in sent(effects, KeyNews)} == {address_of(1), address_of(2)}
+    assert used(effects) == [ROTATED]
+
+
+def test_a_change_that_was_heard_is_told_on_once() -> None:
+    story = keyed()
+    story.befriend(1, 2)
+    effects = story.hear(1, KeyNews(ROTATED))
+    assert used(effects) == [ROTATED]
+    assert len(sent(effects, KeyNews)) == 2
+    assert story.hear(2, KeyNews(ROTATED)) == []
+
+
+def test_members_whose_digests_differ_exchange_their_chains() -> None:
+    story = keyed(ROTATED)
+    story.befriend(1)
+    assert sent(story.hear(1, ping_with(story, 1, ROTATED.digest)), KeyNews) == []
+    behind = story.hear(1, ping_with(story, 1, FIRST.digest))
+    assert sent(behind, KeyNews) == [(address_of(1), KeyNews(ROTATED))]
+    assert sent(story.hear(1, ping_with(story, 1, b"")), KeyNews) == [], "one that is not sealed has no chain"
+
+
+def test_repairs_and_changes_are_limited() -> None:
+    story = keyed()
+    story.befriend(1)
+    told = [sent(story.hear(1, ping_with(story, 1, b"differs!")), KeyNews) for _ in range(300)]
+    assert sum(len(each) for each in told) <= 100
+    taken = 0
+    chain = FIRST
+    for number in range(10, 60):
+        chain = chain.install(key(number)).use(key(number)).remove(chain.primary)
+        taken += len(used(story.hear(1, KeyNews(chain))))
+    assert taken <= 20
+    assert story.dropped("rate-limited") > 0
+
+
+def test_a_clock_far_ahead_is_not_believed() -> None:
+    story = keyed()
+    story.befriend(1)
+    far = KeyChain((ChainKey(1, key(1)), ChainKey(2, key(2))), key(2), CLOCK_STEP_LIMIT + 2)
+    assert story.hear(1, KeyNews(far)) == []
+    assert story.swim.keys == FIRST
+
+
+def test_a_node_in_clear_takes_no_keys() -> None:
+    story = Story()
+    story.befriend(1)
+    assert story.hear(1, KeyNews(FIRST)) == []
+    assert story.step(KeysChanged(FIRST)) == []
+    assert story.swim.keys is None
+
+
+@pytest.mark.parametrize("random_seed", range(3))
+def test_two_operators_who_rotate_at_once_end_with_one_ring(random_seed: int) -> None:
+    network = GossipNetwork(random_seed, loss=0.05, keys=FIRST)
+    nodes = network.start(12)
+    assert network.run_until(network.is_full_mesh, limit_ms=60_000)
+    network.step(nodes[3], KeysChanged(FIRST.install(key(2)).use(key(2))))
+    network.step(nodes[8], KeysChanged(FIRST.install(key(3)).use(key(3))))
+    network.run(10_000)
+    chains = {node.core.keys for node in nodes}
+    assert len(chains) == 1, f"random seed {random_seed}"
+    (chain,) = chains
+    assert chain is not None
+    assert chain.primary == key(3)
+    assert set(chain.others) == {key(1), key(2)}
