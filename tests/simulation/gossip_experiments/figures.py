@@ -1,0 +1,68 @@
+"""Means, medians and ratios with their 95 % intervals.
+
+A false verdict reaches a hundred members at once, so events within one run depend on each other and an interval that
+took them for independent would be far too narrow. Ratios are therefore resampled by whole runs (bootstrap), which are
+independent: each has its own random seed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from random import Random
+from statistics import fmean, median, stdev
+
+_RESAMPLES = 2_000
+_TWO_SIDED_95 = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A value and the interval that it lies in with 95 %."""
+
+    value: float
+    low: float
+    high: float
+
+    def text(self, form: str = ".3f", unit: str = "") -> str:
+        """For a table."""
+        return f"{self.value:{form}}{unit} [{self.low:{form}}, {self.high:{form}}]"
+
+
+def mean_of(values: Sequence[float]) -> Figure:
+    """The mean of independent values."""
+    mean = fmean(values)
+    half = _TWO_SIDED_95 * stdev(values) / sqrt(len(values)) if len(values) > 1 else float("inf")
+    return Figure(mean, mean - half, mean + half)
+
+
+def median_of(values: Sequence[float], random_seed: int = 1) -> Figure:
+    """The median; its interval by resampling."""
+    random = Random(random_seed)
+    medians = sorted(median(random.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+    return Figure(median(values), *_middle(medians))
+
+
+def ratio_of(counts: Sequence[float], baselines: Sequence[float], random_seed: int = 1) -> Figure:
+    """Sum over sum of runs that belong together in pairs; its interval by resampling the pairs."""
+    random = Random(random_seed)
+    pairs = list(zip(counts, baselines, strict=True))
+    ratios = []
+    for _ in range(_RESAMPLES):
+        chosen = random.choices(pairs, k=len(pairs))
+        below = sum(baseline for _, baseline in chosen)
+        if below > 0:
+            ratios.append(sum(count for count, _ in chosen) / below)
+    return Figure(sum(counts) / sum(baselines), *_middle(sorted(ratios)))
+
+
+def _middle(ordered: Sequence[float]) -> tuple[float, float]:
+    last = len(ordered) - 1
+    return ordered[round(0.025 * last)], ordered[round(0.975 * last)]
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, padded for the terminal."""
+    widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
+    lines = [[head.ljust(width) for head, width in zip(heads, widths, strict=True)], ["-" * width for width in widths]]
+    lines += [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

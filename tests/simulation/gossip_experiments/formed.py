@@ -1,0 +1,61 @@
+"""A group that is complete from its first moment, and whose probe periods are aligned.
+
+Forming a full mesh of 1,000 by joins takes a million messages, none of which an experiment about failure detection
+wants to pay for. So each core is handed the others as if it had joined them, which is what joins end in. Periods are
+aligned, as in the analysis in SWIM's paper: every member begins a round at each whole period, so that a crash just
+before one is found after a whole number of periods.
+"""
+
+from collections.abc import Iterable
+
+from gossip.core.member import NodeInfo
+from tests.simulation.gossip_network import GossipNetwork, Node
+
+ROOM = 8
+"""How much larger than the group a member's capacity is."""
+
+
+def form(network: GossipNetwork, size: int) -> list[Node]:
+    """Start `size` nodes that know each other as peers; the first aligned period begins after one period."""
+    nodes = [network.add(number, capacity=size + ROOM) for number in range(size)]
+    begin = network.now + network.tuning.probe_period_ms
+    infos = [info_of(node) for node in nodes]
+    for node in nodes:
+        acquaint(network, node, infos)
+        align(node, begin)
+    return nodes
+
+
+def revive(network: GossipNetwork, node: Node, others: Iterable[Node]) -> None:
+    """Start a crashed node again in its next life, with the others as its peers, aligned with the period to come."""
+    network.restart(node, capacity=len(network.nodes) + ROOM)
+    acquaint(network, node, [info_of(other) for other in others])
+    node.core._claims.announce_self()
+    align(node, next_period(network))
+
+
+def info_of(node: Node) -> NodeInfo:
+    """What a node says about itself now."""
+    return node.core._own.info
+
+
+def next_period(network: GossipNetwork) -> int:
+    """When the next aligned period begins."""
+    period_ms = network.tuning.probe_period_ms
+    return (network.now // period_ms + 1) * period_ms
+
+
+def acquaint(network: GossipNetwork, node: Node, infos: Iterable[NodeInfo]) -> None:
+    """Make the described members peers of a node; nobody has news to tell."""
+    membership = node.core._membership
+    for info in infos:
+        if info.node_id != node.node_id:
+            entry, _ = membership.insert(info, network.now)
+            assert entry is not None
+            membership.link(entry)
+    node.core._news.forget(node.node_id)
+
+
+def align(node: Node, begin: int) -> None:
+    """Let a node's next probe round begin at a given time."""
+    node.core._prober._next_round_at = begin

@@ -1,0 +1,158 @@
+"""Lifeguard's experiments with the production core: as plain SWIM, with each part alone, and whole.
+
+They follow section V of Dadgar, Phillips, Currey: "Lifeguard: Local Health Awareness for More Accurate Failure
+Detection".
+
+    interval    128 members, C of them slow for D, well for I, slow for D ..., all at the same times, for 120 s:
+                how many times is a healthy member declared dead, at all members (FP) and at healthy ones (FP-)
+    threshold   C members slow for D once: how long until the first healthy member declares one dead, and until all do
+
+A slow member that is declared dead is no false positive: it did not answer. A healthy one never deserves it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gossip.core.effects import Effect, MembershipChanged
+from gossip.core.member import NodeId, Status
+from gossip.core.tuning import Tuning
+from tests.simulation.gossip_experiments.anomalies import SlowNetwork
+from tests.simulation.gossip_experiments.formed import form
+from tests.simulation.gossip_network import Node
+
+SIZE: Final = 128
+COUNTS: Final = (1, 4, 8, 12, 16, 20, 24, 28, 32)
+DURATIONS_MS: Final = (128, 512, 2_048, 8_192, 16_384, 32_768)
+INTERVALS_MS: Final = (1, 4, 16, 64, 256, 1_024, 4_096, 16_384)
+LENGTH_MS: Final = 120_000
+SETTLING_MS: Final = 15_000
+
+PAPER: Final = replace(Tuning.lan(), suspicion_multiplier=5, suspicion_max_multiplier=6)
+"""Lifeguard as the paper measures it: alpha 5, beta 6, 1 s, 500 ms, 3 helpers, multiplier up to 8."""
+PLAIN: Final = PAPER.plain_swim()
+
+PARTS: Final[Mapping[str, Tuning]] = {
+    "plain SWIM": PLAIN,
+    "local health": replace(PLAIN, awareness_max=PAPER.awareness_max, nacks=True),
+    "shrinking suspicion": replace(PLAIN, suspicion_max_multiplier=PAPER.suspicion_max_multiplier),
+    "buddy notice": replace(PLAIN, buddy_notice=True),
+    "Lifeguard": replace(PAPER, standstill_grace=False),
+    "as shipped": Tuning.lan(),
+}
+"""The parts one at a time; the last is this project's own preset (alpha 4, and grace for standing still)."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cell:
+    """One cell of the grid: `count` slow members, slow for `duration_ms`, then well for `interval_ms`."""
+
+    count: int
+    duration_ms: int
+    interval_ms: int
+
+
+def grid() -> Iterator[Cell]:
+    """The paper's whole grid, 432 cells."""
+    for count in COUNTS:
+        for duration_ms in DURATIONS_MS:
+            for interval_ms in INTERVALS_MS:
+                yield Cell(count, duration_ms, interval_ms)
+
+
+SAMPLED: Final = (Cell(4, 32_768, 64), Cell(16, 16_384, 1_024), Cell(32, 8_192, 4))
+COARSE: Final = tuple(
+    Cell(count, duration_ms, INTERVALS_MS[(2 * row + 3 * column) % len(INTERVALS_MS)])
+    for row, duration_ms in enumerate(reversed(DURATIONS_MS))
+    for column, count in enumerate((4, 16, 32))
+)
+"""For runs of minutes: all durations, three of the counts, each with another of the intervals."""
+
+
+@dataclass(frozen=True, slots=True)
+class FalsePositives:
+    """How often healthy members were declared dead in one run."""
+
+    everywhere: int
+    at_healthy: int
+    victims: int
+    messages: int
+
+
+def interval_run(
+    cell: Cell, tuning: Tuning, random_seed: int, *, size: int = SIZE, length_ms: int = LENGTH_MS
+) -> FalsePositives:
+    """One cell, once."""
+    network = SlowNetwork(random_seed, tuning)
+    nodes = form(network, size)
+    _mix(network, nodes)
+    slow = network.random.sample(nodes, cell.count)
+    slow_numbers = {node.number for node in slow}
+    slow_names = {node.node_id for node in slow}
+    everywhere = at_healthy = 0
+    victims: set[NodeId] = set()
+
+    def watch(observer: Node, effect: Effect) -> None:
+        nonlocal everywhere, at_healthy
+        if isinstance(effect, MembershipChanged) and effect.status is Status.DEAD:
+            victim = effect.info.node_id
+            if victim not in slow_names:
+                everywhere += 1
+                at_healthy += observer.number not in slow_numbers
+                victims.add(victim)
+
+    network.run(SETTLING_MS)
+    network.watch = watch
+    sent_before = network.messages_sent
+    end = network.now + length_ms
+    while network.now < end:
+        network.slow_down(slow, cell.duration_ms)
+        network.run(min(cell.duration_ms, end - network.now))
+        network.recover()
+        network.run(min(cell.interval_ms, end - network.now))
+    return FalsePositives(everywhere, at_healthy, len(victims), network.messages_sent - sent_before)
+
+
+def _mix(network: SlowNetwork, nodes: list[Node]) -> None:
+    """Real members' periods are not aligned."""
+    for node in nodes:
+        node.core._prober._next_round_at = network.now + network.random.randrange(network.tuning.probe_period_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Seconds until a failed member was declared dead by the first healthy one, and by the last."""
+
+    first_s: tuple[float, ...]
+    all_s: tuple[float, ...]
+    missed: int
+
+
+def threshold_run(count: int, duration_ms: int, tuning: Tuning, random_seed: int, *, size: int = SIZE) -> Latencies:
+    """`count` members are slow once, for `duration_ms`: how long until they are declared dead."""
+    network = SlowNetwork(random_seed, tuning)
+    nodes = form(network, size)
+    _mix(network, nodes)
+    slow = network.random.sample(nodes, count)
+    slow_numbers = {node.number for node in slow}
+    verdicts: defaultdict[NodeId, dict[int, int]] = defaultdict(dict)
+
+    def watch(observer: Node, effect: Effect) -> None:
+        if not isinstance(effect, MembershipChanged) or effect.status is not Status.DEAD:
+            return
+        if observer.number not in slow_numbers:
+            verdicts[effect.info.node_id].setdefault(observer.number, network.now)
+
+    network.run(SETTLING_MS)
+    network.watch = watch
+    begin = network.now
+    network.slow_down(slow, duration_ms)
+    network.run(duration_ms)
+    times = [sorted(verdicts[node.node_id].values()) for node in slow]
+    healthy = size - count
+    return Latencies(
+        tuple((found[0] - begin) / 1_000 for found in times if found),
+        tuple((found[-1] - begin) / 1_000 for found in times if len(found) == healthy),
+        sum(not found for found in times),
+    )
