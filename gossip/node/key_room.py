@@ -44,14 +44,15 @@ class KeyRoom:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
+        self.survey_timeout_ms = _SURVEY_TIMEOUT_MS
 
-    async def list(self, timeout_ms: int = _SURVEY_TIMEOUT_MS) -> KeyListing:
+    async def list(self) -> KeyListing:
         """This node's keys, and who agrees. Ends early when everybody did; asks again where an answer may be lost."""
         missing, answers = self._living(), {}
         for _ in range(_SURVEYS):
             if not missing:
                 break
-            async with self._agent.query(KEYS_QUERY, b"", timeout_ms) as replies:
+            async with self._agent.query(KEYS_QUERY, b"", self.survey_timeout_ms) as replies:
                 async for answer in replies:
                     answers[NodeId(answer.responder)] = answer.body[:DIGEST_BYTES]
                     missing = self._living() - answers.keys()

@@ -1,0 +1,264 @@
+"""Rotation on a running group: nobody is lost, the old key is refused afterwards, and a restart does not revive it."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gossip.core.effects import Alarm, AlarmKind
+from gossip.core.keychain import KeyChainError
+from gossip.core.member import Address, NodeId, Status
+from gossip.core.messages import PingRequest
+from gossip.node.agent import Agent, open_agent
+from gossip.node.config import AgentConfig
+from gossip.node.identity import StateError
+from gossip.node.key_room import KeyRoom
+from gossip.node.state_files import KEYS_FILE
+from gossip.wire.codec import SECRETS_BYTES, Codec
+from gossip.wire.datagram import Code
+from gossip.wire.identity import Signer
+from gossip.wire.seal import KeyRing, key_id
+from tests.node.gossip_farm import (
+    RING,
+    in_simulated_time,
+    running_farm,
+    sees,
+    until_all_see_all,
+    until_counted,
+)
+from tests.node.gossip_network import MemoryNetwork, MemorySocket
+
+OLD = key_id(RING.primary).hex()
+
+
+class LossyNetwork(MemoryNetwork):
+    """Loses one datagram in twenty."""
+
+    def __init__(self, random_seed: int) -> None:
+        super().__init__()
+        self.random = Random(random_seed)
+        self.loss = 0.05
+
+    def deliver(self, datagram: bytes, source: Address, target: Address) -> None:
+        """Deliver most."""
+        if self.random.random() >= self.loss:
+            super().deliver(datagram, source, target)
+
+
+def primaries(agents: list[Agent]) -> set[bytes]:
+    """The keys that agents seal with."""
+    return {agent.key_chain.primary for agent in agents if agent.key_chain is not None}
+
+
+async def until_everywhere(room: KeyRoom) -> None:
+    """Wait until every member has the same keys."""
+    with trio.fail_after(60):
+        while not (await room.list()).is_everywhere:  # noqa: ASYNC110 - what others hold has no event here
+            await trio.sleep(0.5)
+
+
+def events_of(agent: Agent) -> list[object]:
+    """What an agent has told so far."""
+    found: list[object] = []
+    while True:
+        try:
+            found.append(agent.events.receive_nowait())
+        except trio.WouldBlock:
+            return found
+
+
+@pytest.mark.parametrize("random_seed", range(2))
+def test_rotation_in_a_group_of_twelve_with_loss_loses_no_member_and_the_old_key_is_refused(random_seed: int) -> None:
+    @in_simulated_time
+    async def story() -> None:
+        network = LossyNetwork(random_seed)
+        async with running_farm(network) as farm:
+            agents = await farm.start_many(12)
+            await until_all_see_all(agents)
+            for agent in agents:
+                events_of(agent)
+            room = KeyRoom(agents[4])
+            name = await room.install()
+            await until_everywhere(room)
+            await room.use(name)
+            await until_everywhere(room)
+            await room.remove(OLD)
+            await until_everywhere(room)
+            await trio.sleep(30)
+            told = [(agent, event) for agent in agents for event in events_of(agent)]
+            lost = [each for each in told if getattr(each[1], "status", None) in {Status.DEAD, Status.LEFT}]
+            assert lost == [], f"random seed {random_seed}"
+            assert all(sees(agent, *[each for each in agents if each is not agent]) for agent in agents)
+            assert {key_id(each).hex() for each in primaries(agents)} == {name}
+            await _refuses_the_old_key(network, agents[7])
+
+    story()
+
+
+async def _refuses_the_old_key(network: LossyNetwork, agent: Agent) -> None:
+    """A ping sealed with the old key, from a new start, ends at the seal."""
+    network.loss = 0
+    before = agent.describe()
+    stranger = MemorySocket(network, Address("127.0.0.1", 9))
+    info = agent.info
+    codec = Codec(Signer(Ed25519PrivateKey.generate()), RING, b"s" * SECRETS_BYTES)
+    ping = PingRequest(NodeId(b"stranger"), info.incarnation, info.node_id, info.incarnation, 1, 0)
+    stranger.send(codec.outgoing(ping), info.address)
+    await until_counted(agent, "retired-key")
+    received = agent.describe().core.received["PingRequest"]
+    assert received - before.core.received["PingRequest"] < 20, "pings of the group itself, no more"
+    assert not [each for _, target, each in network.sent if target == Address("127.0.0.1", 9)]
+
+
+@in_simulated_time
+async def test_a_member_that_was_cut_off_while_keys_were_installed_and_used_catches_up() -> None:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
+        agents = await farm.start_many(4)
+        await until_all_see_all(agents)
+        *others, sleeper = agents
+        network.cut_off.add(sleeper.info.address)
+        room = KeyRoom(others[0])
+        name = await room.install()
+        await room.use(name, force=True)
+        network.cut_off.clear()
+        with trio.fail_after(30):
+            while len(primaries(agents)) > 1:  # noqa: ASYNC110 - the same
+                await trio.sleep(0.1)
+        await until_all_see_all(agents)
+
+
+@in_simulated_time
+async def test_a_joiner_with_the_key_that_is_being_replaced_is_told_the_new_one_and_joins() -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        seed = await farm.start()
+        name = await KeyRoom(seed).install()
+        await KeyRoom(seed).use(name)
+        late = await farm.start(seed)
+        await until_all_see_all([seed, late])
+        assert {key_id(each).hex() for each in primaries([seed, late])} == {name}
+
+
+@in_simulated_time
+async def test_a_joiner_with_a_retired_key_is_told_so_and_raises_one_alarm() -> None:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
+        seed = await farm.start()
+        await _rotate(seed)
+        late = await farm.start(seed)
+        with trio.fail_after(60):
+            alarm = await late.events.receive()
+        assert isinstance(alarm, Alarm)
+        assert alarm.kind is AlarmKind.KEY_RETIRED
+        assert "Copy the current key" in alarm.text
+        assert str(seed.info.address.port) in alarm.text
+        naks = [each for source, _, each in network.sent if source == seed.info.address and each[0] == Code.JOIN_NAK]
+        assert naks
+        assert seed.members() == late.members() == ()
+        await trio.sleep(120)
+        kinds = [each.kind for each in events_of(late) if isinstance(each, Alarm)]
+        assert AlarmKind.KEY_RETIRED not in kinds, "said once"
+
+
+async def _rotate(agent: Agent) -> str:
+    room = KeyRoom(agent)
+    before = (await room.list()).primary
+    name = await room.install()
+    await room.use(name)
+    await room.remove(before)
+    return name
+
+
+@in_simulated_time
+async def test_a_restart_does_not_bring_the_old_key_back(tmp_path: Path) -> None:
+    changed: list[KeyRing] = []
+    async with running_farm(MemoryNetwork()) as farm:
+        seed = await farm.start()
+        alice = await farm.start(seed, state_directory=tmp_path, ring_changed=changed.append)
+        await until_all_see_all([seed, alice])
+        name = await _rotate(seed)
+        await until_everywhere(KeyRoom(seed))
+        assert key_id(changed[-1].primary).hex() == name
+        assert changed[-1].label == RING.label
+        assert (tmp_path / KEYS_FILE).stat().st_mode & 0o777 == 0o600
+        await farm.crash(alice)
+        again = await farm.start(seed, state_directory=tmp_path)  # its configuration still has the old key
+        await until_all_see_all([seed, again])
+        assert {key_id(each).hex() for each in primaries([seed, again])} == {name}
+
+
+@in_simulated_time
+async def test_keys_that_cannot_be_kept_are_used_all_the_same_and_raise_an_alarm() -> None:
+    def full(_ring: KeyRing) -> None:
+        raise StateError("the disk is full")
+
+    async with running_farm(MemoryNetwork()) as farm:
+        seed = await farm.start()
+        alice = await farm.start(seed, ring_changed=full)
+        await until_all_see_all([seed, alice])
+        await KeyRoom(seed).install()
+        alarm = None
+        with trio.fail_after(60):
+            while not isinstance(alarm, Alarm):
+                alarm = await alice.events.receive()
+        assert alarm.kind is AlarmKind.KEYS_NOT_KEPT
+        assert "disk is full" in alarm.text
+        await until_everywhere(KeyRoom(seed))
+
+
+@in_simulated_time
+async def test_the_next_step_waits_for_every_member_unless_forced() -> None:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
+        agents = await farm.start_many(3)
+        await until_all_see_all(agents)
+        room = KeyRoom(agents[0])
+        network.cut_off.add(agents[2].info.address)
+        name = await room.install()
+        room.survey_timeout_ms = 100  # asked before the member that is cut off is declared dead
+        listing = await room.list()
+        assert (listing.agreeing, listing.silent) == ((agents[1].node_id,), (agents[2].node_id,))
+        with pytest.raises(KeyChainError, match=agents[2].node_id.hex()):
+            await room.use(name)
+        await room.use(name, force=True)
+        with pytest.raises(KeyChainError, match="no key has the id"):
+            await room.use("00000000")
+
+
+@in_simulated_time
+async def test_a_group_in_clear_has_no_keys() -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        agent = await farm.start(key_ring=None, insecure=True)
+        with pytest.raises(KeyChainError, match="in clear"):
+            await KeyRoom(agent).install()
+
+
+@in_simulated_time
+async def test_the_keys_of_another_farm_in_the_state_directory_are_not_taken(tmp_path: Path) -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        agent = await farm.start(state_directory=tmp_path)
+        await _rotate(agent)
+        await farm.crash(agent)
+        other = KeyRing(b"the key of a farm somewhere else")
+        moved = await farm.start(state_directory=tmp_path, key_ring=other)
+        assert primaries([moved]) == {other.primary}
+
+
+@in_simulated_time
+async def test_a_damaged_key_file_stops_the_start_and_says_what_to_do(tmp_path: Path) -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        agent = await farm.start(state_directory=tmp_path)
+        await KeyRoom(agent).install()
+        await farm.crash(agent)
+    path = tmp_path / KEYS_FILE
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(StateError, match="remove it"):
+        await _start_alone(tmp_path)
+
+
+async def _start_alone(directory: Path) -> None:
+    config = AgentConfig(bind=Address("127.0.0.1", 0), key_ring=RING, state_directory=directory)
+    async with open_agent(config, MemoryNetwork()):
+        pass
