@@ -22,8 +22,10 @@ $(VENV)/all.stamp: $(BIN)/python pyproject.toml constraints.txt
 run: $(VENV)/base.stamp
 	$(BIN)/garlicfarm up --servers 3 $(if $(FOR),--for $(FOR))
 
+# What needs only a processor runs on two of them; farms of real processes and Spark have the machine for themselves.
 test: $(VENV)/all.stamp
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest -q -n 2 -m "not processes and not spark" $(TESTS)
+	$(BIN)/python -m pytest -q -m "processes or spark" $(TESTS)
 
 check: $(VENV)/all.stamp
 	$(BIN)/ruff check .
