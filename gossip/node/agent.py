@@ -19,13 +19,12 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
 from random import Random
 from typing import Final, assert_never
 
 import trio
 
-from gossip.core.description import Description, MemberDescription
+from gossip.core.description import MemberDescription
 from gossip.core.effects import (
     AdoptGeneration,
     Alarm,
@@ -47,7 +46,7 @@ from gossip.core.messages import Broadcast, JoinNak, JoinReq, KeyNews, Message, 
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.swim import Swim
 from gossip.node.config import EVENTS_LIMIT, AgentConfig
-from gossip.node.counters import Counters, Loss, WireDescription
+from gossip.node.counters import AgentDescription, Counters, Loss
 from gossip.node.discovery import Discovery
 from gossip.node.endpoints import is_private
 from gossip.node.gate import Gate
@@ -70,14 +69,6 @@ BATCH: Final = 16
 """So many datagrams are read, or go through the core, before other tasks and deadlines have their turn."""
 
 AgentEvent = MembershipChanged | Alarm | BroadcastHeard | QueryHeard
-
-
-@dataclass(frozen=True, slots=True)
-class AgentDescription:
-    """What the core says about itself, and the figures of the wire."""
-
-    core: Description
-    wire: WireDescription
 
 
 class Agent:
@@ -147,6 +138,11 @@ class Agent:
     def describe(self) -> AgentDescription:
         """The core's picture and the wire's figures."""
         return AgentDescription(self._core.describe(), self._counters.describe())
+
+    @property
+    def events_lost(self) -> int:
+        """How many events found no room in the channel."""
+        return self._counters.events_lost
 
     def take_resync(self) -> bool:
         """Whether events were lost since the last call; if so, `members()` tells what they would have."""

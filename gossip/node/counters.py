@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
+from gossip.core.description import Description
 from gossip.wire.layout import Refusal
 
 
@@ -40,6 +41,14 @@ class WireDescription:
     riders_left_out: int
     """Updates and samples whose signature did not hold; the messages that carried them were taken."""
     events_lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDescription:
+    """What the core says about itself, and the figures of the wire."""
+
+    core: Description
+    wire: WireDescription
 
 
 @dataclass(slots=True)

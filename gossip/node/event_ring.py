@@ -6,7 +6,6 @@ what came after, and is told how many events it was too late for.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -53,18 +52,39 @@ class EventRing(Generic[T]):
         more, self._more = self._more, trio.Event()
         more.set()
 
-    async def after(self, cursor: int) -> AsyncIterator[Numbered[T]]:
+    def after(self, cursor: int) -> "Reader[T]":
         """What came after `cursor`, and then everything as it comes."""
         if not 0 <= cursor <= self._last:
             raise ValueError(f"cursor {cursor} is not of this stream, which has reached {self._last}: begin with 0")
-        while True:
-            await trio.lowlevel.checkpoint()
-            more = self._more
-            for number, event in [each for each in self._events if each[0] > cursor]:
-                lost, cursor = number - cursor - 1, number
-                yield Numbered(number, event, lost)
-            if cursor < self._last:
-                continue
+        return Reader(self, cursor)
+
+    async def next(self, cursor: int) -> Numbered[T] | None:
+        """The first event after `cursor`, waited for; none when there will be none."""
+        await trio.lowlevel.checkpoint()
+        while self._last <= cursor:
             if self._closed:
-                return
-            await more.wait()
+                return None
+            await self._more.wait()
+        behind = 0
+        while behind < len(self._events) and self._events[-1 - behind][0] > cursor:
+            behind += 1
+        number, event = self._events[-behind]
+        return Numbered(number, event, number - cursor - 1)
+
+
+class Reader(Generic[T]):
+    """An iterator over a ring. It holds nothing, so it can be dropped at any time without being closed."""
+
+    def __init__(self, ring: EventRing[T], cursor: int) -> None:
+        self._ring = ring
+        self.cursor = cursor
+
+    def __aiter__(self) -> "Reader[T]":
+        return self
+
+    async def __anext__(self) -> Numbered[T]:
+        event = await self._ring.next(self.cursor)
+        if event is None:
+            raise StopAsyncIteration
+        self.cursor = event.cursor
+        return event

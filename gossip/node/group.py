@@ -14,10 +14,11 @@ import trio
 from gossip.core.description import MemberDescription
 from gossip.core.member import Address, NodeId, NodeInfo
 from gossip.core.messages import Query
-from gossip.node.agent import Agent, AgentDescription, AgentEvent, open_agent
+from gossip.node.agent import Agent, AgentEvent, open_agent
 from gossip.node.config import AgentConfig, ConfigError
+from gossip.node.counters import AgentDescription
 from gossip.node.endpoints import numeric
-from gossip.node.event_ring import EventRing, Numbered
+from gossip.node.event_ring import EventRing, Reader
 from gossip.node.key_room import KeyRoom
 from gossip.node.questions import Answer
 from gossip.node.udp import Network
@@ -58,7 +59,7 @@ class Group:
         """Where the stream of events is now: `events(after=cursor)` gives what is still to come."""
         return self._ring.cursor
 
-    def events(self, after: int = 0) -> AsyncIterator[Numbered[AgentEvent]]:
+    def events(self, after: int = 0) -> Reader[AgentEvent]:
         """What happened after a cursor, and then everything as it happens; ends with the group."""
         return self._ring.after(after)
 
@@ -97,11 +98,13 @@ class Group:
     async def follow(self) -> None:
         """Take events from the agent into the ring until the agent ends."""
         lost_before = 0
-        async for event in self._agent.events:
-            lost = self._agent.describe().wire.events_lost
-            self._ring.append(event, lost - lost_before)
-            lost_before = lost
-        self._ring.close()
+        try:
+            async for event in self._agent.events:
+                lost = self._agent.events_lost
+                self._ring.append(event, lost - lost_before)
+                lost_before = lost
+        finally:
+            self._ring.close()
 
 
 def open_group(

@@ -1,0 +1,178 @@
+"""`gossip.open`: what an application sees of its group."""
+
+import subprocess
+import sys
+
+import pytest
+import trio
+
+import gossip
+from gossip.core.messages import UserBroadcast
+from gossip.node.agent import AgentEvent
+from gossip.node.event_ring import EventRing, Numbered
+from gossip.node.requests import WORDS_BURST
+from tests.node.gossip_farm import RING, in_simulated_time
+from tests.node.gossip_network import MemoryNetwork
+
+HOME = "127.0.0.1"
+
+
+def seed_of(group: gossip.Group) -> tuple[str]:
+    """How others find this group."""
+    address = group.info.address
+    return (f"{address.host}:{address.port}",)
+
+
+async def until_member(group: gossip.Group, other: gossip.Group, status: gossip.Status = gossip.Status.ALIVE) -> None:
+    """Wait until a group lists another node so."""
+    with trio.fail_after(60):
+        async for event in group.events():
+            what = event.what
+            if isinstance(what, gossip.MembershipChanged) and (what.info.node_id, what.status) == (
+                other.node_id,
+                status,
+            ):
+                return
+
+
+@in_simulated_time
+async def test_members_metadata_broadcasts_queries_and_leaving_by_one_story() -> None:
+    network = MemoryNetwork()
+    async with gossip.open(HOME, key=RING, network=network) as alice:
+        async with gossip.open(HOME, key=RING, seeds=seed_of(alice), metadata=b"blue", network=network) as boris:
+            await until_member(alice, boris)
+            await until_member(boris, alice)
+            assert [(each.node_id, each.metadata) for each in alice.members] == [(boris.node_id, b"blue")]
+            boris.update(b"green")
+            boris.broadcast("deploy", b"version 2")
+            word = await next_broadcast(alice)
+            assert (word.name, word.body) == ("deploy", b"version 2")
+            assert alice.members[0].metadata == b"green"
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_answer_one, boris, b"pong")
+                async with alice.query("ping", b"ping", timeout_s=5) as answers:
+                    assert [(each.responder, each.body) async for each in answers] == [(boris.node_id, b"pong")]
+            await boris.leave()
+        await until_member(alice, boris, gossip.Status.LEFT)
+
+
+async def next_broadcast(group: gossip.Group) -> UserBroadcast:
+    """The first broadcast that a group hears."""
+    with trio.fail_after(60):
+        async for event in group.events():
+            if isinstance(event.what, gossip.BroadcastHeard):
+                return event.what.broadcast
+    raise AssertionError("the group ended")
+
+
+async def _answer_one(group: gossip.Group, body: bytes) -> None:
+    async for event in group.events(after=group.cursor):
+        if isinstance(event.what, gossip.QueryHeard):
+            group.answer(event.what.query, body)
+            return
+
+
+@in_simulated_time
+async def test_a_reader_resumes_behind_its_cursor_and_two_readers_see_the_same() -> None:
+    network = MemoryNetwork()
+    async with gossip.open(HOME, key=RING, network=network) as alice:
+        async with gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network) as boris:
+            await until_member(alice, boris)
+            cursor = alice.cursor
+            boris.update(b"one")
+            boris.broadcast("two")
+            await trio.sleep(5)
+        both = [await so_far(alice, cursor), await so_far(alice, cursor)]
+        assert both[0] == both[1]
+        assert [event.cursor for event in both[0]] == list(range(cursor + 1, alice.cursor + 1))
+        kinds = {type(event.what) for event in both[0]}
+        assert kinds == {gossip.MembershipChanged, gossip.BroadcastHeard}
+        with pytest.raises(ValueError, match="cursor"):
+            await anext(alice.events(after=alice.cursor + 1))
+
+
+async def so_far(group: gossip.Group, cursor: int) -> list[Numbered[AgentEvent]]:
+    """The events after a cursor that are there already."""
+    reader = group.events(after=cursor)
+    return [await anext(reader) for _ in range(group.cursor - cursor)]
+
+
+async def test_events_that_a_reader_was_too_late_for_are_counted() -> None:
+    ring: EventRing[int] = EventRing(3)
+    for number in range(1, 8):
+        ring.append(number)
+    ring.append(8, lost=2)
+    ring.close()
+    seen = [(event.cursor, event.what, event.lost) async for event in ring.after(1)]
+    assert seen == [(6, 6, 4), (7, 7, 0), (10, 8, 2)]
+    assert [event.cursor async for event in ring.after(10)] == []
+
+
+@in_simulated_time
+async def test_events_end_with_the_group() -> None:
+    async with trio.open_nursery() as nursery:
+        ended = trio.Event()
+        async with gossip.open(HOME, key=RING, network=MemoryNetwork()) as group:
+            nursery.start_soon(_read_to_the_end, group, ended)
+            await trio.sleep(1)
+            assert not ended.is_set()
+        with trio.fail_after(5):
+            await ended.wait()
+
+
+async def _read_to_the_end(group: gossip.Group, ended: trio.Event) -> None:
+    async for _ in group.events():
+        pass
+    ended.set()
+
+
+@in_simulated_time
+async def test_who_says_too_much_is_told_at_once_and_too_long_words_are_refused() -> None:
+    async with gossip.open(HOME, key=RING, network=MemoryNetwork()) as group:
+        with pytest.raises(ValueError, match="512 bytes"):
+            group.broadcast("long", bytes(513))
+        for _ in range(int(WORDS_BURST)):
+            group.broadcast("word")
+        with pytest.raises(gossip.BusyError, match="nothing was sent"):
+            group.broadcast("word")
+        await trio.sleep(1)
+        group.broadcast("word")
+
+
+@in_simulated_time
+async def test_a_node_in_maintenance_ignores_joiners_and_stays_a_member() -> None:
+    network = MemoryNetwork()
+    async with (
+        gossip.open(HOME, key=RING, network=network) as alice,
+        gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network) as boris,
+    ):
+        await until_member(alice, boris)
+        alice.set_maintenance(on=True)
+        await trio.sleep(1)
+        async with gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network) as carol:
+            await trio.sleep(60)
+            assert carol.members == ()
+            assert alice.describe().core.dropped["maintenance"] > 0
+            assert alice.describe().core.in_maintenance
+            assert [each.status for each in boris.members] == [gossip.Status.ALIVE]
+            alice.set_maintenance(on=False)
+            await until_member(carol, alice)
+
+
+def test_the_pure_core_comes_without_trio_and_cryptography() -> None:
+    code = "import gossip, sys; gossip.Swim; print(sorted({'trio', 'cryptography', 'cbor2'} & sys.modules.keys()))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    assert all(getattr(gossip, name) is not None for name in gossip.__all__)
+    with pytest.raises(AttributeError, match="no attribute"):
+        _ = gossip.nothing_of_the_kind
+
+
+@pytest.mark.parametrize("bind", ["localhost", "router.example", ""])
+def test_a_group_binds_to_a_numeric_host(bind: str) -> None:
+    with pytest.raises(gossip.ConfigError, match="numeric"):
+        gossip.open(bind, key=RING)
