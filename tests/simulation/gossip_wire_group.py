@@ -90,8 +90,8 @@ class WireGroup:
         while self._queue and self._queue[0][0] <= end:
             self.now, _, node, sender, datagram = heapq.heappop(self._queue)
             if sender is not None:
-                self.offer(node, datagram, sender.address)
-                self._record(sender, node, datagram)
+                if self.offer(node, datagram, sender.address) is None:
+                    self._record(sender, node, datagram)
             elif node.wakes_at == self.now:
                 node.wakes_at = None
                 self._step(node, DeadlineReached())
@@ -132,7 +132,7 @@ class WireGroup:
                 pass  # told to the application, or kept for a restart
 
     def _record(self, sender: WireNode, receiver: WireNode, datagram: bytes) -> None:
-        """Only once it has arrived: whoever is faster than the network delivers the genuine thing."""
+        """Only once it was taken: what is still under way, or came before its key did, is the genuine thing."""
         self.recorded.append((sender, receiver, datagram))
         if len(self.recorded) > RECORDED:
             del self.recorded[: RECORDED // 2]
