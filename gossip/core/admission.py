@@ -131,11 +131,8 @@ class Admission:
     def _with_room(self, request: JoinReq) -> list[Entry]:
         return [
             entry
-            for entry in self._membership.entries()
-            if entry.status is Status.ALIVE
-            and entry.has_room
-            and entry.node_id != request.source.node_id
-            and entry.address != request.source.address
+            for entry in self._membership.alive()
+            if entry.has_room and entry.node_id != request.source.node_id and entry.address != request.source.address
         ]
 
     def _welcome(self, source: Address, entry: Entry, *others: Entry) -> None:

@@ -77,11 +77,19 @@ class Claims:
         """All that rides on a ping: news, and a sample which is not told on."""
         for update in payload.updates:
             if isinstance(update, AliveUpdate):
-                self.hear_alive(update.info, now)
+                if self._is_worth_hearing(update.info):
+                    self.hear_alive(update.info, now)
             else:
                 self.hear_verdict(update, now)
         for info in payload.sample:
             self.hear_alive(info, now, tell_on=False)
+
+    def _is_worth_hearing(self, info: NodeInfo) -> bool:
+        """In an overlay news of the living changes what is known; it neither introduces nor keeps anybody fresh."""
+        if not self._tuning.overlay or info.node_id == self._own.node_id:
+            return True
+        known = self._membership.get(info.node_id)
+        return known is not None and (known.status is not Status.ALIVE or known.incarnation != info.incarnation)
 
     def hear_alive(self, info: NodeInfo, now: int, *, tell_on: bool = True) -> Entry | None:
         """A member's own word that it lives. Returns its entry, or None for ourselves and for what is refused."""
@@ -117,7 +125,7 @@ class Claims:
         if entry is None:
             return None
         self._outbox.emit(MembershipChanged(info, Status.ALIVE, None))
-        if tell_on and not evicted:
+        if tell_on and not evicted and not self._tuning.overlay:
             self._news.add(AliveUpdate(info))
         return entry
 

@@ -43,6 +43,8 @@ class Composer:
         self._rumours = rumours
         self._keys = keys
         self._tuning = tuning
+        self.now = 0
+        """The time of the step under way."""
 
     def question(self, entry: Entry | None, first: tuple[Update, ...] = ()) -> Payload:
         """The payload of a ping to `entry`."""
@@ -66,7 +68,7 @@ class Composer:
         chosen = list(first)
         budget -= sum(info_bytes(info) for info in first)
         named = {info.node_id for info in first}
-        for entry in self._membership.sample(self._tuning.sample_size, Status.ALIVE, but):
+        for entry in self._sample(but):
             size = info_bytes(entry.info)
             if size <= budget and entry.node_id not in named:
                 chosen.append(entry.info)
@@ -94,7 +96,7 @@ class Composer:
                 if update_bytes(remembered) <= budget:
                     updates.append(remembered)
                     budget -= update_bytes(remembered)
-            for other in self._membership.sample(self._tuning.sample_size, Status.ALIVE, told):
+            for other in self._sample(told):
                 if info_bytes(other.info) <= budget:
                     sample.append(other.info)
                     budget -= info_bytes(other.info)
@@ -111,6 +113,12 @@ class Composer:
         if entry.status is Status.SUSPECT:
             return self._tuning.buddy_notice
         return entry.status is not Status.ALIVE
+
+    def _sample(self, but: NodeId | None) -> list[Entry]:
+        """Whom to name. In an overlay only those for whom this node can vouch by itself."""
+        if self._tuning.overlay:
+            return self._membership.vouched(self._tuning.sample_size, self.now - self._tuning.directory_age_ms, but)
+        return self._membership.sample(self._tuning.sample_size, Status.ALIVE, but)
 
     def _remembered(self, but: NodeId | None) -> list[Update]:
         """One dead and one departed member, for those who missed the news.

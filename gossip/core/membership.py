@@ -29,6 +29,8 @@ class Entry:
     heard_ms: int
     round_trip_ms: int | None = None
     peer_count: int | None = None
+    contact_ms: int = 0
+    """When it last spoke to this node itself, as against others who mention it."""
     place: int = 0
     """Where it stands among those of its status: the membership's own bookkeeping."""
 
@@ -66,7 +68,7 @@ class Membership:
         self._standing: tuple[list[Entry], ...] = tuple([] for _ in Status)
         self._alive, self._suspects = self._standing[Status.ALIVE], self._standing[Status.SUSPECT]
         self._none_older_than = 0
-        """No entry was last heard of before this time: until that matters there is nothing to sweep."""
+        """No stranger was last heard of before this time: until that matters there is nothing to sweep."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -78,6 +80,10 @@ class Membership:
     def entries(self) -> list[Entry]:
         """All known members."""
         return list(self._entries.values())
+
+    def alive(self) -> list[Entry]:
+        """All that are held for alive (not to be changed)."""
+        return self._alive
 
     def peers(self) -> list[Entry]:
         """All peers."""
@@ -118,7 +124,11 @@ class Membership:
 
     def peer_at(self, address: Address) -> Entry | None:
         """The peer that lives at this address."""
-        return next((peer for peer in self._peers.values() if peer.address == address), None)
+        for peer in self._peers.values():
+            known = peer.info.address
+            if known is address or (known.host == address.host and known.port == address.port):
+                return peer
+        return None
 
     def live_at(self, address: Address) -> bool:
         """Whether a live member is known at this address."""
@@ -137,7 +147,7 @@ class Membership:
                 return None, False
             self.remove(victim.node_id)
             evicted = True
-        entry = Entry(info, Status.ALIVE, info.incarnation, now, now)
+        entry = Entry(info, Status.ALIVE, info.incarnation, now, now, contact_ms=now)
         self._entries[info.node_id] = entry
         self._none_older_than = min(self._none_older_than, now)
         self._stand(entry)
@@ -170,7 +180,7 @@ class Membership:
         entry.incarnation = incarnation
         entry.heard_ms = now
         if status not in _LIVE:
-            self._peers.pop(entry.node_id, None)
+            self.unlink(entry.node_id)
 
     def link(self, entry: Entry) -> bool:
         """Make a member a peer, if there is room and it lives."""
@@ -183,7 +193,9 @@ class Membership:
 
     def unlink(self, node_id: NodeId) -> None:
         """A peer becomes one of the directory."""
-        self._peers.pop(node_id, None)
+        peer = self._peers.pop(node_id, None)
+        if peer is not None:
+            self._none_older_than = min(self._none_older_than, peer.heard_ms)
 
     def sample(self, count: int, status: Status, but: NodeId | None = None) -> list[Entry]:
         """Random members of one status."""
@@ -198,6 +210,20 @@ class Membership:
                 chosen.append(entry)
         return chosen
 
+    def vouched(self, count: int, since_ms: int, but: NodeId | None = None) -> list[Entry]:
+        """Random living peers that spoke to this node since then."""
+        found = [
+            peer
+            for peer in self._peers.values()
+            if peer.contact_ms >= since_ms and peer.status is Status.ALIVE and peer.node_id != but
+        ]
+        return self._random.sample(found, min(count, len(found)))
+
+    def longest_silent(self) -> Entry | None:
+        """The living peer that has not spoken to this node for the longest time."""
+        alive = (peer for peer in self._peers.values() if peer.status is Status.ALIVE)
+        return min(alive, key=lambda peer: peer.contact_ms, default=None)
+
     def strangers(self) -> list[Entry]:
         """The living who are no peers, suspects included."""
         return [entry for entry in self._entries.values() if entry.is_live and entry.node_id not in self._peers]
@@ -206,13 +232,16 @@ class Membership:
         """Forget whom nobody has mentioned for long; returns the forgotten."""
         if now - self._none_older_than < min(directory_age_ms, tombstone_ms):
             return []
-        self._none_older_than = min((entry.heard_ms for entry in self._entries.values()), default=now)
-        old = [
-            entry.node_id
-            for entry in self._entries.values()
-            if entry.node_id not in self._peers
-            and now - entry.heard_ms >= (directory_age_ms if entry.is_live else tombstone_ms)
-        ]
+        old: list[NodeId] = []
+        oldest = now
+        for node_id, entry in self._entries.items():
+            if node_id in self._peers:
+                continue
+            if now - entry.heard_ms >= (directory_age_ms if entry.status in _LIVE else tombstone_ms):
+                old.append(node_id)
+            elif entry.heard_ms < oldest:
+                oldest = entry.heard_ms
+        self._none_older_than = oldest
         for node_id in old:
             self.remove(node_id)
         return old

@@ -133,6 +133,8 @@ class Prober:
         self._round = _Round(target.node_id, target.incarnation, seq, now + timeout_ms, {})
 
     def _pick(self) -> Entry | None:
+        if self._tuning.overlay:
+            return self._membership.longest_silent()
         self._rounds += 1
         peer_id = None
         if self._rounds % self._tuning.scrub_every_rounds != 0:
@@ -159,9 +161,17 @@ class Prober:
             self._outbox.send(helper.address, request)
 
     def _fail(self, current: _Round, now: int) -> None:
-        nacks_tell = self._tuning.nacks and current.helpers_asked > 0
-        self._awareness.adjust(len(current.awaited_nacks) if nacks_tell else 1)
+        self._awareness.adjust(self._own_fault(current))
         self._claims.accuse(current.target, current.incarnation, now)
+
+    def _own_fault(self, current: _Round) -> int:
+        """How much a failed round says against this node itself."""
+        if not self._tuning.nacks or not current.helpers_asked:
+            return 1
+        if self._tuning.overlay:
+            # Helpers die as often as targets, and long before this node hears of it: one that answers clears it.
+            return int(len(current.awaited_nacks) == current.helpers_asked)
+        return len(current.awaited_nacks)
 
     def _ping_twin_suspects(self, now: int) -> None:
         for address in self._claims.twin_suspects:
@@ -176,6 +186,11 @@ class Prober:
         seq = self._take_seq(target.node_id, now)
         self._outbox.send(target.address, self._request(target, seq, 0, self._composer.question(target)))
         return seq
+
+    def verify_suspects(self, now: int) -> None:
+        """Ask the suspects themselves, without waiting for the epidemic to bring their refutation."""
+        for suspect in self._membership.sample(self._tuning.gossip_fanout, Status.SUSPECT):
+            self.ping(suspect, now)
 
     def correct(self, target: Entry, address: Address, now: int) -> None:
         """Tell a node that speaks for an outdated claim of its own what we hold, so that it can refute."""
@@ -269,6 +284,6 @@ class Prober:
 
     @staticmethod
     def _note_room(entry: Entry, payload: Payload, now: int) -> None:
-        entry.heard_ms = now
+        entry.heard_ms = entry.contact_ms = now
         if payload.capacity > 0:
             entry.peer_count = payload.peer_count

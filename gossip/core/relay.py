@@ -8,6 +8,7 @@ A helper passes a request on to its target if it knows the target and ttl is at 
 to one other peer instead. At ttl 0 it never passes anything on. It remembers (source, target, seq) -> previous hop for
 one period; an answer that matches goes back there, whatever its ttl. A helper that pinged the target itself and heard
 nothing says so with a nack: the requester learns that its own link works, and does not blame itself (Lifeguard).
+In an overlay most helpers do not know the target; they say the same when they passed the request on in vain.
 
 A repeated key is dropped, which also ends loops; the table is bounded, so that nobody can use it up for longer than a
 period.
@@ -86,7 +87,8 @@ class Relays:
             return
         forwarded = replace(request, ttl=request.ttl - 1, requester=request.requester or source)
         # Three quarters: the nack must be back before the requester's round ends.
-        nack_at = now + self._tuning.probe_timeout_ms * 3 // 4 if is_target and self._tuning.nacks else None
+        nacks = self._tuning.nacks and (is_target or self._tuning.overlay)
+        nack_at = now + self._tuning.probe_timeout_ms * 3 // 4 if nacks else None
         self._relays[key] = _Relay(source, nack_at, now + self._tuning.probe_period_ms, request)
         self._outbox.send(next_hop, forwarded)
 

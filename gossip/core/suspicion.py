@@ -20,7 +20,8 @@ class Suspicion:
         self.incarnation = incarnation
         self._started_at = now
         self._accusers = {accuser}
-        wanted = max(tuning.suspicion_multiplier - 2, 0) if tuning.suspicion_max_multiplier > 1 else 0
+        shrinks = tuning.suspicion_max_multiplier > 1 and not tuning.overlay
+        wanted = max(tuning.suspicion_multiplier - 2, 0) if shrinks else 0
         self._wanted = wanted if group_size - 2 >= wanted else 0
         scale = max(1.0, log10(max(group_size, 1)))
         self._min_ms = round(tuning.suspicion_multiplier * scale * tuning.probe_period_ms)

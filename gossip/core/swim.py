@@ -148,9 +148,9 @@ class Swim:
 
     @property
     def _wants_to_gossip(self) -> bool:
-        return (
-            len(self._news) > 0 or len(self._rumours) > 0 or self._farewells > 0
-        ) and self._membership.peer_count > 0
+        # In an overlay hardly any peer lists whom the news is about: there it only rides on probes.
+        has_news = len(self._news) > 0 and not self._tuning.overlay
+        return (has_news or len(self._rumours) > 0 or self._farewells > 0) and self._membership.peer_count > 0
 
     def step(self, event: Event, now: int) -> list[Effect]:
         """Take one event at one time; the effects are to be carried out in order."""
@@ -159,6 +159,7 @@ class Swim:
         now = self._now = max(now, self._now)
         if self._tuning.standstill_grace:
             self._notice_standstill(now)
+        self._composer.now = now
         peers_before = self._membership.peer_count
         self._take(event, now)
         for entry in self._claims.revived:
@@ -297,6 +298,8 @@ class Swim:
             self._sweep_at = now + self._tuning.probe_period_ms
             for node_id in self._membership.sweep(now, self._tuning.directory_age_ms, self._tuning.tombstone_ms):
                 self._claims.forget(node_id)
+            if self._tuning.overlay:
+                self._prober.verify_suspects(now)
         if self._prober.deadline <= now:
             self._prober.expire(now)
         if not self._own.leaving:
@@ -361,6 +364,11 @@ class Swim:
     def known_members(self) -> tuple[NodeInfo, ...]:
         """The descriptions of the other members that are not known to be dead or gone."""
         return tuple(entry.info for entry in self._membership.entries() if entry.is_live)
+
+    @property
+    def membership(self) -> Membership:
+        """The peers and the directory; to be looked at only."""
+        return self._membership
 
     def describe(self) -> Description:
         """This node's picture of the group, for operators."""

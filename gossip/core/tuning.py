@@ -1,8 +1,22 @@
-"""Every knob of the gossip core, with two presets.
+"""Every knob of the gossip core, with three presets.
 
 `lan()` has the timing that users of memberlist know. `loopback()` is for farms on one machine, where a detection in
 seconds would only be waiting. A knob is here if an operator may have a reason to turn it; bounds on tables are knobs
 too, because an edge box and a rack differ in memory.
+
+`for_overlay()` is for groups far larger than a directory. There "everyone lists everyone" ends: two members that list a
+third need not know of each other, so that news about it finds hardly anybody, and one who trusted such news would list
+the dead for ever. `overlay` therefore replaces what rests on news by what a member sees for itself. What a member costs
+is then the same in a group of one thousand and of a hundred thousand:
+
+    probing              the peer that was silent for longest is next, whoever of the two asked last; so each link is
+                         tried within about capacity / 2 periods, and each peer finds a crash by itself
+    suspicion            has its shortest length at once: nobody in reach could confirm it; the suspect itself is asked
+                         each period, and so needs no epidemic to refute
+    directory            members name in samples only peers that spoke to them within `directory_age_ms`, and a stranger
+                         that nobody named for as long is forgotten; news introduces nobody
+    news                 rides on probes only
+    local health         falls when no helper at all answers: single helpers die as often as targets
 
 Lifeguard's parts are knobs as well. Each is measured alone (docs/gossip-experiments.md), and whoever suspects one of
 them in the field can switch it off, for the whole group:
@@ -45,6 +59,7 @@ class Tuning:
     payload_budget_bytes: int = 1_150
     sample_size: int = 3
 
+    overlay: bool = False
     directory_limit: int = 1_024
     directory_age_ms: int = 3_600_000
     tombstone_ms: int = 21_600_000
@@ -102,6 +117,11 @@ class Tuning:
             announce_period_ms=10_000,
             announce_alone_period_ms=1_000,
         )
+
+    @classmethod
+    def for_overlay(cls) -> Self:
+        """For thousands of members, each with some tens of peers (see the module's text)."""
+        return cls(overlay=True, directory_limit=128, directory_age_ms=12_000)
 
     def plain_swim(self) -> Self:
         """The same timing without Lifeguard: what SWIM's paper describes, for comparison."""

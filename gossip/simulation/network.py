@@ -97,6 +97,7 @@ class GossipNetwork:
         delay_ms: tuple[int, int] = (1, 10),
         broadcast: bool = False,
         keys: KeyChain | None = None,
+        keep_changes: bool = True,
     ) -> None:
         self.random_seed = random_seed
         self.random = Random(random_seed)
@@ -106,6 +107,7 @@ class GossipNetwork:
         self.delay_ms = delay_ms
         self.broadcast = broadcast
         self.keys = keys
+        self.keep_changes = keep_changes
         self.now = 0
         self.nodes: dict[int, Node] = {}
         self.messages_sent = 0
@@ -254,7 +256,8 @@ class GossipNetwork:
                         if other is not node:
                             self.deliver(node, other.address, message)
             case MembershipChanged():
-                node.changes.append((self.now, effect))
+                if self.keep_changes:
+                    node.changes.append((self.now, effect))
             case AdoptGeneration(generation):
                 node.generation = generation
             case Alarm():
@@ -288,14 +291,12 @@ class GossipNetwork:
 
     def status(self, of: Node, seen_by: Node) -> Status | None:
         """How one node stands in another's view."""
-        for member in seen_by.core.describe().members:
-            if member.node_id == of.node_id:
-                return member.status
-        return None
+        entry = seen_by.core.membership.get(of.node_id)
+        return None if entry is None else entry.status
 
     def peers(self, node: Node) -> set[int]:
         """The numbers of a node's peers."""
-        return {int.from_bytes(member.node_id, "big") for member in node.core.describe().members if member.is_peer}
+        return {int.from_bytes(peer_id, "big") for peer_id in node.core.membership.peer_ids()}
 
     def is_full_mesh(self, nodes: Collection[Node] | None = None) -> bool:
         """Whether each of the running nodes has exactly all others as peers, alive."""

@@ -1,0 +1,210 @@
+"""One story of a large group: it forms, loses and gains members, suffers, and is measured.
+
+    periods   0 ────── forming ────── settled ──── churn ──── quiet ─────────── end
+    members   join one after another               crash, as many new ones join
+                                                     partition, slow members from the end of churn on
+
+Times are fractions of the whole story (see `Phases`). Everything runs the production core; what is measured is what the
+nodes themselves report (`MembershipChanged`) and what they send. A crash counts as declared by a node when that node
+holds it for dead; it must be by all that listed the crashed one when it crashed, and a while later nobody at all may
+list it among the living, whoever heard of it from whom.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gossip.core.effects import Effect, MembershipChanged, Send
+from gossip.core.member import NodeId, Status
+from gossip.core.tuning import Tuning
+from gossip.simulation.load import Load
+from gossip.simulation.network import GossipNetwork, Node
+
+JUDGED_AFTER_PERIODS = 30
+_SEEDS_OF_A_JOINER = 3
+_LIVE = (Status.ALIVE, Status.SUSPECT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What is to happen. `churn`, `slow` are fractions of the members; `partition` the size of the smaller side."""
+
+    members: int
+    capacity: int
+    periods: int
+    churn: float = 0.0
+    loss: float = 0.0
+    slow: float = 0.0
+    slow_periods: int = 3
+    partition: float = 0.0
+    random_seed: int = 1
+    tuning: Tuning = field(default_factory=Tuning.lan)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be played."""
+        if self.members < 2 or self.capacity < 1 or self.periods < 20:  # noqa: PLR2004 - the least that makes a story
+            raise ValueError("a simulation needs at least 2 members, capacity 1 and 20 periods")
+        for name in ("churn", "loss", "slow", "partition"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is a fraction from 0 to below 1, not {getattr(self, name)}")
+
+    @property
+    def formed_by(self) -> int:
+        """The period by which all have joined."""
+        return self.periods * 3 // 20
+
+    @property
+    def settled_by(self) -> int:
+        """The period at which churn begins."""
+        return self.periods * 6 // 20
+
+    @property
+    def churned_by(self) -> int:
+        """The period at which churn ends."""
+        return self.periods * 8 // 20
+
+    @property
+    def healed_by(self) -> int:
+        """The period at which a partition ends."""
+        return self.periods * 12 // 20
+
+    @property
+    def quiet_from(self) -> int:
+        """The period from which the load is that of a group at rest."""
+        return self.periods * 17 // 20
+
+
+@dataclass(slots=True)
+class Crash:
+    """One crash, and who noticed it when. Times in periods after the crash."""
+
+    victim: int
+    at_ms: int
+    peers: set[int]
+    directories: set[int]
+    first_suspected: float | None = None
+    first_declared: float | None = None
+    declared_by_peers: list[float] = field(default_factory=list)
+    declared_by_directories: list[float] = field(default_factory=list)
+    unaware: int | None = None
+    """How many nodes still listed it among the living `JUDGED_AFTER_PERIODS` later, and of them peers back then."""
+    unaware_peers: int | None = None
+
+
+class Play:
+    """Plays a scenario and keeps its figures."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.network = GossipNetwork(scenario.random_seed, scenario.tuning, loss=scenario.loss, keep_changes=False)
+        self.network.watch = self._watch
+        self.load = Load(scenario.tuning.probe_period_ms)
+        self.crashes: list[Crash] = []
+        self.false_suspicions = 0
+        self.false_deaths = 0
+        self.parts = 0
+        self._crash_of: dict[NodeId, Crash] = {}
+        self._judged = 0
+        self._members = 0
+
+    def run(self, progress: Callable[[int], None] | None = None) -> None:
+        """Play it from beginning to end; `progress` is told each period that is over."""
+        for period in range(self.scenario.periods):
+            self._direct(period)
+            self.network.run(self.scenario.tuning.probe_period_ms)
+            self._judge()
+            self.load.end_of_period(len(self.network.up))
+            if progress is not None:
+                progress(period + 1)
+        self.parts = parts(self.network)
+
+    def _direct(self, period: int) -> None:
+        """What happens from outside in this period."""
+        story, network = self.scenario, self.network
+        while self._members < story.members * (period + 1) // max(story.formed_by, 1) and self._members < story.members:
+            self._join()
+        if story.settled_by <= period < story.churned_by:
+            begun, steps = period - story.settled_by, story.churned_by - story.settled_by
+            wanted = round(story.members * story.churn)
+            for _ in range(wanted * begun // steps, wanted * (begun + 1) // steps):
+                self._crash()
+                self._join()
+        if story.partition and period == story.churned_by:
+            up = network.up
+            cut = round(len(up) * story.partition)
+            network.partition(up[:cut], up[cut:])
+        if story.partition and period == story.healed_by:
+            network.heal()
+        if story.slow and story.churned_by <= period < story.quiet_from and period % (2 * story.slow_periods) == 0:
+            up = network.up
+            for node in network.random.sample(up, round(len(up) * story.slow)):
+                network.freeze(node, story.slow_periods * story.tuning.probe_period_ms)
+
+    def _join(self) -> None:
+        """The next number joins by a few of those that run."""
+        network = self.network
+        number = len(network.nodes)
+        seeds: set[int] = set()
+        if number:
+            up = network.up if self.crashes else None
+            for _ in range(_SEEDS_OF_A_JOINER):
+                seeds.add(network.random.choice(up).number if up else network.random.randrange(number))
+        network.add(number, seeds=tuple(sorted(seeds)), capacity=self.scenario.capacity)
+        self._members += 1
+
+    def _crash(self) -> None:
+        network = self.network
+        victim = network.random.choice(network.up)
+        peers, directories = set(), set()
+        for node in network.up:
+            if node is not victim and node.core.standing(victim.node_id) in _LIVE:
+                (peers if node.core.is_peer(victim.node_id) else directories).add(node.number)
+        crash = Crash(victim.number, network.now, peers, directories)
+        self.crashes.append(crash)
+        self._crash_of[victim.node_id] = crash
+        network.kill(victim)
+
+    def _watch(self, node: Node, effect: Effect) -> None:
+        if isinstance(effect, Send):
+            self.load.sent(node.number, effect.message)
+        elif isinstance(effect, MembershipChanged) and effect.status in {Status.SUSPECT, Status.DEAD}:
+            self._note(node, effect)
+
+    def _note(self, node: Node, change: MembershipChanged) -> None:
+        crash = self._crash_of.get(change.info.node_id)
+        if crash is None:
+            if change.status is Status.DEAD:
+                self.false_deaths += 1
+            else:
+                self.false_suspicions += 1
+            return
+        after = (self.network.now - crash.at_ms) / self.scenario.tuning.probe_period_ms
+        if crash.first_suspected is None:
+            crash.first_suspected = after
+        if change.status is Status.DEAD:
+            if crash.first_declared is None:
+                crash.first_declared = after
+            if node.number in crash.peers:
+                crash.declared_by_peers.append(after)
+            elif node.number in crash.directories:
+                crash.declared_by_directories.append(after)
+
+    def _judge(self) -> None:
+        """Who has not noticed a crash of some time ago."""
+        due_ms = self.network.now - JUDGED_AFTER_PERIODS * self.scenario.tuning.probe_period_ms
+        while self._judged < len(self.crashes) and self.crashes[self._judged].at_ms <= due_ms:
+            crash = self.crashes[self._judged]
+            victim = self.network.nodes[crash.victim].node_id
+            unaware = {node.number for node in self.network.up if node.core.standing(victim) in _LIVE}
+            crash.unaware = len(unaware)
+            crash.unaware_peers = len(unaware & crash.peers)
+            self._judged += 1
+
+
+def parts(network: GossipNetwork) -> int:
+    """Into how many parts the links of the running nodes fall."""
+    left = {node.number for node in network.up}
+    count = 0
+    while left:
+        left -= network.reached_from(network.nodes[min(left)])
+        count += 1
+    return count
