@@ -21,7 +21,6 @@ from gossip.simulation.network import GossipNetwork, Node
 
 JUDGED_AFTER_PERIODS = 30
 _SEEDS_OF_A_JOINER = 3
-_LIVE = (Status.ALIVE, Status.SUSPECT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,10 +153,10 @@ class Play:
     def _crash(self) -> None:
         network = self.network
         victim = network.random.choice(network.up)
-        peers, directories = set(), set()
-        for node in network.up:
-            if node is not victim and node.core.standing(victim.node_id) in _LIVE:
-                (peers if node.core.is_peer(victim.node_id) else directories).add(node.number)
+        peers: set[int] = set()
+        directories: set[int] = set()
+        for node in self._listing(victim):
+            (peers if node.core.membership.is_peer(victim.node_id) else directories).add(node.number)
         crash = Crash(victim.number, network.now, peers, directories)
         self.crashes.append(crash)
         self._crash_of[victim.node_id] = crash
@@ -188,13 +187,22 @@ class Play:
             elif node.number in crash.directories:
                 crash.declared_by_directories.append(after)
 
+    def _listing(self, member: Node) -> list[Node]:
+        """The running nodes that list a member among the living."""
+        found = []
+        for node in self.network.nodes.values():
+            if node.swim is not None and node is not member:
+                entry = node.swim.membership.get(member.node_id)
+                if entry is not None and entry.is_live:
+                    found.append(node)
+        return found
+
     def _judge(self) -> None:
         """Who has not noticed a crash of some time ago."""
         due_ms = self.network.now - JUDGED_AFTER_PERIODS * self.scenario.tuning.probe_period_ms
         while self._judged < len(self.crashes) and self.crashes[self._judged].at_ms <= due_ms:
             crash = self.crashes[self._judged]
-            victim = self.network.nodes[crash.victim].node_id
-            unaware = {node.number for node in self.network.up if node.core.standing(victim) in _LIVE}
+            unaware = {node.number for node in self._listing(self.network.nodes[crash.victim])}
             crash.unaware = len(unaware)
             crash.unaware_peers = len(unaware & crash.peers)
             self._judged += 1
