@@ -165,19 +165,21 @@ class Forming:
     async def _step(self, event: Event) -> list[str]:
         """Returns what this very step said that is no standing alarm: why a withdrawal is refused."""
         effects = self._core.step(event, _now_ms(), time.time_ns() // 1_000_000)
+        # What a finished write leads to comes behind what was said before it: the last notice must be the latest.
         for effect in effects:
-            await self._carry_out(effect)
+            effects += await self._carry_out(effect)
         if self._core.alarms:
             self._alarms.set(ALARM, " ".join(self._core.alarms), "see docs/operating.md, 'Founding a farm'")
         else:
             self._alarms.clear(ALARM)
         return [effect.text for effect in effects if isinstance(effect, Alarm) and effect.text not in self._core.alarms]
 
-    async def _carry_out(self, effect: Effect) -> None:
+    async def _carry_out(self, effect: Effect) -> list[Effect]:
+        """Returns what follows from it."""
         match effect:
             case Persist(number, state):
                 await self._keep(state)
-                await self._step(Persisted(number))
+                return self._core.step(Persisted(number), _now_ms(), time.time_ns() // 1_000_000)
             case Advertise(notice):
                 self._advertise(notice)
             case Founded():
@@ -191,6 +193,7 @@ class Forming:
                 pass  # What stands is read from the core after each step; what does not is the answer to its asker.
             case _:
                 assert_never(effect)
+        return []
 
     async def _keep(self, state: FormationState) -> None:
         try:

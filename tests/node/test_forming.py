@@ -107,6 +107,14 @@ async def test_a_farm_is_founded_when_all_have_promised_and_that_is_on_disk_firs
         assert founder.alarm is None
 
 
+async def test_what_a_router_that_founds_alone_says_last_is_its_farm(tmp_path: Path, autojump_clock: MockClock) -> None:
+    founder = Founder(tmp_path, expect=1)
+    async with founder.at_work() as forming:
+        founded = await forming.until_founded()
+        await trio.sleep(5)
+        assert founder.advertised[-1] == FormationNotice(founding=founded.founding)
+
+
 async def test_a_founder_that_starts_again_founds_the_same_farm_without_meeting_anyone(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
