@@ -5,10 +5,13 @@
                    └──────── denied by so many that no majority is left, or a leader appears ──▶ follower
                    └──────── timeout ──▶ again from the start, with a new random timeout
 
-Pre-vote is asked only of peers whose handshake said that they understand it. The others count as granting: a server
-among peers without the extension behaves as plain Raft, which is disruptive at worst and never unsafe, whereas
-counting them as denials would stop every election in a mixed cluster. During pre-vote the server is still a follower to
-the outside, for nothing about it has changed. Our own vote counts when it is durable, like everybody's.
+Pre-vote is asked of every peer whose handshake did not say that it lacks it. One that lacks it counts as granting: a
+server among peers without the extension behaves as plain Raft, which is disruptive at worst and never unsafe, whereas
+counting them as denials would stop every election in a mixed cluster. A peer that was never reached is neither: a
+follower that was cut off before it ever dialled anybody would otherwise raise its term with each timeout, which is what
+pre-vote is there to prevent. Asking it makes the transport dial it, and the handshake settles the matter, within the
+round. During pre-vote the server is still a follower to the outside, for nothing about it has changed. Our own vote
+counts when it is durable, like everybody's.
 """
 
 from dataclasses import dataclass, field
@@ -39,6 +42,12 @@ class Candidate:
         del self.asked[sender]
         self.votes[sender] = reply.granted
 
+    def settle_extension(self, replica: Replica, peer: ServerId) -> None:
+        """The handshake with `peer` says what it understands; without pre-vote it counts as granting."""
+        if self.pre_vote and peer in self.asked and replica.lacks_pre_vote(peer):
+            del self.asked[peer]
+            self.votes[peer] = True
+
     def count_own_vote(self, replica: Replica, durable: int) -> None:
         """Persist `durable` is done; if our ballot was in it or before it, our own vote counts."""
         if not self.pre_vote and durable >= replica.ballot_number:
@@ -54,10 +63,10 @@ def begin_pre_vote(replica: Replica) -> Candidate:
     round_ = Candidate(replica.random_election_deadline(), pre_vote=True, term=replica.term + 1)
     round_.votes[replica.server_id] = True
     for peer in replica.others:
-        if replica.understands_pre_vote(peer):
-            _ask(replica, round_, peer)
-        else:
+        if replica.lacks_pre_vote(peer):
             round_.votes[peer] = True
+        else:
+            _ask(replica, round_, peer)
     return round_
 
 

@@ -76,6 +76,9 @@ class Raft:
                 self._entries_read(event)
             case PeerExtensions(peer, pre_vote):
                 replica.learn_extensions(peer, pre_vote=pre_vote)
+                if isinstance(self._role, Candidate):
+                    self._role.settle_extension(replica, peer)
+                    self._conclude_campaign()
             case _:
                 assert_never(event)
         replica.log.trim(replica.tuning.tail_entries, replica.tuning.tail_bytes)

@@ -81,9 +81,9 @@ class Replica:
         else:
             self.dropped["extensions of too many peers"] += 1
 
-    def understands_pre_vote(self, peer: ServerId) -> bool:
-        """Whether the protocol and the handshake with `peer` allow pre-vote requests."""
-        return self.dialect.pre_vote and self.pre_vote_of.get(peer, False)
+    def lacks_pre_vote(self, peer: ServerId) -> bool:
+        """Whether the protocol or the handshake with `peer` rules pre-vote requests out."""
+        return not (self.dialect.pre_vote and self.pre_vote_of.get(peer, True))
 
     def adopt_term(self, term: Term) -> None:
         """All servers: a higher term is taken over, without a vote in it."""

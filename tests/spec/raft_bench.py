@@ -45,7 +45,7 @@ class Bench:
         voters: int = 3,
         fast: bool = True,
         tuning: Tuning | None = None,
-        pre_vote: bool = False,
+        pre_vote: bool | None = False,
         seed: int = 1,
     ) -> None:
         self.fast = fast
@@ -63,8 +63,9 @@ class Bench:
             0,
         )
         self.correlation = 1_000
-        for number in range(2, voters + 1):
-            self.step(PeerExtensions(ServerId(number), pre_vote))
+        if pre_vote is not None:  # None: no peer was reached yet
+            for number in range(2, voters + 1):
+                self.step(PeerExtensions(ServerId(number), pre_vote))
 
     @property
     def about(self) -> Description:

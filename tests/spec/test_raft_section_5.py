@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from consensus.core.effects import Outcome, Persist, Resolve, Role, Send
+from consensus.core.events import PeerExtensions
 from consensus.core.messages import AppendEntries, RequestVote, VoteReply
 from consensus.core.position import ORIGIN, Ballot, Configuration, LogPosition
 from consensus.core.tuning import Tuning, lan, local
@@ -330,6 +331,27 @@ def test_peers_without_pre_vote_count_as_granting_it() -> None:
     bench.expire()
     assert bench.about.term == 1
     assert all(isinstance(send.message, RequestVote) and not send.message.pre_vote for send in bench.all(Send))
+
+
+def test_a_server_that_never_reached_anybody_keeps_its_term_however_long_it_is_alone() -> None:
+    """(A follower does not dial; cut off, it would come back with a term that deposes the leader.)."""
+    bench = Bench(1, pre_vote=None)
+    for _ in range(5):
+        bench.expire()
+        assert [send.message.pre_vote for send in bench.all(Send) if isinstance(send.message, RequestVote)] == [
+            True
+        ] * 2
+        assert (bench.about.term, bench.about.role) == (1, Role.FOLLOWER)
+
+
+def test_a_handshake_during_the_round_settles_what_a_peer_without_pre_vote_counts_for() -> None:
+    """(A mixed cluster elects in the round in which its servers first reach each other.)."""
+    bench = Bench(1, pre_vote=None)
+    bench.expire()
+    bench.step(PeerExtensions(TWO, pre_vote=True))
+    assert bench.about.term == 1
+    bench.step(PeerExtensions(THREE, pre_vote=False))
+    assert (bench.about.term, bench.about.role) == (2, Role.CANDIDATE)
 
 
 def test_a_server_outside_the_configuration_does_not_campaign() -> None:
