@@ -96,7 +96,9 @@ def servers_of(count: int) -> range:
 def followers(leader: int, servers: int) -> tuple[FollowerView, ...]:
     """How the leader sees the others; the last one never answered."""
     return tuple(
-        FollowerView(each, f"node-{each}", 217 - each, 1 + each, None if each == servers else 40 + each)
+        FollowerView(each, f"node-{each}", 217 - each, 1 + each, 40 + each)
+        if each != servers
+        else FollowerView(each, f"node-{each}", None, None, None)
         for each in servers_of(servers)
         if each != leader
     )

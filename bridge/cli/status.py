@@ -6,7 +6,7 @@ import click
 
 from bridge.cli.options import ask_node, json_option, node_option, print_json
 from bridge.cli.printing import print_facts, print_table
-from bridge.core.view import FarmView, PublishingView, RaftRole
+from bridge.core.view import FarmView, FollowerView, PublishingView, RaftRole
 from bridge.node.control_client import ControlClient
 from bridge.tui.sections import by_name
 from bridge.tui.words import clock_text, duration, known, milliseconds_text
@@ -59,9 +59,15 @@ def _raft_facts(view: FarmView) -> list[tuple[str, str]]:
     if raft.log_time_ms is not None:
         facts.append(("log time", clock_text(raft.log_time_ms, dated=True)))
     if raft.role is RaftRole.LEADER:
-        lags = (f"{each.name or each.raft_id} lacks {each.lag_entries}" for each in raft.followers)
-        facts.append(("followers", ", ".join(lags) or "none"))
+        facts.append(("followers", ", ".join(map(_follower_text, raft.followers)) or "none"))
     return facts
+
+
+def _follower_text(follower: FollowerView) -> str:
+    name = follower.name or follower.raft_id
+    if follower.lag_entries is None:
+        return f"{name} has not answered in this term"
+    return f"{name} lacks {follower.lag_entries}"
 
 
 def _publishing_facts(each: PublishingView) -> list[tuple[str, str]]:

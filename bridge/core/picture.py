@@ -191,8 +191,8 @@ def _raft(farm: FarmSources, names: Mapping[int | None, str]) -> RaftView:
             FollowerView(
                 raft_id=each.server_id,
                 name=names.get(each.server_id),
-                match_index=each.match,
-                lag_entries=raft.last.index - each.match,
+                match_index=None if each.contact_ms is None else each.match,
+                lag_entries=None if each.contact_ms is None else raft.last.index - each.match,
                 last_contact_ms=each.contact_ms,
             )
             for each in raft.followers

@@ -133,10 +133,10 @@ class FollowerView:
 
     raft_id: int
     name: str | None
-    match_index: int
-    lag_entries: int
+    match_index: int | None
+    lag_entries: int | None
     last_contact_ms: int | None
-    """How long ago it last answered; None if it never did in this term."""
+    """How long ago it last answered; None, like all that is known by its answers, if it never did in this term."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,8 @@ def _raft(view: FarmView) -> Iterator[Metric]:
     yield _gauge("raft_applied_index", "The last entry that the state machine has seen", raft.applied_index)
     lags = GaugeMetricFamily(f"{PREFIX}_raft_follower_lag_entries", "Entries a follower lacks", labels=("server",))
     for follower in raft.followers:
+        if follower.lag_entries is None:
+            continue
         lags.add_metric((follower.name or str(follower.raft_id),), follower.lag_entries)
     yield lags
 

@@ -166,7 +166,7 @@ def _role_of(member: MemberView, view: FarmView, palette: Palette) -> tuple[str,
 def _lag(follower: FollowerView | None, palette: Palette) -> Cell:
     if follower is None:
         return Cell("-", palette.dim)
-    if follower.last_contact_ms is None:
+    if follower.last_contact_ms is None or follower.lag_entries is None:
         return Cell("never", palette.bad)
     return Cell(str(follower.lag_entries), palette.good if follower.lag_entries == 0 else palette.doubtful)
 

@@ -9,13 +9,13 @@ from consensus.core.progress import Pace
 
 @dataclass(frozen=True, slots=True)
 class FollowerProgress:
-    """One follower as its leader sees it. `contact_ms` is how long ago it answered."""
+    """One follower as its leader sees it. `contact_ms` is how long ago it answered; None: not yet in this term."""
 
     server_id: ServerId
     match: Index
     next: Index
     in_flight: int
-    contact_ms: Milliseconds
+    contact_ms: Milliseconds | None
     pace: Pace
 
 

@@ -100,7 +100,7 @@ class Leader:
         if request is None:
             replica.dropped["stale or foreign append reply"] += 1
             return
-        progress.contact_ms = replica.now
+        progress.contact_ms, progress.heard = replica.now, True
         if not reply.success:
             if progress.refused(request, reply.next_index):
                 push.replicate(replica, sender, progress)

@@ -46,6 +46,8 @@ class Progress:
 
     next: Index
     contact_ms: Milliseconds
+    heard: bool = False
+    """Whether it answered in this term; until then `contact_ms` is when the term's leader took office."""
     match: Index = 0
     pace: Pace = Pace.PROBING
     sent_ms: Milliseconds | None = None

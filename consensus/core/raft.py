@@ -293,7 +293,12 @@ class Raft:
         now = self._replica.now
         return tuple(
             FollowerProgress(
-                peer, progress.match, progress.next, len(progress.in_flight), now - progress.contact_ms, progress.pace
+                peer,
+                progress.match,
+                progress.next,
+                len(progress.in_flight),
+                now - progress.contact_ms if progress.heard else None,
+                progress.pace,
             )
             for peer, progress in self._role.progress.items()
         )

@@ -140,6 +140,12 @@ def test_raft_is_shown_with_names_and_the_lag_of_each_follower() -> None:
     assert (follower.name, follower.match_index, follower.lag_entries, follower.last_contact_ms) == ("b", 15, 5, 40)
 
 
+def test_of_a_follower_that_has_not_answered_its_leader_nothing_is_made_up() -> None:
+    silent = replace(RAFT, followers=(replace(RAFT.followers[0], match=0, contact_ms=None),))
+    [follower] = picture_of(Log(), raft=silent).raft.followers
+    assert (follower.match_index, follower.lag_entries, follower.last_contact_ms) == (None, None, None)
+
+
 def test_a_report_is_shown_with_its_age_score_and_part_in_publishing() -> None:
     log = Log()
     log.append(report(1), report(2, attached=False))

@@ -217,6 +217,15 @@ def test_requests_to_a_follower_that_never_answers_are_remembered_within_bounds(
     assert two.in_flight <= MAX_REMEMBERED_REQUESTS
 
 
+def test_a_leader_says_of_no_follower_when_it_answered_before_it_did() -> None:
+    bench = Bench(voters=3)
+    bench.lead()
+    (append,) = bench.appends(TWO)
+    assert [each.contact_ms for each in bench.about.followers] == [None, None]
+    bench.matched(TWO, append)
+    assert [each.contact_ms for each in bench.about.followers] == [0, None]
+
+
 def test_a_late_answer_of_a_slow_follower_still_counts() -> None:
     bench = Bench(voters=3)
     bench.lead()
