@@ -176,7 +176,9 @@ def test_an_expired_nonce_is_stale_and_leads_to_a_new_one() -> None:
     farm.now_ms += LIFETIME_MS
     verdict = farm.answer(request)
     assert status(verdict) == 401
+    assert isinstance(verdict, Refused)
     assert b"stale=true" in verdict.response
+    assert verdict.fault is None, "a peer that comes back after hours is no incident"
     session.learned_ms = farm.now_ms
     client = UpgradeClient(caller(), session, "h", farm.now_ms)
     client.request()
@@ -186,10 +188,13 @@ def test_an_expired_nonce_is_stale_and_leads_to_a_new_one() -> None:
 
 def test_a_server_that_restarted_asks_for_a_new_nonce_and_not_for_a_password() -> None:
     session = Session()
-    connect(Farm(), caller(), session)
+    connect(first := Farm(), caller(), session)
     restarted = Farm()
     restarted.nonces = NonceBook(b"another secret", restarted.random.randbytes)
     restarted.gatekeeper = Gatekeeper("farm", PASSWORDS.get, restarted.nonces, lambda: restarted.identity)
+    verdict = restarted.answer(authorized(first, session))
+    assert isinstance(verdict, Refused)
+    assert verdict.fault is None, "a restart is no incident"
     assert connect(restarted, caller(), session) == Challenged()
     assert isinstance(connect(restarted, caller(), session), Switched)
 

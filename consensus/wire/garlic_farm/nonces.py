@@ -48,17 +48,21 @@ class NonceBook:
 
     def use(self, nonce: str, count: int, now_ms: int) -> bool:
         """Accept `count` for `nonce`, once. Ask only after the password is proven."""
-        issued_ms = self._issued_ms(nonce)
-        if issued_ms is None or issued_ms > now_ms or now_ms - issued_ms >= self._lifetime_ms:
+        if not self.is_current(nonce, now_ms):
             return False
         if nonce not in self._highest_count:
-            if issued_ms <= self._floor_ms:
-                return False
             self._make_room()
         if count <= self._highest_count.get(nonce, 0):
             return False
         self._highest_count[nonce] = count
         return True
+
+    def is_current(self, nonce: str, now_ms: int) -> bool:
+        """Whether this process minted it, not too long ago. If not, nobody did wrong: a new one is needed."""
+        issued_ms = self._issued_ms(nonce)
+        if issued_ms is None or issued_ms > now_ms or now_ms - issued_ms >= self._lifetime_ms:
+            return False
+        return nonce in self._highest_count or issued_ms > self._floor_ms
 
     @property
     def in_use(self) -> int:

@@ -94,6 +94,10 @@ class Gatekeeper:
         """Whether the answer is fresh; the same answer is fresh only once."""
         return self._nonces.use(authorization.nonce, authorization.nonce_count, now_ms)
 
+    def was_sent_before(self, authorization: Authorization, now_ms: int) -> bool:
+        """Of an answer that is not fresh: whether that is a replay, not the nonce of a server that restarted since."""
+        return self._nonces.is_current(authorization.nonce, now_ms)
+
 
 class UpgradeServer:
     """One handshake."""
@@ -135,8 +139,12 @@ class UpgradeServer:
             text = f"wrong user or password (user {authorization.user[:64]!r})"
             return self._challenge(now_ms, Fault.WRONG_CREDENTIALS, text)
         if not self._gatekeeper.spend(authorization, now_ms):
-            text = f"user {authorization.user[:64]!r} sent a nonce that is expired, or a request that was sent before"
-            return self._challenge(now_ms, Fault.WRONG_CREDENTIALS, text, stale=True)
+            replayed = self._gatekeeper.was_sent_before(authorization, now_ms)
+            problem = (
+                "a request that was sent before" if replayed else "a nonce that is expired, or not of this process"
+            )
+            text = f"user {authorization.user[:64]!r} sent {problem}"
+            return self._challenge(now_ms, Fault.WRONG_CREDENTIALS if replayed else None, text, stale=True)
         if request.http_version != _HTTP_VERSION:
             return self._refuse(400, Fault.MALFORMED, "an upgrade request in an old version of HTTP")
         return self._switch(headers, authorization.user)
