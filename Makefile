@@ -23,9 +23,14 @@ run: $(VENV)/base.stamp
 	$(BIN)/garlicfarm up --servers 3 $(if $(FOR),--for $(FOR))
 
 # What needs only a processor runs on two of them; farms of real processes and Spark have the machine for themselves.
+# TESTS="tests/spec tests/wire" runs some of them.
 test: $(VENV)/all.stamp
-	$(BIN)/python -m pytest -q -n 2 -m "not processes and not spark" $(TESTS)
-	$(BIN)/python -m pytest -q -m "processes or spark" $(TESTS)
+ifdef TESTS
+	$(BIN)/python -m pytest $(TESTS)
+else
+	$(BIN)/python -m pytest -q -n 2 -m "not processes and not spark"
+	$(BIN)/python -m pytest -q -m "processes or spark"
+endif
 
 check: $(VENV)/all.stamp
 	$(BIN)/ruff check .
