@@ -26,7 +26,7 @@ KEYS_FILE: Final = "keys"
 PEERS_FILE: Final = "peers"
 PEERS_REMEMBERED: Final = 16
 PEERS_FIRST_KEPT_S: Final = 5.0
-PEERS_KEPT_EVERY_S: Final = 60.0
+PEERS_EVERY_S: Final = 60.0
 
 
 def keep_keys(directory: Path, label: bytes, chain: KeyChain) -> None:
@@ -70,7 +70,7 @@ async def remember_peers(directory: Path, peers: Callable[[], tuple[Address, ...
     pause_s = PEERS_FIRST_KEPT_S
     while True:
         await trio.sleep(pause_s)
-        pause_s = PEERS_KEPT_EVERY_S
+        pause_s = PEERS_EVERY_S
         now = peers()[:PEERS_REMEMBERED]
         if now and now != kept:
             kept = now

@@ -141,7 +141,9 @@ class UdpNetwork:
                 kernel_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if ip_address(address.host).is_multicast:
                 self._join_group(kernel_socket, address.host)
-            kernel_socket.bind((address.host, address.port))
+            # A group of one link has to be bound with the link's number.
+            scope = (0, self._index()) if kernel_socket.family == socket.AF_INET6 else ()
+            kernel_socket.bind((address.host, address.port, *scope))
             return UdpSocket(kernel_socket, limit_bytes)
         except BaseException:
             kernel_socket.close()

@@ -184,7 +184,7 @@ class Signer:
             case Leave(source):
                 return Leave(self.signed_info(source, Purpose.LEAVING))
             case JoinAck(description, sample):
-                return JoinAck(self.signed_info(description), self._sample(sample))
+                return replace(message, description=self.signed_info(description), sample=self._sample(sample))
             case PingRequest(payload=payload) | PingResponse(payload=payload):
                 endorsed = self._payload(payload)
                 return message if endorsed is payload else replace(message, payload=endorsed)

@@ -1,6 +1,6 @@
 """Who said it: only a node itself announces it, moves it, revives it or says that it leaves."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -18,7 +18,7 @@ from gossip.core.messages import (
     PingResponse,
 )
 from gossip.wire.identity import CREDENTIAL_BYTES, ForgedError, Purpose, Signer, Verifier, node_id_of, sign, verify
-from tests.wire.gossip_messages import VERDICT
+from tests.wire.gossip_messages import EXAMPLES, VERDICT
 
 ALICE_KEY = Ed25519PrivateKey.from_private_bytes(b"alice".ljust(32))
 BORIS_KEY = Ed25519PrivateKey.from_private_bytes(b"boris".ljust(32))
@@ -125,3 +125,22 @@ def test_our_own_infos_are_signed_on_their_way_out_and_those_of_others_travel_as
 
 def test_a_node_s_name_is_the_hash_of_its_key() -> None:
     assert Signer(ALICE_KEY).node_id == ALICE.node_id != NodeId(b"\x00" * 8)
+
+
+@pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
+def test_signing_changes_nothing_but_credentials(message: Message) -> None:
+    """What travels beside the infos must come out of the signer as it went in."""
+    signer = Signer(Ed25519PrivateKey.from_private_bytes(b"somebody else's identity key...."))
+    endorsed = signer.endorse(message)
+    assert [
+        each.name
+        for each in fields(message)
+        if each.name not in {"sample", "payload"} and getattr(endorsed, each.name) != getattr(message, each.name)
+    ] == []
+    if isinstance(message, PingRequest | PingResponse) and isinstance(endorsed, PingRequest | PingResponse):
+        before, after = message.payload, endorsed.payload
+        assert (after.rumours, after.keys_digest, after.capacity) == (
+            before.rumours,
+            before.keys_digest,
+            before.capacity,
+        )

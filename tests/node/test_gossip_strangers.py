@@ -1,0 +1,122 @@
+"""What somebody without the key can make a node do: a bounded little; and what a node remembers by itself."""
+
+import os
+from pathlib import Path
+
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gossip.core.effects import BroadcastHeard
+from gossip.core.member import Address, Incarnation, NodeInfo
+from gossip.core.messages import JoinReq
+from gossip.node.agent import Agent
+from gossip.node.gate import ERRORS_BURST
+from gossip.node.state_files import PEERS_EVERY_S, PEERS_FILE, PEERS_REMEMBERED, keep_peers, known_peers
+from gossip.wire.codec import SECRETS_BYTES, Codec
+from gossip.wire.datagram import Code
+from gossip.wire.identity import Signer
+from tests.node.gossip_farm import RING, in_simulated_time, running_farm, sees, until, until_all_see_all
+from tests.node.gossip_network import MemoryNetwork
+
+VICTIM = Address("127.0.0.99", 53)
+
+
+def join_of_a_stranger() -> bytes:
+    """A JoinReq with the farm's key, without a token."""
+    signer = Signer(Ed25519PrivateKey.generate())
+    info = NodeInfo(signer.node_id, VICTIM, Incarnation(1, 0), capacity=8)
+    return Codec(signer, RING, os.urandom(SECRETS_BYTES)).outgoing(JoinReq(info))
+
+
+def footprint(agent: Agent) -> tuple[int, ...]:
+    """The sizes of the core's tables."""
+    core = agent._core
+    description = core.describe()
+    return (
+        len(description.members),
+        description.joins_in_flight,
+        description.seed_count,
+        len(core._news),
+        len(core._rumours),
+        len(core._prober._pending),
+        len(core._prober._relays),
+    )
+
+
+@in_simulated_time
+async def test_a_spoofed_join_costs_no_memory_and_its_answer_is_smaller_than_the_request() -> None:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
+        seed = await farm.start()
+        before = footprint(seed)
+        requests = [join_of_a_stranger() for _ in range(500)]
+        start = len(network.sent)
+        for request in requests:
+            network.deliver(request, VICTIM, seed.info.address)
+        await trio.sleep(1)
+        answers = [each for source, target, each in network.sent[start:] if target == VICTIM]
+        assert 0 < len(answers) <= ERRORS_BURST + 20, "per source address"
+        assert {answer[0] for answer in answers} == {Code.JOIN_NAK}
+        assert max(map(len, answers)) < min(map(len, requests))
+        assert footprint(seed) == before
+
+
+@in_simulated_time
+async def test_recorded_datagrams_change_nothing_at_a_member_that_has_just_started() -> None:
+    """A fresh start has no replay windows: what it takes a second time must be indifferent to it."""
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
+        seed, alice, boris = await farm.start_many(3)
+        await until_all_see_all([seed, alice, boris])
+        alice.set_metadata(b"old words")
+        alice.broadcast("deploy", b"yesterday")
+        await until(boris, lambda: any(each.metadata == b"old words" for each in boris.members()))
+        await trio.sleep(5)
+        alice.set_metadata(b"new words")
+        await until(boris, lambda: any(each.metadata == b"new words" for each in boris.members()))
+        recorded = [datagram for _, _, datagram in network.sent]
+        await boris.leave()
+        await farm.crash(boris)
+        fresh = await farm.start(seed)
+        await until_all_see_all([seed, alice, fresh])
+        await trio.sleep(10)  # until each has its links
+        members = {each.node_id: (each.metadata, each.status, each.incarnation) for each in fresh.members()}
+        peers = {each.node_id for each in fresh.members() if each.is_peer}
+        for datagram in recorded:
+            network.deliver(datagram, Address("127.0.0.66", 6), fresh.info.address)
+        await trio.sleep(5)
+        after = {each.node_id: (each.metadata, each.status, each.incarnation) for each in fresh.members()}
+        assert {each: after[each] for each in members} == members
+        assert {each.node_id for each in fresh.members() if each.is_peer} == peers
+        told = []
+        while fresh.events.statistics().current_buffer_used:
+            told.append(fresh.events.receive_nowait())
+        assert [each for each in told if isinstance(each, BroadcastHeard)] == [], "what was said before it joined"
+
+
+@in_simulated_time
+async def test_a_node_that_restarts_rejoins_by_itself_without_seeds(tmp_path: Path) -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        seed, other = await farm.start_many(2)
+        alice = await farm.start(seed, state_directory=tmp_path)
+        await until_all_see_all([seed, other, alice])
+        await trio.sleep(PEERS_EVERY_S + 10)
+        assert len((tmp_path / PEERS_FILE).read_text().splitlines()) == 2
+        await farm.crash(alice)
+        await farm.crash(seed)  # the address that it once joined through is gone for good
+        again = await farm.start(state_directory=tmp_path, bind=Address("127.0.0.1", 41_000))
+        await until(again, lambda: sees(again, other))
+        await until(other, lambda: sees(other, again))
+
+
+def test_the_list_of_peers_is_bounded_and_lines_that_make_no_sense_are_passed_over(tmp_path: Path) -> None:
+    peers = tuple(Address("10.0.0.1", port) for port in range(1, PEERS_REMEMBERED + 1))
+    keep_peers(tmp_path, peers)
+    assert known_peers(tmp_path) == peers
+    (tmp_path / PEERS_FILE).write_bytes(
+        b"10.0.0.1:7\n\xff\xfe\n:\nrouter.example:7\n[fd00::1]:7\n" + b"10.0.0.2:1\n" * 400
+    )
+    assert known_peers(tmp_path) == (Address("10.0.0.1", 7), Address("fd00::1", 7), Address("10.0.0.2", 1))
+    (tmp_path / PEERS_FILE).unlink()
+    assert known_peers(tmp_path) == ()
+    keep_peers(tmp_path / "nowhere", peers)
