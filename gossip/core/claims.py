@@ -168,6 +168,8 @@ class Claims:
     def hear_of_self(self, incarnation: Incarnation, status: Status, now: int, info: NodeInfo | None = None) -> None:
         """A claim about this node (`info` if it is in our own name): refuted if it would win, at a bounded rate."""
         own = self._own
+        if info is None and status is Status.ALIVE and incarnation == own.incarnation:
+            return  # what every ping says
         if own.leaving or not is_sound(Incarnation(incarnation.generation + 1, incarnation.number)):
             return
         if info is not None and info.address != own.info.address and incarnation >= own.incarnation:

@@ -60,3 +60,7 @@ class NodeInfo:
     capacity: int
     metadata: bytes = b""
     credential: bytes = b""
+
+    def __hash__(self) -> int:
+        """A signature stands for all that it covers, and infos are looked up with every datagram."""
+        return hash((self.node_id, self.credential))

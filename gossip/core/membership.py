@@ -200,6 +200,8 @@ class Membership:
     def sample(self, count: int, status: Status, but: NodeId | None = None) -> list[Entry]:
         """Random members of one status."""
         standing = self._standing[status]
+        if not standing:
+            return []
         if len(standing) <= 2 * count:
             found = [entry for entry in standing if entry.node_id != but]
             return self._random.sample(found, min(count, len(found)))

@@ -238,7 +238,7 @@ class Swim:
                 assert_never(message)
 
     def _hear_riders(self, kind: Answerer, source: Address, teller: NodeId, payload: Payload, now: int) -> None:
-        if kind in {Answerer.MEMBER, Answerer.STRANGER}:
+        if kind is Answerer.MEMBER or kind is Answerer.STRANGER:
             self._rumours.hear(payload.rumours, teller, now)
             self._keys.compare(source, payload.keys_digest, now)
 

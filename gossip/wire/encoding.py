@@ -8,12 +8,13 @@ credentials and addresses, and a datagram above the limit would be fragmented an
 from dataclasses import replace
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from gossip.core.keychain import KeyChain
 from gossip.core.member import (
     CREDENTIAL_LIMIT_BYTES,
     METADATA_LIMIT_BYTES,
+    NODE_ID_BYTES,
     Address,
     Incarnation,
     NodeInfo,
@@ -43,6 +44,15 @@ from gossip.core.messages import (
 from gossip.wire import cbor
 from gossip.wire.layout import INCARNATION_LIMIT, INFOS_REMEMBERED, Code, DatagramError
 
+_NODE_ID: Final = cbor.octets(bytes(NODE_ID_BYTES))[:1]
+"""The head of a node id; the id itself follows."""
+
+_REQUEST_FIELDS: Final = 10
+_RESPONSE_FIELDS: Final = 8
+_PAYLOAD_FIELDS: Final = 6
+_REQUEST: Final = bytes([Code.PING_REQUEST]) + cbor.array_head(_REQUEST_FIELDS) + _NODE_ID
+_RESPONSE: Final = bytes([Code.PING_RESPONSE]) + cbor.array_head(_RESPONSE_FIELDS) + _NODE_ID
+
 
 def encode(message: Message, limit_bytes: int | None = None) -> bytes:
     """The datagram for `message`; with a limit, riding gossip is shortened until it fits."""
@@ -70,6 +80,11 @@ def encode_node_info(info: NodeInfo) -> bytes:
     )
 
 
+@lru_cache(maxsize=INFOS_REMEMBERED)
+def _wrapped(info: NodeInfo) -> bytes:
+    return cbor.octets(encode_node_info(info))
+
+
 def pack_address(address: Address) -> bytes:
     """The address as 4 or 16 bytes (network order); the port travels beside it."""
     return _packed(address.host)
@@ -84,12 +99,56 @@ def _packed(host: str) -> bytes:
 
 
 def _encode(message: Message) -> bytes:
+    if isinstance(message, PingRequest):
+        return _ping_request(message)
+    if isinstance(message, PingResponse):
+        return _ping_response(message)
     code, body = _body_out(message)
     return bytes([code]) + cbor.dumps(body)
 
 
-def _body_out(  # noqa: C901 - one case per message is the shape of this function
-    message: Message,
+def _ping_request(message: PingRequest) -> bytes:
+    """Nearly every datagram is a ping or its answer: these are put together piece by piece, in half the time."""
+    return b"".join(
+        (
+            *(_REQUEST, message.source_id, *_incarnation_pieces(message.source_incarnation)),
+            *(_NODE_ID, message.target_id, *_incarnation_pieces(message.target_incarnation)),
+            *(cbor.unsigned(message.seq), cbor.unsigned(message.ttl)),
+            cbor.NULL if message.requester is None else cbor.dumps(_address_out(message.requester)),
+            *_payload_pieces(message.payload),
+        )
+    )
+
+
+def _ping_response(message: PingResponse) -> bytes:
+    return b"".join(
+        (
+            *(_RESPONSE, message.source_id, _NODE_ID, message.target_id),
+            *_incarnation_pieces(message.target_incarnation),
+            *(cbor.unsigned(message.seq), cbor.unsigned(message.ttl), cbor.TRUE if message.nack else cbor.FALSE),
+            *_payload_pieces(message.payload),
+        )
+    )
+
+
+def _incarnation_pieces(incarnation: Incarnation) -> tuple[bytes, bytes]:
+    generation, number = _incarnation_out(incarnation)
+    return cbor.unsigned(generation), cbor.unsigned(number)
+
+
+def _payload_pieces(payload: Payload) -> tuple[bytes, ...]:
+    return (
+        cbor.array_head(_PAYLOAD_FIELDS),
+        cbor.dumps([_update_out(update) for update in payload.updates]) if payload.updates else cbor.EMPTY_ARRAY,
+        *(cbor.unsigned(payload.capacity), cbor.unsigned(payload.peer_count), cbor.array_head(len(payload.sample))),
+        *map(_wrapped, payload.sample),
+        cbor.dumps([_rumour_out(rumour) for rumour in payload.rumours]) if payload.rumours else cbor.EMPTY_ARRAY,
+        cbor.octets(payload.keys_digest),
+    )
+
+
+def _body_out(
+    message: JoinReq | JoinNak | JoinRedirect | JoinAck | Leave | Broadcast | QueryReply | KeyNews,
 ) -> tuple[Code, list[Any]]:
     code: Code
     body: list[Any]
@@ -105,33 +164,6 @@ def _body_out(  # noqa: C901 - one case per message is the shape of this functio
             code, body = Code.JOIN_ACK, [encode_node_info(description), infos, clock]
         case Leave(source):
             code, body = Code.LEAVE, [encode_node_info(source)]
-        case PingRequest():
-            code, body = (
-                Code.PING_REQUEST,
-                [
-                    message.source_id,
-                    *_incarnation_out(message.source_incarnation),
-                    message.target_id,
-                    *_incarnation_out(message.target_incarnation),
-                    message.seq,
-                    message.ttl,
-                    None if message.requester is None else _address_out(message.requester),
-                    _payload_out(message.payload),
-                ],
-            )
-        case PingResponse():
-            code, body = (
-                Code.PING_RESPONSE,
-                [
-                    message.source_id,
-                    message.target_id,
-                    *_incarnation_out(message.target_incarnation),
-                    message.seq,
-                    message.ttl,
-                    message.nack,
-                    _payload_out(message.payload),
-                ],
-            )
         case Broadcast(source):
             code, body = Code.BROADCAST, [encode_node_info(source)]
         case QueryReply(query_id, responder, answer):
@@ -144,7 +176,7 @@ def _body_out(  # noqa: C901 - one case per message is the shape of this functio
 
 
 def _incarnation_out(incarnation: Incarnation) -> tuple[int, int]:
-    if max(incarnation.generation, incarnation.number) > INCARNATION_LIMIT:
+    if incarnation.generation > INCARNATION_LIMIT or incarnation.number > INCARNATION_LIMIT:
         raise DatagramError("an incarnation beyond what peers accept")
     return incarnation.generation, incarnation.number
 
@@ -161,17 +193,6 @@ def _update_out(update: Update) -> list[Any]:
             return [int(status), node_id, *_incarnation_out(incarnation), accuser]
         case _:
             assert_never(update)
-
-
-def _payload_out(payload: Payload) -> list[Any]:
-    return [
-        [_update_out(update) for update in payload.updates],
-        payload.capacity,
-        payload.peer_count,
-        [encode_node_info(info) for info in payload.sample],
-        [_rumour_out(rumour) for rumour in payload.rumours],
-        payload.keys_digest,
-    ]
 
 
 def _rumour_id_out(rumour_id: RumourId) -> list[Any]:
