@@ -8,6 +8,7 @@ command is a test by itself: it ends with 0 as soon as a structure on disk verif
 
 import math
 import os
+import shutil
 import signal
 import sys
 import time
@@ -103,7 +104,7 @@ async def _run(farm: LocalFarm, options: Options) -> None:
     last_line: list[str] = []
 
     async def use(children: tuple[Child, ...]) -> None:
-        watch = LocalWatch(farm, children, NOTICE)
+        watch = LocalWatch(farm, children, NOTICE, _program())
         live = sys.stdout.isatty() and not options.exit_when_published
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
@@ -183,15 +184,20 @@ def _say_what_this_is(farm: LocalFarm, options: Options) -> None:
     click.echo(f"{again} of {len(farm.nodes)} routers in {farm.directory}; each is a process of its own.")
     if options.exit_when_published:
         return
-    garlicfarm = Path(sys.executable).with_name("garlicfarm")
-    command = os.path.relpath(garlicfarm) if garlicfarm.exists() else "garlicfarm"
-    first = farm.nodes[0]
+    command, first = _program(), farm.nodes[0]
     click.echo(f"Look at it from another terminal:  {command} top   (also: status, members, log, lease-set show FILE)")
     click.echo(
         "Kill a process to see the others take over; it stays down until you start it again:"
         f"  {command} run --config {first.configuration_file}"
     )
     click.echo("Next step, a real router:  README.md, 'From the demonstration to a router'. Ctrl-C stops everything.")
+
+
+def _program() -> str:
+    """How the user's shell calls this program."""
+    installed = Path(sys.executable).with_name("garlicfarm")
+    on_path = shutil.which("garlicfarm") == str(installed)
+    return os.path.relpath(installed) if installed.exists() and not on_path else "garlicfarm"
 
 
 async def _print_events(watch: LocalWatch) -> None:

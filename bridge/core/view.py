@@ -264,6 +264,8 @@ class LocalFarmView:
     state_directory: str
     processes: tuple[ProcessView, ...]
     notice: str = ""
+    program: str = "garlicfarm"
+    """How the reader's shell calls this program."""
 
 
 def best_view(farm: LocalFarmView) -> FarmView | None:

@@ -39,10 +39,13 @@ class Published:
 class LocalWatch:
     """What is known of the running nodes, kept fresh while `run` runs."""
 
-    def __init__(self, farm: LocalFarm, children: tuple[Child, ...], notice: str = "") -> None:
+    def __init__(
+        self, farm: LocalFarm, children: tuple[Child, ...], notice: str = "", program: str = "garlicfarm"
+    ) -> None:
         self._farm = farm
         self._children = children
         self._notice = notice
+        self._program = program
         self._views: dict[str, FarmView] = {}
         self._event_sink, self.events = trio.open_memory_channel[TraceEvent](EVENTS_BUFFERED)
         self.events_dropped = 0
@@ -70,6 +73,7 @@ class LocalWatch:
                 for child in self._children
             ),
             notice=self._notice,
+            program=self._program,
         )
 
     def published(self) -> Published | None:

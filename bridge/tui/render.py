@@ -30,10 +30,7 @@ from bridge.tui.sections import (
 )
 
 FOOTER = (" q quit    more: garlicfarm status, members, log, lease-set show (--json)",)
-LOCAL_FOOTER = (
-    " q stops the farm    kill -9 a PID: the others take over, and it stays down",
-    " until you start it again: garlicfarm run --config farm-state/node-1/node.toml",
-)
+LOCAL_FOOTER = " q stops the farm    kill -9 a PID: the others take over; start it again with"
 LEAST_WIDTH = 20
 LEAST_HEIGHT = 5
 LEAST_ROWS = 3
@@ -64,8 +61,8 @@ def render_local_farm(farm: LocalFarmView, width: int, height: int, *, color: bo
         NOTHING if best is None else publishing_section(best, width, palette),
         events_section(_events_of_all(farm), width, palette),
     ]
-    footer = tuple(each.replace("farm-state", farm.state_directory) for each in LOCAL_FOOTER)
-    return _screen(local_header(farm, width, palette), sections, width, height, palette, footer)
+    header = local_header(farm, width, palette)
+    return _screen(header, sections, width, height, palette, (LOCAL_FOOTER, _start_again(farm)))
 
 
 def render_message(text: str, width: int, height: int, *, color: bool = True) -> Group:
@@ -106,6 +103,13 @@ def _screen(
     lines.extend(Text("", end="") for _ in range(body_height - len(lines)))
     lines.extend(line([Cell(each, palette.dim)], width) for each in footer)
     return Group(Text("\n", end="").join(lines))
+
+
+def _start_again(farm: LocalFarmView) -> str:
+    """The command that starts the router that was killed, or for want of one the first."""
+    names = [each.name for each in farm.processes if not each.running] + [each.name for each in farm.processes]
+    name = names[0] if names else "node-1"
+    return f" {farm.program} run --config {farm.state_directory}/{name}/node.toml"
 
 
 def _alarms_of_all(farm: LocalFarmView) -> tuple[AlarmView, ...]:

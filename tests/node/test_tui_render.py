@@ -61,6 +61,12 @@ def test_the_whole_local_farm_shows_each_process_and_how_it_ended() -> None:
         assert fact in text, fact
 
 
+def test_the_local_farms_footer_is_the_command_that_starts_the_killed_router_again() -> None:
+    farm = replace(local_farm(3), program=".venv/bin/garlicfarm")
+    lines = drawn(render_local_farm(farm, 80, 24, color=False), 80, 24).splitlines()
+    assert lines[-1].strip() == ".venv/bin/garlicfarm run --config farm-state/node-3/node.toml"
+
+
 def test_a_local_farm_of_which_nobody_answers_yet_is_drawn() -> None:
     assert "starting" in drawn(render_local_farm(LocalFarmView(0, "farm-state", ()), 80, 24, color=False), 80, 24)
 
