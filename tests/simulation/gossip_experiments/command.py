@@ -25,7 +25,7 @@ from tests.simulation.gossip_experiments.dissemination import (
     mass_crash,
     without_a_crash,
 )
-from tests.simulation.gossip_experiments.figures import Figure, median_of, ratio_of, table
+from tests.simulation.gossip_experiments.figures import Figure, mean_of, median_of, ratio_of, table
 from tests.simulation.gossip_experiments.lifeguard import (
     COARSE,
     PARTS,
@@ -57,14 +57,18 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", choices=[*EXPERIMENTS, []], metavar="NAME", help="which (default all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which (default all)")
     parser.add_argument("--seed", type=int, default=1, help="the first random seed (default 1)")
     parser.add_argument("--sizes", type=_numbers, default=(50, 100, 200, 500, 1_000), help="N, with commas")
     parser.add_argument("--samples", type=int, default=2_000, help="crashes per size (default 2000)")
     parser.add_argument("--repetitions", type=int, default=1, help="runs of each cell or size (default 1)")
     parser.add_argument("--full", action="store_true", help="all 432 cells of the paper's grid (many hours)")
     parser.add_argument("--cells", type=int, help="only the first so many cells")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    for name in options.names:
+        if name not in EXPERIMENTS:
+            parser.error(f"there is no experiment {name!r}; there are: {' '.join(EXPERIMENTS)}")
+    return options
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -89,12 +93,20 @@ def _shown(what: str) -> Progress:
 
 def _detection(options: argparse.Namespace) -> str:
     rows = []
+    pooled: list[float] = []
     for size in options.sizes:
         found = first_detections(size, options.samples, options.seed, _shown(f"detection, {size} members"))
-        away = Figure(*(bound / EXPECTED_PERIODS * 100 - 100 for bound in _bounds(found.mean)))
-        rows.append([str(size), str(len(found.periods)), found.mean.text(), away.text("+.1f", " %")])
+        rows.append(_detection_row(str(size), found.periods))
+        pooled += found.periods
+    rows.append(_detection_row("all", pooled))
     head = ["N", "crashes", "mean periods to the first detection", f"away from e/(e-1) = {EXPECTED_PERIODS:.3f}"]
     return table(head, rows)
+
+
+def _detection_row(size: str, periods: Sequence[float]) -> list[str]:
+    mean = mean_of(periods)
+    away = Figure(*(bound / EXPECTED_PERIODS * 100 - 100 for bound in _bounds(mean)))
+    return [size, str(len(periods)), mean.text(), away.text("+.1f", " %")]
 
 
 def _bounds(figure: Figure) -> tuple[float, float, float]:
