@@ -1,4 +1,8 @@
-"""`garlicfarm lease-set show FILE`: decodes and verifies a Meta LeaseSet2; exit code 0 only if the signature holds."""
+"""`garlicfarm lease-set show FILE…`: decodes and verifies Meta LeaseSet2; exit code 0 only if every signature holds.
+
+Several files are what a shell makes of `farm-state/node-*/published/*.meta-ls2` when a publisher was killed: its last
+structure stays on its disk, beside the one of its successor.
+"""
 
 import time
 from pathlib import Path
@@ -22,25 +26,46 @@ def lease_set() -> None:
 
 
 @lease_set.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.argument(
+    "files",
+    metavar="FILE...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+)
 @json_option
-def show(file: Path, *, as_json: bool) -> None:
-    """Decode and verify a Meta LeaseSet2 (binary or hexadecimal; - reads stdin). Ends with 0 if its signature holds."""
+def show(files: tuple[Path, ...], *, as_json: bool) -> None:
+    """Decode and verify a Meta LeaseSet2 (binary or hexadecimal; - reads stdin). Ends with 0 if its signature holds.
+
+    Of several files each is shown, and all must hold.
+    """
+    problems = []
+    for number, file in enumerate(files):
+        if number and not as_json:
+            click.echo()
+        problem = _show(file, as_json=as_json)
+        if problem is not None:
+            problems.append(problem)
+    if problems:
+        fail("; ".join(problems))
+
+
+def _show(file: Path, *, as_json: bool) -> str | None:
+    """Print one structure; returns what is wrong with it."""
     try:
         with click.open_file(str(file), "rb") as source:
             content = source.read(INPUT_LIMIT_BYTES + 1)
         found = describe(decode(read_structure(content)), int(time.time()))
     except OSError as error:
-        fail(f"{file} cannot be read: {error.strerror or error}")
+        return f"{file} cannot be read: {error.strerror or error}"
     except LeaseSetError as error:
-        fail(f"{file} is no Meta LeaseSet2: {error}")
+        return f"{file} is no Meta LeaseSet2: {error}"
     if as_json:
         print_json({"schema": 1, **found})
     else:
         _print(found)
     signature = found["signature"]
-    if not signature["verified"]:
-        fail(f"{file}: the signature does not hold: {signature['reason']}")
+    return None if signature["verified"] else f"{file}: the signature does not hold: {signature['reason']}"
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -54,6 +54,20 @@ def test_a_tampered_structure_is_shown_and_ends_with_one(tmp_path: Path, structu
     assert "the signature does not hold" in result.stderr
 
 
+def test_several_files_are_each_shown_and_must_all_hold(tmp_path: Path, structure: bytes) -> None:
+    good, bad = tmp_path / "good.ls2", tmp_path / "bad.ls2"
+    good.write_bytes(structure)
+    bad.write_bytes(structure[:-1] + bytes([structure[-1] ^ 1]))
+    both = CliRunner().invoke(cli, ["lease-set", "show", str(good), str(good)])
+    assert both.exit_code == 0, both.output
+    assert both.stdout.count("signature          holds") == 2
+    mixed = CliRunner().invoke(cli, ["lease-set", "show", str(bad), str(tmp_path / "absent"), str(good)])
+    assert mixed.exit_code == 1
+    assert mixed.stdout.count("signature          holds") == 1
+    assert f"{bad}: the signature does not hold" in mixed.stderr
+    assert "absent cannot be read" in mixed.stderr
+
+
 def test_a_file_that_is_not_there_ends_with_one_and_one_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["lease-set", "show", str(tmp_path / "absent")])
     assert result.exit_code == 1
