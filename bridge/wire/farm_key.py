@@ -72,7 +72,7 @@ class FarmKey:
     def key_ring(self) -> KeyRing:
         """The ring that seals and opens gossip."""
         primary, *others = self.gossip_keys
-        return KeyRing(primary, tuple(others), self.retired_keys, self.label)
+        return KeyRing(primary, tuple(others), self.retired_keys, self.label, self.epoch)
 
     @property
     def digest_credentials(self) -> DigestCredentials:

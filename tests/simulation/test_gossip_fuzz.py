@@ -10,7 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossip.core.effects import MembershipChanged, Send
-from gossip.core.events import DeadlineReached, Event, LeaveRequested, MetadataChanged, Received, SeedsGiven
+from gossip.core.events import (
+    AnswerGiven,
+    AskRequested,
+    DeadlineReached,
+    Event,
+    KeysChanged,
+    LeaveRequested,
+    MaintenanceSwitched,
+    MetadataChanged,
+    Received,
+    SayRequested,
+    SeedsGiven,
+)
+from gossip.core.keychain import CLOCK_LIMIT, KEYS_LIMIT, ChainKey, KeyChain
 from gossip.core.member import Incarnation, NodeInfo, Status
 from gossip.core.messages import (
     AliveUpdate,
@@ -19,11 +32,16 @@ from gossip.core.messages import (
     JoinNak,
     JoinRedirect,
     JoinReq,
+    KeyNews,
     Leave,
     Message,
     Payload,
     PingRequest,
     PingResponse,
+    Query,
+    QueryReply,
+    RumourId,
+    UserBroadcast,
     VerdictUpdate,
 )
 from gossip.core.own import INCARNATION_LIMIT
@@ -55,20 +73,36 @@ def tuples(of: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
     return st.lists(of, max_size=3).map(tuple)
 
 
-payloads = st.builds(Payload, tuples(updates), st.integers(0, 8), st.integers(0, 9), tuples(infos))
+clocks = st.one_of(st.integers(0, 9), st.sampled_from([1 << 32, CLOCK_LIMIT - 1, (1 << 63) - 1]))
+rumour_ids = st.builds(RumourId, clocks, ids, numbers)
+names = st.sampled_from(["word", "gossip:keys", "", "n" * 33])
+rumours = st.one_of(
+    st.builds(UserBroadcast, rumour_ids, names, st.binary(max_size=4)),
+    st.builds(Query, rumour_ids, names, st.binary(max_size=4), addresses, st.sampled_from([0, 1, 9_000, 1 << 40])),
+)
+keys = st.integers(0, 20).map(lambda number: bytes([number]) * 32)
+chain_keys = st.builds(ChainKey, clocks, keys, st.booleans())
+chains = st.builds(KeyChain, tuples(chain_keys), keys, clocks, st.integers(0, 3))
+FIRST = KeyChain.of(b"1" * 32, (b"2" * 32,), (), 1)
+digests = st.sampled_from([b"", b"another!", FIRST.digest])
+payloads = st.builds(
+    Payload, tuples(updates), st.integers(0, 8), st.integers(0, 9), tuples(infos), tuples(rumours), digests
+)
 codes = st.one_of(st.sampled_from(RefusalCode).map(int), st.integers(0, 9))
 domains = st.sampled_from([DOMAIN, "elsewhere"])
 seqs = st.integers(0, 3)
 ttls = st.integers(0, 255)
 messages: st.SearchStrategy[Message] = st.one_of(
-    st.builds(JoinReq, infos, st.binary(max_size=3), st.just(b""), st.integers(0, 9)),
+    st.builds(JoinReq, infos, st.binary(max_size=3), st.just(b""), st.integers(0, 9), clocks),
     st.builds(JoinNak, domains, codes, st.binary(max_size=3)),
     st.builds(JoinRedirect, tuples(addresses), domains, codes),
-    st.builds(JoinAck, infos, tuples(infos)),
+    st.builds(JoinAck, infos, tuples(infos), clocks),
     st.builds(Leave, infos),
     st.builds(PingRequest, ids, incarnations, ids, incarnations, seqs, ttls, st.one_of(st.none(), addresses), payloads),
     st.builds(PingResponse, ids, ids, incarnations, seqs, ttls, st.booleans(), payloads),
     st.builds(Broadcast, infos),
+    st.builds(QueryReply, rumour_ids, ids, st.binary(max_size=4)),
+    st.builds(KeyNews, chains),
 )
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Received, addresses, messages, st.booleans()),
@@ -76,6 +110,11 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.just(DeadlineReached()),
     st.builds(SeedsGiven, tuples(addresses)),
     st.builds(MetadataChanged, st.binary(max_size=8)),
+    st.builds(MaintenanceSwitched, st.booleans()),
+    st.builds(SayRequested, st.just("word"), st.binary(max_size=8)),
+    st.builds(AskRequested, st.integers(0, 3), st.just("ask"), st.just(b""), st.integers(1, 9_000)),
+    st.builds(AnswerGiven, rumour_ids, st.binary(max_size=4)),
+    st.builds(KeysChanged, st.just(FIRST.install(b"3" * 32).use(b"3" * 32))),
 )
 pauses = st.one_of(st.just(0), st.integers(1, 500), st.integers(-100, 60_000))
 
@@ -101,6 +140,15 @@ def check_invariants(swim: Swim, now: int) -> None:
     assert description.seed_count <= swim._tuning.seeds_limit
     assert len(swim._prober._relays) <= swim._tuning.relays_limit
     assert len(swim._news) <= DIRECTORY + 2
+    rumours = swim._rumours
+    assert len(rumours) <= swim._tuning.rumours_limit
+    assert len(rumours._heard) == len(rumours._heard_by_age) <= swim._tuning.rumours_remembered
+    assert len(rumours._asked) <= swim._tuning.queries_limit
+    assert len(rumours._questions) <= swim._tuning.queries_limit
+    assert rumours.clock < CLOCK_LIMIT
+    assert swim.keys is not None
+    assert swim.keys.is_sound()
+    assert len(swim.keys.keys) <= KEYS_LIMIT
     assert (swim.deadline is None) == description.halted
     assert now >= 0
 
@@ -114,9 +162,16 @@ def check_invariants(swim: Swim, now: int) -> None:
 def test_no_sequence_of_messages_breaks_a_core(
     story: list[tuple[int, Event]], leaves_at: int | None, random_seed: int
 ) -> None:
-    tuning = Tuning(directory_limit=DIRECTORY, relays_limit=4, seeds_limit=5)
+    tuning = Tuning(
+        directory_limit=DIRECTORY,
+        relays_limit=4,
+        seeds_limit=5,
+        rumours_limit=3,
+        rumours_remembered=5,
+        queries_limit=2,
+    )
     us = NodeInfo(node_id(0), address_of(0), Incarnation(1, 0), CAPACITY)
-    swim = Swim(us, tuning, Random(random_seed), 0)
+    swim = Swim(us, tuning, Random(random_seed), 0, keys=FIRST)
     swim._prober._seq = 0  # so that made-up answers sometimes hit a ping
     now = 0
     incarnation = us.incarnation

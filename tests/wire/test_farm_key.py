@@ -47,6 +47,14 @@ def test_after_rotation_a_new_key_seals_and_the_old_one_still_opens() -> None:
     assert ring.others == made.gossip_keys
 
 
+def test_a_ring_of_a_later_epoch_wins_over_what_a_node_remembers() -> None:
+    made = new_farm_key(3)
+    turned = rotated(made)
+    for chain in (made.key_ring.chain.merge(turned.key_ring.chain), turned.key_ring.chain.merge(made.key_ring.chain)):
+        assert chain.primary == turned.gossip_keys[0]
+        assert chain.others == (made.gossip_keys[0],)
+
+
 def test_rotation_without_end_keeps_the_ring_bounded() -> None:
     farm_key = new_farm_key(3)
     for _ in range(40):
