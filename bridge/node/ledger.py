@@ -3,7 +3,8 @@
     committed entries ──▶ decode ──▶ Farm.apply ──▶ changes ──▶ trace, publishing
                                 └──▶ LogTime                └──▶ whoever waits for news
 
-Everything here is rebuilt from the log at each start. The ledger also remembers at which index log time moved, so that
+Everything here is rebuilt from the log at each start, in silence: what entries of an earlier life changed is no news,
+and told with the time of this start it would be wrong. The ledger also remembers at which index log time moved, so that
 the control endpoint can tell for any entry when it was, in log time: one number pair a reporting period, and only for
 as long as `MOMENTS_MAX` of them (16 bytes each: half a year of 30 s periods in 8 MB); of older entries it says that it
 does not know. Configurations are remembered likewise: there is one for each election.
@@ -52,6 +53,7 @@ class Ledger:
         self._moment_times_ms = array("q", [log_time_base_ms])
         self._configuration_indexes = array("q")
         self._news = trio.Event()
+        self._history_ends: Index = 0
         self.records = {"reports": 0, "clocks": 0, "publications": 0, "foreign_entries": 0}
 
     @property
@@ -73,6 +75,10 @@ class Ledger:
         """Index of the last configuration before `index`; 0 if there is none, or it is too long ago."""
         place = bisect_right(self._configuration_indexes, index - 1)
         return self._configuration_indexes[place - 1] if place else 0
+
+    def history_ends_at(self, index: Index) -> None:
+        """The log of an earlier life reaches up to `index`."""
+        self._history_ends = index
 
     async def news(self) -> None:
         """Returns when something has been applied since the call."""
@@ -113,8 +119,9 @@ class Ledger:
             case _:
                 assert_never(record)
         for change in changes:
-            kind, data = _event_of(change)
-            self._trace.append(kind, data, log_time_ms=self.state.log_time_ms)
+            if index > self._history_ends:
+                kind, data = _event_of(change)
+                self._trace.append(kind, data, log_time_ms=self.state.log_time_ms)
             self._on_change(change)
 
     def _note_clock(self, index: Index) -> None:

@@ -203,6 +203,7 @@ async def open_replica(
     directory, recovery = await trio.to_thread.run_sync(_open_storage, settings)
     for line in recovery.report.lines():
         LOG.info("storage: %s", line)
+    ledger.history_ends_at(recovery.report.last.index)
     try:
         raft = Raft(
             server_id,

@@ -76,6 +76,18 @@ async def test_configurations_are_remembered_within_bounds(monkeypatch: pytest.M
     assert story.ledger.configuration_before(2) == 0
 
 
+async def test_what_the_log_of_an_earlier_life_changed_counts_and_is_no_event_now(autojump_clock: MockClock) -> None:
+    del autojump_clock
+    story = Story()
+    story.ledger.history_ends_at(1)
+    master = MASTER.destination.base64
+    await story.append(encode(rival_report()))
+    assert story.ledger.state.masters[master].choice.server_id == OTHER
+    assert (story.events(), len(story.changes)) == ([], 1)
+    await story.append(encode(Publication(master, OWN, NOW_S, "00")))
+    assert [event.kind for event in story.events()] == ["publication-refused"]
+
+
 async def test_changes_become_events_of_the_trace_with_log_time_and_are_told(autojump_clock: MockClock) -> None:
     del autojump_clock
     story = Story()
