@@ -96,6 +96,9 @@ class KeyChain:
             and all(len(key) == KEY_BYTES for key in keys)
             and all(0 <= time < CLOCK_LIMIT for time in times)
             and all(each.since > 0 for each in self.keys)
+            # A floor above the keys would, merged, take everybody's open keys and every later one.
+            and self.floor <= self.clock
+            and all(each.since > self.floor or each.key == self.primary for each in self.keys)
         )
 
     def install(self, key: bytes) -> "KeyChain":

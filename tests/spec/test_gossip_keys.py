@@ -142,6 +142,8 @@ def test_rotations_without_end_stay_bounded_and_forgotten_keys_do_not_come_back(
         KeyChain((ChainKey(0, key(1)),), key(1), 1),
         KeyChain((ChainKey(1, key(1)),), key(1), CLOCK_LIMIT),
         KeyChain(tuple(ChainKey(n, key(n)) for n in range(1, KEYS_LIMIT + 2)), key(1), 1),
+        KeyChain((ChainKey(1, key(1)),), key(1), 1, floor=17),
+        KeyChain((ChainKey(1, key(1)), ChainKey(2, key(2)), ChainKey(3, key(3))), key(1), 1, floor=2),
     ],
 )
 def test_a_chain_that_breaks_the_rules_is_not_sound_and_not_taken(chain: KeyChain) -> None:
