@@ -39,6 +39,7 @@ COMMANDS = {
     "keys": LazyCommand("bridge.cli.keys:keys", "Make keys."),
     "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Look at published structures."),
     "doctor": LazyCommand("bridge.cli.doctor:doctor", "Check this machine: what is missing and what to do."),
+    "simulate": LazyCommand("bridge.cli.simulate:simulate", "Run large groups in virtual time, and measure them."),
     "pipeline": LazyCommand("bridge.cli.pipeline:pipeline", "History and health of the routers, on Spark."),
 }
 

@@ -1,7 +1,8 @@
 """What members send: messages, and bytes on the wire, per member and period.
 
-Encoding is dearer than deciding, so only every so many-th message is encoded, with the production encoder, and stands
-for the others. The simulation signs nothing; the bytes of seal and signatures are added as they would be.
+Encoding is dearer than deciding, so in large groups only every so many-th message is encoded, with the production
+encoder, and stands for the others. The simulation signs nothing; the bytes of seal and signatures are added as they
+would be.
 """
 
 from typing import Final
@@ -11,8 +12,8 @@ from gossip.wire.encoding import encode
 from gossip.wire.identity import CREDENTIAL_BYTES
 from gossip.wire.seal import OVERHEAD_BYTES
 
-_ENCODED_EVERY: Final = 61
-"""A prime: nothing in a protocol goes by it."""
+_ENCODES_ALL_UP_TO: Final = 150
+"""The number of members up to which each message is encoded; beyond, about as many are encoded as in that group."""
 
 
 def wire_bytes(message: Message) -> int:
@@ -32,8 +33,8 @@ def _descriptions(message: Message) -> int:
 class Load:
     """Counts what is sent."""
 
-    def __init__(self, period_ms: int) -> None:
-        self.period_ms = period_ms
+    def __init__(self, members: int) -> None:
+        self._encoded_every = max(members // _ENCODES_ALL_UP_TO, 1) | 1
         self.messages_of: dict[int, int] = {}
         self.messages_by_period: list[float] = []
         """Messages per member in each period."""
@@ -47,7 +48,7 @@ class Load:
         """One message of one member."""
         self.messages_of[number] = self.messages_of.get(number, 0) + 1
         self._messages += 1
-        if self._messages % _ENCODED_EVERY == 0:
+        if self._messages % self._encoded_every == 0:
             self._encoded += 1
             self._bytes += wire_bytes(message)
 

@@ -96,7 +96,7 @@ class Play:
         self.scenario = scenario
         self.network = GossipNetwork(scenario.random_seed, scenario.tuning, loss=scenario.loss, keep_changes=False)
         self.network.watch = self._watch
-        self.load = Load(scenario.tuning.probe_period_ms)
+        self.load = Load(scenario.members)
         self.crashes: list[Crash] = []
         self.false_suspicions = 0
         self.false_deaths = 0

@@ -1,0 +1,132 @@
+"""`garlicfarm simulate gossip`: a large group of production gossip cores in virtual time, measured.
+
+An operator who plans a group of thousands can see what a member will cost and how soon a crash is known, with the
+network's loss and the group's churn, before there is a single machine.
+"""
+
+import gc
+import resource
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from bridge.cli.failure import fail, failures
+from bridge.cli.printing import print_facts
+from gossip.core.tuning import Tuning
+from gossip.simulation.figures import figures, load_ratio
+from gossip.simulation.picture import picture
+from gossip.simulation.scenario import Play, Scenario
+
+_KIB = 1024 if sys.platform != "darwin" else 1
+_SHARE = click.FloatRange(0, 1, max_open=True)
+
+
+@click.group()
+def simulate() -> None:
+    """Run the production decisions in virtual time."""
+
+
+@simulate.command()
+@click.option("--members", type=click.IntRange(2), default=100, show_default=True, help="How many members.")
+@click.option("--capacity", type=click.IntRange(1), help="Peers of one member at most.  [default: all others]")
+@click.option("--periods", type=click.IntRange(20), default=100, show_default=True, help="Length, in probe periods.")
+@click.option("--churn", type=_SHARE, default=0.0, help="Share of members that crash, as many new ones join.")
+@click.option("--loss", type=_SHARE, default=0.0, help="Share of datagrams that are lost.")
+@click.option("--slow", type=_SHARE, default=0.0, help="Share of members that stand still for 3 periods, repeatedly.")
+@click.option("--partition", type=_SHARE, default=0.0, help="Share of members cut off for a fifth of the time.")
+@click.option(
+    "--tuning",
+    type=click.Choice(["auto", "lan", "overlay"]),
+    default="auto",
+    show_default=True,
+    help="`overlay` is for groups larger than a directory; `auto` takes it for those.",
+)
+@click.option(
+    "--compare", type=click.IntRange(2), metavar="MEMBERS", help="Play with so many members too; print ratios."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Random seed: the same one repeats the same run.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the figures into this SVG file.")
+def gossip(
+    members: int,
+    capacity: int | None,
+    periods: int,
+    churn: float,
+    loss: float,
+    slow: float,
+    partition: float,
+    tuning: str,
+    compare: int | None,
+    seed: int,
+    plot: Path | None,
+) -> None:
+    """Simulate a group of gossip members: detection, dissemination, load.
+
+    The group forms, settles, churns (if asked to) and comes to rest. For example:
+
+    garlicfarm simulate gossip --members 1000 --capacity 30 --churn 0.2 --periods 200 --plot gossip.svg
+    """
+    chosen = _tuning(tuning, max(members, compare or 0))
+    try:
+        story = Scenario(
+            members=members,
+            capacity=capacity or max(members, compare or 0),
+            periods=periods,
+            churn=churn,
+            loss=loss,
+            slow=slow,
+            partition=partition,
+            random_seed=seed,
+            tuning=chosen,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if plot is not None and not plot.absolute().parent.is_dir():
+        fail(f"there is no directory {plot.absolute().parent} for the picture")
+    gc.disable()  # A million live objects and no cycles: looking for some takes longer than the simulation.
+    played = _play(story)
+    if compare is not None:
+        other = _play(replace(story, members=compare))
+        stretches = (("all periods", 0), ("from churn on", story.settled_by))
+        print_facts([_compared(f"{name}, against {compare:,}", played, other, first) for name, first in stretches])
+    if plot is not None:
+        with failures(OSError):
+            plot.write_text(picture(played), encoding="utf-8")
+        click.echo(f"picture: {plot}")
+
+
+def _compared(name: str, play: Play, other: Play, first_period: int) -> tuple[str, str]:
+    messages, octets = load_ratio(play, other, first_period)
+    return f"load {name}", f"{messages:.3f} x messages, {octets:.3f} x bytes per member"
+
+
+def _tuning(name: str, members: int) -> Tuning:
+    lan = Tuning.lan()
+    if name == "overlay" or (name == "auto" and members > lan.directory_limit):
+        return Tuning.for_overlay()
+    return lan
+
+
+def _play(story: Scenario) -> Play:
+    """Play one story with a progress bar, and print its figures."""
+    play = Play(story)
+    began = time.process_time()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(f"{story.members:,} members, period", total=story.periods)
+        play.run(lambda done: bar.update(task, completed=done))
+    spent = time.process_time() - began
+    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB / 1e6
+    kind = "overlay" if story.tuning.overlay else "lan"
+    print_facts(
+        [
+            ("story", f"{story.members:,} members x {story.capacity} peers, {story.periods} periods, tuning {kind}"),
+            *figures(play),
+            ("simulated with", f"{spent:.1f} s of processor time, at most {megabytes:,.0f} MB of memory"),
+        ]
+    )
+    return play

@@ -1,0 +1,95 @@
+"""A picture of a played scenario as SVG: detection, dissemination, messages and bytes per member.
+
+Four small line charts need no plotting library, and every browser shows SVG.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gossip.simulation.scenario import Play
+
+_WIDTH, _HEIGHT = 440, 250
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 46, 36
+_COLOURS = ("#2563a8", "#c2571a")
+_TICKS = 4
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart: its title, what its axis means, and its named lines."""
+
+    title: str
+    axis: str
+    lines: tuple[tuple[str, Sequence[Point]], ...]
+
+
+def picture(play: Play) -> str:
+    """The whole picture."""
+    crashes, load = play.crashes, play.load
+    suspected = [crash.first_suspected for crash in crashes if crash.first_suspected is not None]
+    declared = [crash.first_declared for crash in crashes if crash.first_declared is not None]
+    by_peers = [time for crash in crashes for time in crash.declared_by_peers]
+    by_directories = [time for crash in crashes for time in crash.declared_by_directories]
+    after = "periods after the crash"
+    charts = (
+        Chart(
+            "Detection: % of crashes",
+            after,
+            (("first suspicion", shares(suspected)), ("first declaration", shares(declared))),
+        ),
+        Chart(
+            "Dissemination: % of declarations",
+            after,
+            (("peers", shares(by_peers)), ("directories", shares(by_directories))),
+        ),
+        Chart("Messages per member and period", "period", (("", list(enumerate(load.messages_by_period))),)),
+        Chart("Bytes per member and period", "period", (("", list(enumerate(load.bytes_by_period))),)),
+    )
+    drawn = "".join(
+        f'<g transform="translate({index % 2 * _WIDTH} {index // 2 * _HEIGHT})">{_draw(chart)}</g>\n'
+        for index, chart in enumerate(charts)
+    )
+    size = f'width="{2 * _WIDTH}" height="{2 * _HEIGHT}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">\n'
+        f'<rect {size} fill="white"/>\n{drawn}</svg>\n'
+    )
+
+
+def shares(values: Sequence[float]) -> list[Point]:
+    """How many per cent of the values are reached at each."""
+    ordered = sorted(values)
+    return [(0.0, 0.0), *((value, 100 * (index + 1) / len(ordered)) for index, value in enumerate(ordered))]
+
+
+def _draw(chart: Chart) -> str:
+    right = max((x for _, line in chart.lines for x, _ in line), default=1.0) or 1.0
+    top = max((y for _, line in chart.lines for _, y in line), default=1.0) or 1.0
+    parts = [f'<text x="{_LEFT}" y="18" font-size="13" font-weight="bold">{chart.title}</text>']
+    for tick in range(_TICKS + 1):
+        share = tick / _TICKS
+        x, y = _place((share * right, share * top), right, top)
+        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{share * top:,.4g}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 14}" text-anchor="middle">{share * right:,.4g}</text>')
+    parts.append(f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 6}" text-anchor="end">{chart.axis}</text>')
+    for number, (name, line) in enumerate(chart.lines):
+        colour = _COLOURS[number % len(_COLOURS)]
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (_place(point, right, top) for point in _thinned(line)))
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        parts.append(f'<text x="{_LEFT + 130 * number}" y="34" fill="{colour}">{name}</text>')
+    return "".join(parts)
+
+
+def _place(point: Point, right: float, top: float) -> Point:
+    x = _LEFT + point[0] / right * (_WIDTH - _LEFT - _RIGHT)
+    y = _HEIGHT - _BOTTOM - point[1] / top * (_HEIGHT - _TOP - _BOTTOM)
+    return x, y
+
+
+def _thinned(line: Sequence[Point]) -> Sequence[Point]:
+    """No more points than a chart has pixels, the last one among them."""
+    step = max(len(line) // _WIDTH, 1)
+    return [*line[::step], line[-1]] if step > 1 else line

@@ -1,0 +1,104 @@
+"""A group far larger than a member's directory, played as `garlicfarm simulate gossip` plays it.
+
+The same story with ten thousand members is a command line (docs/simulation.md), not a test: it takes minutes.
+"""
+
+from functools import cache
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from click.testing import CliRunner
+
+from bridge.cli.main import cli
+from gossip.core.tuning import Tuning
+from gossip.simulation.figures import load_ratio, quantile, spread
+from gossip.simulation.picture import picture, shares
+from gossip.simulation.scenario import Play, Scenario, parts
+
+RANDOM_SEED = 1
+
+
+@cache
+def played(members: int) -> Play:
+    story = Scenario(
+        members=members,
+        capacity=8,
+        periods=80,
+        churn=0.2,
+        random_seed=RANDOM_SEED,
+        tuning=Tuning.for_overlay(),
+    )
+    play = Play(story)
+    play.run()
+    return play
+
+
+def test_after_a_fifth_of_the_members_was_replaced_the_overlay_is_one() -> None:
+    play = played(240)
+    assert len(play.network.up) == 240
+    assert play.parts == parts(play.network) == 1, f"random seed {RANDOM_SEED}"
+    assert play.network.is_symmetrical()
+
+
+def test_within_30_periods_no_peer_and_no_directory_lists_a_crashed_member_as_living() -> None:
+    crashes = played(240).crashes
+    assert len(crashes) == 48
+    assert [(crash.victim, crash.unaware) for crash in crashes if crash.unaware] == [], f"random seed {RANDOM_SEED}"
+    assert all(crash.unaware is not None for crash in crashes)
+    times = [time for crash in crashes for time in (*crash.declared_by_peers, *crash.declared_by_directories)]
+    assert max(times) <= 30
+    peers = sum(len(crash.peers) for crash in crashes)
+    assert sum(len(crash.declared_by_peers) for crash in crashes) > 0.8 * peers, "others crashed or gave up the link"
+
+
+def test_nobody_is_accused_who_runs() -> None:
+    assert (played(240).false_suspicions, played(240).false_deaths) == (0, 0), f"random seed {RANDOM_SEED}"
+
+
+def test_what_a_member_costs_does_not_grow_with_the_group() -> None:
+    messages, octets = load_ratio(played(240), played(120), played(120).scenario.settled_by)
+    assert messages <= 1.05, f"{messages:.3f}, random seed {RANDOM_SEED}"
+    assert octets <= 1.05, f"{octets:.3f}, random seed {RANDOM_SEED}"
+
+
+def test_a_directory_stays_bounded() -> None:
+    assert max(len(node.core.membership) for node in played(240).network.up) <= Tuning.for_overlay().directory_limit
+
+
+def test_the_picture_is_a_drawing_with_four_charts() -> None:
+    drawn = ET.fromstring(picture(played(120)))  # noqa: S314 - our own output
+    assert len(drawn.findall("{http://www.w3.org/2000/svg}g")) == 4
+    lines = drawn.findall(".//{http://www.w3.org/2000/svg}polyline")
+    assert len(lines) == 6
+    assert all(len(line.attrib["points"].split()) > 1 for line in lines)
+
+
+def test_quantiles_and_shares() -> None:
+    assert quantile([3, 1, 2], 0.5) == 2
+    assert quantile([3, 1, 2], 1.0) == 3
+    assert spread([]) == "none"
+    assert shares([4.0, 2.0]) == [(0.0, 0.0), (2.0, 50.0), (4.0, 100.0)]
+
+
+def test_the_command_prints_the_figures_and_draws(tmp_path: Path) -> None:
+    target = tmp_path / "gossip.svg"
+    arguments = ["simulate", "gossip", "--members", "12", "--periods", "20", "--churn", "0.2", "--slow", "0.2"]
+    more = ["--loss", "0.1", "--partition", "0.5", "--plot", str(target), "--compare", "8"]
+    result = CliRunner().invoke(cli, [*arguments, *more])
+    assert result.exit_code == 0, result.output
+    for words in (
+        "first declaration",
+        "parts of the overlay",
+        "load at rest",
+        "from churn on, against 8",
+        "processor time",
+    ):
+        assert words in result.output
+    assert target.read_text().startswith("<svg")
+
+
+def test_the_command_refuses_what_cannot_be_played(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(cli, ["simulate", "gossip", "--plot", str(tmp_path / "no" / "a.svg")])
+    assert refused.exit_code == 1
+    assert "there is no directory" in refused.output
+    assert CliRunner().invoke(cli, ["simulate", "gossip", "--churn", "1.5"]).exit_code == 2
