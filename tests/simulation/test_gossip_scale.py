@@ -23,7 +23,7 @@ def played(members: int) -> Play:
     story = Scenario(
         members=members,
         capacity=8,
-        periods=80,
+        periods=60,
         churn=0.2,
         random_seed=RANDOM_SEED,
         tuning=Tuning.for_overlay(),
