@@ -62,7 +62,9 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
         configuration = load_configuration(path, overrides)
     except ConfigurationError as error:
         problems = str(error).splitlines()
-        checks.extend(Check("configuration", Result.PROBLEM, problem, "mend this") for problem in problems)
+        where = "in a file for --config" if path is None else f"in {path}"
+        action = f"give it as an option of `garlicfarm run` or {where}; docs/operating.md has the settings"
+        checks.extend(Check("configuration", Result.PROBLEM, problem, action) for problem in problems)
         state_dir = overrides.state_dir or default_state_directory()
     else:
         checks.append(Check("configuration", Result.OK, f"complete; this node is {configuration.name!r}"))
