@@ -87,7 +87,6 @@ def gossip(
         raise click.UsageError(str(error)) from error
     if plot is not None and not plot.absolute().parent.is_dir():
         fail(f"there is no directory {plot.absolute().parent} for the picture")
-    gc.disable()  # A million live objects and no cycles: looking for some takes longer than the simulation.
     played = _play(story)
     if compare is not None:
         other = _play(replace(story, members=compare))
@@ -118,7 +117,11 @@ def _play(story: Scenario) -> Play:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(f"{story.members:,} members, period", total=story.periods)
-        play.run(lambda done: bar.update(task, completed=done))
+        gc.disable()  # Millions of live objects and no cycles: looking for some takes longer than the simulation.
+        try:
+            play.run(lambda done: bar.update(task, completed=done))
+        finally:
+            gc.enable()
     spent = time.process_time() - began
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB / 1e6
     kind = "overlay" if story.tuning.overlay else "lan"
