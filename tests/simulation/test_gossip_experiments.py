@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.gossip_experiments.command import main
 from tests.simulation.gossip_experiments.detection import EXPECTED_PERIODS, first_detections, quiet_load
 from tests.simulation.gossip_experiments.dissemination import AT_HALF_LOSS, WITHOUT_LOSS, mass_crash, without_a_crash
-from tests.simulation.gossip_experiments.figures import mean_of, median_of, ratio_of, table
+from tests.simulation.gossip_experiments.figures import mean_of, median_of, none_of, ratio_of, table
 from tests.simulation.gossip_experiments.lifeguard import (
     COARSE,
     COUNTS,
@@ -107,6 +107,12 @@ def test_a_ratio_of_runs_that_disagree_has_a_wide_interval() -> None:
     assert agreeing.high - agreeing.low < 1e-9
     assert disagreeing.low == 0
     assert disagreeing.high > 0.15
+
+
+def test_nothing_in_a_small_sample_may_still_be_something() -> None:
+    assert none_of(100).high == pytest.approx(0.03)
+    assert none_of(1_000).high == pytest.approx(0.003)
+    assert none_of(2).high == 1.0
 
 
 def test_a_table_is_markdown() -> None:

@@ -25,7 +25,7 @@ from tests.simulation.gossip_experiments.dissemination import (
     mass_crash,
     without_a_crash,
 )
-from tests.simulation.gossip_experiments.figures import Figure, mean_of, median_of, ratio_of, table
+from tests.simulation.gossip_experiments.figures import Figure, mean_of, median_of, none_of, ratio_of, table
 from tests.simulation.gossip_experiments.lifeguard import (
     COARSE,
     PARTS,
@@ -232,7 +232,7 @@ def _share(own: Sequence[FalsePositives], plain: Sequence[FalsePositives], *, at
     baselines = [run.at_healthy if at_healthy else run.everywhere for run in plain]
     if sum(baselines) == 0:
         return "nothing to compare with"
-    share = ratio_of(counts, baselines)
+    share = ratio_of(counts, baselines) if sum(counts) > 0 else none_of(sum(run.victims for run in plain))
     return Figure(100 * share.value, 100 * share.low, 100 * share.high).text(".2f", " %")
 
 

@@ -2,7 +2,7 @@
 
 A false verdict reaches a hundred members at once, so events within one run depend on each other and an interval that
 took them for independent would be far too narrow. Ratios are therefore resampled by whole runs (bootstrap), which are
-independent: each has its own random seed.
+independent: each has its own random seed. Where there are none at all, the falsely accused members are the sample.
 """
 
 from collections.abc import Sequence
@@ -53,6 +53,14 @@ def ratio_of(counts: Sequence[float], baselines: Sequence[float], random_seed: i
         if below > 0:
             ratios.append(sum(count for count, _ in chosen) / below)
     return Figure(sum(counts) / sum(baselines), *_middle(sorted(ratios)))
+
+
+def none_of(baseline: int) -> Figure:
+    """Nothing happened where it happened to `baseline` independent ones: the rule of three bounds how rare it is.
+
+    Resampling zeros gives zeros. If three or more had been to be expected, one at least would have come with 95 %.
+    """
+    return Figure(0.0, 0.0, min(3 / baseline, 1.0))
 
 
 def _middle(ordered: Sequence[float]) -> tuple[float, float]:
