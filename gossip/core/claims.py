@@ -124,8 +124,11 @@ class Claims:
         entry, evicted = self._membership.insert(info, now)
         if entry is None:
             return None
+        if evicted is not None:
+            # Its suspicion would else outlive it, and bury it when it is heard of again.
+            self._suspicions.pop(evicted, None)
         self._outbox.emit(MembershipChanged(info, Status.ALIVE, None))
-        if tell_on and not evicted and not self._tuning.overlay:
+        if tell_on and evicted is None and not self._tuning.overlay:
             self._news.add(AliveUpdate(info))
         return entry
 

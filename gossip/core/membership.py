@@ -134,9 +134,9 @@ class Membership:
         """Whether a live member is known at this address."""
         return any(entry.is_live and entry.address == address for entry in self._entries.values())
 
-    def insert(self, info: NodeInfo, now: int) -> tuple[Entry | None, bool]:
-        """A new live member. Returns its entry (None if there is no room at all) and whether another had to go."""
-        evicted = False
+    def insert(self, info: NodeInfo, now: int) -> tuple[Entry | None, NodeId | None]:
+        """A new live member. Returns its entry (None if there is no room at all) and who had to go for it, if any."""
+        evicted: NodeId | None = None
         if len(self._entries) >= self._limit:
             victim = min(
                 (entry for entry in self._entries.values() if entry.node_id not in self._peers),
@@ -144,9 +144,9 @@ class Membership:
                 default=None,
             )
             if victim is None:
-                return None, False
-            self.remove(victim.node_id)
-            evicted = True
+                return None, None
+            evicted = victim.node_id
+            self.remove(evicted)
         entry = Entry(info, Status.ALIVE, info.incarnation, now, now, contact_ms=now)
         self._entries[info.node_id] = entry
         self._none_older_than = min(self._none_older_than, now)
