@@ -117,4 +117,5 @@ class KeyRoom:
         raise KeyChainError(f"no key has the id {name[: 2 * KEY_ID_BYTES]!r}: list shows those there are")
 
     def _living(self) -> set[NodeId]:
-        return {each.node_id for each in self._agent.members() if each.status is Status.ALIVE}
+        # A suspect may live, and would be cut off like any other.
+        return {each.node_id for each in self._agent.members() if each.status in {Status.ALIVE, Status.SUSPECT}}
