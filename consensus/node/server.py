@@ -30,7 +30,7 @@ from typing import Protocol, assert_never
 import trio
 
 from consensus.core.description import Description
-from consensus.core.effects import Apply, Effect, Outcome, ReadEntries, Resolve, RoleChanged, Send
+from consensus.core.effects import Apply, Effect, Outcome, ReadEntries, Resolve, Role, RoleChanged, Send
 from consensus.core.events import DeadlineReached, EntriesRead, Event, PeerExtensions, Persisted, Received
 from consensus.core.messages import AppendEntries, AppendReply, Reply, Request, RequestVote, VoteReply
 from consensus.core.position import Entry, Index, Milliseconds, ServerId
@@ -193,6 +193,9 @@ class ConsensusServer:
         if self._stopped:
             return Resolve(0, Outcome.NOT_LEADER)
         overloaded = self._disk_full or self._executor.backlog_bytes > self._tuning.max_backlog_bytes
+        if overloaded and self._role.role is not Role.LEADER:
+            # Busy is a leader's answer: a client would wait here for room, while the leader elsewhere has plenty.
+            return Resolve(0, Outcome.NOT_LEADER, leader=self._role.leader)
         if overloaded or not self._admission.allows(sum(map(len, commands))):
             self._dropped["proposal refused as busy"] += 1
             return Resolve(0, Outcome.BUSY, leader=self._role.leader)

@@ -302,6 +302,18 @@ async def test_a_full_disk_is_told_refuses_proposals_and_is_waited_out(autojump_
         nursery.cancel_scope.cancel()
 
 
+async def test_a_follower_whose_disk_is_full_sends_clients_on_instead_of_calling_itself_busy(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = build(ONE, {}, nursery, MemoryDisk(), count=3)
+        await nursery.start(node.server.run)
+        node.server._set_disk_full(full=True)
+        assert (await node.server.propose((b"elsewhere",))).outcome is Outcome.NOT_LEADER
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_failed_sync_ends_the_server_and_acknowledges_nothing(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     answers: list[Resolve] = []
