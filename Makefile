@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: run test check bench simulate clean
+.PHONY: run test check bench simulate pipeline clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "garlicfarm needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
@@ -16,7 +16,14 @@ $(VENV)/base.stamp: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/all.stamp: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) install -e '.[pipeline,test]' -c constraints.txt
+	@touch $@ $(VENV)/base.stamp $(VENV)/pipeline.stamp
+
+$(VENV)/pipeline.stamp: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install -e '.[pipeline]' -c constraints.txt
 	@touch $@ $(VENV)/base.stamp
+
+# What `garlicfarm pipeline` needs beside the base.
+pipeline: $(VENV)/pipeline.stamp
 
 # A farm of three routers on loopback; Ctrl-C stops it. FOR=60 stops it after 60 seconds.
 run: $(VENV)/base.stamp

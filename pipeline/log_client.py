@@ -30,7 +30,8 @@ class LogEntry:
     index: int
     term: int
     kind: str
-    log_time_ms: int
+    log_time_ms: int | None
+    """None for an entry that is too old for the node to tell."""
     body: str
     encoding: str
 
@@ -154,7 +155,7 @@ def _entry(item: dict[str, Any]) -> LogEntry:
         index=int(item["index"]),
         term=int(item["term"]),
         kind=str(item["kind"]),
-        log_time_ms=int(item["logTimeMs"]),
+        log_time_ms=None if item["logTimeMs"] is None else int(item["logTimeMs"]),
         body=text if isinstance(text, str) else str(item["base64"]),
         encoding=encoding,
     )

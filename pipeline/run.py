@@ -106,11 +106,24 @@ def _query(
             after_batch()
 
     settings.output.mkdir(parents=True, exist_ok=True)
+    _refuse_orphaned_tables(settings.output)
     stream = session.readStream.format("farm").option("node", ",".join(settings.addresses)).load()
     writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(settings.output / "checkpoint"))
     if available_now:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings.trigger_seconds} seconds").start()
+
+
+def _refuse_orphaned_tables(output: Path) -> None:
+    """Without the checkpoint batch numbers would begin again, and new batches would overwrite some of the old ones."""
+    if (output / "checkpoint").exists():
+        return
+    tables = [name for name in TABLES if (output / name).exists() and any((output / name).iterdir())]
+    if tables:
+        raise FarmLogError(
+            f"{output} holds tables ({', '.join(tables)}) and no checkpoint that belongs to them:"
+            " restore it, or choose another output directory; the log can be read again from its start",
+        )
 
 
 def _await(query: StreamingQuery) -> None:

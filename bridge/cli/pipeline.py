@@ -10,7 +10,9 @@ import click
 from bridge.cli.failure import fail
 
 EXTRA_MODULES = frozenset({"pyspark", "pyarrow", "pandas", "numpy", "google", "py4j"})
-HOW_TO_INSTALL = "the pipeline needs Spark, which is not installed; install it with: pip install 'garlicfarm[pipeline]'"
+HOW_TO_INSTALL = (
+    "the pipeline needs Spark, which is not installed; install it with: make pipeline (in the checkout of garlicfarm)"
+)
 
 
 def load() -> click.Command:

@@ -221,7 +221,7 @@ def java_version() -> str | None:
 def java_check(version: str | None) -> Check:
     """There is a Java for the pipeline; nodes need none."""
     action = (
-        "only the pipeline needs it: install Java 17 or 21, or pip install 'garlicfarm[pipeline]', which brings one"
+        "only the pipeline needs it: install Java 17 or 21, or call `make pipeline` in the checkout, which brings one"
     )
     if version is None:
         return Check("java", Result.WARNING, "none", action)
@@ -236,5 +236,5 @@ def spark_check(*, installed: bool) -> Check:
     if installed:
         return Check("spark", Result.OK, "installed")
     return Check(
-        "spark", Result.WARNING, "not installed", "only the pipeline needs it: pip install 'garlicfarm[pipeline]'"
+        "spark", Result.WARNING, "not installed", "only the pipeline needs it: call `make pipeline` in the checkout"
     )

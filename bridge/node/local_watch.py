@@ -49,6 +49,7 @@ class LocalWatch:
         self._views: dict[str, FarmView] = {}
         self._event_sink, self.events = trio.open_memory_channel[TraceEvent](EVENTS_BUFFERED)
         self.events_dropped = 0
+        self._started_ns = time.time_ns()
 
     async def run(self) -> None:
         """Keeps the pictures fresh and the events coming until cancelled."""
@@ -62,30 +63,34 @@ class LocalWatch:
         return LocalFarmView(
             taken_at_ms=time.time_ns() // 1_000_000,
             state_directory=str(self._farm.directory),
-            processes=tuple(
-                ProcessView(
-                    name=child.command.name,
-                    pid=child.pid,
-                    running=child.running,
-                    detail=child.exit_text,
-                    view=self._views.get(child.command.name),
-                )
-                for child in self._children
-            ),
+            processes=tuple(self._process(child) for child in self._children),
             notice=self._notice,
             program=self._program,
         )
 
-    def published(self) -> Published | None:
-        """The latest structure below the farm's directory that verifies and covers every healthy destination.
+    def _process(self, child: Child) -> ProcessView:
+        view = self._views.get(child.command.name)
+        by_hand = view is not None and view.node.pid != child.pid
+        if view is not None and by_hand and not child.running:
+            # Somebody followed the advice on the screen: the node is back, as a process of its own.
+            return ProcessView(child.command.name, view.node.pid, running=True, detail="started by hand", view=view)
+        return ProcessView(child.command.name, child.pid, running=child.running, detail=child.exit_text, view=view)
 
-        None while there is none, or while a router's destination that reports as healthy is not in it yet.
+    def published(self) -> Published | None:
+        """The latest structure of this run that verifies and covers every healthy destination.
+
+        None while there is none, or while a router's destination that reports as healthy is not in it yet. What an
+        earlier run of the same farm left behind is no proof that this one publishes.
         """
         view = best_view(self.picture())
         if view is None or len(view.reports) < len(self._children):
             return None
         wanted = sum(report.healthy_destinations for report in view.reports)
-        found = [each for path in self._structure_files() if (each := _verified(path)) is not None]
+        found = [
+            each
+            for path in self._structure_files()
+            if _modified_ns(path) >= self._started_ns and (each := _verified(path)) is not None
+        ]
         complete = [each for each in found if each.entries >= max(wanted, 1)]
         return max(complete, key=lambda each: each.published_s, default=None)
 
@@ -140,6 +145,13 @@ async def _still_there(client: ControlClient, last: TraceEvent) -> bool:
     """Whether the node that answers now is the one that told `last`, or was started again since."""
     page = await client.events(last.cursor, wait_ms=0)
     return last in page.events
+
+
+def _modified_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _verified(path: Path) -> Published | None:

@@ -5,8 +5,8 @@
                                    submit ──────────┴──▶ this server, if it leads; else GarlicFarmClient to the leader
 
 Raft ids are bound to node ids by the founding, so the address and the certificate of server *k* are those that founder
-number *k* announces, signed, in its gossip metadata: whoever holds the farm's key can be a member, but cannot stand in
-for another one.
+number *k* announces, signed, in its gossip metadata: whoever holds the farm's key can be a member, and cannot answer in
+another one's place. When it connects, its id is only claimed so far: the listener checks a password, no certificate.
 
 A server is its storage: what it voted and acknowledged. So once there is a storage, a note of that lies beside the
 formation file, and a founder whose storage has gone since does not start again with an empty one: under the same Raft

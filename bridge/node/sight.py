@@ -142,7 +142,6 @@ class Sight:
             counters={
                 **self._ledger.records,
                 "structures_published": self._duties.published,
-                "log_segments": server.segments,
                 "disk_groups": server.groups,
                 "disk_persists": server.persists,
                 "entries_reread": server.entries_reread,

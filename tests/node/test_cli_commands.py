@@ -286,4 +286,4 @@ def test_without_the_extra_the_pipeline_says_how_to_install_it(
     monkeypatch.setattr(pipeline_command, "import_module", missing)
     result = garlicfarm("pipeline", "run", "--once")
     assert result.exit_code == 1
-    assert "pip install 'garlicfarm[pipeline]'" in said(result)
+    assert "make pipeline" in said(result)

@@ -114,6 +114,28 @@ def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(
     assert [row["reports"] for row in health] == [6, 6, 6]
 
 
+def test_tables_whose_checkpoint_is_gone_are_not_mixed_with_new_ones(session: SparkSession, tmp_path: Path) -> None:
+    settings = RunSettings((str(tmp_path / "control.sock"),), tmp_path / "tables")
+    with served(three_servers(minutes=1), tmp_path / "control.sock"):
+        run_once(session, settings)
+        shutil.rmtree(settings.output / "checkpoint")
+        with pytest.raises(FarmLogError, match="no checkpoint"):
+            run_once(session, settings)
+
+
+def test_an_entry_too_old_for_the_node_to_tell_its_time_is_kept_and_in_no_window(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    log = three_servers(minutes=1)
+    for entry in log.entries[:5]:
+        entry["logTimeMs"] = None
+    with served(log, tmp_path / "control.sock") as address:
+        settings = RunSettings((address,), tmp_path / "tables")
+        health = run_once(session, settings).collect()
+        assert session.read.parquet(str(settings.output / "reports")).count() == 6 * 3
+    assert [row["reports"] for row in health] == [5, 5, 5]
+
+
 def test_a_farm_without_reports_yet_gives_an_empty_table(session: SparkSession, tmp_path: Path) -> None:
     log = MadeUpLog()
     log.add("configuration", value="{}")

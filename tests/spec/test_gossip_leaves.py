@@ -146,4 +146,4 @@ def test_the_presets_leave_helpers_as_much_time_as_the_direct_ping(tuning: Tunin
 )
 def test_a_tuning_that_cannot_work_is_refused_by_name(knobs: dict[str, int], named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        Tuning(**knobs)
+        Tuning(**knobs)  # type: ignore[arg-type]  # each row is one knob of the right kind
