@@ -5,7 +5,10 @@ of its own. A liar opens what it recorded, damages or rewrites what is inside, a
 own; it speaks of members that do not exist, in the name of those that do, and in its own. It knows how far everybody's
 incarnation is, so that its claims are the ones that hurt: just above, far above, at the end of the scale.
 
-One claim is left out: of a member's last generation of all (2^53 - 1), after which no life is left to refute it in.
+Two lies are left out, because a holder of the key can do harm by them that does not pass. A claim of a member's last
+generation of all (2^53 - 1): no life is left to refute it in. And a key chain whose clock makes the largest step that
+is allowed (2^32): a member that misses one such step refuses all later chains as too far ahead, and is cut off as soon
+as the key that it has in common with the others is retired.
 """
 
 from collections.abc import Callable
@@ -180,7 +183,7 @@ class Liar:
         random = self._random
         chain = receiver.ring.chain
         key = random.choice((chain.primary, *chain.others, *chain.retired))
-        step = random.choice((1, 2, CLOCK_STEP_LIMIT, CLOCK_STEP_LIMIT + 1, CLOCK_LIMIT))
+        step = random.choice((1, 2, 1_000, CLOCK_STEP_LIMIT + 1, CLOCK_LIMIT))
         try:
             match random.randrange(5):
                 case 0:
