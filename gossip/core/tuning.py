@@ -14,7 +14,8 @@ is then the same in a group of one thousand and of a hundred thousand:
     suspicion            has its shortest length at once: nobody in reach could confirm it; the suspect itself is asked
                          each period, and so needs no epidemic to refute
     directory            members name in samples only peers that spoke to them within `directory_age_ms`, and a stranger
-                         that nobody named for as long is forgotten; news introduces nobody
+                         that nobody named for as long is forgotten; news introduces nobody. Twice that age and the
+                         length of a suspicion are less than 30 periods: no directory lists a dead one for longer
     news                 rides on probes only
     local health         falls when no helper at all answers: single helpers die as often as targets
 
@@ -121,7 +122,7 @@ class Tuning:
     @classmethod
     def for_overlay(cls) -> Self:
         """For thousands of members, each with some tens of peers (see the module's text)."""
-        return cls(overlay=True, directory_limit=128, directory_age_ms=12_000)
+        return cls(overlay=True, directory_limit=128, directory_age_ms=10_000)
 
     def plain_swim(self) -> Self:
         """The same timing without Lifeguard: what SWIM's paper describes, for comparison."""
