@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: run test check bench simulate pipeline clean
+.PHONY: run test check bench simulate simulate-large pipeline clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "garlicfarm needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
@@ -48,8 +48,13 @@ check: $(VENV)/all.stamp
 bench: $(VENV)/all.stamp
 	$(BIN)/python -m benchmarks
 
+# Raft under faults. ARGS="gossip-fuzz --count 1000000", ARGS="gossip-experiments lifeguard": the others.
 simulate: $(VENV)/all.stamp
 	$(BIN)/python -m tests.simulation $(ARGS)
+
+# Ten thousand members with thirty peers each, beside a thousand: a quarter of an hour.
+simulate-large: $(VENV)/base.stamp
+	nice $(BIN)/garlicfarm simulate gossip --members 10000 --capacity 30 --churn 0.2 --periods 200 --compare 1000
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -21,6 +21,10 @@ LEAVE_SCREEN = b"\x1b[?1049l"
 PATIENCE_S = 60.0
 
 
+# A size in the environment would outweigh the terminal's own; test runners put one there.
+_OWN_SIZE = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+
+
 class Terminal:
     """A pseudo-terminal and the process on it."""
 
@@ -32,7 +36,7 @@ class Terminal:
             stdin=self.inner,
             stdout=self.inner,
             stderr=self.inner,
-            env={**os.environ, "TERM": "xterm-256color", **environment},
+            env={**_OWN_SIZE, "TERM": "xterm-256color", **environment},
             start_new_session=True,
         )
         self.seen = b""

@@ -47,7 +47,7 @@ PAYLOAD = Payload(
     rumours=RUMOURS,
     keys_digest=b"digest..",
 )
-CHAIN = KeyChain((ChainKey(1, b"1" * 32, retired=True), ChainKey(4, b"4" * 32)), b"4" * 32, used_at=5, floor=1)
+CHAIN = KeyChain((ChainKey(2, b"1" * 32, retired=True), ChainKey(4, b"4" * 32)), b"4" * 32, used_at=5, floor=1)
 
 EXAMPLES: tuple[Message, ...] = (
     JoinReq(ALICE, token=b"t" * 32, auth=b"a" * 32, peer_count=5, clock=16),
@@ -103,7 +103,13 @@ def chains(draw: st.DrawFn) -> KeyChain:
     keys = draw(st.lists(st.binary(min_size=32, max_size=32), min_size=1, max_size=5, unique=True))
     times = st.integers(1, 2**53 - 1)
     chain_keys = tuple(sorted(ChainKey(draw(times), key, retired=draw(st.booleans())) for key in keys))
-    return KeyChain(chain_keys, draw(st.sampled_from(keys)), draw(times), draw(st.integers(0, 2**53 - 1)))
+    primary = draw(st.sampled_from(keys))
+    used_at = draw(times)
+    others = [each.since - 1 for each in chain_keys if each.key != primary]
+    floor = draw(st.integers(0, min(others, default=used_at)))
+    chain = KeyChain(chain_keys, primary, used_at, floor)
+    assert chain.is_sound()
+    return chain
 
 
 payloads = st.builds(
