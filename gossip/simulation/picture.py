@@ -3,6 +3,7 @@
 Four small line charts need no plotting library, and every browser shows SVG.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -64,16 +65,29 @@ def shares(values: Sequence[float]) -> list[Point]:
     return [(0.0, 0.0), *((value, 100 * (index + 1) / len(ordered)) for index, value in enumerate(ordered))]
 
 
+def round_end(highest: float) -> float:
+    """Where an axis ends: the next number that divides into round ticks, such as 4, 8, 10, 20, 40, 60, 80, 100."""
+    if highest <= 0:
+        return 1.0
+    scale = 10.0 ** math.floor(math.log10(highest))
+    return next(step * scale for step in (1, 2, 4, 6, 8, 10) if step * scale >= highest * (1 - 1e-9))
+
+
+def _label(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:g}"  # noqa: PLR2004 - three digits
+
+
 def _draw(chart: Chart) -> str:
-    right = max((x for _, line in chart.lines for x, _ in line), default=1.0) or 1.0
-    top = max((y for _, line in chart.lines for _, y in line), default=1.0) or 1.0
+    right = round_end(max((x for _, line in chart.lines for x, _ in line), default=1.0))
+    top = round_end(max((y for _, line in chart.lines for _, y in line), default=1.0))
     parts = [f'<text x="{_LEFT}" y="18" font-size="13" font-weight="bold">{chart.title}</text>']
     for tick in range(_TICKS + 1):
         share = tick / _TICKS
         x, y = _place((share * right, share * top), right, top)
         parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{share * top:,.4g}</text>')
-        parts.append(f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 14}" text-anchor="middle">{share * right:,.4g}</text>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_label(share * top)}</text>')
+        label = _label(share * right)
+        parts.append(f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 14}" text-anchor="middle">{label}</text>')
     parts.append(f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 6}" text-anchor="end">{chart.axis}</text>')
     for number, (name, line) in enumerate(chart.lines):
         colour = _COLOURS[number % len(_COLOURS)]

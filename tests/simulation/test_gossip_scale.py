@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from bridge.cli.main import cli
 from gossip.core.tuning import Tuning
 from gossip.simulation.figures import load_ratio, quantile, spread
-from gossip.simulation.picture import picture, shares
+from gossip.simulation.picture import picture, round_end, shares
 from gossip.simulation.scenario import Play, Scenario, parts
 
 RANDOM_SEED = 1
@@ -102,3 +102,8 @@ def test_the_command_refuses_what_cannot_be_played(tmp_path: Path) -> None:
     assert refused.exit_code == 1
     assert "there is no directory" in refused.output
     assert CliRunner().invoke(cli, ["simulate", "gossip", "--churn", "1.5"]).exit_code == 2
+
+
+def test_axes_end_at_round_numbers() -> None:
+    ends = [round_end(highest) for highest in (0, 0.7, 1, 12.5, 59.3, 99.9, 100, 26_650)]
+    assert ends == [1.0, 0.8, 1.0, 20.0, 60.0, 100.0, 100.0, 40_000.0]
