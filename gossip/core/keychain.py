@@ -121,7 +121,10 @@ class KeyChain:
             raise KeyChainError("this key is not installed: install it first, and give that time to spread")
         if key == self.primary:
             return self
-        return KeyChain(self.keys, key, self.clock + 1, self.floor)
+        now = self.clock + 1
+        # A former primary at or below the floor was kept for being primary. Others still seal with it: it stays open.
+        keys = (ChainKey(each.since if each.since > self.floor else now, each.key, each.retired) for each in self.keys)
+        return KeyChain(tuple(sorted(keys)), key, now, self.floor)
 
     def remove(self, key: bytes) -> "KeyChain":
         """With a key retired."""

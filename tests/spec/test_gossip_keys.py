@@ -132,6 +132,18 @@ def test_rotations_without_end_stay_bounded_and_forgotten_keys_do_not_come_back(
     assert chain.merge(slept_through) == chain, "a member that slept brings no key back to life"
 
 
+def test_a_primary_older_than_forgotten_keys_still_opens_after_another_is_used() -> None:
+    chain = FIRST
+    for number in range(2, 2 + KEYS_LIMIT):
+        chain = chain.install(key(number)).remove(key(number))
+    assert chain.floor >= FIRST.clock, "keys as old as the primary were forgotten"
+    installed = chain.install(key(99))
+    rotated = installed.use(key(99))
+    assert rotated.is_sound(), "others would refuse the change, and the file kept of it could not be read again"
+    assert key(1) in rotated.others, "the others still seal with it"
+    assert installed.merge(rotated) == rotated.merge(installed) == rotated
+
+
 @pytest.mark.parametrize(
     "chain",
     [
