@@ -24,7 +24,7 @@ from gossip.core.events import (
     SeedsGiven,
 )
 from gossip.core.member import METADATA_LIMIT_BYTES, Address
-from gossip.core.rumours import BODY_LIMIT_BYTES, NAME_LIMIT_CHARACTERS, is_sayable
+from gossip.core.rumours import BODY_LIMIT_BYTES, NAME_LIMIT_CHARACTERS, QUERY_TIMEOUT_LIMIT_MS, is_sayable
 from gossip.node.config import SEEDS_LIMIT
 from gossip.node.rate_limit import Bucket
 
@@ -83,6 +83,10 @@ class Requests:
             raise ValueError(
                 f"a broadcast or query has a name of 1 to {NAME_LIMIT_CHARACTERS} printable characters and at most "
                 f"{BODY_LIMIT_BYTES} bytes, not {len(word.name)} and {len(word.body)}"
+            )
+        if isinstance(word, AskRequested) and not 0 < word.timeout_ms <= QUERY_TIMEOUT_LIMIT_MS:
+            raise ValueError(
+                f"a query's timeout is from 1 ms to {QUERY_TIMEOUT_LIMIT_MS // 1000} s, not {word.timeout_ms} ms"
             )
         if isinstance(word, AnswerGiven) and len(word.body) > BODY_LIMIT_BYTES:
             raise ValueError(f"an answer has at most {BODY_LIMIT_BYTES} bytes, not {len(word.body)}")

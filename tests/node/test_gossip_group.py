@@ -141,6 +141,17 @@ async def test_who_says_too_much_is_told_at_once_and_too_long_words_are_refused(
 
 
 @in_simulated_time
+@pytest.mark.parametrize("timeout_s", [-1, 0, 0.0001, 601])
+async def test_a_query_of_no_possible_timeout_is_refused_at_once_and_the_node_goes_on(timeout_s: float) -> None:
+    async with gossip.open(HOME, key=RING, network=MemoryNetwork()) as group:
+        with pytest.raises(ValueError, match="from 1 ms to 600 s"):
+            async with group.query("ping", timeout_s=timeout_s):
+                pass
+        async with group.query("ping", timeout_s=1) as answers:
+            assert [answer async for answer in answers] == []
+
+
+@in_simulated_time
 async def test_a_node_in_maintenance_ignores_joiners_and_stays_a_member() -> None:
     network = MemoryNetwork()
     async with (
