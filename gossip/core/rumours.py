@@ -19,7 +19,7 @@ Rumours are not signed: whoever holds the farm's key may speak in any member's n
 the memory, the questions open and those heard are bounded; when the queue is full what has been told most goes first.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from math import ceil, log10
 from typing import Final, assert_never
@@ -159,6 +159,19 @@ class Rumours:
         self.clock = max(self.clock, clock)
         if self._floor is None:
             self._floor = clock
+            self._date_anew()
+
+    def _date_anew(self) -> None:
+        """What we said before we knew the group's clock lies below the floor of others: they would not take it."""
+        early = [told for told in self._queue.values() if told.sent == 0 and told.knowing == self._own.node_id]
+        for told in early:
+            del self._queue[told.rumour.rumour_id]
+            self.clock += 1
+            rumour_id = replace(told.rumour.rumour_id, time=self.clock)
+            asked = self._asked.pop(told.rumour.rumour_id, None)
+            if asked is not None:
+                self._asked[rumour_id] = asked
+            self._queue[rumour_id] = _Told(replace(told.rumour, rumour_id=rumour_id), told.knowing)
 
     def hear(self, rumours: tuple[Rumour, ...], teller: NodeId, now: int) -> None:
         """Rumours that rode on a ping of `teller`, or on its answer."""

@@ -127,6 +127,20 @@ def test_our_own_rumours_come_after_everything_that_we_heard() -> None:
     assert heard(tell(story, *[rumour for rumour in told if rumour.name == "mine"])) == [], "not told to ourselves"
 
 
+def test_what_we_said_before_we_knew_the_clock_is_dated_anew_when_a_join_tells_it() -> None:
+    story = Story()
+    story.step(SayRequested("word", b"at once"))
+    story.step(AskRequested(5, "question", b"?", 60_000))
+    story.step(SeedsGiven((address_of(1),)))
+    story.pass_time(1)
+    story.hear(1, JoinAck(info_of(1), clock=40))
+    early = {rumour.rumour_id.time: rumour for rumour in rumours_in(story.pass_time(2_000))}
+    assert [type(early[time]) for time in sorted(early)] == [UserBroadcast, Query], "each once"
+    assert min(early) > 40, "below, members that joined before us would take it for old"
+    asked = early[max(early)].rumour_id
+    assert QueryAnswered(5, node_id(1), b"!") in story.hear(1, QueryReply(asked, node_id(1), b"!"))
+
+
 def test_memory_is_bounded_and_what_was_forgotten_is_not_heard_again() -> None:
     story = Story(tuning=Tuning(rumours_remembered=8, rumours_limit=4))
     story.befriend(1)
