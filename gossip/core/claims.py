@@ -21,7 +21,7 @@ from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.membership import Entry, Membership
 from gossip.core.messages import AliveUpdate, Payload, VerdictUpdate
 from gossip.core.outbox import DropReason, Outbox
-from gossip.core.own import INCARNATION_LIMIT, Own, is_plausible, is_sound
+from gossip.core.own import INCARNATION_LIMIT, Own, is_credible, is_plausible, is_sound
 from gossip.core.precedence import Outcome, weigh, weigh_own
 from gossip.core.suspicion import Suspicion
 from gossip.core.tuning import Tuning
@@ -147,6 +147,9 @@ class Claims:
         if entry is None:
             self._outbox.drop(DropReason.UNKNOWN_SUBJECT)
             return
+        if not is_credible(verdict.incarnation, entry.info.incarnation):
+            self._outbox.drop(DropReason.BAD_VERDICT)
+            return
         outcome = weigh(verdict.incarnation, verdict.status, entry.incarnation, entry.status)
         if outcome is Outcome.REPLACES:
             self._judge(entry, verdict, now)
@@ -173,6 +176,9 @@ class Claims:
         own = self._own
         if info is None and status is Status.ALIVE and incarnation == own.incarnation:
             return  # what every ping says
+        if info is None and not is_credible(incarnation, own.incarnation):
+            self._outbox.drop(DropReason.BAD_VERDICT)
+            return
         if own.leaving or not is_sound(Incarnation(incarnation.generation + 1, incarnation.number)):
             return
         if info is not None and info.address != own.info.address and incarnation >= own.incarnation:

@@ -14,10 +14,19 @@ from gossip.core.rate import Rate
 INCARNATION_LIMIT: Final = 1 << 53
 """Generations and numbers from here on are refused: at the end of the scale nobody could refute any more."""
 
+GENERATION_STEP_LIMIT: Final = 1 << 24
+"""Nobody restarts so often unheard: an unsigned claim further ahead of what its subject signed is a lie. Taken for
+true, its subject would keep it for good, and two such lies would use up the generations of that node."""
+
 
 def is_sound(incarnation: Incarnation) -> bool:
     """Whether an incarnation leaves room to be refuted."""
     return 0 <= incarnation.generation < INCARNATION_LIMIT and 0 <= incarnation.number < INCARNATION_LIMIT
+
+
+def is_credible(claimed: Incarnation, signed: Incarnation) -> bool:
+    """Whether an unsigned claim about a member may be true, given what the member itself said last."""
+    return is_sound(claimed) and claimed.generation <= signed.generation + GENERATION_STEP_LIMIT
 
 
 def is_plausible(info: NodeInfo) -> bool:

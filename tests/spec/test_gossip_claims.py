@@ -6,7 +6,7 @@ from gossip.core.effects import AdoptGeneration, Alarm, AlarmKind, MembershipCha
 from gossip.core.events import DeadlineReached, LeaveRequested, MetadataChanged
 from gossip.core.member import METADATA_LIMIT_BYTES, Address, Incarnation, Status
 from gossip.core.messages import AliveUpdate, JoinReq, PingRequest, PingResponse
-from gossip.core.own import INCARNATION_LIMIT
+from gossip.core.own import GENERATION_STEP_LIMIT, INCARNATION_LIMIT
 from gossip.core.swim import Swim
 from gossip.core.tuning import Tuning
 from tests.simulation.gossip_network import address_of, node_id
@@ -202,6 +202,18 @@ def test_a_higher_generation_of_ourselves_is_adopted_plus_one_before_anything_el
     assert effects[0] == AdoptGeneration(7)
     assert story.swim.describe().self_info.incarnation == Incarnation(7, 0)
     assert AliveUpdate(info_of(0, generation=7)) in told(effects)
+
+
+def test_an_unsigned_claim_of_a_generation_beyond_belief_is_neither_taken_nor_adopted() -> None:
+    story = Story()
+    story.befriend(1, 2)
+    for generation in (INCARNATION_LIMIT - 2, INCARNATION_LIMIT - 1, GENERATION_STEP_LIMIT + 2):
+        lies = [verdict(number, Status.DEAD, by=1, generation=generation) for number in (0, 2)]
+        effects = story.hear_news(1, *lies)
+        assert not [each for each in effects if isinstance(each, AdoptGeneration)], "it would be kept for good"
+        assert story.status(2) is Status.ALIVE, "2 could never refute it"
+    assert story.swim.describe().self_info.incarnation == Incarnation(1, 0)
+    assert story.dropped("bad-verdict") == 6
 
 
 def test_a_ping_that_asks_for_a_higher_generation_of_ours_has_the_same_effect() -> None:
