@@ -28,8 +28,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from gossip.core.member import NodeId
+from gossip.core.own import INCARNATION_LIMIT
 from gossip.wire.identity import node_id_of
-from gossip.wire.layout import INCARNATION_LIMIT
 
 IDENTITY_FILE: Final = "identity.pem"
 GENERATION_FILE: Final = "generation"
@@ -126,7 +126,7 @@ def _read_generation(path: Path, node_id: NodeId) -> int:
     except OSError as error:
         raise StateError(f"cannot read {path}: {error.strerror}") from error
     number, _, owner = text.rstrip("\n").partition(" ")
-    if not (number.isascii() and number.isdigit()) or not 0 < int(number) < INCARNATION_LIMIT:
+    if not (number.isascii() and number.isdigit()) or not 0 < int(number) < INCARNATION_LIMIT - 1:
         raise StateError(
             f"{path} holds no generation: write a number above every one that peers know of this node, "
             f"as in '1000 {node_id.hex()}' (members lists it), or remove the whole directory to start as a new node"

@@ -91,7 +91,9 @@ def test_a_crash_while_writing_leaves_the_old_generation(tmp_path: Path, monkeyp
     assert begin_generation(tmp_path, NODE) == 8
 
 
-@pytest.mark.parametrize("damaged", ["", "\n", "x", "-1 00", "1e3", "9" * 30, "0 0101010101010101", "\u0661 01"])
+@pytest.mark.parametrize(
+    "damaged", ["", "\n", "x", "-1 00", "1e3", "9" * 30, "0 0101010101010101", "\u0661 01", "9007199254740991 01"]
+)
 def test_a_damaged_generation_stops_the_node_instead_of_beginning_again(tmp_path: Path, damaged: str) -> None:
     (tmp_path / GENERATION_FILE).write_text(damaged)
     with pytest.raises(StateError, match="holds no generation"):
