@@ -5,10 +5,9 @@ of its own. A liar opens what it recorded, damages or rewrites what is inside, a
 own; it speaks of members that do not exist, in the name of those that do, and in its own. It knows how far everybody's
 incarnation is, so that its claims are the ones that hurt: just above, far above, at the end of the scale.
 
-Two lies are left out, because a holder of the key can do harm by them that does not pass. A claim of a member's last
-generation of all (2^53 - 1): no life is left to refute it in. And a key chain whose clock makes the largest step that
-is allowed (2^32): a member that misses one such step refuses all later chains as too far ahead, and is cut off as soon
-as the key that it has in common with the others is retired.
+One lie is left out, because a holder of the key can do harm by it that does not pass: a key chain whose clock makes the
+largest step that is allowed (2^32). A member that misses one such step refuses all later chains as too far ahead, and
+is cut off as soon as the key that it has in common with the others is retired.
 """
 
 from collections.abc import Callable
@@ -130,7 +129,7 @@ class Liar:
             case 1:
                 return Incarnation(base.generation, random.choice((INCARNATION_LIMIT - 1, INCARNATION_LIMIT)))
             case 2:
-                return Incarnation(random.choice((0, 1, INCARNATION_LIMIT)), max(number, 0))
+                return Incarnation(random.choice((0, 1, INCARNATION_LIMIT - 1, INCARNATION_LIMIT)), max(number, 0))
             case _:
                 return Incarnation(base.generation, max(number, 0))
 
