@@ -85,8 +85,10 @@ def gossip(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise click.UsageError(f"--plot draws SVG: name a file that ends in .svg, not {plot.name!r}")
     if plot is not None and not plot.absolute().parent.is_dir():
-        fail(f"there is no directory {plot.absolute().parent} for the picture")
+        fail(f"there is no directory {plot.absolute().parent} for the picture: make it, or name another place")
     played = _play(story)
     if compare is not None:
         other = _play(replace(story, members=compare))

@@ -85,7 +85,9 @@ class Relays:
         if len(self._relays) >= self._tuning.relays_limit:
             self._outbox.drop(DropReason.RELAY_TABLE_FULL)
             return
-        forwarded = replace(request, ttl=request.ttl - 1, requester=request.requester or source)
+        # What is asked for is not believed: a ttl of 255 would lead one datagram through 255 members.
+        ttl = min(request.ttl, max(self._tuning.relay_ttl, 1)) - 1
+        forwarded = replace(request, ttl=ttl, requester=request.requester or source)
         # Three quarters: the nack must be back before the requester's round ends.
         nacks = self._tuning.nacks and (is_target or self._tuning.overlay)
         nack_at = now + self._tuning.probe_timeout_ms * 3 // 4 if nacks else None

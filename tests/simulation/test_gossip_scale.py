@@ -102,6 +102,7 @@ def test_the_command_refuses_what_cannot_be_played(tmp_path: Path) -> None:
     assert refused.exit_code == 1
     assert "there is no directory" in refused.output
     assert CliRunner().invoke(cli, ["simulate", "gossip", "--churn", "1.5"]).exit_code == 2
+    assert CliRunner().invoke(cli, ["simulate", "gossip", "--plot", str(tmp_path / "a.png")]).exit_code == 2
 
 
 def test_axes_end_at_round_numbers() -> None:

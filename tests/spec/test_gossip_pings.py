@@ -354,3 +354,14 @@ def _wait_for_round(story: Story) -> int:
         requests = sent(story.pass_time(1), PingRequest)
         if requests:
             return int.from_bytes(requests[0][1].target_id, "big")
+
+
+def test_a_request_of_many_hops_is_passed_on_with_no_more_than_our_own_would_have() -> None:
+    # given a helper whose own requests take two hops
+    story = Story()
+    story.befriend(1, 2)
+    # when it is asked to pass one on that claims 255
+    effects = story.hear(1, story.ping(1, target=9, ttl=255))
+    # then one more helper may take it, and no others behind that one
+    [(_, passed)] = sent(effects, PingRequest)
+    assert passed.ttl == 1
