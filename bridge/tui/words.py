@@ -29,10 +29,13 @@ def duration(milliseconds: float) -> str:
 
 
 def milliseconds_text(value: float | None) -> str:
-    """A round-trip time or a lag."""
+    """A round-trip time, with no digit more than was measured: gossip counts in whole milliseconds."""
     if value is None:
         return "-"
-    return f"{value:.2f}ms" if value < 10 else f"{value:.0f}ms"  # noqa: PLR2004 -- two digits that say something
+    if value == 0:
+        return "<1ms"
+    whole = value == int(value) or value >= 10  # noqa: PLR2004 -- two digits that say something
+    return f"{value:.0f}ms" if whole else f"{value:.2f}ms"
 
 
 def clock_text(time_ms: int, *, dated: bool = False) -> str:

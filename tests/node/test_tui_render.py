@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from bridge.core.view import EventView, FarmView, LocalFarmView
 from bridge.tui.layout import Want, share
 from bridge.tui.render import render, render_local_farm, render_message
-from bridge.tui.words import clock_text, duration, printable, short_address
+from bridge.tui.words import clock_text, duration, milliseconds_text, printable, short_address
 from tests.operator_views import farm_view, forming_view, local_farm
 
 
@@ -139,3 +139,8 @@ def test_an_impossible_moment_is_a_number() -> None:
 def test_a_short_address_keeps_its_head() -> None:
     assert short_address("a" * 52 + ".b32.i2p") == "aaaaaaaaaaaa….b32.i2p"
     assert short_address("short") == "short"
+
+
+def test_a_round_trip_time_is_shown_with_no_digit_more_than_was_measured() -> None:
+    shown = [milliseconds_text(value) for value in (None, 0.0, 1.0, 1.24, 12.6)]
+    assert shown == ["-", "<1ms", "1ms", "1.24ms", "13ms"]
