@@ -227,7 +227,7 @@ async def open_replica(
             dialer,
             resolve,
             deliver_reply=lambda sender, reply: server.deliver_reply(sender, reply),  # noqa: PLW0108 - made below
-            peer_extensions=lambda peer, pre_vote: server.peer_extensions(peer, pre_vote=pre_vote),
+            peer_extensions=lambda peer, extensions: server.peer_extensions(peer, extensions),  # noqa: PLW0108 - made below
             tally=tally,
             random=Random(),
             configuration_before=ledger.configuration_before,

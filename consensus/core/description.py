@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from consensus.core.effects import Role
+from consensus.core.extensions import Extensions
 from consensus.core.position import Configuration, Index, LogPosition, Milliseconds, ServerId, Term
 from consensus.core.progress import Pace
 
@@ -35,6 +36,6 @@ class Description:
     pending_proposals: int
     followers: tuple[FollowerProgress, ...]
     configuration: Configuration
-    pre_vote: tuple[tuple[ServerId, bool], ...]
-    """What the handshakes settled: whether each peer understands pre-vote."""
+    extensions: tuple[tuple[ServerId, Extensions], ...]
+    """What the handshakes settled: what each peer understands beyond the protocol."""
     dropped: tuple[tuple[str, int], ...]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from consensus.core.extensions import Extensions
 from consensus.core.messages import Message
 from consensus.core.position import Entry, Index, ServerId
 
@@ -45,10 +46,10 @@ class EntriesRead:
 
 @dataclass(frozen=True, slots=True)
 class PeerExtensions:
-    """What the handshake with `peer` settled: whether it understands pre-vote."""
+    """What the handshake with `peer` settled: what it understands beyond the protocol."""
 
     peer: ServerId
-    pre_vote: bool
+    extensions: Extensions
 
 
 Event = Received | DeadlineReached | Proposed | Persisted | EntriesRead | PeerExtensions

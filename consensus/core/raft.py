@@ -14,6 +14,7 @@ a vote request within the minimum election timeout of a leader's word is refused
 pre-votes never change a term. Roles report, this module makes the transitions.
 """
 
+from operator import itemgetter
 from random import Random
 from typing import assert_never
 
@@ -74,8 +75,8 @@ class Raft:
                 self._persisted(number)
             case EntriesRead():
                 self._entries_read(event)
-            case PeerExtensions(peer, pre_vote):
-                replica.learn_extensions(peer, pre_vote=pre_vote)
+            case PeerExtensions(peer, extensions):
+                replica.learn_extensions(peer, extensions)
                 if isinstance(self._role, Candidate):
                     self._role.settle_extension(replica, peer)
                     self._conclude_campaign()
@@ -102,7 +103,7 @@ class Raft:
             pending_proposals=self._role.pending if isinstance(self._role, Leader) else 0,
             followers=self._describe_followers(),
             configuration=replica.log.configuration,
-            pre_vote=tuple(sorted(replica.pre_vote_of.items())),
+            extensions=tuple(sorted(replica.extensions_of.items(), key=itemgetter(0))),
             dropped=tuple(sorted(replica.dropped.items())),
         )
 

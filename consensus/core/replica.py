@@ -10,6 +10,7 @@ from random import Random
 
 from consensus.core.applier import Applier
 from consensus.core.dialect import Dialect
+from consensus.core.extensions import NO_EXTENSIONS, Extensions
 from consensus.core.log import Log, RecoveredLog
 from consensus.core.messages import AppendReply, RequestVote, VoteReply
 from consensus.core.outbox import Outbox
@@ -45,7 +46,7 @@ class Replica:
         self.now = now
         self.outbox = Outbox()
         self.applier = Applier(self.log, self.outbox, tuning)
-        self.pre_vote_of: dict[ServerId, bool] = {}
+        self.extensions_of: dict[ServerId, Extensions] = {}
         self.dropped: Counter[str] = Counter()
         self._correlation = random.randrange(2**32)
 
@@ -74,16 +75,21 @@ class Replica:
         self._correlation += 1
         return self._correlation
 
-    def learn_extensions(self, peer: ServerId, *, pre_vote: bool) -> None:
+    def learn_extensions(self, peer: ServerId, extensions: Extensions) -> None:
         """Remember what the handshake with `peer` settled, for a bounded number of peers."""
-        if peer in self.pre_vote_of or len(self.pre_vote_of) < _MAX_KNOWN_PEERS:
-            self.pre_vote_of[peer] = pre_vote
+        if peer in self.extensions_of or len(self.extensions_of) < _MAX_KNOWN_PEERS:
+            self.extensions_of[peer] = extensions
         else:
             self.dropped["extensions of too many peers"] += 1
 
     def lacks_pre_vote(self, peer: ServerId) -> bool:
         """Whether the protocol or the handshake with `peer` rules pre-vote requests out."""
-        return not (self.dialect.pre_vote and self.pre_vote_of.get(peer, True))
+        known = self.extensions_of.get(peer)
+        return not self.dialect.pre_vote or (known is not None and not known.pre_vote)
+
+    def understands_transfer(self, peer: ServerId) -> bool:
+        """Whether TimeoutNow may be sent to `peer`; not before a handshake has said so."""
+        return self.dialect.transfer and self.extensions_of.get(peer, NO_EXTENSIONS).transfer
 
     def adopt_term(self, term: Term) -> None:
         """All servers: a higher term is taken over, without a vote in it."""

@@ -15,6 +15,7 @@ from random import Random
 import trio
 
 from consensus.core import messages as core
+from consensus.core.extensions import Extensions
 from consensus.core.position import ServerId
 from consensus.node.garlic_farm_dial import Dialed, Dialer, PeerAddress
 from consensus.node.garlic_farm_pipe import Lost, RequestPipe
@@ -23,7 +24,7 @@ from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.codec import encode_request
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS, Limits
-from consensus.wire.garlic_farm.mapping import ConfigurationBefore, reply_from_wire, request_to_wire
+from consensus.wire.garlic_farm.mapping import ConfigurationBefore, extensions_to_core, reply_from_wire, request_to_wire
 from consensus.wire.garlic_farm.upgrade import Extension
 
 Resolve = Callable[[ServerId], PeerAddress | None]
@@ -85,7 +86,7 @@ class PeerLinks:
         resolve: Resolve,
         *,
         deliver_reply: Callable[[ServerId, core.Reply], None],
-        peer_extensions: Callable[[ServerId, bool], None],
+        peer_extensions: Callable[[ServerId, Extensions], None],
         tally: Tally,
         random: Random,
         configuration_before: ConfigurationBefore = lambda _: 0,
@@ -206,7 +207,7 @@ class _Link:
         )
         self._extensions = dialed.extensions
         self._links.tally.count("links-established")
-        self._links.peer_extensions(self._peer, Extension.PRE_VOTE in dialed.extensions)
+        self._links.peer_extensions(self._peer, extensions_to_core(dialed.extensions))
         self._forget_old()
         self._pipe = pipe
         while self._unsent:

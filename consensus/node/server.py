@@ -32,6 +32,7 @@ import trio
 from consensus.core.description import Description
 from consensus.core.effects import Apply, Effect, Outcome, ReadEntries, Resolve, Role, RoleChanged, Send
 from consensus.core.events import DeadlineReached, EntriesRead, Event, PeerExtensions, Persisted, Received
+from consensus.core.extensions import Extensions
 from consensus.core.messages import AppendEntries, AppendReply, Reply, Request, RequestVote, VoteReply
 from consensus.core.position import Entry, Index, Milliseconds, ServerId
 from consensus.node.applying import Applying, StateMachine
@@ -231,9 +232,9 @@ class ConsensusServer:
         if not self._inbox.put(Received(sender, reply)):
             self._dropped["reply dropped for want of room"] += 1
 
-    def peer_extensions(self, peer: ServerId, *, pre_vote: bool) -> None:
+    def peer_extensions(self, peer: ServerId, extensions: Extensions) -> None:
         """The handshake with `peer` settled this. Dropped and counted if too much waits."""
-        if not self._inbox.put(PeerExtensions(peer, pre_vote)):
+        if not self._inbox.put(PeerExtensions(peer, extensions)):
             self._dropped["handshake dropped for want of room"] += 1
 
     async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:

@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from consensus.core import messages as core
+from consensus.core.extensions import NO_EXTENSIONS, Extensions
 from consensus.core.position import Command, Entry, LogPosition, ServerId
 from consensus.node.garlic_farm_dial import Dialer
 from consensus.node.garlic_farm_links import Backoff, LinkTuning, PeerLinks
@@ -24,14 +25,14 @@ class Sender:
 
     def __init__(self, stage: Stage, dialer: Dialer | None = None, tuning: LinkTuning | None = None) -> None:
         self.replies: list[tuple[ServerId, core.Reply]] = []
-        self.extensions: list[tuple[ServerId, bool]] = []
+        self.extensions: list[tuple[ServerId, Extensions]] = []
         self.incidents: list[Incident] = []
         self.tally = Tally(self.incidents.append)
         self.links = PeerLinks(
             dialer or stage.dialer(ALICE),
             stage.resolve,
             deliver_reply=lambda peer, reply: self.replies.append((peer, reply)),
-            peer_extensions=lambda peer, pre_vote: self.extensions.append((peer, pre_vote)),
+            peer_extensions=lambda peer, extensions: self.extensions.append((peer, extensions)),
             tally=self.tally,
             random=Random(3),
             tuning=tuning,
@@ -75,7 +76,7 @@ async def test_requests_arrive_in_order_and_replies_answer_their_requests(stage:
     assert (view.peer, view.connected, view.waiting, view.sent, view.dropped) == (BOB, True, 0, 40, 0)
 
 
-async def test_the_handshake_tells_whether_the_peer_understands_pre_vote(stage: Stage) -> None:
+async def test_the_handshake_tells_whether_the_peer_understands(stage: Stage) -> None:
     stage.add(Host(BOB))
     modern, plain = Sender(stage), Sender(stage, stage.dialer(ALICE, offered=()))
     for sender in (modern, plain):
@@ -83,8 +84,8 @@ async def test_the_handshake_tells_whether_the_peer_understands_pre_vote(stage: 
         sender.links.send(BOB, vote(1, pre_vote=True))
         sender.links.send(BOB, vote(2))
     await wait_all_tasks_blocked()
-    assert (modern.extensions, modern.correlations()) == ([(BOB, True)], [1, 2])
-    assert (plain.extensions, plain.correlations()) == ([(BOB, False)], [2])
+    assert (modern.extensions, modern.correlations()) == ([(BOB, Extensions(pre_vote=True, transfer=True))], [1, 2])
+    assert (plain.extensions, plain.correlations()) == ([(BOB, NO_EXTENSIONS)], [2])
     assert plain.tally.counts["requests-dropped"] == 1
 
 

@@ -135,7 +135,7 @@ async def test_peers_exchange_votes_over_tls(listening: Listening) -> None:
         dialer(),
         lambda _: listening.address,
         deliver_reply=deliver,
-        peer_extensions=lambda _peer, _pre_vote: None,
+        peer_extensions=lambda _peer, _extensions: None,
         tally=Tally(),
         random=Random(5),
     )

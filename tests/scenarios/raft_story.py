@@ -31,6 +31,7 @@ from typing import assert_never
 from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Apply, Effect, Persist, ReadEntries, Resolve, RoleChanged, Send
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
+from consensus.core.extensions import Extensions
 from consensus.core.log import describe_entries
 from consensus.core.messages import AppendEntries, AppendReply, Message, RequestVote, VoteReply
 from consensus.core.position import Ballot, Command, Configuration, Entry, LogPosition, Server, ServerId, Term
@@ -173,7 +174,7 @@ class Story:
         self._actors[number] = Actor(core, list(entries), ballot)
         for server in self._configuration.voters:
             if server.server_id != number:
-                core.step(PeerExtensions(server.server_id, self._pre_vote), 0)
+                core.step(PeerExtensions(server.server_id, Extensions(pre_vote=self._pre_vote)), 0)
 
     def _arrive(self, link: Link, message: Message) -> None:
         sender, recipient = link

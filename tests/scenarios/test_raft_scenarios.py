@@ -12,6 +12,7 @@ import pytest
 from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Outcome, Persist, Resolve, Role, Send
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
+from consensus.core.extensions import Extensions
 from consensus.core.log import describe_entries
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
 from consensus.core.position import Ballot, Entry, LogPosition, ServerId
@@ -45,7 +46,7 @@ class Group:
         for number in logs:
             for other in logs:
                 if number != other:
-                    self.step(number, PeerExtensions(ServerId(other), pre_vote))
+                    self.step(number, PeerExtensions(ServerId(other), Extensions(pre_vote=pre_vote)))
 
     def step(self, number: int, event: Event) -> None:
         """Give one server an event, and carry out all that follows from it at this moment."""

@@ -8,6 +8,7 @@ from consensus.core.description import Description
 from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Effect, Persist, Role, Send
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
+from consensus.core.extensions import Extensions
 from consensus.core.log import describe_entries
 from consensus.core.messages import AppendEntries, AppendReply, Message, RequestVote, VoteReply
 from consensus.core.position import ORIGIN, Ballot, Command, Configuration, Entry, LogPosition, Server, ServerId
@@ -65,7 +66,7 @@ class Bench:
         self.correlation = 1_000
         if pre_vote is not None:  # None: no peer was reached yet
             for number in range(2, voters + 1):
-                self.step(PeerExtensions(ServerId(number), pre_vote))
+                self.step(PeerExtensions(ServerId(number), Extensions(pre_vote=pre_vote)))
 
     @property
     def about(self) -> Description:

@@ -6,6 +6,7 @@ import pytest
 
 from consensus.core.effects import Apply, Outcome, ReadEntries, Resolve, Role
 from consensus.core.events import EntriesRead, PeerExtensions
+from consensus.core.extensions import Extensions
 from consensus.core.log import Log, RecoveredLog, TermRun, describe_entries
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
 from consensus.core.position import Command, Configuration, Entry, LogPosition, Server, ServerId
@@ -240,8 +241,8 @@ def test_a_late_answer_of_a_slow_follower_still_counts() -> None:
 def test_handshakes_of_endless_peers_are_not_all_remembered() -> None:
     bench = Bench()
     for number in range(1_000, 3_000):
-        bench.step(PeerExtensions(ServerId(number), pre_vote=True))
-    assert len(bench.about.pre_vote) <= 256
+        bench.step(PeerExtensions(ServerId(number), Extensions(pre_vote=True)))
+    assert len(bench.about.extensions) <= 256
 
 
 def test_a_clock_that_goes_back_stands_still() -> None:

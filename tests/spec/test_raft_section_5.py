@@ -6,6 +6,7 @@ import pytest
 
 from consensus.core.effects import Outcome, Persist, Resolve, Role, Send
 from consensus.core.events import PeerExtensions
+from consensus.core.extensions import NO_EXTENSIONS, Extensions
 from consensus.core.messages import AppendEntries, RequestVote, VoteReply
 from consensus.core.position import ORIGIN, Ballot, Configuration, LogPosition
 from consensus.core.tuning import Tuning, lan, local
@@ -348,9 +349,9 @@ def test_a_handshake_during_the_round_settles_what_a_peer_without_pre_vote_count
     """(A mixed cluster elects in the round in which its servers first reach each other.)."""
     bench = Bench(1, pre_vote=None)
     bench.expire()
-    bench.step(PeerExtensions(TWO, pre_vote=True))
+    bench.step(PeerExtensions(TWO, Extensions(pre_vote=True)))
     assert bench.about.term == 1
-    bench.step(PeerExtensions(THREE, pre_vote=False))
+    bench.step(PeerExtensions(THREE, NO_EXTENSIONS))
     assert (bench.about.term, bench.about.role) == (2, Role.CANDIDATE)
 
 

@@ -16,7 +16,7 @@ from consensus.wire.garlic_farm.digest import (
 )
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.nonces import LIFETIME_MS, NonceBook
-from consensus.wire.garlic_farm.upgrade import Extension, Identity, accept_token, path_of
+from consensus.wire.garlic_farm.upgrade import EXTENSION_SETS, Extension, Identity, accept_token, path_of
 from consensus.wire.garlic_farm.upgrade_client import (
     CACHE_MS,
     Caller,
@@ -330,6 +330,23 @@ def test_the_server_chooses_the_first_extension_that_it_knows() -> None:
     switched = connect(farm, who, session)
     assert isinstance(switched, Switched)
     assert switched.extensions == {Extension.PRE_VOTE}
+
+
+@pytest.mark.parametrize(
+    ("offered", "agreed"),
+    [
+        (tuple(EXTENSION_SETS), frozenset(Extension)),
+        (("garlicfarm.prevote.v1",), frozenset({Extension.PRE_VOTE})),
+    ],
+)
+def test_servers_of_our_own_agree_on_every_extension_and_with_an_older_one_on_what_it_knows(
+    offered: tuple[str, ...], agreed: frozenset[Extension]
+) -> None:
+    farm, session, who = Farm(), Session(), caller(offered=offered)
+    connect(farm, who, session)
+    switched = connect(farm, who, session)
+    assert isinstance(switched, Switched)
+    assert switched.extensions == agreed
 
 
 def test_a_proxy_may_reorder_headers_replace_hosts_and_leave_the_absolute_uri() -> None:

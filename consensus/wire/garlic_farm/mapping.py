@@ -18,8 +18,10 @@ from typing import assert_never
 
 from consensus.core import messages as core
 from consensus.core import position
+from consensus.core.extensions import Extensions
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError, malformed
+from consensus.wire.garlic_farm.upgrade import Extension
 from consensus.wire.garlic_farm.values import Application, ClusterServer, Configuration, LogEntry
 
 ConfigurationBefore = Callable[[position.Index], position.Index]
@@ -136,6 +138,11 @@ def configuration_from_wire(configuration: Configuration) -> position.Configurat
     if len({voter.server_id for voter in voters}) != len(voters):
         raise malformed("a configuration names a server twice")
     return position.Configuration(tuple(voters))
+
+
+def extensions_to_core(agreed: frozenset[Extension]) -> Extensions:
+    """What a handshake agreed on, as the core is told."""
+    return Extensions(pre_vote=Extension.PRE_VOTE in agreed, transfer=Extension.TRANSFER in agreed)
 
 
 def server_id(number: int) -> position.ServerId:

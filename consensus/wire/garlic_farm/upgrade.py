@@ -38,9 +38,13 @@ class Extension(Enum):
     """What our own servers understand beyond the document."""
 
     PRE_VOTE = "pre-vote"
+    TRANSFER = "transfer"
 
 
-EXTENSION_SETS: dict[str, frozenset[Extension]] = {"garlicfarm.prevote.v1": frozenset({Extension.PRE_VOTE})}
+EXTENSION_SETS: dict[str, frozenset[Extension]] = {
+    "garlicfarm.raft.v1": frozenset(Extension),
+    "garlicfarm.prevote.v1": frozenset({Extension.PRE_VOTE}),
+}
 """The names that stand in `Sec-WebSocket-Protocol`, best first."""
 
 

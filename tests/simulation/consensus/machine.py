@@ -12,6 +12,7 @@ from typing import Protocol, assert_never
 
 from consensus.core.effects import Apply, ReadEntries, Resolve, Role, RoleChanged, Send
 from consensus.core.events import DeadlineReached, EntriesRead, Event, PeerExtensions, Persisted
+from consensus.core.extensions import Extensions
 from consensus.core.messages import AppendReply, VoteReply
 from consensus.core.position import Configuration, ServerId
 from consensus.core.raft import Raft
@@ -112,7 +113,7 @@ class Machine:
         self.life = Life(core, Executor(recovery.storage, group_bytes=self._profile.group_bytes))
         for other in others:
             both = self.understands_pre_vote and other.understands_pre_vote
-            self.step(PeerExtensions(other.server_id, pre_vote=both))
+            self.step(PeerExtensions(other.server_id, Extensions(pre_vote=both)))
         self._set_timer()
 
     def crash(self) -> None:
