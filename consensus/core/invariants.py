@@ -6,7 +6,6 @@ and a restart begins from what is durable.
 
 from consensus.core.applier import Applier
 from consensus.core.leader import Leader
-from consensus.core.progress import MAX_REMEMBERED_REQUESTS
 from consensus.core.replica import Replica
 
 
@@ -30,13 +29,12 @@ def _check_applier(replica: Replica, applier: Applier) -> None:
 
 
 def _check_leader(replica: Replica, leader: Leader) -> None:
-    log = replica.log
     _require(replica.ballot.voted_for == replica.server_id, "leads a term without its own vote", replica)
-    _require(log.last.term == replica.term, "leads without an entry of its own term", replica)
-    for progress in leader.progress.values():
-        _require(0 <= progress.match < progress.next <= log.last_index + 1, "progress out of range", replica)
-        remembered = max(len(progress.in_flight), len(progress.written_off))
-        _require(remembered <= MAX_REMEMBERED_REQUESTS, "too many requests remembered", replica)
+    _require(replica.log.last.term == replica.term, "leads without an entry of its own term", replica)
+    for standing in leader.followers.values():
+        _require(0 <= standing.match <= replica.log.last_index, "a follower matches beyond the log", replica)
+    for fault in leader.replication.faults():
+        _require(False, fault, replica)  # noqa: FBT003 - a fault that is reported does not hold
 
 
 def _require(holds: bool, what: str, replica: Replica) -> None:  # noqa: FBT001 - reads as a sentence at every call

@@ -33,6 +33,8 @@ class SentAppend:
     previous: Index
     last: Index
     sent_ms: Milliseconds
+    round_number: int = 0
+    """The round of `confirm` in which it was sent."""
 
     @property
     def carries_entries(self) -> bool:
@@ -45,9 +47,6 @@ class Progress:
     """One follower as its leader sees it. `match` only rises; `match` < `next`."""
 
     next: Index
-    contact_ms: Milliseconds
-    heard: bool = False
-    """Whether it answered in this term; until then `contact_ms` is when the term's leader took office."""
     match: Index = 0
     pace: Pace = Pace.PROBING
     sent_ms: Milliseconds | None = None
@@ -71,9 +70,9 @@ class Progress:
             case Pace.SILENT:
                 return False
 
-    def sent(self, correlation: int, previous: Index, last: Index, now: Milliseconds) -> None:
+    def sent(self, correlation: int, previous: Index, last: Index, now: Milliseconds, round_number: int = 0) -> None:
         """Remember a request; while replicating, `next` runs ahead."""
-        self.in_flight[correlation] = SentAppend(previous, last, now)
+        self.in_flight[correlation] = SentAppend(previous, last, now, round_number)
         self.sent_ms = now
         if self.pace is Pace.REPLICATING:
             self.next = last + 1

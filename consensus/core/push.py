@@ -1,65 +1,178 @@
-"""The leader's side of the push strategy: AppendEntries with entries, or empty as heartbeats (Raft sections 5.2, 5.3).
+"""The push strategy: AppendEntries with entries, or empty as heartbeats (Raft sections 5.2, 5.3).
 
-`replicate` sends as much as pace, window and the follower's place in the log allow, in batches limited by count and
+`_replicate` sends as much as pace, window and the follower's place in the log allow, in batches limited by count and
 bytes. Entries that left the tail are read back first; one read per follower at a time. Appends never wait for the
-leader's own disk: replication runs while it writes, and a slow disk silences nobody.
+leader's own disk: replication runs while it writes, and a slow disk silences nobody. The commit index travels with
+every append, and at once by a heartbeat of its own to whoever has nothing under way.
 """
 
+from collections.abc import Iterator
+
+from consensus.core.description import FollowerProgress
 from consensus.core.effects import ReadEntries
-from consensus.core.messages import AppendEntries
-from consensus.core.position import Entry, Index, LogPosition, ServerId
-from consensus.core.progress import Pace, Progress
+from consensus.core.events import EntriesRead
+from consensus.core.messages import AppendEntries, AppendReply, Message
+from consensus.core.position import Entry, LogPosition, Milliseconds, ServerId
+from consensus.core.progress import MAX_REMEMBERED_REQUESTS, Pace, Progress
 from consensus.core.replica import Replica
+from consensus.core.replication import Office
+from consensus.core.standing import Standing
 
 
-def replicate(replica: Replica, peer: ServerId, progress: Progress) -> None:
-    """Send the follower the entries that it lacks, as far as is allowed now."""
-    tuning, log = replica.tuning, replica.log
-    window = min(tuning.in_flight, replica.dialect.max_requests_in_flight)
-    while progress.next <= log.last_index and progress.may_send_entries(window):
-        last = min(log.last_index, progress.next + tuning.max_entries_per_append - 1)
-        entries = log.entries(progress.next, last, tuning.max_bytes_per_append)
-        if entries is None:
-            progress.read_id = replica.applier.next_read_id()
-            replica.outbox.add(ReadEntries(progress.read_id, progress.next, last, tuning.max_bytes_per_append))
-        else:
-            _send(replica, peer, progress, entries)
+class Push:
+    """The leader's side of the strategy, in one term."""
 
+    def __init__(self, replica: Replica, office: Office, followers: dict[ServerId, Standing]) -> None:
+        self._replica = replica
+        self._office = office
+        self._followers = followers
+        self._round_number = 0
+        beyond = replica.log.last_index + 1
+        self.progress = {peer: Progress(next=beyond) for peer in followers}
 
-def entries_read(
-    replica: Replica, peer: ServerId, progress: Progress, first: Index, entries: tuple[Entry, ...]
-) -> None:
-    """Storage gave back entries for this follower; send them if it still wants exactly these."""
-    progress.read_id = None
-    if first == progress.next and entries and progress.may_send_entries(1):
-        _send(replica, peer, progress, entries)
-    replicate(replica, peer, progress)
+    @property
+    def deadline(self) -> Milliseconds | None:
+        """When a heartbeat or a retry is due."""
+        tuning, now = self._replica.tuning, self._replica.now
+        due = []
+        for progress in self.progress.values():
+            oldest = progress.oldest_sent_ms()
+            due.append(now if progress.sent_ms is None else progress.sent_ms + tuning.heartbeat_ms)
+            if oldest is not None and progress.pace is not Pace.SILENT:
+                due.append(oldest + tuning.retry_ms)
+        return min(due, default=None)
 
+    def begin(self) -> None:
+        """The first append of the term announces the leader."""
+        self.appended()
 
-def heartbeat(replica: Replica, peer: ServerId, progress: Progress) -> None:
-    """An empty append: keeps leadership, carries the commit index, and finds out whether the logs still agree."""
-    _send(replica, peer, progress, ())
+    def expire(self) -> None:
+        """Retry and send heartbeats as they are due."""
+        for peer, progress in self.progress.items():
+            self._check_silence(progress)
+            if self._is_due(progress):
+                self._replicate(peer, progress)
+            if self._is_due(progress):
+                self._send(peer, progress, ())
 
+    def appended(self) -> None:
+        """Send what is new to everybody who may be sent something."""
+        for peer, progress in self.progress.items():
+            self._replicate(peer, progress)
 
-def is_due(replica: Replica, progress: Progress) -> bool:
-    """Whether the follower has not been sent anything for a heartbeat interval."""
-    return progress.sent_ms is None or replica.now >= progress.sent_ms + replica.tuning.heartbeat_ms
+    def committed(self) -> None:
+        """Tell the idle; the others hear of it soon anyway."""
+        for peer, progress in self.progress.items():
+            self._tell_commit_index(peer, progress)
 
+    def receive(self, sender: ServerId, message: Message) -> None:
+        """A follower answered an append in our term."""
+        replica, progress = self._replica, self.progress.get(sender)
+        if not isinstance(message, AppendReply) or progress is None:
+            replica.dropped["message that a leader who pushes does not take"] += 1
+            return
+        request = progress.answered(message.correlation)
+        if request is None:
+            replica.dropped["stale or foreign append reply"] += 1
+            return
+        self._office.heard(sender)
+        self._office.confirmed(sender, request.round_number)
+        if not message.success:
+            if progress.refused(request, message.next_index):
+                self._replicate(sender, progress)
+            return
+        matched = message.next_index - 1
+        if matched > request.last:
+            replica.dropped["append reply beyond its request"] += 1
+            return
+        progress.succeeded(request, matched, replica.now)
+        self._office.acknowledge(sender, progress.match)
+        self._replicate(sender, progress)
+        self._tell_commit_index(sender, progress)
 
-def check_silence(replica: Replica, progress: Progress) -> None:
-    """Notice that answers are overdue."""
-    oldest = progress.oldest_sent_ms()
-    if progress.pace is not Pace.SILENT and oldest is not None and replica.now >= oldest + replica.tuning.retry_ms:
-        progress.fell_silent()
+    def entries_read(self, event: EntriesRead) -> bool:
+        """Storage gave back entries for a follower; send them if it still wants exactly these."""
+        for peer, progress in self.progress.items():
+            if progress.read_id == event.request_id:
+                progress.read_id = None
+                if event.first == progress.next and event.entries and progress.may_send_entries(1):
+                    self._send(peer, progress, event.entries)
+                self._replicate(peer, progress)
+                return True
+        return False
 
+    def confirm(self, round_number: int) -> None:
+        """A heartbeat to everybody: whoever answers it has not seen a later term before it was sent."""
+        self._round_number = round_number
+        for peer, progress in self.progress.items():
+            self._send(peer, progress, ())
 
-def _send(replica: Replica, peer: ServerId, progress: Progress, entries: tuple[Entry, ...]) -> None:
-    previous = progress.next - 1
-    # The entry before `next` exists: `next` is at most one beyond the leader's log, which never shrinks.
-    term = replica.log.term_at(previous) or 0
-    correlation = replica.next_correlation()
-    commit = replica.applier.commit
-    message = AppendEntries(replica.term, replica.server_id, LogPosition(previous, term), entries, commit, correlation)
-    replica.outbox.send(peer, message)
-    progress.sent(correlation, previous, previous + len(entries), replica.now)
-    progress.sent_commit = commit
+    def resign(self) -> None:
+        """Nobody is owed anything: followers notice by the silence."""
+
+    def describe(self) -> tuple[FollowerProgress, ...]:
+        """The followers as plain data."""
+        now = self._replica.now
+        return tuple(
+            FollowerProgress(
+                peer,
+                progress.match,
+                progress.next,
+                len(progress.in_flight),
+                now - self._followers[peer].contact_ms if self._followers[peer].heard else None,
+                progress.pace,
+            )
+            for peer, progress in self.progress.items()
+        )
+
+    def faults(self) -> Iterator[str]:
+        """What is impossible about a follower's progress."""
+        for progress in self.progress.values():
+            if not 0 <= progress.match < progress.next <= self._replica.log.last_index + 1:
+                yield "progress out of range"
+            if max(len(progress.in_flight), len(progress.written_off)) > MAX_REMEMBERED_REQUESTS:
+                yield "too many requests remembered"
+
+    def _replicate(self, peer: ServerId, progress: Progress) -> None:
+        """Send the follower the entries that it lacks, as far as is allowed now."""
+        tuning, log = self._replica.tuning, self._replica.log
+        window = min(tuning.in_flight, self._replica.dialect.max_requests_in_flight)
+        while progress.next <= log.last_index and progress.may_send_entries(window):
+            last = min(log.last_index, progress.next + tuning.max_entries_per_append - 1)
+            entries = log.entries(progress.next, last, tuning.max_bytes_per_append)
+            if entries is None:
+                progress.read_id = self._replica.applier.next_read_id()
+                read = ReadEntries(progress.read_id, progress.next, last, tuning.max_bytes_per_append)
+                self._replica.outbox.add(read)
+            else:
+                self._send(peer, progress, entries)
+
+    def _tell_commit_index(self, peer: ServerId, progress: Progress) -> None:
+        """Tell an idle follower now, not with the next heartbeat."""
+        behind = progress.sent_commit < self._replica.applier.commit
+        if behind and progress.pace is Pace.REPLICATING and not progress.in_flight:
+            self._send(peer, progress, ())
+
+    def _is_due(self, progress: Progress) -> bool:
+        """Whether the follower has not been sent anything for a heartbeat interval."""
+        replica = self._replica
+        return progress.sent_ms is None or replica.now >= progress.sent_ms + replica.tuning.heartbeat_ms
+
+    def _check_silence(self, progress: Progress) -> None:
+        """Notice that answers are overdue."""
+        replica, oldest = self._replica, progress.oldest_sent_ms()
+        if progress.pace is not Pace.SILENT and oldest is not None and replica.now >= oldest + replica.tuning.retry_ms:
+            progress.fell_silent()
+
+    def _send(self, peer: ServerId, progress: Progress, entries: tuple[Entry, ...]) -> None:
+        """An append; without entries a heartbeat, which keeps leadership and finds out whether the logs still agree."""
+        replica = self._replica
+        previous = progress.next - 1
+        # The entry before `next` exists: `next` is at most one beyond the leader's log, which never shrinks.
+        position = LogPosition(previous, replica.log.term_at(previous) or 0)
+        correlation = replica.next_correlation()
+        commit = replica.applier.commit
+        message = AppendEntries(replica.term, replica.server_id, position, entries, commit, correlation)
+        replica.outbox.send(peer, message)
+        progress.sent(correlation, previous, previous + len(entries), replica.now, self._round_number)
+        progress.sent_commit = commit

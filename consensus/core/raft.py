@@ -21,7 +21,7 @@ from typing import assert_never
 from consensus.core import ballot as voting
 from consensus.core import candidate, invariants
 from consensus.core.candidate import Candidate
-from consensus.core.description import Description, FollowerProgress
+from consensus.core.description import Description
 from consensus.core.dialect import Dialect
 from consensus.core.effects import Effect, Outcome, Resolve, Role, RoleChanged
 from consensus.core.events import DeadlineReached, EntriesRead, Event, PeerExtensions, Persisted, Proposed, Received
@@ -31,6 +31,7 @@ from consensus.core.log import RecoveredLog
 from consensus.core.messages import AppendEntries, AppendReply, Message, Reply, RequestVote, VoteReply
 from consensus.core.plausibility import implausible
 from consensus.core.position import Ballot, Configuration, Milliseconds, ServerId
+from consensus.core.push import Push
 from consensus.core.quorum import Verdict
 from consensus.core.replica import MAX_NUMBER, Replica
 from consensus.core.tuning import Tuning
@@ -101,7 +102,7 @@ class Raft:
             commit_index=applier.commit,
             applied_index=applier.applied,
             pending_proposals=self._role.pending if isinstance(self._role, Leader) else 0,
-            followers=self._describe_followers(),
+            followers=self._role.replication.describe() if isinstance(self._role, Leader) else (),
             configuration=replica.log.configuration,
             extensions=tuple(sorted(replica.extensions_of.items(), key=itemgetter(0))),
             dropped=tuple(sorted(replica.dropped.items())),
@@ -181,7 +182,7 @@ class Raft:
                 role.receive(replica, sender, reply)
                 self._conclude_campaign()
             case Leader() as role, AppendReply():
-                role.receive(sender, reply)
+                role.replication.receive(sender, reply)
             case _:
                 replica.dropped["reply that nobody waits for"] += 1
 
@@ -223,7 +224,7 @@ class Raft:
             case Verdict.WON if role.pre_vote:
                 self._role = candidate.begin_vote(self._replica)
             case Verdict.WON:
-                self._role = Leader(self._replica)
+                self._role = Leader(self._replica, Push)
             case Verdict.LOST:
                 self._become_follower()
             case Verdict.OPEN:
@@ -255,7 +256,7 @@ class Raft:
                 role.count_own_vote(replica, number)
                 self._conclude_campaign()
             case Leader() as role:
-                role.acknowledge()
+                role.acknowledge(replica.server_id, replica.log.durable_index)
             case Follower():
                 pass
 
@@ -263,7 +264,7 @@ class Raft:
         replica = self._replica
         if replica.applier.entries_read(event.request_id, event.first, event.entries):
             return
-        if not (isinstance(self._role, Leader) and self._role.entries_read(event)):
+        if not (isinstance(self._role, Leader) and self._role.replication.entries_read(event)):
             replica.dropped["entries read for nobody"] += 1
 
     def _role_leader(self) -> ServerId | None:
@@ -287,19 +288,3 @@ class Raft:
         if changed != self._announced:
             self._announced = changed
             self._replica.outbox.add(changed)
-
-    def _describe_followers(self) -> tuple[FollowerProgress, ...]:
-        if not isinstance(self._role, Leader):
-            return ()
-        now = self._replica.now
-        return tuple(
-            FollowerProgress(
-                peer,
-                progress.match,
-                progress.next,
-                len(progress.in_flight),
-                now - progress.contact_ms if progress.heard else None,
-                progress.pace,
-            )
-            for peer, progress in self._role.progress.items()
-        )

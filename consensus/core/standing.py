@@ -1,0 +1,17 @@
+"""What a leader knows of one follower, whichever strategy brought the news."""
+
+from dataclasses import dataclass
+
+from consensus.core.position import Index, Milliseconds
+
+
+@dataclass(slots=True)
+class Standing:
+    """One follower. `match` and `round` only rise; all three count towards majorities."""
+
+    contact_ms: Milliseconds
+    heard: bool = False
+    """Whether it sent a word in this term; until then `contact_ms` is when the term's leader took office."""
+    match: Index = 0
+    round_number: int = 0
+    """The newest round of `confirm` in which it answered."""
