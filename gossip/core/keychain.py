@@ -9,11 +9,14 @@ Here members compare digests on every ping and send the whole chain where they d
 enough. Two operators who act at once are settled by the rules above; a key that one of them uses while the other
 removes it stays primary until the next use.
 
-A chain has at most `KEYS_LIMIT` keys. Beyond that the oldest retired one is forgotten and becomes the `floor`: keys as
-old are not taken back, or a member that slept through the removal would bring it to life again.
+A chain has at most `KEYS_LIMIT` keys. Beyond that the oldest retired one is forgotten, and its age becomes the `floor`:
+what only one of two chains has, and is as old as the other's floor, was forgotten there and goes, or a member that
+slept through the removal would bring it to life again. What both have stays, however old: all keys of a key file begin
+with the same age, and those that still open must not go with one that is retired.
 """
 
 from dataclasses import dataclass
+from enum import Enum
 from hashlib import sha256
 from typing import Final
 
@@ -24,10 +27,24 @@ INSTALLED_LIMIT: Final = 8
 CLOCK_LIMIT: Final = 1 << 53
 CLOCK_STEP_LIMIT: Final = 1 << 32
 DIGEST_BYTES: Final = 8
+KEY_ID_BYTES: Final = 4
 
 
 class KeyChainError(ValueError):
     """A change that the chain does not allow; the text says why. It never holds key material."""
+
+
+class KeyState(Enum):
+    """What a member does with a key; the values travel."""
+
+    RETIRED = 0
+    OPEN = 1
+    PRIMARY = 2
+
+
+def key_id(key: bytes) -> bytes:
+    """A short public name of a key."""
+    return sha256(b"garlic farm, gossip 1: key id" + key).digest()[:KEY_ID_BYTES]
 
 
 @dataclass(frozen=True, slots=True, order=True, repr=False)
@@ -85,6 +102,18 @@ class KeyChain:
         head = b"%d %d " % (self.used_at, self.floor) + self.primary
         return sha256(b"garlic farm, gossip 1: key chain " + b"".join([head, *parts])).digest()[:DIGEST_BYTES]
 
+    def state_of(self, each: ChainKey) -> KeyState:
+        """What holders of this chain do with one of its keys. One that was used while it was removed seals still."""
+        if each.key == self.primary:
+            return KeyState.PRIMARY
+        return KeyState.RETIRED if each.retired else KeyState.OPEN
+
+    @property
+    def summary(self) -> bytes:
+        """What a member tells of its chain when it is asked: the digest, then the id and the state of each key."""
+        told = (key_id(each.key) + bytes([self.state_of(each).value]) for each in self.keys)
+        return self.digest + b"".join(told)
+
     def is_sound(self) -> bool:
         """Whether a chain told by somebody keeps the rules."""
         keys = [each.key for each in self.keys]
@@ -92,13 +121,13 @@ class KeyChain:
         return (
             0 < len(keys) <= KEYS_LIMIT
             and self.primary in keys
-            and len(set(keys)) == len(keys)
+            # Datagrams name their key by its id. Two with one id are made on purpose, and one of them would not open.
+            and len({key_id(key) for key in keys}) == len(keys)
             and all(len(key) == KEY_BYTES for key in keys)
             and all(0 <= time < CLOCK_LIMIT for time in times)
             and all(each.since > 0 for each in self.keys)
             # A floor above the keys would, merged, take everybody's open keys and every later one.
             and self.floor <= self.clock
-            and all(each.since > self.floor or each.key == self.primary for each in self.keys)
         )
 
     def install(self, key: bytes) -> "KeyChain":
@@ -112,6 +141,8 @@ class KeyChain:
             return self
         if sum(not each.retired for each in self.keys) >= INSTALLED_LIMIT:
             raise KeyChainError(f"{INSTALLED_LIMIT} keys are installed already: remove one first")
+        if key_id(key) in {key_id(each.key) for each in self.keys}:
+            raise KeyChainError("this key has the id of another one in the chain: make a new one")
         return _cut((*self.keys, ChainKey(self.clock + 1, key)), self.primary, self.used_at, self.floor)
 
     def use(self, key: bytes) -> "KeyChain":
@@ -122,7 +153,7 @@ class KeyChain:
         if key == self.primary:
             return self
         now = self.clock + 1
-        # A former primary at or below the floor was kept for being primary. Others still seal with it: it stays open.
+        # A former primary may have been kept for being primary. Others still seal with it: it stays open for all.
         keys = (ChainKey(each.since if each.since > self.floor else now, each.key, each.retired) for each in self.keys)
         return KeyChain(tuple(sorted(keys)), key, now, self.floor)
 
@@ -143,18 +174,26 @@ class KeyChain:
             known = found.get(each.key, each)
             found[each.key] = ChainKey(max(known.since, each.since), each.key, retired=known.retired or each.retired)
         used_at, primary = max((self.used_at, self.primary), (other.used_at, other.primary))
-        return _cut(tuple(found.values()), primary, used_at, max(self.floor, other.floor))
+        forgotten = (_forgotten(self, other) | _forgotten(other, self)) - {primary}
+        kept = tuple(each for each in found.values() if each.key not in forgotten)
+        return _cut(kept, primary, used_at, max(self.floor, other.floor))
 
     def _find(self, key: bytes) -> ChainKey | None:
         return next((each for each in self.keys if each.key == key), None)
 
 
+def _forgotten(chain: KeyChain, other: KeyChain) -> set[bytes]:
+    """The keys of a chain that the other one had and has no more."""
+    theirs = {each.key for each in other.keys}
+    return {each.key for each in chain.keys if each.since <= other.floor and each.key not in theirs}
+
+
 def _cut(keys: tuple[ChainKey, ...], primary: bytes, used_at: int, floor: int) -> KeyChain:
     """Within the limit: the oldest retired key goes first, then (many operators at once) the oldest open one."""
-    kept = sorted(each for each in keys if each.since > floor or each.key == primary)
+    kept = sorted(keys)
     while len(kept) > KEYS_LIMIT:
         able = [each for each in kept if each.key != primary]
         victim = next((each for each in able if each.retired), able[0])
         floor = max(floor, victim.since)
-        kept = [each for each in kept if each.since > floor or each.key == primary]
+        kept.remove(victim)
     return KeyChain(tuple(kept), primary, used_at, floor)

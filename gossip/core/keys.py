@@ -21,7 +21,7 @@ from gossip.core.outbox import DropReason, Outbox
 from gossip.core.rate import Rate
 
 KEYS_QUERY: Final = "gossip:keys"
-"""The name of the query that every member answers with its chain's digest, by itself."""
+"""The name of the query that every member answers with its chain's summary, by itself."""
 
 _CHANGES_PER_SECOND = 2
 _CHANGES_BURST = 20
@@ -40,6 +40,11 @@ class Keys:
         self.chain = chain
         self.digest = b"" if chain is None else chain.digest
 
+    @property
+    def summary(self) -> bytes:
+        """What this node tells of its keys when it is asked."""
+        return b"" if self.chain is None else self.chain.summary
+
     def change(self, chain: KeyChain) -> None:
         """Our operator changed the chain (merged: a change may have come from elsewhere meanwhile)."""
         if self.chain is not None:
@@ -52,6 +57,9 @@ class Keys:
             return
         merged = self.chain.merge(chain)
         if merged == self.chain:
+            return
+        if not merged.is_sound():
+            self._outbox.drop(DropReason.BAD_KEYS)
             return
         if not self._changes.take(now):
             self._outbox.drop(DropReason.RATE_LIMITED)

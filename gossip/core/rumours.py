@@ -203,7 +203,7 @@ class Rumours:
         if isinstance(rumour, UserBroadcast):
             self._outbox.emit(BroadcastHeard(rumour))
         elif rumour.name == KEYS_QUERY:
-            self._outbox.send(rumour.address, QueryReply(rumour.rumour_id, self._own.node_id, self._keys.digest))
+            self._outbox.send(rumour.address, QueryReply(rumour.rumour_id, self._own.node_id, self._keys.summary))
         elif 0 < rumour.timeout_ms <= QUERY_TIMEOUT_LIMIT_MS:
             self._remember_question(rumour, now)
             self._outbox.emit(QueryHeard(rumour))

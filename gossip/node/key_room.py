@@ -12,14 +12,49 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-from gossip.core.keychain import DIGEST_BYTES, KEY_BYTES, KeyChain, KeyChainError
+from gossip.core.keychain import (
+    DIGEST_BYTES,
+    KEY_BYTES,
+    KEY_ID_BYTES,
+    KeyChain,
+    KeyChainError,
+    KeyState,
+    key_id,
+)
 from gossip.core.keys import KEYS_QUERY
 from gossip.core.member import NodeId, Status
 from gossip.node.agent import Agent
-from gossip.wire.seal import KEY_ID_BYTES, key_id
 
 _SURVEY_TIMEOUT_MS: Final = 2_000
 _SURVEYS: Final = 3
+_OPENING: Final = frozenset({KeyState.OPEN.value, KeyState.PRIMARY.value})
+
+
+class NotEverywhereError(KeyChainError):
+    """A step that would cut members off: those in `behind` have not confirmed the step before."""
+
+    def __init__(self, name: str, step: str, behind: tuple[NodeId, ...]) -> None:
+        named = ", ".join(node_id.hex() for node_id in behind[:8])
+        super().__init__(
+            f"{len(behind)} members ({named}) have not confirmed that key {name} is {step}, and would be cut off: "
+            "wait until they have, let them leave, or force it"
+        )
+        self.name = name
+        self.step = step
+        self.behind = behind
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKey:
+    """One key by its id: what this node does with it, since when by the chain's clock, and which members open it."""
+
+    name: str
+    state: KeyState
+    since: int
+    opened_by: tuple[NodeId, ...]
+    """Members that open all datagrams with it, this node among them: nobody, once a removal is everywhere."""
+    sealed_by: tuple[NodeId, ...]
+    """Members that seal with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +67,10 @@ class KeyListing:
     agreeing: tuple[NodeId, ...]
     differing: tuple[NodeId, ...]
     silent: tuple[NodeId, ...]
+    epoch: int
+    """When the primary was chosen."""
+    keys: tuple[ListedKey, ...]
+    """All of them, newest first."""
 
     @property
     def is_everywhere(self) -> bool:
@@ -54,13 +93,17 @@ class KeyRoom:
                 break
             async with self._agent.query(KEYS_QUERY, b"", self.survey_timeout_ms) as replies:
                 async for answer in replies:
-                    answers[NodeId(answer.responder)] = answer.body[:DIGEST_BYTES]
+                    answers[NodeId(answer.responder)] = answer.body
                     missing = self._living() - answers.keys()
                     if not missing:
                         break
-        chain = self._chain
-        agreeing = {node_id for node_id, digest in answers.items() if digest == chain.digest}
-        living = self._living()
+        return self._listing(answers)
+
+    def _listing(self, answers: dict[NodeId, bytes]) -> KeyListing:
+        chain, living = self._chain, self._living()
+        agreeing = {node_id for node_id, body in answers.items() if body[:DIGEST_BYTES] == chain.digest}
+        states = {self._agent.node_id: _states(chain.summary)}
+        states.update((node_id, _states(body)) for node_id, body in answers.items() if node_id in living)
         return KeyListing(
             primary=key_id(chain.primary).hex(),
             others=tuple(key_id(key).hex() for key in chain.others),
@@ -68,6 +111,17 @@ class KeyRoom:
             agreeing=tuple(sorted(living & agreeing)),
             differing=tuple(sorted(living & (answers.keys() - agreeing))),
             silent=tuple(sorted(living - answers.keys())),
+            epoch=chain.used_at,
+            keys=tuple(
+                ListedKey(
+                    key_id(each.key).hex(),
+                    chain.state_of(each),
+                    each.since,
+                    opened_by=_who(states, key_id(each.key), _OPENING),
+                    sealed_by=_who(states, key_id(each.key), frozenset({KeyState.PRIMARY.value})),
+                )
+                for each in reversed(chain.keys)
+            ),
         )
 
     async def install(self, key: bytes | None = None) -> str:
@@ -95,12 +149,7 @@ class KeyRoom:
     async def _require_everywhere(self, name: str, step: str) -> None:
         listing = await self.list()
         if not listing.is_everywhere:
-            behind = (*listing.differing, *listing.silent)
-            named = ", ".join(node_id.hex() for node_id in behind[:8])
-            raise KeyChainError(
-                f"{len(behind)} members ({named}) have not confirmed that key {name} is {step}, and would be cut off: "
-                "wait until they have, let them leave, or force it"
-            )
+            raise NotEverywhereError(name, step, (*listing.differing, *listing.silent))
 
     @property
     def _chain(self) -> KeyChain:
@@ -119,3 +168,14 @@ class KeyRoom:
     def _living(self) -> set[NodeId]:
         # A suspect may live, and would be cut off like any other.
         return {each.node_id for each in self._agent.members() if each.status in {Status.ALIVE, Status.SUSPECT}}
+
+
+def _states(summary: bytes) -> dict[bytes, int]:
+    """The state of each key in a chain's summary. What a member tells that makes no sense is told of no key of ours."""
+    size = KEY_ID_BYTES + 1
+    told = (summary[at : at + size] for at in range(DIGEST_BYTES, len(summary) - KEY_ID_BYTES, size))
+    return {each[:KEY_ID_BYTES]: each[KEY_ID_BYTES] for each in told}
+
+
+def _who(states: dict[NodeId, dict[bytes, int]], name: bytes, wanted: frozenset[int]) -> tuple[NodeId, ...]:
+    return tuple(sorted(node_id for node_id, told in states.items() if told.get(name) in wanted))

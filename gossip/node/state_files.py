@@ -1,14 +1,16 @@
 """What a node remembers beside its identity: the farm's keys as they were last told, and where its peers were.
 
-    keys      the farm label and the key chain as it travels in KeyNews; mode 0600, written at every change, durable
+    keys      magic, checksum, farm label, the key chain as it travels in KeyNews; mode 0600, written at every change
     peers     one endpoint per line; written rarely, and of no weight: a list that is old or lost costs a slower rejoin
 
 The keys are merged with those of the configuration at the start. Without them a node restarted after a rotation would
-come back with the key of its configuration, which the group refuses by then.
+come back with the key of its configuration, which the group refuses by then. The checksum tells damage from the keys of
+another farm: those are passed over, since a node may move, but a damaged file passed over would bring the old key back.
 """
 
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +25,8 @@ from gossip.wire.datagram import DatagramError, decode, encode
 from gossip.wire.seal import LABEL_BYTES
 
 KEYS_FILE: Final = "keys"
+_KEYS_MAGIC: Final = b"garlic farm keys 1\n"
+_CHECKSUM_BYTES: Final = 32
 PEERS_FILE: Final = "peers"
 PEERS_REMEMBERED: Final = 16
 PEERS_FIRST_KEPT_S: Final = 5.0
@@ -31,8 +35,9 @@ PEERS_EVERY_S: Final = 60.0
 
 def keep_keys(directory: Path, label: bytes, chain: KeyChain) -> None:
     """Make the chain of the farm of this label durable."""
+    content = label + encode(KeyNews(chain))
     try:
-        write_durably(directory / KEYS_FILE, label + encode(KeyNews(chain)))
+        write_durably(directory / KEYS_FILE, _KEYS_MAGIC + sha256(content).digest() + content)
     except OSError as error:
         raise StateError(f"cannot keep the farm's keys in {directory}: {error.strerror}") from error
 
@@ -42,19 +47,32 @@ def known_chain(directory: Path, label: bytes) -> KeyChain | None:
     path = directory / KEYS_FILE
     try:
         content = read_limited(path)
+        mode = path.stat().st_mode & 0o777
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StateError(f"cannot read {path}: {error.strerror}") from error
-    if content[:LABEL_BYTES] != label:
+        raise StateError(f"cannot read {path}, the farm's keys as this node knew them: {error.strerror}") from error
+    if mode & 0o077:
+        raise StateError(f"{path} holds the farm's keys and others may read it (mode {mode:o}): chmod 600 {path}")
+    checksum, body = content[len(_KEYS_MAGIC) :][:_CHECKSUM_BYTES], content[len(_KEYS_MAGIC) + _CHECKSUM_BYTES :]
+    if not content.startswith(_KEYS_MAGIC) or checksum != sha256(body).digest():
+        raise _damaged(path)
+    if body[:LABEL_BYTES] != label:
         return None
     try:
-        news = decode(content[LABEL_BYTES:])
+        news = decode(body[LABEL_BYTES:])
     except DatagramError:
         news = None
-    if not isinstance(news, KeyNews):
-        raise StateError(f"{path} is damaged: remove it, and give this node the farm's current key")
+    if not isinstance(news, KeyNews) or not news.chain.is_sound():
+        raise _damaged(path)
     return news.chain
+
+
+def _damaged(path: Path) -> StateError:
+    return StateError(
+        f"{path}, the farm's keys as this node knew them, is damaged: remove it, put the farm's current key where this "
+        "node's configuration names it (a member that runs exports it), and start again"
+    )
 
 
 def keep_peers(directory: Path, peers: tuple[Address, ...]) -> None:

@@ -33,11 +33,10 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from gossip.core.keychain import KEY_BYTES, KEYS_LIMIT, KeyChain
+from gossip.core.keychain import KEY_BYTES, KEY_ID_BYTES, KEYS_LIMIT, KeyChain, key_id
 from gossip.wire.layout import Code, Refusal
 
 LABEL_BYTES: Final = 8
-KEY_ID_BYTES: Final = 4
 SALT_BYTES: Final = 16
 COUNTER_BYTES: Final = 8
 TAG_BYTES: Final = 16
@@ -70,11 +69,6 @@ def derive(key: bytes, salt: bytes, purpose: bytes) -> bytes:
 def farm_label(founding_key: bytes) -> bytes:
     """What tells farms apart in clear: a hash of the key that the farm was founded with."""
     return sha256(b"garlic farm, gossip 1: label" + founding_key).digest()[:LABEL_BYTES]
-
-
-def key_id(key: bytes) -> bytes:
-    """A short public name of a key."""
-    return sha256(b"garlic farm, gossip 1: key id" + key).digest()[:KEY_ID_BYTES]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

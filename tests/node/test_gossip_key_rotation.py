@@ -1,25 +1,26 @@
 """Rotation on a running group: nobody is lost, the old key is refused afterwards, and a restart does not revive it."""
 
 from pathlib import Path
-from random import Random
+from random import Random, randrange
 
 import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gossip.core.effects import Alarm, AlarmKind
-from gossip.core.keychain import KeyChainError
+from gossip.core.keychain import KeyChainError, key_id
 from gossip.core.member import Address, NodeId, Status
 from gossip.core.messages import PingRequest
 from gossip.node.agent import Agent, open_agent
 from gossip.node.config import AgentConfig
 from gossip.node.identity import StateError
 from gossip.node.key_room import KeyRoom
-from gossip.node.state_files import KEYS_FILE
+from gossip.node.state_files import KEYS_FILE, known_chain
+from gossip.node.udp import DatagramSocket, UdpNetwork
 from gossip.wire.codec import SECRETS_BYTES, Codec
 from gossip.wire.datagram import Code
 from gossip.wire.identity import Signer
-from gossip.wire.seal import KeyRing, key_id
+from gossip.wire.seal import KeyRing
 from tests.node.gossip_farm import (
     RING,
     in_simulated_time,
@@ -110,6 +111,73 @@ async def _refuses_the_old_key(network: LossyNetwork, agent: Agent) -> None:
     received = agent.describe().core.received["PingRequest"]
     assert received - before.core.received["PingRequest"] < 20, "pings of the group itself, no more"
     assert not [each for _, target, each in network.sent if target == Address("127.0.0.1", 9)]
+
+
+class LossyUdp:
+    """The kernel's sockets, but one datagram in twenty is not handed to them."""
+
+    def __init__(self, random_seed: int) -> None:
+        self.random = Random(random_seed)
+        self.lost = 0
+        self._udp = UdpNetwork()
+        self.hear_broadcasts = self._udp.hear_broadcasts
+        self.resolve = self._udp.resolve
+
+    def bind(self, address: Address, limit_bytes: int) -> DatagramSocket:
+        """A socket whose datagrams may go astray."""
+        return LossySocket(self._udp.bind(address, limit_bytes), self)
+
+
+class LossySocket:
+    """A socket of a lossy network."""
+
+    def __init__(self, socket: DatagramSocket, network: LossyUdp) -> None:
+        self._socket = socket
+        self._network = network
+        self.address = socket.address
+        self.receive = socket.receive
+        self.receive_waiting = socket.receive_waiting
+        self.close = socket.close
+
+    def send(self, datagram: bytes, target: Address) -> bool:
+        """Send most."""
+        if self._network.random.random() < 0.05:
+            self._network.lost += 1
+            return True
+        return self._socket.send(datagram, target)
+
+
+async def test_rotation_over_real_sockets_with_loss_loses_no_member() -> None:
+    random_seed = randrange(2**32)
+    network = LossyUdp(random_seed)
+    async with running_farm(network) as farm:
+        agents = await farm.start_many(5)
+        await until_all_see_all(agents)
+        for agent in agents:
+            events_of(agent)
+        room = KeyRoom(agents[2])
+        name = await room.install()
+        await until_everywhere(room)
+        await room.use(name)
+        await until_everywhere(room)
+        await room.remove(OLD)
+        await until_everywhere(room)
+        listing = await KeyRoom(agents[4]).list()
+        members = tuple(sorted(agent.node_id for agent in agents))
+        assert [(each.name, each.opened_by, each.sealed_by) for each in listing.keys] == [
+            (name, members, members),
+            (OLD, (), ()),
+        ], f"random seed {random_seed}"
+        told = [event for agent in agents for event in events_of(agent)]
+        lost = [each for each in told if getattr(each, "status", None) in {Status.DEAD, Status.LEFT}]
+        assert lost == [], f"random seed {random_seed}"
+        assert all(sees(agent, *[each for each in agents if each is not agent]) for agent in agents)
+        late = await farm.start(agents[0])
+        with trio.fail_after(60):
+            alarm = await late.events.receive()
+        assert isinstance(alarm, Alarm), f"random seed {random_seed}"
+        assert alarm.kind is AlarmKind.KEY_RETIRED, f"random seed {random_seed}"
+        assert network.lost > 0
 
 
 @in_simulated_time
@@ -246,6 +314,16 @@ async def test_the_keys_of_another_farm_in_the_state_directory_are_not_taken(tmp
         assert primaries([moved]) == {other.primary}
 
 
+def _damaged(content: bytes) -> dict[str, bytes]:
+    """A file of keys as disks, editors and people leave it."""
+    flipped = {f"byte {at} flipped": _flipped(content, at) for at in range(len(content))}
+    return {**flipped, "empty": b"", "cut": content[:-3], "zeros": bytes(len(content)), "longer": content + b"\n"}
+
+
+def _flipped(content: bytes, at: int) -> bytes:
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
 @in_simulated_time
 async def test_a_damaged_key_file_stops_the_start_and_says_what_to_do(tmp_path: Path) -> None:
     async with running_farm(MemoryNetwork()) as farm:
@@ -253,8 +331,29 @@ async def test_a_damaged_key_file_stops_the_start_and_says_what_to_do(tmp_path: 
         await KeyRoom(agent).install()
         await farm.crash(agent)
     path = tmp_path / KEYS_FILE
-    path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(StateError, match="remove it"):
+    for damage, content in _damaged(path.read_bytes()).items():
+        path.write_bytes(content)
+        with pytest.raises(StateError, match="is damaged: remove it") as caught:
+            known_chain(tmp_path, RING.label)
+        assert str(path) in str(caught.value), damage
+    with pytest.raises(StateError, match="is damaged: remove it"):
+        await _start_alone(tmp_path)
+
+
+@in_simulated_time
+async def test_a_key_file_that_others_may_read_stops_the_start_with_the_command_that_mends_it(tmp_path: Path) -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        agent = await farm.start(state_directory=tmp_path)
+        await KeyRoom(agent).install()
+        await farm.crash(agent)
+    path = tmp_path / KEYS_FILE
+    path.chmod(0o640)
+    with pytest.raises(StateError, match=f"mode 640.*chmod 600 {path}"):
+        await _start_alone(tmp_path)
+    path.chmod(0o600)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StateError, match=f"cannot read {path}"):
         await _start_alone(tmp_path)
 
 

@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from gossip.core.keychain import key_id
 from gossip.wire.layout import Refusal
 from gossip.wire.seal import (
     HEADER_BYTES,
@@ -19,7 +20,6 @@ from gossip.wire.seal import (
     SealError,
     Unsealed,
     farm_label,
-    key_id,
 )
 
 KEY, NEXT_KEY, FOREIGN_KEY = b"1" * 32, b"2" * 32, b"3" * 32
