@@ -171,7 +171,7 @@ def _no_raft() -> RaftView:
 
 def _raft(farm: FarmSources, names: Mapping[int | None, str]) -> RaftView:
     raft = farm.raft
-    endpoints = {server.server_id: server.endpoint for server in raft.configuration.voters}
+    endpoints = {server.server_id: server.endpoint for server in raft.configuration.servers}
     return RaftView(
         role=RaftRole(raft.role.value),
         term=raft.term,
@@ -185,7 +185,8 @@ def _raft(farm: FarmSources, names: Mapping[int | None, str]) -> RaftView:
         log_time_ms=farm.log_time_ms,
         voters=tuple(
             VoterView(server.server_id, server.endpoint, names.get(server.server_id))
-            for server in raft.configuration.voters
+            for server in raft.configuration.servers
+            if server.server_id in raft.configuration.voter_ids
         ),
         followers=tuple(
             FollowerView(

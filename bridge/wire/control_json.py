@@ -30,9 +30,15 @@ def log_entry(index: int, entry: Entry, log_time_ms: int | None) -> LogEntryView
     match entry.content:
         case Command(data):
             return LogEntryView(index, entry.term, EntryKind.APPLICATION, log_time_ms, data)
-        case Configuration(voters):
-            listed = [{"id": server.server_id, "endpoint": server.endpoint} for server in voters]
-            value = msgspec.json.encode({"voters": listed})
+        case Configuration(voters, old_voters, learners):
+            listed = {"voters": voters, "oldVoters": old_voters, "learners": learners}
+            value = msgspec.json.encode(
+                {
+                    name: [{"id": server.server_id, "endpoint": server.endpoint} for server in servers]
+                    for name, servers in listed.items()
+                    if servers or name == "voters"
+                }
+            )
             return LogEntryView(index, entry.term, EntryKind.CONFIGURATION, log_time_ms, value)
 
 

@@ -55,7 +55,7 @@ class Candidate:
 
     def verdict(self, replica: Replica) -> Verdict:
         """How this round stands."""
-        return quorum.tally(self.votes, replica.voters)
+        return quorum.tally(self.votes, replica.log.configuration.majorities)
 
 
 def begin_pre_vote(replica: Replica) -> Candidate:

@@ -65,7 +65,7 @@ class Leader:
         """The newest round of `confirm` that a majority has answered."""
         rounds = {peer: standing.round_number for peer, standing in self.followers.items()}
         rounds[self._replica.server_id] = MAX_NUMBER
-        return quorum.held_by_majority(rounds, self._replica.voters)
+        return quorum.held_by_majorities(rounds, self._replica.log.configuration.majorities)
 
     def expire(self) -> bool:
         """Do what is due; returns False when no majority has answered for an election timeout."""
@@ -111,7 +111,7 @@ class Leader:
             self.followers[peer].match = max(self.followers[peer].match, index)
         matches = {peer: standing.match for peer, standing in self.followers.items()}
         matches[replica.server_id] = self._own_match()
-        held = quorum.held_by_majority(matches, replica.voters)
+        held = quorum.held_by_majorities(matches, replica.log.configuration.majorities)
         if self._may_commit(held) and replica.applier.commit_up_to(held):
             self._resolve_committed()
             self.replication.committed()
@@ -132,7 +132,7 @@ class Leader:
     def _quorum_contact_ms(self) -> Milliseconds:
         contacts = {peer: standing.contact_ms for peer, standing in self.followers.items()}
         contacts[self._replica.server_id] = self._replica.now
-        return quorum.held_by_majority(contacts, self._replica.voters)
+        return quorum.held_by_majorities(contacts, self._replica.log.configuration.majorities)
 
     def _resolve_committed(self) -> None:
         replica = self._replica

@@ -29,7 +29,8 @@ def entry_bytes(entry: Entry) -> int:
     """The size of an entry for the purpose of limits."""
     if isinstance(entry.content, Command):
         return ENTRY_OVERHEAD_BYTES + len(entry.content.data)
-    return ENTRY_OVERHEAD_BYTES + sum(ENTRY_OVERHEAD_BYTES + len(server.endpoint) for server in entry.content.voters)
+    listed = (*entry.content.voters, *entry.content.old_voters, *entry.content.learners)
+    return ENTRY_OVERHEAD_BYTES + sum(ENTRY_OVERHEAD_BYTES + len(server.endpoint) for server in listed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def _faults_of_append(sender: ServerId, append: AppendEntries) -> Iterator[str]:
     if any(later < earlier for earlier, later in pairwise(terms)) or 0 in terms[1:]:
         yield "append with terms out of order"
     for entry in append.entries:
-        if isinstance(entry.content, Configuration) and not _possible_configuration(entry.content):
+        if isinstance(entry.content, Configuration) and not possible_configuration(entry.content):
             yield "append with an impossible configuration"
 
 
@@ -56,5 +56,12 @@ def _possible_position(position: LogPosition) -> bool:
     return 0 <= position.index <= MAX_NUMBER and (position.term >= 1 if position.index else position.term == 0)
 
 
-def _possible_configuration(configuration: Configuration) -> bool:
-    return len(configuration.voter_ids) == len(configuration.voters) > 0
+def possible_configuration(configuration: Configuration) -> bool:
+    """Whether it has voters, names nobody twice in one list, and makes no voter of C_new a learner too."""
+    lists = (configuration.voters, configuration.old_voters, configuration.learners)
+    voters, old_voters, learners = ({server.server_id for server in servers} for servers in lists)
+    named_once = all(
+        len(servers) == len(ids) and (not ids or min(ids) > 0)
+        for servers, ids in zip(lists, (voters, old_voters, learners), strict=True)
+    )
+    return bool(voters) and named_once and not voters & learners

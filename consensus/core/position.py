@@ -40,16 +40,53 @@ class Server:
     endpoint: str
 
 
+def _ids(servers: tuple[Server, ...]) -> frozenset[ServerId]:
+    return frozenset(server.server_id for server in servers)
+
+
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Raft's member set. Takes effect when appended, not when committed (Raft section 6)."""
+    """Raft's member set. Takes effect when appended, not when committed (Raft section 6).
+
+    With `old_voters` it is joint consensus, C_old,new: elections and commitment need a majority of `voters` (C_new) and
+    one of `old_voters` (C_old). `learners` get the log and count in nothing; a server of C_old that C_new keeps as a
+    learner stands in both lists and votes until C_new.
+    """
 
     voters: tuple[Server, ...]
+    old_voters: tuple[Server, ...] = ()
+    learners: tuple[Server, ...] = ()
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether this is C_old,new."""
+        return bool(self.old_voters)
+
+    @property
+    def majorities(self) -> tuple[frozenset[ServerId], ...]:
+        """The sets of voters of which each must agree by a majority of its own."""
+        return (_ids(self.voters), _ids(self.old_voters)) if self.old_voters else (_ids(self.voters),)
 
     @property
     def voter_ids(self) -> frozenset[ServerId]:
-        """The ids that count towards a majority."""
-        return frozenset(server.server_id for server in self.voters)
+        """The ids that count towards any majority."""
+        return _ids(self.voters) | _ids(self.old_voters)
+
+    @property
+    def learner_ids(self) -> frozenset[ServerId]:
+        """The ids that get the log and do not vote."""
+        return _ids(self.learners) - self.voter_ids
+
+    @property
+    def member_ids(self) -> frozenset[ServerId]:
+        """Everybody who gets the log."""
+        return self.voter_ids | _ids(self.learners)
+
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        """Every member once, with its latest endpoint, in order of id."""
+        latest = {server.server_id: server for server in (*self.old_voters, *self.learners, *self.voters)}
+        return tuple(latest[server_id] for server_id in sorted(latest))
 
 
 @dataclass(frozen=True, slots=True)

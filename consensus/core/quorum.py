@@ -1,6 +1,8 @@
-"""Majorities: who has won a vote, and which index a majority holds. Pure functions over the set of voters.
+"""Majorities: who has won a vote, and which index a majority holds. Pure functions over sets of voters.
 
-Only voters count: an answer from anybody else is never seen by these functions' results.
+There is one set, or in joint consensus two, of which each must agree by a majority of its own (Raft section 6). Never
+their union: a majority of five new and three old servers may contain no majority of the old ones, which then could
+decide otherwise. Only voters count: an answer from anybody else is never seen by these functions' results.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,8 +24,23 @@ def majority(voters: Collection[ServerId]) -> int:
     return len(voters) // 2 + 1
 
 
-def tally(votes: Mapping[ServerId, bool], voters: Collection[ServerId]) -> Verdict:
-    """Won when a majority granted; lost when so many denied that no majority can grant any more."""
+def tally(votes: Mapping[ServerId, bool], majorities: Collection[Collection[ServerId]]) -> Verdict:
+    """Won when every set's majority granted; lost when in one of them no majority can grant any more."""
+    verdicts = {_tally_one(votes, voters) for voters in majorities}
+    if Verdict.LOST in verdicts:
+        return Verdict.LOST
+    return Verdict.WON if verdicts == {Verdict.WON} else Verdict.OPEN
+
+
+def held_by_majorities(values: Mapping[ServerId, int], majorities: Collection[Collection[ServerId]]) -> int:
+    """The greatest value that a majority of every set has reached; a voter without a value counts as 0.
+
+    With match indexes this is the index stored on a majority; with times of contact, when a majority was last heard.
+    """
+    return min(_held_by_majority(values, voters) for voters in majorities)
+
+
+def _tally_one(votes: Mapping[ServerId, bool], voters: Collection[ServerId]) -> Verdict:
     granted = sum(votes.get(voter) is True for voter in voters)
     denied = sum(votes.get(voter) is False for voter in voters)
     if voters and granted >= majority(voters):
@@ -33,10 +50,6 @@ def tally(votes: Mapping[ServerId, bool], voters: Collection[ServerId]) -> Verdi
     return Verdict.OPEN
 
 
-def held_by_majority(values: Mapping[ServerId, int], voters: Collection[ServerId]) -> int:
-    """The greatest value that a majority of the voters has reached; a voter without a value counts as 0.
-
-    With match indexes this is the index stored on a majority; with times of contact, when a majority was last heard.
-    """
+def _held_by_majority(values: Mapping[ServerId, int], voters: Collection[ServerId]) -> int:
     ordered = sorted((values.get(voter, 0) for voter in voters), reverse=True)
     return ordered[majority(voters) - 1]

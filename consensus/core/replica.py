@@ -57,7 +57,7 @@ class Replica:
 
     @property
     def voters(self) -> frozenset[ServerId]:
-        """Who counts towards a majority, by the latest configuration in the log."""
+        """Who counts towards any majority, by the latest configuration in the log."""
         return self.log.configuration.voter_ids
 
     @property

@@ -183,12 +183,20 @@ def decode_content(seed: int, header: RecordHeader, payload: bytes) -> Entry:
 
 
 def encode_configuration(configuration: Configuration) -> bytes:
-    """The configuration's canonical bytes, servers in their given order; raises `RecordError`."""
+    """The configuration's canonical bytes, servers in their given order; raises `RecordError`.
+
+    The voters; then, only if there are any of either, the old voters and the learners.
+    """
+    lists = [configuration.voters]
+    if configuration.old_voters or configuration.learners:
+        lists += [configuration.old_voters, configuration.learners]
+    parts = []
     try:
-        parts = [_COUNT.pack(len(configuration.voters))]
-        for server in configuration.voters:
-            endpoint = server.endpoint.encode()
-            parts.append(_SERVER.pack(server.server_id, len(endpoint)) + endpoint)
+        for servers in lists:
+            parts.append(_COUNT.pack(len(servers)))
+            for server in servers:
+                endpoint = server.endpoint.encode()
+                parts.append(_SERVER.pack(server.server_id, len(endpoint)) + endpoint)
     except (struct.error, UnicodeEncodeError) as error:
         raise RecordError("a configuration is too large to be stored, or has an endpoint that is no text") from error
     return b"".join(parts)
@@ -196,10 +204,23 @@ def encode_configuration(configuration: Configuration) -> bytes:
 
 def decode_configuration(payload: bytes) -> Configuration:
     """Reverse of `encode_configuration`; raises `RecordError`."""
+    voters, offset = _decode_servers(payload, 0)
+    if offset == len(payload):
+        return Configuration(voters)
+    old_voters, offset = _decode_servers(payload, offset)
+    learners, offset = _decode_servers(payload, offset)
+    if offset != len(payload):
+        raise RecordError("bytes trail a configuration")
+    if not old_voters and not learners:
+        raise RecordError("a configuration without old voters and learners lists them")
+    return Configuration(voters, old_voters, learners)
+
+
+def _decode_servers(payload: bytes, offset: int) -> tuple[tuple[Server, ...], int]:
     servers = []
     try:
-        (count,) = _COUNT.unpack_from(payload)
-        offset = _COUNT.size
+        (count,) = _COUNT.unpack_from(payload, offset)
+        offset += _COUNT.size
         for _ in range(count):
             server_id, length = _SERVER.unpack_from(payload, offset)
             offset += _SERVER.size
@@ -210,6 +231,4 @@ def decode_configuration(payload: bytes) -> Configuration:
             offset += length
     except (struct.error, UnicodeDecodeError) as error:
         raise RecordError("a configuration is cut off or not text") from error
-    if offset != len(payload):
-        raise RecordError("bytes trail a configuration")
-    return Configuration(tuple(servers))
+    return tuple(servers), offset

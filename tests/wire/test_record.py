@@ -25,9 +25,10 @@ BINDING = Binding(b"node-one", bytes(range(16)))
 SEED = BINDING.seed
 
 servers = st.builds(Server, st.integers(1, 2**31 - 1).map(ServerId), st.text(max_size=40))
+lists = st.lists(servers, max_size=7).map(tuple)
 contents = st.one_of(
     st.builds(Command, st.binary(max_size=300)),
-    st.builds(Configuration, st.lists(servers, max_size=7).map(tuple)),
+    st.builds(Configuration, lists, st.just(()) | lists, st.just(()) | lists),
 )
 terms = st.integers(0, 2**63 - 1)
 

@@ -1,0 +1,91 @@
+"""Majorities against the plain definition: some majority of every set agrees."""
+
+from itertools import combinations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consensus.core.plausibility import possible_configuration
+from consensus.core.position import Configuration, Server, ServerId
+from consensus.core.quorum import Verdict, held_by_majorities, tally
+
+ids = st.integers(1, 8).map(ServerId)
+majorities = st.lists(st.frozensets(ids, min_size=1, max_size=6), min_size=1, max_size=2)
+Sets = list[frozenset[ServerId]]
+
+
+def servers(*numbers: int) -> tuple[Server, ...]:
+    return tuple(Server(ServerId(number), f"tcp://{number}") for number in numbers)
+
+
+def holds(sets: Sets, agreeing: set[ServerId]) -> bool:
+    """By enumeration: in each set some subset of more than half of it is among the agreeing."""
+    return all(
+        any(set(chosen) <= agreeing for chosen in combinations(sorted(voters), len(voters) // 2 + 1)) for voters in sets
+    )
+
+
+@given(majorities, st.dictionaries(ids, st.integers(0, 6)))
+def test_an_index_is_held_when_every_set_has_a_majority_that_reached_it(
+    sets: Sets, values: dict[ServerId, int]
+) -> None:
+    everybody = {ServerId(number) for number in range(1, 9)}
+    reached = [
+        value for value in range(7) if holds(sets, {voter for voter in everybody if values.get(voter, 0) >= value})
+    ]
+    assert held_by_majorities(values, sets) == max(reached)
+
+
+@given(majorities, st.dictionaries(ids, st.booleans()))
+def test_a_vote_is_won_by_all_majorities_and_lost_when_one_of_them_has_become_impossible(
+    sets: Sets, votes: dict[ServerId, bool]
+) -> None:
+    granted = {voter for voter, vote in votes.items() if vote}
+    not_denied = {ServerId(voter) for voter in range(1, 9) if votes.get(ServerId(voter)) is not False}
+    expected = Verdict.OPEN
+    if holds(sets, granted):
+        expected = Verdict.WON
+    elif not holds(sets, not_denied):
+        expected = Verdict.LOST
+    assert tally(votes, sets) is expected
+
+
+def test_one_of_two_joint_majorities_is_not_enough() -> None:
+    """(1,2) and (3,4) with yes, yes, no is lost; and one majority alone leaves the vote open."""
+    one, two, three, four = map(ServerId, range(1, 5))
+    joint = Configuration(servers(3, 4), old_voters=servers(1, 2)).majorities
+    assert tally({one: True, two: True, three: False}, joint) is Verdict.LOST
+    assert tally({one: True, two: True, three: True}, joint) is Verdict.OPEN
+    assert tally({one: True, two: True, three: True, four: True}, joint) is Verdict.WON
+
+
+def test_disjoint_majorities_cannot_both_win() -> None:
+    """Whoever splits the servers of C_old,new in two camps: at most one of them wins."""
+    joint = Configuration(servers(3, 4, 5), old_voters=servers(1, 2)).majorities
+    for size in range(6):
+        for camp in combinations(range(1, 6), size):
+            votes = {ServerId(number): number in camp for number in range(1, 6)}
+            against = {voter: not vote for voter, vote in votes.items()}
+            assert (tally(votes, joint), tally(against, joint)) != (Verdict.WON, Verdict.WON)
+
+
+def test_a_configuration_knows_who_votes_and_who_only_listens() -> None:
+    """A server that leaves the voters to become a learner votes until C_new."""
+    joint = Configuration(servers(1, 4), old_voters=servers(1, 2, 3), learners=servers(3, 5))
+    assert joint.is_joint
+    assert [sorted(voters) for voters in joint.majorities] == [[1, 4], [1, 2, 3]]
+    assert sorted(joint.voter_ids) == [1, 2, 3, 4]
+    assert sorted(joint.learner_ids) == [5]
+    assert sorted(joint.member_ids) == [1, 2, 3, 4, 5]
+    assert [server.server_id for server in joint.servers] == [1, 2, 3, 4, 5]
+    assert possible_configuration(joint)
+
+
+def test_a_configuration_without_voters_or_with_a_server_named_twice_is_impossible() -> None:
+    """Never zero voters."""
+    assert not possible_configuration(Configuration(()))
+    assert not possible_configuration(Configuration((), old_voters=servers(1)))
+    assert not possible_configuration(Configuration(servers(1, 1)))
+    assert not possible_configuration(Configuration(servers(1), old_voters=servers(2, 2)))
+    assert not possible_configuration(Configuration(servers(1), learners=servers(1)))
+    assert not possible_configuration(Configuration(servers(0)))
