@@ -1,0 +1,156 @@
+"""The session table: no request is executed twice, whatever is repeated, forgotten, dumped and loaded in between."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from consensus.core.sessions import RequestId, SessionLimits, SessionTable, SessionTableError, Verdict
+
+SMALL = SessionLimits(sessions_max=3, window=4, result_bytes_max=8, expiry_ms=100)
+
+
+def execute(table: SessionTable, request: RequestId, index: int, now_ms: int = 0, result: bytes = b"done") -> Verdict:
+    """What a state machine does with a request in the log."""
+    verdict = table.admit(request, index, now_ms)
+    if verdict is Verdict.NEW:
+        table.remember(request, result)
+    return verdict
+
+
+def test_a_repeated_request_is_not_executed_and_gets_the_first_result() -> None:
+    table, request = SessionTable(), RequestId("alice", 0, 1)
+    assert execute(table, request, 1, result=b"first") is Verdict.NEW
+    assert execute(table, request, 2, result=b"second") is Verdict.DUPLICATE
+    assert table.result_of(request) == b"first"
+
+
+def test_requests_under_way_may_arrive_in_any_order_within_the_window() -> None:
+    table = SessionTable(SMALL)
+    verdicts = [execute(table, RequestId("alice", 0, number), index) for index, number in enumerate((4, 2, 1, 3), 1)]
+    assert verdicts == [Verdict.NEW] * 4
+    assert execute(table, RequestId("alice", 0, 5), 5) is Verdict.NEW
+    assert execute(table, RequestId("alice", 0, 1), 6) is Verdict.EXPIRED, "its result fell out of the window"
+
+
+def test_a_session_ends_after_its_time_of_silence_by_log_time() -> None:
+    table = SessionTable(SMALL)
+    execute(table, RequestId("alice", 0, 1), 1, now_ms=1_000)
+    table.expire(1_100)
+    assert len(table) == 1
+    table.expire(1_101)
+    assert len(table) == 0
+    assert execute(table, RequestId("alice", 0, 1), 2, now_ms=1_101) is Verdict.EXPIRED
+
+
+def test_log_time_that_goes_back_is_taken_to_stand_still() -> None:
+    table = SessionTable(SMALL)
+    table.expire(1_000)
+    execute(table, RequestId("alice", 0, 1), 1, now_ms=0)
+    table.expire(1_050)
+    assert len(table) == 1
+
+
+def test_the_longest_silent_client_makes_room_for_one_more_and_cannot_come_back_under_its_old_birth() -> None:
+    table = SessionTable(SMALL)
+    for index, name in enumerate(("alice", "bob", "carol"), start=1):
+        execute(table, RequestId(name, 0, 1), index)
+    execute(table, RequestId("alice", 0, 2), 4)
+    assert execute(table, RequestId("dave", 3, 1), 5) is Verdict.NEW
+    assert execute(table, RequestId("bob", 0, 1), 6) is Verdict.EXPIRED, "bob was silent for the longest"
+    assert execute(table, RequestId("alice", 0, 2), 7) is Verdict.DUPLICATE
+    assert execute(table, RequestId("bob", 6, 1), 8) is Verdict.NEW, "with a new birth it is another session"
+
+
+def test_a_birth_that_the_client_cannot_have_seen_is_refused() -> None:
+    table = SessionTable()
+    assert execute(table, RequestId("alice", 7, 1), 7) is Verdict.EXPIRED
+    assert execute(table, RequestId("alice", 6, 1), 8) is Verdict.NEW
+
+
+def test_a_result_too_long_to_keep_is_still_never_executed_again() -> None:
+    table, request = SessionTable(SMALL), RequestId("alice", 0, 1)
+    execute(table, request, 1, result=b"123456789")
+    assert execute(table, request, 2) is Verdict.DUPLICATE
+    assert table.result_of(request) is None
+
+
+def history(seed: int, length: int) -> list[tuple[RequestId, int, int]]:
+    """Requests of a few clients, many of them repetitions of old ones: (request, index, log time)."""
+    random = Random(seed)
+    sent: list[RequestId] = []
+    next_of: dict[tuple[str, int], int] = {}
+    entries = []
+    now_ms = 0
+    for index in range(1, length + 1):
+        now_ms += random.choice((0, 0, 5, 5, 60))
+        if sent and random.random() < 0.5:
+            request = random.choice(sent)
+        else:
+            name = (random.choice("abcde"), random.randrange(index))
+            if next_of and random.random() < 0.8:
+                name = random.choice(sorted(next_of)[-8:])
+            next_of[name] = next_of.get(name, 0) + 1
+            request = RequestId(*name, next_of[name])
+            sent.append(request)
+        entries.append((request, index, now_ms))
+    return entries
+
+
+@given(seed=some.integers(0, 2**32), cut=some.integers(0, 120))
+def test_nothing_is_executed_twice_and_a_table_out_of_a_snapshot_decides_the_same(seed: int, cut: int) -> None:
+    table, executed = SessionTable(SMALL), dict[RequestId, bytes]()
+    for place, (request, index, now_ms) in enumerate(history(seed, 120)):
+        if place == cut:
+            restored = SessionTable.load(table.dump(), SMALL)
+            assert restored.dump() == table.dump()
+            table = restored
+        verdict = execute(table, request, index, now_ms, result=b"%d" % index)
+        if verdict is Verdict.NEW:
+            assert request not in executed, f"executed twice (seed {seed})"
+            executed[request] = b"%d" % index
+        elif verdict is Verdict.DUPLICATE:
+            assert table.result_of(request) == executed[request]
+        assert len(table) <= SMALL.sessions_max
+
+
+@given(seed=some.integers(0, 2**32))
+def test_a_client_that_is_never_silent_for_long_and_keeps_to_the_window_is_never_refused(seed: int) -> None:
+    table, random = SessionTable(SMALL), Random(seed)
+    index = now_ms = 0
+    for number in range(1, 60):
+        for late in [0, *random.sample(range(min(number, SMALL.window)), k=min(number, SMALL.window) // 2)]:
+            index, now_ms = index + 1, now_ms + random.randrange(20)
+            expected = Verdict.NEW if late == 0 and not table.was_executed(RequestId("alice", 0, number)) else None
+            verdict = execute(table, RequestId("alice", 0, number - late), index, now_ms)
+            assert verdict is (expected or Verdict.DUPLICATE)
+
+
+@given(some.binary(max_size=200))
+def test_bytes_that_are_no_table_raise_the_one_error(data: bytes) -> None:
+    try:
+        table = SessionTable.load(data, SMALL)
+    except SessionTableError:
+        return
+    assert SessionTable.load(table.dump(), SMALL).dump() == table.dump()
+
+
+@given(seed=some.integers(0, 2**32), place=some.integers(0, 10_000), value=some.integers(0, 255))
+def test_a_damaged_dump_raises_the_one_error_or_is_a_table_within_the_limits(seed: int, place: int, value: int) -> None:
+    table = SessionTable(SMALL)
+    for request, index, now_ms in history(seed, 20):
+        execute(table, request, index, now_ms)
+    data = bytearray(table.dump())
+    data[place % len(data)] = value
+    try:
+        loaded = SessionTable.load(bytes(data), SMALL)
+    except SessionTableError:
+        return
+    assert len(loaded) <= SMALL.sessions_max
+
+
+@pytest.mark.parametrize(("client", "born", "sequence"), [("", 0, 1), ("x" * 65, 0, 1), ("x", -1, 1), ("x", 0, 0)])
+def test_a_request_id_that_no_table_could_hold_is_refused(client: str, born: int, sequence: int) -> None:
+    with pytest.raises(ValueError, match=r"bytes|63-bit"):
+        RequestId(client, born, sequence)
