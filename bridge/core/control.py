@@ -25,6 +25,7 @@ class EntryKind(Enum):
 
     APPLICATION = "application"
     CONFIGURATION = "configuration"
+    NO_OP = "no-op"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from bridge.core.log_time import LogTime
 from bridge.core.records import Clock, Foreign, Publication, Record, Report
 from bridge.node.event_log import EventLog
 from bridge.wire.application import decode
-from consensus.core.position import Command, Configuration, Entry, Index
+from consensus.core.position import Command, Configuration, Entry, Index, NoOp
 from consensus.node.server import now_ms
 
 MOMENTS_MAX = 500_000
@@ -101,6 +101,8 @@ class Ledger:
                     del self._configuration_indexes[: CONFIGURATIONS_MAX // 2]
             case Command(data):
                 self._take(index, entry.term, decode(data))
+            case NoOp():
+                pass
             case _:
                 assert_never(entry.content)
 

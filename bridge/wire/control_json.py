@@ -22,7 +22,7 @@ from bridge.core.control import (
 )
 from bridge.wire.trace import event_document, event_from
 from bridge.wire.view_json import SCHEMA, ViewError, checked, document, from_document
-from consensus.core.position import Command, Configuration, Entry
+from consensus.core.position import Command, Configuration, Entry, NoOp
 
 
 def log_entry(index: int, entry: Entry, log_time_ms: int | None) -> LogEntryView:
@@ -40,6 +40,10 @@ def log_entry(index: int, entry: Entry, log_time_ms: int | None) -> LogEntryView
                 }
             )
             return LogEntryView(index, entry.term, EntryKind.CONFIGURATION, log_time_ms, value)
+        case NoOp(leader):
+            return LogEntryView(
+                index, entry.term, EntryKind.NO_OP, log_time_ms, msgspec.json.encode({"leader": leader})
+            )
 
 
 def log_page_document(page: LogPage) -> dict[str, Any]:
@@ -83,7 +87,7 @@ def _log_entry_from(found: object) -> LogEntryView:
         case {
             "index": int(index),
             "term": int(term),
-            "kind": "application" | "configuration" as kind,
+            "kind": "application" | "configuration" | "no-op" as kind,
             "logTimeMs": int() | None as log_time_ms,
         }:
             return LogEntryView(index, term, EntryKind(kind), log_time_ms, _value(found))

@@ -53,6 +53,11 @@ class Candidate:
         if not self.pre_vote and durable >= replica.ballot_number:
             self.votes[replica.server_id] = True
 
+    @property
+    def granted_by(self) -> tuple[ServerId, ...]:
+        """Who granted, in order."""
+        return tuple(sorted(voter for voter, granted in self.votes.items() if granted))
+
     def verdict(self, replica: Replica) -> Verdict:
         """How this round stands."""
         return quorum.tally(self.votes, replica.log.configuration.majorities)

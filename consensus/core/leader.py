@@ -18,7 +18,7 @@ from consensus.core import quorum
 from consensus.core.effects import Outcome, Resolve
 from consensus.core.events import Proposed
 from consensus.core.log import entry_bytes
-from consensus.core.position import Command, Entry, Index, LogPosition, Milliseconds, ServerId
+from consensus.core.position import Command, Content, Entry, Index, LogPosition, Milliseconds, NoOp, ServerId
 from consensus.core.replica import MAX_NUMBER, Replica
 from consensus.core.replication import Office, Replication
 from consensus.core.standing import Standing
@@ -38,14 +38,14 @@ class Pending:
 class Leader:
     """The role of leader in one term."""
 
-    def __init__(self, replica: Replica, strategy: Strategy) -> None:
+    def __init__(self, replica: Replica, strategy: Strategy, granted_by: tuple[ServerId, ...]) -> None:
         """Take office: know nothing about the followers but that they have just voted, and append the no-op."""
         self._replica = replica
         self._pending: deque[Pending] = deque()
         self._pending_bytes = 0
         self.followers = {peer: Standing(replica.now) for peer in replica.others}
         self.replication = strategy(replica, self, self.followers)
-        replica.append((Entry(replica.term, replica.log.configuration),))
+        replica.append((Entry(replica.term, _first_content(replica, granted_by)),))
         self.replication.begin()
 
     @property
@@ -141,3 +141,9 @@ class Leader:
             self._pending_bytes -= pending.size_bytes
             position = LogPosition(pending.last, replica.log.term_at(pending.last) or 0)
             replica.outbox.add(Resolve(pending.proposal_id, Outcome.COMMITTED, position, replica.server_id))
+
+
+def _first_content(replica: Replica, granted_by: tuple[ServerId, ...]) -> Content:
+    if replica.dialect.no_op:
+        return NoOp(replica.server_id, tuple(sorted(replica.voters)), granted_by)
+    return replica.log.configuration

@@ -18,19 +18,27 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
-from consensus.core.position import Command, Configuration, Entry, Index, LogPosition, Term
+from consensus.core.position import Command, Configuration, Entry, Index, LogPosition, NoOp, Term
 
 ENTRY_OVERHEAD_BYTES = 32
 """What an entry costs beside its data, on any wire and in memory, so that empty entries are not free."""
+_ID_BYTES = 4
 
 
 def entry_bytes(entry: Entry) -> int:
     """The size of an entry for the purpose of limits."""
-    if isinstance(entry.content, Command):
-        return ENTRY_OVERHEAD_BYTES + len(entry.content.data)
-    listed = (*entry.content.voters, *entry.content.old_voters, *entry.content.learners)
-    return ENTRY_OVERHEAD_BYTES + sum(ENTRY_OVERHEAD_BYTES + len(server.endpoint) for server in listed)
+    match entry.content:
+        case Command(data):
+            return ENTRY_OVERHEAD_BYTES + len(data)
+        case Configuration(voters, old_voters, learners):
+            listed = (*voters, *old_voters, *learners)
+            return ENTRY_OVERHEAD_BYTES + sum(ENTRY_OVERHEAD_BYTES + len(server.endpoint) for server in listed)
+        case NoOp(_, named, granted_by):
+            return ENTRY_OVERHEAD_BYTES + _ID_BYTES * (len(named) + len(granted_by))
+        case _:
+            assert_never(entry.content)
 
 
 @dataclass(frozen=True, slots=True)

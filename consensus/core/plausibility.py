@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from consensus.core.messages import AppendEntries, AppendReply, Message, RequestVote, VoteReply
-from consensus.core.position import Configuration, LogPosition, ServerId
+from consensus.core.position import Configuration, LogPosition, NoOp, ServerId
 from consensus.core.replica import MAX_NUMBER
+
+_ID_LIMIT = 2**31
+_MAX_NAMED_SERVERS = 1024
 
 
 def implausible(server_id: ServerId, sender: ServerId, message: Message) -> str | None:
@@ -50,6 +53,8 @@ def _faults_of_append(sender: ServerId, append: AppendEntries) -> Iterator[str]:
     for entry in append.entries:
         if isinstance(entry.content, Configuration) and not possible_configuration(entry.content):
             yield "append with an impossible configuration"
+        if isinstance(entry.content, NoOp) and not _possible_no_op(entry.content):
+            yield "append with an impossible no-op"
 
 
 def _possible_position(position: LogPosition) -> bool:
@@ -65,3 +70,8 @@ def possible_configuration(configuration: Configuration) -> bool:
         for servers, ids in zip(lists, (voters, old_voters, learners), strict=True)
     )
     return bool(voters) and named_once and not voters & learners
+
+
+def _possible_no_op(no_op: NoOp) -> bool:
+    ids = (*no_op.voters, *no_op.granted_by, *(() if no_op.leader is None else (no_op.leader,)))
+    return len(ids) <= _MAX_NAMED_SERVERS and all(0 < server_id < _ID_LIMIT for server_id in ids)

@@ -97,11 +97,26 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
+class NoOp:
+    """The first entry of a leader's term where the dialect has one: it commits what older terms left behind.
+
+    In Kafka's words a LeaderChange, which tells who leads and by whose votes; other protocols' no-ops tell nothing.
+    """
+
+    leader: ServerId | None = None
+    voters: tuple[ServerId, ...] = ()
+    granted_by: tuple[ServerId, ...] = ()
+
+
+Content = Command | Configuration | NoOp
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the log. A `Configuration` that repeats the current one serves as the no-op of a new term."""
+    """One entry of the log. A `Configuration` that repeats the current one is the no-op where the dialect has none."""
 
     term: Term
-    content: Command | Configuration
+    content: Content
 
 
 @dataclass(frozen=True, slots=True)

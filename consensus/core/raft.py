@@ -224,7 +224,7 @@ class Raft:
             case Verdict.WON if role.pre_vote:
                 self._role = candidate.begin_vote(self._replica)
             case Verdict.WON:
-                self._role = Leader(self._replica, Push)
+                self._role = Leader(self._replica, Push, role.granted_by)
             case Verdict.LOST:
                 self._become_follower()
             case Verdict.OPEN:

@@ -38,6 +38,7 @@ from consensus.node.journal import NEW_SUFFIX, SEGMENT_SUFFIX, Extent, Journal, 
 from consensus.wire.record import (
     COMMAND,
     CONFIGURATION,
+    NO_OP,
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
     RECORD_MAGIC_OFFSET,
@@ -228,6 +229,8 @@ class _Scanner:
             offset += header.size_bytes
 
     def _note_configuration(self, header: RecordHeader, payload: memoryview) -> None:
+        if header.kind == NO_OP:
+            return
         if header.kind != CONFIGURATION:
             raise StorageError(
                 f"entry {header.index} is of kind {header.kind}, which this version does not know: it was written by a "

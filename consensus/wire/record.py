@@ -7,7 +7,7 @@ big-endian.
       4  CRC-32C of what follows             4  CRC-32C of the header that follows
       8  magic "GFARMLOG"                    4  CRC-32C of the payload
       2  version                             2  magic
-      8  node id                             1  kind: 1 command, 2 configuration
+      8  node id                             1  kind: 1 command, 2 configuration, 3 no-op
      16  storage id                          1  zero
       8  first index                         4  payload length
       8  term of the entry before it         8  index
@@ -29,10 +29,11 @@ Decoders raise `RecordError` and nothing else.
 
 import struct
 from dataclasses import dataclass
+from typing import assert_never
 
 from crc32c import crc32c
 
-from consensus.core.position import Command, Configuration, Entry, Index, LogPosition, Server, ServerId, Term
+from consensus.core.position import Command, Configuration, Entry, Index, LogPosition, NoOp, Server, ServerId, Term
 
 ENTRY_LIMIT_BYTES = 10 * 1024 * 1024
 SEGMENT_HEADER_BYTES = 4096
@@ -46,12 +47,15 @@ _RECORD = struct.Struct(">II2sBBIQQQQ")
 _RECORD_CHECKED = struct.Struct(">I2sBBIQQQQ")
 _COUNT = struct.Struct(">H")
 _SERVER = struct.Struct(">iH")
+_NO_OP = struct.Struct(">iHH")
+_NOBODY = 0
 
 RECORD_HEADER_BYTES = _RECORD.size
 RECORD_MAGIC_OFFSET = 8
 
 COMMAND = 1
 CONFIGURATION = 2
+NO_OP = 3
 _NO_RECORD = bytes(RECORD_HEADER_BYTES)
 
 
@@ -137,6 +141,10 @@ def encode_record(seed: int, index: Index, previous_term: Term, durable: Index, 
             kind, payload = COMMAND, data
         case Configuration():
             kind, payload = CONFIGURATION, encode_configuration(entry.content)
+        case NoOp():
+            kind, payload = NO_OP, encode_no_op(entry.content)
+        case _:
+            assert_never(entry.content)
     if len(payload) > ENTRY_LIMIT_BYTES:
         raise RecordError(f"entry {index} has {len(payload)} bytes; at most {ENTRY_LIMIT_BYTES} can be stored")
     checked = _RECORD_CHECKED.pack(
@@ -179,6 +187,8 @@ def decode_content(seed: int, header: RecordHeader, payload: bytes) -> Entry:
         return Entry(header.term, Command(payload))
     if header.kind == CONFIGURATION:
         return Entry(header.term, decode_configuration(payload))
+    if header.kind == NO_OP:
+        return Entry(header.term, decode_no_op(payload))
     raise RecordError(f"entry {header.index} is of kind {header.kind}, which this version does not know")
 
 
@@ -232,3 +242,26 @@ def _decode_servers(payload: bytes, offset: int) -> tuple[tuple[Server, ...], in
     except (struct.error, UnicodeDecodeError) as error:
         raise RecordError("a configuration is cut off or not text") from error
     return tuple(servers), offset
+
+
+def encode_no_op(no_op: NoOp) -> bytes:
+    """Leader (0: not told), number of voters and of those who granted, and their ids; raises `RecordError`."""
+    try:
+        head = _NO_OP.pack(no_op.leader or _NOBODY, len(no_op.voters), len(no_op.granted_by))
+        return head + _ids(len(no_op.voters) + len(no_op.granted_by)).pack(*no_op.voters, *no_op.granted_by)
+    except struct.error as error:
+        raise RecordError("a no-op names too many servers to be stored, or one whose id is out of range") from error
+
+
+def decode_no_op(payload: bytes) -> NoOp:
+    """Reverse of `encode_no_op`; raises `RecordError`."""
+    try:
+        leader, voters, granted = _NO_OP.unpack_from(payload)
+        ids = tuple(map(ServerId, _ids(voters + granted).unpack(payload[_NO_OP.size :])))
+    except struct.error as error:
+        raise RecordError("a no-op has another length than it says") from error
+    return NoOp(None if leader == _NOBODY else ServerId(leader), ids[:voters], ids[voters:])
+
+
+def _ids(count: int) -> struct.Struct:
+    return struct.Struct(f">{count}i")

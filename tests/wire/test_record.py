@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consensus.core.position import Command, Configuration, Entry, LogPosition, Server, ServerId
+from consensus.core.position import Command, Configuration, Entry, LogPosition, NoOp, Server, ServerId
 from consensus.wire.record import (
     ENTRY_LIMIT_BYTES,
     RECORD_HEADER_BYTES,
@@ -14,6 +14,7 @@ from consensus.wire.record import (
     SegmentHeader,
     decode_configuration,
     decode_content,
+    decode_no_op,
     decode_record_header,
     decode_segment_header,
     encode_configuration,
@@ -24,11 +25,14 @@ from consensus.wire.record import (
 BINDING = Binding(b"node-one", bytes(range(16)))
 SEED = BINDING.seed
 
-servers = st.builds(Server, st.integers(1, 2**31 - 1).map(ServerId), st.text(max_size=40))
+ids = st.integers(1, 2**31 - 1).map(ServerId)
+servers = st.builds(Server, ids, st.text(max_size=40))
 lists = st.lists(servers, max_size=7).map(tuple)
+id_lists = st.lists(ids, max_size=7).map(tuple)
 contents = st.one_of(
     st.builds(Command, st.binary(max_size=300)),
     st.builds(Configuration, lists, st.just(()) | lists, st.just(()) | lists),
+    st.builds(NoOp, st.none() | ids, id_lists, id_lists),
 )
 terms = st.integers(0, 2**63 - 1)
 
@@ -40,7 +44,7 @@ def decode(record: bytes) -> Entry | None:
 
 @given(terms, contents, terms, terms, terms)
 def test_a_record_comes_back_as_it_was_written(term: int, content: object, index: int, before: int, to: int) -> None:
-    assert isinstance(content, Command | Configuration)
+    assert isinstance(content, Command | Configuration | NoOp)
     entry = Entry(term, content)
     record = encode_record(SEED, index, before, to, entry)
     header = decode_record_header(SEED, record)
@@ -53,7 +57,7 @@ def test_a_record_comes_back_as_it_was_written(term: int, content: object, index
 @given(contents, st.data())
 @settings(max_examples=50)
 def test_no_flipped_bit_and_no_cut_passes(content: object, data: st.DataObject) -> None:
-    assert isinstance(content, Command | Configuration)
+    assert isinstance(content, Command | Configuration | NoOp)
     record = encode_record(SEED, 5, 1, 4, Entry(2, content))
     bit = data.draw(st.integers(0, len(record) * 8 - 1))
     flipped = bytearray(record)
@@ -67,7 +71,7 @@ def test_no_flipped_bit_and_no_cut_passes(content: object, data: st.DataObject) 
 
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_raise_the_one_error_or_are_no_record(rubbish: bytes) -> None:
-    for decoder in (decode, decode_configuration, decode_segment_header):
+    for decoder in (decode, decode_configuration, decode_no_op, decode_segment_header):
         try:
             decoder(rubbish)
         except RecordError:

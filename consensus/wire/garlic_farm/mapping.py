@@ -105,6 +105,10 @@ def entries_to_wire(
                 before = configuration_before(index) if latest is None else latest
                 converted.append(LogEntry(entry.term, configuration_to_wire(configuration, index, before)))
                 latest = index
+            case position.NoOp():
+                raise GarlicFarmError(
+                    Fault.OUT_OF_TURN, f"entry {index} is a no-op, for which the protocol has no word"
+                )
             case _:
                 assert_never(entry.content)
     return tuple(converted)
