@@ -1,14 +1,14 @@
 """Hands committed entries to the state machine: in order, each once, however old they are.
 
-The commit index is volatile (Raft figure 2): after a restart it is 0 and rises with the first word from a leader, so
-the state machine sees the log again from index 1. Entries that left the tail are read back, one `ReadEntries` at a
-time; while a read is under way nothing newer is applied, which keeps the order.
+The commit index is volatile (Raft figure 2): after a restart it is that of the snapshot, or 0, and rises with the first
+word from a leader, so the state machine sees the log again from there on. Entries that left the tail are read back, one
+`ReadEntries` at a time; while a read is under way nothing newer is applied, which keeps the order.
 """
 
-from consensus.core.effects import Apply, ReadEntries
+from consensus.core.effects import Apply, ReadEntries, Restore
 from consensus.core.log import Log
 from consensus.core.outbox import Outbox
-from consensus.core.position import Entry, Index
+from consensus.core.position import Entry, Index, SnapshotDescription
 from consensus.core.tuning import Tuning
 
 
@@ -21,8 +21,9 @@ class Applier:
         self._tuning = tuning
         self._read: int | None = None
         self._reads = 0
-        self.commit: Index = 0
-        self.applied: Index = 0
+        covered = log.snapshot.last.index if log.snapshot is not None else 0
+        self.commit: Index = covered
+        self.applied: Index = covered
 
     def next_read_id(self) -> int:
         """A number for a `ReadEntries`, unique in this process."""
@@ -36,6 +37,12 @@ class Applier:
         self.commit = index
         self._apply()
         return True
+
+    def restore(self, snapshot: SnapshotDescription) -> None:
+        """The state machine begins anew from `snapshot`, which is ahead of all that it has seen."""
+        self._read = None
+        self.commit = self.applied = snapshot.last.index
+        self._outbox.add(Restore(snapshot))
 
     def entries_read(self, request_id: int, first: Index, entries: tuple[Entry, ...]) -> bool:
         """Storage answered; returns False if the read is not one of ours."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from consensus.core.effects import Role
 from consensus.core.extensions import Extensions
-from consensus.core.position import Configuration, Index, LogPosition, Milliseconds, ServerId, Term
+from consensus.core.position import Configuration, Index, LogPosition, Milliseconds, ServerId, SnapshotDescription, Term
 from consensus.core.progress import Pace
 
 
@@ -36,6 +36,10 @@ class Description:
     pending_proposals: int
     followers: tuple[FollowerProgress, ...]
     configuration: Configuration
+    log_start: LogPosition
+    """The log begins after this place."""
+    snapshot: SnapshotDescription | None
+    disk_full: bool
     extensions: tuple[tuple[ServerId, Extensions], ...]
     """What the handshakes settled: what each peer understands beyond the protocol."""
     dropped: tuple[tuple[str, int], ...]

@@ -9,14 +9,51 @@ from dataclasses import dataclass
 from enum import Enum
 
 from consensus.core.messages import Message
-from consensus.core.position import Ballot, Entry, Index, LogPosition, ServerId, Term
+from consensus.core.position import (
+    Ballot,
+    Configuration,
+    Entry,
+    Index,
+    LogPosition,
+    ServerId,
+    SnapshotDescription,
+    Term,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChunk:
+    """Keep a received piece of the leader's snapshot of `last`; offset 0 begins anew and forgets what was kept."""
+
+    last: LogPosition
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """The pieces that were kept and checked become the snapshot; the whole log is discarded and begins after it."""
+
+    snapshot: SnapshotDescription
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """The snapshot that `TakeSnapshot` asked for becomes the stored one; entries before `first_kept` may go."""
+
+    snapshot: SnapshotDescription
+    first_kept: Index
+
+
+SnapshotChange = StoreChunk | Install | Compact
 
 
 @dataclass(frozen=True, slots=True)
 class Persist:
     """Make durable, in order: `ballot`; a log that ends before `truncate_from`; `entries` from index `first` on.
 
-    What is None or empty is left as it is.
+    `snapshot` is a change of the stored snapshot; a Persist with one changes no entries. What is None or empty is left
+    as it is.
     """
 
     number: int
@@ -24,6 +61,7 @@ class Persist:
     truncate_from: Index | None = None
     first: Index = 0
     entries: tuple[Entry, ...] = ()
+    snapshot: SnapshotChange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +89,39 @@ class ReadEntries:
     first: Index
     last: Index
     limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Write the state machine as it was after `last`, with `configuration` inside; answer with `SnapshotTaken`."""
+
+    last: LogPosition
+    configuration: Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSnapshot:
+    """Read a piece of the stored snapshot of `last` (at most `limit_bytes`) and answer with `SnapshotRead`."""
+
+    request_id: int
+    last: LogPosition
+    offset: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSnapshot:
+    """Read back all received pieces of the snapshot of `last`, check them, and answer with `SnapshotChecked`."""
+
+    request_id: int
+    last: LogPosition
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """The state machine begins anew from the stored snapshot, before it takes any entry that is handed over later."""
+
+    snapshot: SnapshotDescription
 
 
 class Outcome(Enum):
@@ -89,4 +160,5 @@ class RoleChanged:
     leader: ServerId | None
 
 
-Effect = Persist | Send | Apply | ReadEntries | Resolve | RoleChanged
+SnapshotEffect = TakeSnapshot | ReadSnapshot | CheckSnapshot | Restore
+Effect = Persist | Send | Apply | ReadEntries | Resolve | RoleChanged | SnapshotEffect

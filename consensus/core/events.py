@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from consensus.core.extensions import Extensions
 from consensus.core.messages import Message
-from consensus.core.position import Entry, Index, ServerId
+from consensus.core.position import Entry, Index, LogPosition, ServerId, SnapshotDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,4 +52,46 @@ class PeerExtensions:
     extensions: Extensions
 
 
-Event = Received | DeadlineReached | Proposed | Persisted | EntriesRead | PeerExtensions
+@dataclass(frozen=True, slots=True)
+class SnapshotWanted:
+    """The state machine stands at `index`: the core answers by `TakeSnapshot`, unless one covers that already."""
+
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """The snapshot that `TakeSnapshot` asked for is written and durable; entries from `first_kept` on should stay."""
+
+    snapshot: SnapshotDescription
+    first_kept: Index
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRead:
+    """The answer to `ReadSnapshot`: bytes from `offset` on, `done` if they are the last. None: it was replaced."""
+
+    request_id: int
+    last: LogPosition
+    offset: int
+    data: bytes | None
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChecked:
+    """The answer to `CheckSnapshot`: what the received pieces are together; None if they are damaged."""
+
+    request_id: int
+    snapshot: SnapshotDescription | None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """The disk has become full, or has space again."""
+
+    full: bool
+
+
+SnapshotEvent = SnapshotWanted | SnapshotTaken | SnapshotRead | SnapshotChecked
+Event = Received | DeadlineReached | Proposed | Persisted | EntriesRead | PeerExtensions | SnapshotEvent | DiskSpace

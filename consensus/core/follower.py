@@ -9,7 +9,7 @@ Success is answered when what it claims is durable. A heartbeat is answered at o
 follower whose disk is slow is late but never seems dead.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from consensus.core.messages import AppendEntries, AppendReply
 from consensus.core.position import Index, Milliseconds, ServerId
@@ -30,11 +30,20 @@ class Follower:
             return False
         return replica.now < self.contact_ms + replica.tuning.election_timeout_min_ms
 
-    def receive(self, replica: Replica, request: AppendEntries) -> None:
-        """An append from the leader of our term."""
-        self.leader = request.leader
+    def heed(self, replica: Replica, leader: ServerId) -> None:
+        """A word of the leader of our term came."""
+        self.leader = leader
         self.contact_ms = replica.now
         self.deadline = replica.random_election_deadline()
+
+    def receive(self, replica: Replica, request: AppendEntries) -> None:
+        """An append from the leader of our term."""
+        self.heed(replica, request.leader)
+        if request.previous.index < replica.log.start.index:
+            shortened = without_compacted(replica, request)
+            if shortened is None:
+                return
+            request = shortened
         if not replica.log.matches(request.previous):
             hint = replica.log.divergence(request.previous)
             replica.refuse_append(request.leader, request.correlation, hint)
@@ -44,8 +53,9 @@ class Follower:
             replica.dropped["append that contradicts committed entries"] += 1
             replica.refuse_append(request.leader, request.correlation, replica.applier.commit + 1)
             return
-        if conflict is not None and _backlog_is_full(replica):
-            replica.dropped["append while the backlog is full"] += 1
+        if conflict is not None and (replica.disk_full or _backlog_is_full(replica)):
+            full = "disk" if replica.disk_full else "backlog"
+            replica.dropped[f"append while the {full} is full"] += 1
             matched = request.previous.index
             acknowledge(replica, request, min(matched, replica.log.durable_index), replica.ballot_number)
         else:
@@ -61,6 +71,23 @@ class Follower:
             acknowledge(replica, request, min(matched, replica.log.durable_index), replica.ballot_number)
         else:
             acknowledge(replica, request, matched, max(replica.ballot_number, replica.log.writing_number))
+
+
+def without_compacted(replica: Replica, request: AppendEntries) -> AppendEntries | None:
+    """The part of an old append that is not compacted here; None if there is none, and then it is answered.
+
+    What is compacted was committed, so it equals what the leader has there.
+    """
+    start = replica.log.start
+    covered = start.index - request.previous.index
+    if len(request.entries) < covered:
+        acknowledge(replica, request, request.previous.index + len(request.entries), replica.ballot_number)
+        return None
+    if request.entries[covered - 1].term != start.term:
+        replica.dropped["append that contradicts committed entries"] += 1
+        replica.refuse_append(request.leader, request.correlation, replica.applier.commit + 1)
+        return None
+    return replace(request, previous=start, entries=request.entries[covered:])
 
 
 def first_new_index(replica: Replica, request: AppendEntries) -> Index | None:

@@ -19,6 +19,7 @@ def check(replica: Replica, leader: Leader | None) -> None:
     _require(0 <= log.durable_index <= log.last_index, "durable index beyond the log", replica)
     _require(log.last.term <= replica.term, "entry of a term that this server has not seen", replica)
     _check_applier(replica, applier)
+    _check_snapshot(replica)
     if leader is not None:
         _check_leader(replica, leader)
 
@@ -26,6 +27,14 @@ def check(replica: Replica, leader: Leader | None) -> None:
 def _check_applier(replica: Replica, applier: Applier) -> None:
     _require(applier.applied <= applier.commit, "applied beyond the commit index", replica)
     _require(applier.commit <= replica.log.last_index, "commit index beyond the log", replica)
+
+
+def _check_snapshot(replica: Replica) -> None:
+    log, snapshot = replica.log, replica.log.snapshot
+    covered = snapshot.last.index if snapshot is not None else 0
+    _require(log.start.index <= covered, "log begins beyond its snapshot", replica)
+    _require(covered <= replica.applier.applied, "snapshot beyond what is applied", replica)
+    _require(snapshot is None or log.matches(snapshot.last), "snapshot of another history", replica)
 
 
 def _check_leader(replica: Replica, leader: Leader) -> None:

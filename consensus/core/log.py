@@ -10,6 +10,10 @@ never leave the tail, because storage could not give them back.
                                 ^  ^  ^        tail  7..9
                                 ^              durable 7: Persists of 8 and 9 are under way
 
+*Compaction.* A log may begin later than at index 1: `start` is the place before its first entry, and a snapshot covers
+everything up to there (Raft section 7). The snapshot may cover more, because entries behind it are kept for a while for
+followers that are only a little late. The term at `start` stays known, for the consistency check of the first entry.
+
 Configurations take effect when appended and are taken back when their entry is truncated (Raft section 6), so the log
 also knows at which index the member set last differed from the one before.
 """
@@ -20,7 +24,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from consensus.core.position import Command, Configuration, Entry, Index, LogPosition, NoOp, Term
+from consensus.core.position import (
+    ORIGIN,
+    Command,
+    Configuration,
+    Entry,
+    Index,
+    LogPosition,
+    NoOp,
+    SnapshotDescription,
+    Term,
+)
 
 ENTRY_OVERHEAD_BYTES = 32
 """What an entry costs beside its data, on any wire and in memory, so that empty entries are not free."""
@@ -53,19 +67,22 @@ class TermRun:
 class RecoveredLog:
     """What storage found at start: all of it durable. The default is an empty log.
 
-    `tail` holds the entries from `tail_first` to the end, as many as storage likes (the core trims). `configurations`
-    are the places where a Configuration entry differs from the one before it, oldest first.
+    The log begins after `start`, which is the origin unless there is a `snapshot` that covers it. `tail` holds the
+    entries from `tail_first` to the end, as many as storage likes (the core trims). `configurations` are the places
+    where a Configuration entry differs from the one before it, oldest first.
     """
 
     runs: tuple[TermRun, ...] = ()
     tail_first: Index = 1
     tail: tuple[Entry, ...] = ()
     configurations: tuple[tuple[Index, Configuration], ...] = ()
+    start: LogPosition = ORIGIN
+    snapshot: SnapshotDescription | None = None
 
     @property
     def last(self) -> LogPosition:
         """Where the log ends."""
-        return LogPosition(self.tail_first + len(self.tail) - 1, self.runs[-1].term if self.runs else 0)
+        return LogPosition(self.tail_first + len(self.tail) - 1, self.runs[-1].term if self.runs else self.start.term)
 
 
 def describe_entries(entries: Sequence[Entry]) -> RecoveredLog:
@@ -87,7 +104,9 @@ class Log:
     """The log of one replica. Indexes are 1-based; index 0 with term 0 is the place before the first entry."""
 
     def __init__(self, recovered: RecoveredLog, initial: Configuration) -> None:
-        self._initial = initial
+        self._base = recovered.snapshot.configuration if recovered.snapshot is not None else initial
+        self._start = recovered.start
+        self._snapshot = recovered.snapshot
         self._runs = list(recovered.runs)
         self._tail = deque(recovered.tail)
         self._tail_first = recovered.tail_first
@@ -97,6 +116,16 @@ class Log:
         self._writing: deque[tuple[int, Index]] = deque()
 
     @property
+    def start(self) -> LogPosition:
+        """The place before the first entry: the origin, or one that the snapshot covers."""
+        return self._start
+
+    @property
+    def snapshot(self) -> SnapshotDescription | None:
+        """The newest snapshot, of committed entries only."""
+        return self._snapshot
+
+    @property
     def last_index(self) -> Index:
         """Index of the newest entry, durable or not."""
         return self._tail_first + len(self._tail) - 1
@@ -104,7 +133,7 @@ class Log:
     @property
     def last(self) -> LogPosition:
         """Where the log ends."""
-        return LogPosition(self.last_index, self._runs[-1].term if self._runs else 0)
+        return LogPosition(self.last_index, self._runs[-1].term if self._runs else self._start.term)
 
     @property
     def durable_index(self) -> Index:
@@ -128,14 +157,19 @@ class Log:
 
     @property
     def configuration(self) -> Configuration:
-        """The latest configuration in the log, committed or not; the initial one if the log has none."""
-        return self._configurations[-1][1] if self._configurations else self._initial
+        """The latest configuration in the log, committed or not; else the snapshot's; else the initial one."""
+        return self._configurations[-1][1] if self._configurations else self._base
+
+    def configuration_at(self, index: Index) -> Configuration:
+        """The configuration that was in force at `index`, which the snapshot does not cover or just covers."""
+        known = bisect_right(self._configurations, index, key=_index_of)
+        return self._configurations[known - 1][1] if known else self._base
 
     def term_at(self, index: Index) -> Term | None:
-        """The term of the entry at `index` (0 at index 0), or None beyond the end."""
-        if index == 0:
-            return 0
-        if not 0 < index <= self.last_index:
+        """The term of the entry at `index` (also of the one before the first); None beyond the end or before that."""
+        if index == self._start.index:
+            return self._start.term
+        if not self._start.index < index <= self.last_index:
             return None
         return self._runs[self._run_at(index)].term
 
@@ -147,6 +181,8 @@ class Log:
         """From where a leader should try after `previous` failed to match: skips our whole conflicting term."""
         if previous.index > self.last_index:
             return self.last_index + 1
+        if previous.index <= self._start.index:
+            return self._start.index + 1
         return self._runs[self._run_at(previous.index)].first
 
     def entries(self, first: Index, last: Index, limit_bytes: int) -> tuple[Entry, ...] | None:
@@ -188,6 +224,36 @@ class Log:
         self._durable = min(self._durable, index - 1)
         self._writing = deque((number, min(last, index - 1)) for number, last in self._writing)
 
+    def compact(self, snapshot: SnapshotDescription, first_kept: Index) -> None:
+        """`snapshot` covers a prefix of this log; forget the entries before `first_kept`, which are durable."""
+        self._snapshot = snapshot
+        if first_kept <= self._start.index + 1:
+            return
+        base = self.configuration_at(first_kept - 1)
+        self._start = LogPosition(first_kept - 1, self.term_at(first_kept - 1) or 0)
+        while self._tail and self._tail_first < first_kept:
+            self._tail_bytes -= entry_bytes(self._tail.popleft())
+            self._tail_first += 1
+        self._tail_first = max(self._tail_first, first_kept)
+        self._runs = self._runs[self._run_at(first_kept) :] if first_kept <= self.last_index else []
+        if self._runs and self._runs[0].first < first_kept:
+            self._runs[0] = TermRun(first_kept, self._runs[0].term)
+        del self._configurations[: bisect_right(self._configurations, first_kept - 1, key=_index_of)]
+        self._base = base
+
+    def replace(self, snapshot: SnapshotDescription) -> None:
+        """Discard the whole log: it begins after `snapshot` (Raft figure 13, rule 7)."""
+        self._snapshot = snapshot
+        self._start = snapshot.last
+        self._base = snapshot.configuration
+        self._runs.clear()
+        self._configurations.clear()
+        self._tail.clear()
+        self._tail_bytes = 0
+        self._tail_first = snapshot.last.index + 1
+        self._durable = 0
+        self._writing = deque((number, 0) for number, _ in self._writing)
+
     def written(self, number: int) -> None:
         """Persist `number` carries the log as it ends now."""
         self._writing.append((number, self.last_index))
@@ -213,3 +279,7 @@ class Log:
 
 def _first_of(run: TermRun) -> Index:
     return run.first
+
+
+def _index_of(known: tuple[Index, Configuration]) -> Index:
+    return known[0]

@@ -7,7 +7,7 @@ exactly once, even a refused one: wires that answer in order would stall otherwi
 
 from dataclasses import dataclass
 
-from consensus.core.position import Entry, Index, LogPosition, ServerId, Term
+from consensus.core.position import Configuration, Entry, Index, LogPosition, ServerId, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,36 @@ class AppendReply:
     correlation: int
 
 
-Request = RequestVote | AppendEntries
-Reply = VoteReply | AppendReply
+@dataclass(frozen=True, slots=True)
+class InstallSnapshot:
+    """InstallSnapshot RPC (Raft section 7): a piece of the leader's snapshot of everything up to `last`."""
+
+    term: Term
+    leader: ServerId
+    last: LogPosition
+    configuration: Configuration
+    offset: int
+    data: bytes
+    done: bool
+    """Nothing follows this piece."""
+    correlation: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReply:
+    """Answer to InstallSnapshot.
+
+    Accepted: everything before `next_offset` is durable. Refused: nothing changed, and `next_offset` is the piece that
+    is wanted. `installed`: the sender holds everything up to the snapshot's last entry durably, and wants no more.
+    """
+
+    term: Term
+    accepted: bool
+    next_offset: int
+    installed: bool
+    correlation: int
+
+
+Request = RequestVote | AppendEntries | InstallSnapshot
+Reply = VoteReply | AppendReply | SnapshotReply
 Message = Request | Reply

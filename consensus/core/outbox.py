@@ -5,7 +5,7 @@ Its number is known before it is drained: effects that rest on it name it as `af
 (an established leader's appends) carry 0 and need not wait although they come later in the list.
 """
 
-from consensus.core.effects import Effect, Persist, Send
+from consensus.core.effects import Effect, Persist, Send, SnapshotChange
 from consensus.core.messages import Message
 from consensus.core.position import Ballot, Entry, Index, ServerId
 
@@ -19,6 +19,7 @@ class Outbox:
         self._truncate_from: Index | None = None
         self._first: Index = 0
         self._entries: tuple[Entry, ...] = ()
+        self._snapshot: SnapshotChange | None = None
         self._effects: list[Effect] = []
 
     @property
@@ -38,6 +39,11 @@ class Outbox:
         self._entries = entries
         return self.staged_number
 
+    def stage_snapshot(self, change: SnapshotChange) -> int:
+        """Make a change of the snapshot durable; a step with one changes no entries. Returns the Persist's number."""
+        self._snapshot = change
+        return self.staged_number
+
     def send(self, recipient: ServerId, message: Message, after: int = 0) -> None:
         """Send `message` once Persist `after` is durable."""
         self._effects.append(Send(recipient, message, after))
@@ -49,10 +55,11 @@ class Outbox:
     def drain(self) -> list[Effect]:
         """The effects of the step that ends."""
         effects, self._effects = self._effects, []
-        if self._ballot is None and self._truncate_from is None and not self._entries:
+        if self._ballot is None and self._truncate_from is None and not self._entries and self._snapshot is None:
             return effects
         self._number += 1
-        persist = Persist(self._number, self._ballot, self._truncate_from, self._first, self._entries)
+        persist = Persist(self._number, self._ballot, self._truncate_from, self._first, self._entries, self._snapshot)
+        self._snapshot = None
         self._ballot = None
         self._truncate_from = None
         self._first = 0

@@ -8,7 +8,15 @@ since every request is answered. Terms of absurd height are refused here, so the
 from collections.abc import Iterator
 from itertools import pairwise
 
-from consensus.core.messages import AppendEntries, AppendReply, Message, RequestVote, VoteReply
+from consensus.core.messages import (
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
+    Message,
+    RequestVote,
+    SnapshotReply,
+    VoteReply,
+)
 from consensus.core.position import Configuration, LogPosition, NoOp, ServerId
 from consensus.core.replica import MAX_NUMBER
 
@@ -22,15 +30,25 @@ def implausible(server_id: ServerId, sender: ServerId, message: Message) -> str 
         return "message in our own name"
     if not 0 <= message.term <= MAX_NUMBER:
         return "term out of range"
+    return next(_faults(sender, message), None)
+
+
+def _faults(sender: ServerId, message: Message) -> Iterator[str]:
     match message:
         case RequestVote():
-            return next(_faults_of_vote(sender, message), None)
+            yield from _faults_of_vote(sender, message)
         case AppendEntries():
-            return next(_faults_of_append(sender, message), None)
+            yield from _faults_of_append(sender, message)
+        case InstallSnapshot():
+            yield from _faults_of_snapshot(sender, message)
         case AppendReply():
-            return None if 1 <= message.next_index <= MAX_NUMBER else "append reply out of range"
+            if not 1 <= message.next_index <= MAX_NUMBER:
+                yield "append reply out of range"
+        case SnapshotReply():
+            if not 0 <= message.next_offset <= MAX_NUMBER:
+                yield "snapshot reply out of range"
         case VoteReply():
-            return None
+            pass
 
 
 def _faults_of_vote(sender: ServerId, request: RequestVote) -> Iterator[str]:
@@ -55,6 +73,17 @@ def _faults_of_append(sender: ServerId, append: AppendEntries) -> Iterator[str]:
             yield "append with an impossible configuration"
         if isinstance(entry.content, NoOp) and not _possible_no_op(entry.content):
             yield "append with an impossible no-op"
+
+
+def _faults_of_snapshot(sender: ServerId, piece: InstallSnapshot) -> Iterator[str]:
+    if piece.leader != sender:
+        yield "snapshot in another's name"
+    if not _possible_position(piece.last) or not piece.last.index or piece.last.term > piece.term:
+        yield "snapshot of an impossible position"
+    if not 0 <= piece.offset <= MAX_NUMBER - len(piece.data) or not (piece.data or piece.done):
+        yield "snapshot piece out of range"
+    if not possible_configuration(piece.configuration):
+        yield "snapshot with an impossible configuration"
 
 
 def _possible_position(position: LogPosition) -> bool:

@@ -90,6 +90,20 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotDescription:
+    """A snapshot: the state machine after the entry at `last`, with the configuration that was in force there.
+
+    `last` is also its name: every server that holds a snapshot of this position holds an equal state, though not
+    necessarily equal bytes. `size_bytes` and `checksum` are of the bytes that travel between servers.
+    """
+
+    last: LogPosition
+    configuration: Configuration
+    size_bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """An application's entry: opaque to Raft."""
 

@@ -4,6 +4,7 @@
     REPLICATING  ──refusal──▶  PROBING            pipelined: `next` runs ahead of the answers, up to the window
     either       ──timeout──▶  SILENT             only heartbeats, which ask from `match` on
     SILENT       ──any answer──▶ one of the others
+    any          ──needs what is compacted──▶ SNAPSHOT ──installed──▶ PROBING      see `snapshot_sending`
 
 A dead follower thus costs a heartbeat per interval, not a batch of entries per retry. Requests whose answer is overdue
 are remembered for a while (`written_off`), because a follower with a slow disk may answer late and truthfully; an
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from consensus.core.position import Index, Milliseconds
+from consensus.core.snapshot_sending import Transfer
 
 MAX_REMEMBERED_REQUESTS = 128
 
@@ -24,6 +26,7 @@ class Pace(Enum):
     PROBING = "probing"
     REPLICATING = "replicating"
     SILENT = "silent"
+    SNAPSHOT = "snapshot"
 
 
 @dataclass(slots=True)
@@ -54,6 +57,7 @@ class Progress:
     in_flight: dict[int, SentAppend] = field(default_factory=dict)
     written_off: dict[int, SentAppend] = field(default_factory=dict)
     read_id: int | None = None
+    transfer: Transfer | None = None
 
     @property
     def appends_in_flight(self) -> int:
@@ -67,7 +71,7 @@ class Progress:
                 return self.read_id is None and self.appends_in_flight < window
             case Pace.PROBING:
                 return self.read_id is None and not self.in_flight
-            case Pace.SILENT:
+            case Pace.SILENT | Pace.SNAPSHOT:
                 return False
 
     def sent(self, correlation: int, previous: Index, last: Index, now: Milliseconds, round_number: int = 0) -> None:
@@ -118,9 +122,25 @@ class Progress:
         self._write_off_all()
         return True
 
+    def needs_snapshot(self) -> None:
+        """The entries that the follower lacks are gone."""
+        if self.pace is not Pace.SNAPSHOT:
+            self.pace = Pace.SNAPSHOT
+            self._write_off_all()
+
+    def installed(self, last: Index) -> None:
+        """The follower holds everything up to `last` durably; find out what it lacks beyond."""
+        self.transfer = None
+        self.match = max(self.match, last)
+        self.next = max(self.next, self.match + 1)
+        self.pace = Pace.PROBING
+        self._write_off_all()
+
     def fell_silent(self) -> None:
         """Answers are overdue: take what is under way for lost and wait for a sign of life."""
         self.pace = Pace.SILENT
+        if self.transfer is not None:
+            self.transfer.sent_ms = None
         self.next = self.match + 1
         self._write_off_all()
 

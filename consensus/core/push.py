@@ -10,12 +10,13 @@ from collections.abc import Iterator
 
 from consensus.core.description import FollowerProgress
 from consensus.core.effects import ReadEntries
-from consensus.core.events import EntriesRead
-from consensus.core.messages import AppendEntries, AppendReply, Message
+from consensus.core.events import EntriesRead, SnapshotRead
+from consensus.core.messages import AppendEntries, AppendReply, Message, SnapshotReply
 from consensus.core.position import Entry, LogPosition, Milliseconds, ServerId
 from consensus.core.progress import MAX_REMEMBERED_REQUESTS, Pace, Progress
 from consensus.core.replica import Replica
 from consensus.core.replication import Office
+from consensus.core.snapshot_sending import answered, go_on, send
 from consensus.core.standing import Standing
 
 
@@ -40,6 +41,9 @@ class Push:
             due.append(now if progress.sent_ms is None else progress.sent_ms + tuning.heartbeat_ms)
             if oldest is not None and progress.pace is not Pace.SILENT:
                 due.append(oldest + tuning.retry_ms)
+            if progress.transfer is not None and progress.pace is Pace.SNAPSHOT:
+                overdue = progress.transfer.due_ms(tuning.retry_ms)
+                due += [] if overdue is None else [max(now, overdue)]
         return min(due, default=None)
 
     def begin(self) -> None:
@@ -50,7 +54,7 @@ class Push:
         """Retry and send heartbeats as they are due."""
         for peer, progress in self.progress.items():
             self._check_silence(progress)
-            if self._is_due(progress):
+            if self._is_due(progress) or progress.pace is Pace.SNAPSHOT:
                 self._replicate(peer, progress)
             if self._is_due(progress):
                 self._send(peer, progress, ())
@@ -68,9 +72,15 @@ class Push:
     def receive(self, sender: ServerId, message: Message) -> None:
         """A follower answered an append in our term."""
         replica, progress = self._replica, self.progress.get(sender)
-        if not isinstance(message, AppendReply) or progress is None:
+        if progress is not None and isinstance(message, AppendReply):
+            self._append_answered(sender, progress, message)
+        elif progress is not None and isinstance(message, SnapshotReply):
+            self._piece_answered(sender, progress, message)
+        else:
             replica.dropped["message that a leader who pushes does not take"] += 1
-            return
+
+    def _append_answered(self, sender: ServerId, progress: Progress, message: AppendReply) -> None:
+        replica = self._replica
         request = progress.answered(message.correlation)
         if request is None:
             replica.dropped["stale or foreign append reply"] += 1
@@ -78,7 +88,7 @@ class Push:
         self._office.heard(sender)
         self._office.confirmed(sender, request.round_number)
         if not message.success:
-            if progress.refused(request, message.next_index):
+            if progress.refused(request, message.next_index) or progress.next <= replica.log.start.index:
                 self._replicate(sender, progress)
             return
         matched = message.next_index - 1
@@ -99,6 +109,21 @@ class Push:
                     self._send(peer, progress, event.entries)
                 self._replicate(peer, progress)
                 return True
+        return False
+
+    def snapshot_read(self, event: SnapshotRead) -> bool:
+        """Storage gave back a piece of the snapshot; returns False if it is not for one of our followers."""
+        for peer, progress in self.progress.items():
+            transfer = progress.transfer
+            if transfer is None or transfer.read_id != event.request_id:
+                continue
+            if progress.pace is not Pace.SNAPSHOT:
+                transfer.read_id = None
+            elif send(self._replica, peer, transfer, event, self._round_number):
+                progress.sent_ms = self._replica.now
+            else:
+                self._replicate(peer, progress)
+            return True
         return False
 
     def confirm(self, round_number: int) -> None:
@@ -134,8 +159,13 @@ class Push:
                 yield "too many requests remembered"
 
     def _replicate(self, peer: ServerId, progress: Progress) -> None:
-        """Send the follower the entries that it lacks, as far as is allowed now."""
+        """Send the follower the entries that it lacks, or the snapshot instead, as far as is allowed now."""
         tuning, log = self._replica.tuning, self._replica.log
+        if progress.next <= log.start.index:
+            if progress.pace is not Pace.SILENT:
+                progress.needs_snapshot()
+                progress.transfer = go_on(self._replica, progress.transfer)
+            return
         window = min(tuning.in_flight, self._replica.dialect.max_requests_in_flight)
         while progress.next <= log.last_index and progress.may_send_entries(window):
             last = min(log.last_index, progress.next + tuning.max_entries_per_append - 1)
@@ -146,6 +176,22 @@ class Push:
                 self._replica.outbox.add(read)
             else:
                 self._send(peer, progress, entries)
+
+    def _piece_answered(self, sender: ServerId, progress: Progress, message: SnapshotReply) -> None:
+        replica, transfer = self._replica, progress.transfer
+        if transfer is None or transfer.correlation != message.correlation:
+            replica.dropped["stale or foreign snapshot reply"] += 1
+            return
+        self._office.heard(sender)
+        self._office.confirmed(sender, transfer.round_number)
+        if message.installed:
+            progress.installed(transfer.last.index)
+            self._office.acknowledge(sender, progress.match)
+        else:
+            answered(replica, transfer, message)
+            if progress.pace is Pace.SILENT:
+                progress.needs_snapshot()
+        self._replicate(sender, progress)
 
     def _tell_commit_index(self, peer: ServerId, progress: Progress) -> None:
         """Tell an idle follower now, not with the next heartbeat."""
@@ -163,12 +209,17 @@ class Push:
         replica, oldest = self._replica, progress.oldest_sent_ms()
         if progress.pace is not Pace.SILENT and oldest is not None and replica.now >= oldest + replica.tuning.retry_ms:
             progress.fell_silent()
+        transfer = progress.transfer
+        sent_ms = transfer.sent_ms if transfer is not None and progress.pace is Pace.SNAPSHOT else None
+        if sent_ms is not None and replica.now >= sent_ms + replica.tuning.retry_ms:
+            progress.fell_silent()
 
     def _send(self, peer: ServerId, progress: Progress, entries: tuple[Entry, ...]) -> None:
         """An append; without entries a heartbeat, which keeps leadership and finds out whether the logs still agree."""
         replica = self._replica
-        previous = progress.next - 1
-        # The entry before `next` exists: `next` is at most one beyond the leader's log, which never shrinks.
+        # The entry before `next` exists: `next` is at most one beyond the leader's log, which never shrinks at its end.
+        # To a follower that needs what is compacted, a heartbeat speaks of the oldest place whose term is known.
+        previous = max(progress.next - 1, replica.log.start.index)
         position = LogPosition(previous, replica.log.term_at(previous) or 0)
         correlation = replica.next_correlation()
         commit = replica.applier.commit

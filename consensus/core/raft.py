@@ -19,16 +19,39 @@ from random import Random
 from typing import assert_never
 
 from consensus.core import ballot as voting
-from consensus.core import candidate, invariants
+from consensus.core import candidate, compaction, invariants, snapshot_receiving
 from consensus.core.candidate import Candidate
 from consensus.core.description import Description
 from consensus.core.dialect import Dialect
 from consensus.core.effects import Effect, Outcome, Resolve, Role, RoleChanged
-from consensus.core.events import DeadlineReached, EntriesRead, Event, PeerExtensions, Persisted, Proposed, Received
+from consensus.core.events import (
+    DeadlineReached,
+    DiskSpace,
+    EntriesRead,
+    Event,
+    PeerExtensions,
+    Persisted,
+    Proposed,
+    Received,
+    SnapshotChecked,
+    SnapshotEvent,
+    SnapshotRead,
+    SnapshotTaken,
+    SnapshotWanted,
+)
 from consensus.core.follower import Follower
 from consensus.core.leader import Leader
 from consensus.core.log import RecoveredLog
-from consensus.core.messages import AppendEntries, AppendReply, Message, Reply, RequestVote, VoteReply
+from consensus.core.messages import (
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
+    Message,
+    Reply,
+    RequestVote,
+    SnapshotReply,
+    VoteReply,
+)
 from consensus.core.plausibility import implausible
 from consensus.core.position import Ballot, Configuration, Milliseconds, ServerId
 from consensus.core.push import Push
@@ -81,6 +104,8 @@ class Raft:
                 if isinstance(self._role, Candidate):
                     self._role.settle_extension(replica, peer)
                     self._conclude_campaign()
+            case SnapshotWanted() | SnapshotTaken() | SnapshotRead() | SnapshotChecked() | DiskSpace():
+                self._storage_told(event)
             case _:
                 assert_never(event)
         replica.log.trim(replica.tuning.tail_entries, replica.tuning.tail_bytes)
@@ -104,6 +129,9 @@ class Raft:
             pending_proposals=self._role.pending if isinstance(self._role, Leader) else 0,
             followers=self._role.replication.describe() if isinstance(self._role, Leader) else (),
             configuration=replica.log.configuration,
+            log_start=replica.log.start,
+            snapshot=replica.log.snapshot,
+            disk_full=replica.disk_full,
             extensions=tuple(sorted(replica.extensions_of.items(), key=itemgetter(0))),
             dropped=tuple(sorted(replica.dropped.items())),
         )
@@ -120,7 +148,9 @@ class Raft:
                 self._vote_requested(message)
             case AppendEntries():
                 self._append_requested(message)
-            case VoteReply() | AppendReply():
+            case InstallSnapshot():
+                self._snapshot_requested(message)
+            case VoteReply() | AppendReply() | SnapshotReply():
                 self._replied(sender, message)
             case _:
                 assert_never(message)
@@ -133,7 +163,9 @@ class Raft:
                 replica.outbox.send(sender, reply)
             case AppendEntries(correlation=correlation):
                 replica.refuse_append(sender, correlation, replica.log.last_index + 1)
-            case VoteReply() | AppendReply():
+            case InstallSnapshot(correlation=correlation):
+                snapshot_receiving.refuse(replica, sender, correlation, 0)
+            case VoteReply() | AppendReply() | SnapshotReply():
                 pass
             case _:
                 assert_never(message)
@@ -152,19 +184,33 @@ class Raft:
 
     def _append_requested(self, request: AppendEntries) -> None:
         replica = self._replica
-        if request.term < replica.term:
+        follower = self._as_follower_of(request.term, request.leader)
+        if follower is None:
             replica.refuse_append(request.leader, request.correlation, replica.log.last_index + 1)
-            return
-        self._check_term(request.term)
-        if isinstance(self._role, Leader) or self._role_leader() not in (None, request.leader):
+        else:
+            follower.receive(replica, request)
+
+    def _snapshot_requested(self, request: InstallSnapshot) -> None:
+        replica = self._replica
+        follower = self._as_follower_of(request.term, request.leader)
+        if follower is None:
+            snapshot_receiving.refuse(replica, request.leader, request.correlation, 0)
+        else:
+            follower.heed(replica, request.leader)
+            snapshot_receiving.receive(replica, request)
+
+    def _as_follower_of(self, term: int, leader: ServerId) -> Follower | None:
+        """A leader's request has come: be its follower. None if it is no leader of our term."""
+        if term < self._replica.term:
+            return None
+        self._check_term(term)
+        if isinstance(self._role, Leader) or self._role_leader() not in (None, leader):
             # Two leaders in one term cannot be (election safety); one of the two is lying.
-            replica.dropped["append from a second leader of the term"] += 1
-            replica.refuse_append(request.leader, request.correlation, replica.log.last_index + 1)
-            return
+            self._replica.dropped["append from a second leader of the term"] += 1
+            return None
         if isinstance(self._role, Candidate):
             self._become_follower()
-        if isinstance(self._role, Follower):
-            self._role.receive(replica, request)
+        return self._role if isinstance(self._role, Follower) else None
 
     def _replied(self, sender: ServerId, reply: Reply) -> None:
         replica = self._replica
@@ -181,7 +227,7 @@ class Raft:
             case Candidate() as role, VoteReply():
                 role.receive(replica, sender, reply)
                 self._conclude_campaign()
-            case Leader() as role, AppendReply():
+            case Leader() as role, AppendReply() | SnapshotReply():
                 role.replication.receive(sender, reply)
             case _:
                 replica.dropped["reply that nobody waits for"] += 1
@@ -208,7 +254,7 @@ class Raft:
                 if not role.expire():
                     self._become_follower()
             case Follower() | Candidate():
-                if replica.server_id not in replica.voters or replica.term == MAX_NUMBER:
+                if replica.server_id not in replica.voters or replica.term == MAX_NUMBER or replica.disk_full:
                     self._become_follower()
                     self._role.deadline = replica.random_election_deadline()
                 else:
@@ -251,6 +297,7 @@ class Raft:
     def _persisted(self, number: int) -> None:
         replica = self._replica
         replica.log.persisted(number)
+        replica.durable_number = number
         match self._role:
             case Candidate() as role:
                 role.count_own_vote(replica, number)
@@ -266,6 +313,30 @@ class Raft:
             return
         if not (isinstance(self._role, Leader) and self._role.replication.entries_read(event)):
             replica.dropped["entries read for nobody"] += 1
+
+    def _storage_told(self, event: SnapshotEvent | DiskSpace) -> None:
+        replica = self._replica
+        match event:
+            case SnapshotWanted(index):
+                compaction.begin(replica, index)
+            case SnapshotTaken(snapshot, first_kept):
+                compaction.finish(replica, snapshot, first_kept)
+            case SnapshotRead():
+                if not (isinstance(self._role, Leader) and self._role.replication.snapshot_read(event)):
+                    replica.dropped["snapshot read for nobody"] += 1
+            case SnapshotChecked():
+                if not snapshot_receiving.checked(replica, event):
+                    replica.dropped["snapshot checked for nobody"] += 1
+            case DiskSpace(full):
+                self._disk_space_changed(full=full)
+            case _:
+                assert_never(event)
+
+    def _disk_space_changed(self, *, full: bool) -> None:
+        """Without space nothing can be appended: whoever leads gives way, and nobody campaigns to do no better."""
+        self._replica.disk_full = full
+        if full and not isinstance(self._role, Follower):
+            self._become_follower()
 
     def _role_leader(self) -> ServerId | None:
         match self._role:

@@ -9,12 +9,23 @@ from collections import Counter
 from random import Random
 
 from consensus.core.applier import Applier
+from consensus.core.assembly import Assembly
 from consensus.core.dialect import Dialect
+from consensus.core.effects import Install
 from consensus.core.extensions import NO_EXTENSIONS, Extensions
 from consensus.core.log import Log, RecoveredLog
 from consensus.core.messages import AppendReply, RequestVote, VoteReply
 from consensus.core.outbox import Outbox
-from consensus.core.position import Ballot, Configuration, Entry, Index, Milliseconds, ServerId, Term
+from consensus.core.position import (
+    Ballot,
+    Configuration,
+    Entry,
+    Index,
+    Milliseconds,
+    ServerId,
+    SnapshotDescription,
+    Term,
+)
 from consensus.core.tuning import Tuning
 
 MAX_NUMBER = 2**63 - 1
@@ -47,6 +58,9 @@ class Replica:
         self.outbox = Outbox()
         self.applier = Applier(self.log, self.outbox, tuning)
         self.extensions_of: dict[ServerId, Extensions] = {}
+        self.assembly: Assembly | None = None
+        self.durable_number = 0
+        self.disk_full = False
         self.dropped: Counter[str] = Counter()
         self._correlation = random.randrange(2**32)
 
@@ -107,6 +121,14 @@ class Replica:
         first = self.log.last_index + 1
         self.log.append(entries)
         self.log.written(self.outbox.stage_log(truncate_from, first, entries))
+
+    def install(self, snapshot: SnapshotDescription) -> int:
+        """Discard the log for a snapshot that was received whole; returns the number of the Persist that does."""
+        self.log.replace(snapshot)
+        number = self.outbox.stage_snapshot(Install(snapshot))
+        self.log.written(number)
+        self.applier.restore(snapshot)
+        return number
 
     def answer_vote(self, request: RequestVote, *, granted: bool) -> None:
         """Answer a vote request; a vote waits for its Persist, a refusal or a pre-vote rests on nothing durable."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from consensus.core.description import FollowerProgress
-from consensus.core.events import EntriesRead
+from consensus.core.events import EntriesRead, SnapshotRead
 from consensus.core.messages import Message
 from consensus.core.position import Index, Milliseconds, ServerId
 
@@ -54,6 +54,9 @@ class Replication(Protocol):
 
     def entries_read(self, event: EntriesRead) -> bool:
         """Storage answered; returns False if the read is not one of this strategy."""
+
+    def snapshot_read(self, event: SnapshotRead) -> bool:
+        """Storage answered with a piece of the snapshot; returns False if the read is not one of this strategy."""
 
     def confirm(self, round_number: int) -> None:
         """Ask every voter, by a correlated request, whether we still lead; answers go to `Office.confirmed`."""

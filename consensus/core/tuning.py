@@ -25,6 +25,10 @@ class Tuning:
     tail_entries: int = 8192
     """Entries kept in memory; older ones are read back from storage. What is not durable yet always stays."""
     tail_bytes: int = 8 * 1024 * 1024
+    snapshot_chunk_bytes: int = 256 * 1024
+    """A piece of a snapshot; one is under way to a follower at a time, so a slow follower sets the pace."""
+    max_snapshot_bytes: int = 4 * 1024 * 1024 * 1024
+    """The largest snapshot that a follower takes from its leader."""
     max_pending_proposals: int = 4096
     max_pending_bytes: int = 16 * 1024 * 1024
     """Bytes of commands that wait for commitment; beyond either limit a proposal is refused as busy."""
@@ -44,6 +48,8 @@ class Tuning:
             self.in_flight,
             self.tail_entries,
             self.tail_bytes,
+            self.snapshot_chunk_bytes,
+            self.max_snapshot_bytes,
             self.max_pending_proposals,
             self.max_pending_bytes,
         )
