@@ -25,7 +25,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from consensus.core.effects import Apply, Effect, Persist, ReadEntries, Resolve, RoleChanged, Send
+from consensus.core.effects import (
+    Apply,
+    CheckSnapshot,
+    Effect,
+    Persist,
+    ReadEntries,
+    ReadSnapshot,
+    Resolve,
+    Restore,
+    RoleChanged,
+    Send,
+    TakeSnapshot,
+)
 from consensus.core.log import entry_bytes
 from consensus.node.disk import DiskOperation
 from consensus.node.journal import Extent
@@ -102,6 +114,8 @@ class Executor:
                     self._reads.append((effect, self._emitted))
                 case Apply() | Resolve() | RoleChanged():
                     released.append(effect)
+                case TakeSnapshot() | ReadSnapshot() | CheckSnapshot() | Restore():
+                    raise RuntimeError("no snapshot was asked for")
                 case _:
                     assert_never(effect)
         return released

@@ -190,7 +190,12 @@ class Conversation:
 
     async def _reply(self, request: wire.Request) -> wire.Reply | None:
         match request:
-            case wire.RequestVoteRequest() | wire.PreVoteRequest() | wire.AppendEntriesRequest():
+            case (
+                wire.RequestVoteRequest()
+                | wire.PreVoteRequest()
+                | wire.AppendEntriesRequest()
+                | wire.InstallSnapshotRequest()
+            ):
                 asked = request_from_wire(request, next(_correlations))
                 return reply_to_wire(await self._handler.request(ServerId(request.source), asked), request)
             case wire.ClientRequest():

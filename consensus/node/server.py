@@ -33,7 +33,16 @@ from consensus.core.description import Description
 from consensus.core.effects import Apply, Effect, Outcome, ReadEntries, Resolve, Role, RoleChanged, Send
 from consensus.core.events import DeadlineReached, EntriesRead, Event, PeerExtensions, Persisted, Received
 from consensus.core.extensions import Extensions
-from consensus.core.messages import AppendEntries, AppendReply, Reply, Request, RequestVote, VoteReply
+from consensus.core.messages import (
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
+    Reply,
+    Request,
+    RequestVote,
+    SnapshotReply,
+    VoteReply,
+)
 from consensus.core.position import Entry, Index, Milliseconds, ServerId
 from consensus.node.applying import Applying, StateMachine
 from consensus.node.directory import OutOfSpaceError
@@ -322,9 +331,9 @@ class ConsensusServer:
             match effect:
                 case Send(recipient, message):
                     match message:
-                        case RequestVote() | AppendEntries():
+                        case RequestVote() | AppendEntries() | InstallSnapshot():
                             self._links.send(recipient, message)
-                        case VoteReply() | AppendReply():
+                        case VoteReply() | AppendReply() | SnapshotReply():
                             awaited = self._requests.get(message.correlation)
                             if awaited is not None:
                                 awaited.give(message)

@@ -48,6 +48,14 @@ class ScriptedHandler:
             return core.VoteReply(
                 request.term, granted=True, correlation=request.correlation, pre_vote=request.pre_vote
             )
+        if isinstance(request, core.InstallSnapshot):
+            return core.SnapshotReply(
+                request.term,
+                accepted=True,
+                next_offset=request.offset + len(request.data),
+                installed=request.done,
+                correlation=request.correlation,
+            )
         next_index = request.previous.index + len(request.entries) + 1
         return core.AppendReply(request.term, success=True, next_index=next_index, correlation=request.correlation)
 

@@ -29,16 +29,38 @@ from random import Random
 from typing import assert_never
 
 from consensus.core.dialect import GARLIC_FARM
-from consensus.core.effects import Apply, Effect, Persist, ReadEntries, Resolve, RoleChanged, Send
+from consensus.core.effects import (
+    Apply,
+    CheckSnapshot,
+    Effect,
+    Persist,
+    ReadEntries,
+    ReadSnapshot,
+    Resolve,
+    Restore,
+    RoleChanged,
+    Send,
+    SnapshotEffect,
+    TakeSnapshot,
+)
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
 from consensus.core.extensions import Extensions
 from consensus.core.log import describe_entries
-from consensus.core.messages import AppendEntries, AppendReply, Message, RequestVote, VoteReply
+from consensus.core.messages import (
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
+    Message,
+    RequestVote,
+    SnapshotReply,
+    VoteReply,
+)
 from consensus.core.position import Ballot, Command, Configuration, Entry, LogPosition, Server, ServerId, Term
 from consensus.core.raft import Raft
 from consensus.core.tuning import lan
 
 Link = tuple[int, int]
+TellableEffect = Apply | ReadEntries | Resolve | RoleChanged | SnapshotEffect
 
 
 @dataclass
@@ -215,17 +237,8 @@ class Story:
                     actor.held.append(effect)
                 held = " (held)" if after > actor.durable and actor.slow else ""
                 return f"{number}->{recipient}: {_message(message)}{held}"
-            case Apply(first, entries):
-                return f"{number}: apply {_range(first, entries)}"
-            case ReadEntries(_, first, last, _):
-                return f"{number}: read {first}..{last}"
-            case Resolve(proposal_id, outcome, position, leader):
-                where = f" at {_position(position)}" if position else ""
-                return f"{number}: proposal {proposal_id} {outcome.value}{where}, leader {leader or 'unknown'}"
-            case RoleChanged(role, term, leader):
-                return f"{number}: {role.value} term {term}, leader {leader or 'unknown'}"
             case _:
-                assert_never(effect)
+                return f"{number}: {_told(effect)}"
 
 
 def run_story(path: Path) -> tuple[str, str]:
@@ -245,6 +258,37 @@ def run_story(path: Path) -> tuple[str, str]:
             if not skipped:
                 break
     return told, "\n".join(happened).rstrip() + "\n"
+
+
+def _told(effect: TellableEffect) -> str:
+    match effect:
+        case Apply(first, entries):
+            return f"apply {_range(first, entries)}"
+        case ReadEntries(_, first, last, _):
+            return f"read {first}..{last}"
+        case Resolve(proposal_id, outcome, position, leader):
+            where = f" at {_position(position)}" if position else ""
+            return f"proposal {proposal_id} {outcome.value}{where}, leader {leader or 'unknown'}"
+        case RoleChanged(role, term, leader):
+            return f"{role.value} term {term}, leader {leader or 'unknown'}"
+        case TakeSnapshot() | ReadSnapshot() | CheckSnapshot() | Restore():
+            return _told_of_snapshot(effect)
+        case _:
+            assert_never(effect)
+
+
+def _told_of_snapshot(effect: SnapshotEffect) -> str:
+    match effect:
+        case TakeSnapshot(last):
+            return f"take a snapshot of {_position(last)}"
+        case ReadSnapshot(_, last, offset):
+            return f"read the snapshot of {_position(last)} from byte {offset}"
+        case CheckSnapshot(_, last):
+            return f"check the snapshot of {_position(last)}"
+        case Restore(snapshot):
+            return f"restore the state machine from {_position(snapshot.last)}"
+        case _:
+            assert_never(effect)
 
 
 def _link(word: str) -> Link:
@@ -285,6 +329,12 @@ def _message(message: Message) -> str:
         case AppendEntries(term, _, previous, entries, commit, _):
             what = f"append of terms {_terms([entry.term for entry in entries])}" if entries else "heartbeat"
             return f"{what}, term {term}, after {_position(previous)}, commit {commit}"
+        case InstallSnapshot(term, _, last, _, offset, data, done, _):
+            end = ", the last" if done else ""
+            return f"snapshot of {_position(last)}, term {term}, bytes {offset}..{offset + len(data)}{end}"
+        case SnapshotReply(term, accepted, next_offset, installed, _):
+            what = "installed" if installed else "stored" if accepted else "refused"
+            return f"snapshot {what}, next {next_offset}, term {term}"
         case AppendReply(term, success, next_index, _):
             return f"{'matched' if success else 'refused'}, next {next_index}, term {term}"
         case _:

@@ -11,7 +11,7 @@ from bridge.core.view import FarmIdentity, FarmView, MemberStatus, NodeView, Pha
 from consensus.core.description import Description as RaftDescription
 from consensus.core.description import FollowerProgress
 from consensus.core.effects import Role
-from consensus.core.position import Configuration, LogPosition, Server, ServerId
+from consensus.core.position import ORIGIN, Configuration, LogPosition, Server, ServerId
 from consensus.core.progress import Pace as ProgressPace
 from gossip.core.description import Description as GossipDescription
 from gossip.core.description import MemberDescription
@@ -82,6 +82,9 @@ RAFT = RaftDescription(
     pending_proposals=0,
     followers=(FollowerProgress(ServerId(2), 15, 16, 0, 40, next(iter(ProgressPace))),),
     configuration=Configuration((Server(ServerId(1), "tcp://one:1"), Server(ServerId(2), "tcp://two:2"))),
+    log_start=ORIGIN,
+    snapshot=None,
+    disk_full=False,
     extensions=(),
     dropped=(),
 )

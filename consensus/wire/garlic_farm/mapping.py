@@ -7,6 +7,8 @@
     Command / Configuration      Application / Configuration entry
     VoteReply.granted            accepted
     AppendReply.success          accepted;  next_index is next index
+    InstallSnapshot              one snapshot chunk; last log term and index are the snapshot's
+    SnapshotReply.installed      next index (a byte offset) beyond the end: the largest number
     correlation                  not on the wire: replies come in the order of the requests on a connection
 
 A Configuration on the wire also names its own index, which follows from its place, and that of the configuration
@@ -21,8 +23,9 @@ from consensus.core import position
 from consensus.core.extensions import Extensions
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError, malformed
+from consensus.wire.garlic_farm.limits import LONG_MAX
 from consensus.wire.garlic_farm.upgrade import Extension
-from consensus.wire.garlic_farm.values import Application, ClusterServer, Configuration, LogEntry
+from consensus.wire.garlic_farm.values import Application, ClusterServer, Configuration, LogEntry, SnapshotSyncRequest
 
 ConfigurationBefore = Callable[[position.Index], position.Index]
 """The index of the last configuration below an index, 0 if there is none."""
@@ -46,8 +49,24 @@ def request_to_wire(
                 commit,
                 entries_to_wire(previous.index + 1, entries, configuration_before),
             )
+        case core.InstallSnapshot():
+            return _snapshot_to_wire(request, recipient, configuration_before)
         case _:
             assert_never(request)
+
+
+def _snapshot_to_wire(
+    piece: core.InstallSnapshot, recipient: position.ServerId, configuration_before: ConfigurationBefore
+) -> wire.Request:
+    index = configuration_before(piece.last.index + 1)
+    configuration = configuration_to_wire(piece.configuration, index, configuration_before(index))
+    chunk = SnapshotSyncRequest(
+        piece.last.index, piece.last.term, configuration, piece.offset, piece.data, done=piece.done
+    )
+    entries = (LogEntry(piece.term, chunk),)
+    return wire.InstallSnapshotRequest(
+        piece.leader, recipient, piece.term, piece.last.term, piece.last.index, piece.last.index, entries
+    )
 
 
 def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
@@ -61,6 +80,17 @@ def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
         case wire.AppendEntriesRequest():
             entries = entries_from_wire(request.entries)
             return core.AppendEntries(request.term, sender, at, entries, request.commit_index, correlation)
+        case wire.InstallSnapshotRequest(entries=(LogEntry(value=SnapshotSyncRequest() as chunk),)):
+            return core.InstallSnapshot(
+                request.term,
+                sender,
+                position.LogPosition(chunk.last_log_index, chunk.last_log_term),
+                configuration_from_wire(chunk.configuration),
+                chunk.offset,
+                chunk.data,
+                chunk.done,
+                correlation,
+            )
         case _:
             raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {type(request).__name__} is no message between voters")
 
@@ -73,6 +103,9 @@ def reply_to_wire(reply: core.Reply, asked: wire.Request) -> wire.Reply:
             return kind(asked.destination, asked.source, term, 0, accepted=granted)
         case core.AppendReply(term, success, next_index, _):
             return wire.AppendEntriesResponse(asked.destination, asked.source, term, next_index, accepted=success)
+        case core.SnapshotReply(term, accepted, next_offset, installed, _):
+            offset = LONG_MAX if installed else next_offset
+            return wire.InstallSnapshotResponse(asked.destination, asked.source, term, offset, accepted=accepted)
         case _:
             assert_never(reply)
 
@@ -86,6 +119,11 @@ def reply_from_wire(reply: wire.Reply, asked: core.Request) -> core.Reply:
             return core.VoteReply(reply.term, reply.accepted, asked.correlation, pre_vote=True)
         case (wire.AppendEntriesResponse(), core.AppendEntries()):
             return core.AppendReply(reply.term, reply.accepted, reply.next_index, asked.correlation)
+        case (wire.InstallSnapshotResponse(), core.InstallSnapshot()):
+            whole = reply.next_index == LONG_MAX or (asked.done and reply.next_index >= asked.offset + len(asked.data))
+            return core.SnapshotReply(
+                reply.term, reply.accepted, reply.next_index, reply.accepted and whole, asked.correlation
+            )
         case _:
             text = f"a {type(reply).__name__} does not answer a {type(asked).__name__}"
             raise GarlicFarmError(Fault.OUT_OF_TURN, text)
