@@ -76,7 +76,8 @@ def connect(target: ClusterTarget, tuning: ClientTuning | None = None) -> Garlic
         ServerId(server.server_id): PeerAddress(server.host, server.port, bytes.fromhex(server.fingerprint))
         for server in target.servers
     }
-    caller = Caller(target.cluster, Credentials(target.username, target.password), Identity, os.urandom)
+    credentials = Credentials(target.username, target.password)
+    caller = Caller(target.cluster, lambda: (credentials,), Identity, os.urandom)
     return GarlicFarmClient(Dialer(caller), addresses.get, list(addresses), random=Random(), tuning=tuning)
 
 

@@ -182,7 +182,7 @@ class Farm:
     def target(self) -> ClusterTarget:
         """What a client process needs to reach the servers."""
         key = load_farm_key(self.files.directory / "farm.key")
-        credentials = key.digest_credentials
+        credentials = key.digest_credentials[0]
         return ClusterTarget(
             cluster=key.cluster,
             username=credentials.username,

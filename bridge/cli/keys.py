@@ -1,18 +1,36 @@
-"""`garlicfarm keys new-farm`: the one secret that makes a router a member of a farm."""
+"""`garlicfarm keys`: make the one secret that makes a router a member of a farm, and change it while the farm runs.
 
+Gossip's keys are named by ids; a key itself is never printed, and leaves a node only into a file (`export`).
+"""
+
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import click
 
-from bridge.cli.failure import failures
-from bridge.cli.options import json_option, print_json
-from bridge.node.key_files import KeyFileError, save_farm_key
-from bridge.wire.farm_key import DEFAULT_CLUSTER, EXPECT_LIMIT, FarmKeyError, new_farm_key
+from bridge.cli.failure import fail, failures
+from bridge.cli.options import ask_node, json_option, node_option, print_json
+from bridge.cli.printing import print_facts, print_table
+from bridge.cli.rotate import Rotated, RotationError, rotate
+from bridge.core.control import FarmKeyState, FarmKeyView, KeysAnswer
+from bridge.node.control_client import ControlClient
+from bridge.node.key_files import KeyFileError, replace_farm_key, save_farm_key
+from bridge.wire.control_json import keys_document
+from bridge.wire.farm_key import DEFAULT_CLUSTER, EXPECT_LIMIT, FarmKeyError, new_farm_key, parse_farm_key
+
+STATES = {
+    FarmKeyState.PRIMARY: "in use",
+    FarmKeyState.INSTALLED: "installed",
+    FarmKeyState.REMOVED: "removed",
+}
+force_option = click.option(
+    "--force", is_flag=True, help="Go on even if members are down or do not confirm: they may be cut off."
+)
 
 
 @click.group()
 def keys() -> None:
-    """Make keys."""
+    """Make the keys of a farm, list them, and change them while it runs."""
 
 
 @keys.command("new-farm")
@@ -43,3 +61,172 @@ def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
     click.echo(f"{output}: the key of farm {label} ({cluster}), to be founded by {expect} routers.")
     click.echo("Whoever holds this file can join the farm. Copy it to each of its routers, mode 0600, nowhere else.")
     click.echo(f"Then, on each router:  garlicfarm run --farm-key {output}")
+
+
+@keys.command("list")
+@node_option
+@json_option
+def list_keys(node: str | None, *, as_json: bool) -> None:
+    """Show the key ring by key ids, and how many members have it."""
+    answer = ask_node(node, ControlClient.keys)
+    if as_json:
+        print_json(keys_document(answer))
+        return
+    print_facts(_facts(answer))
+    click.echo()
+    print_table(
+        ("KEY", "STATE", "SINCE", "OPENED BY", "SEALED BY", "MISSING"), [_row(each, answer) for each in answer.keys]
+    )
+
+
+def _facts(answer: KeysAnswer) -> list[tuple[str, str]]:
+    facts = [
+        ("farm", answer.farm),
+        ("epoch", str(answer.epoch)),
+        ("members", f"{answer.members} run, {answer.members - len(answer.behind) - len(answer.silent)} have this ring"),
+    ]
+    for name, found in (("differ", answer.behind), ("silent", answer.silent), ("down", answer.absent)):
+        if found:
+            facts.append((name, ", ".join(found)))
+    if answer.refused:
+        facts.append(("REFUSED", "the farm has removed this node's keys: ask another router (--node); see the alarms"))
+    facts.append(("key file", f"{answer.file}, {_file_state(answer)}"))
+    return facts
+
+
+def _file_state(answer: KeysAnswer) -> str:
+    if answer.file_epoch is None:
+        return "which cannot be read, or is another farm's"
+    if answer.file_epoch < answer.epoch:
+        return f"of epoch {answer.file_epoch}: out of date: `garlicfarm keys export --replace {answer.file}`"
+    if answer.file_epoch > answer.epoch:
+        return f"of epoch {answer.file_epoch}: restart the node to use it"
+    return "up to date"
+
+
+def _row(key: FarmKeyView, answer: KeysAnswer) -> tuple[str, ...]:
+    return (
+        key.key_id,
+        STATES[key.state],
+        str(key.since),
+        f"{key.opened_by} of {answer.members}",
+        f"{key.sealed_by} of {answer.members}",
+        ", ".join(key.missing) or "-",
+    )
+
+
+@keys.command()
+@node_option
+@json_option
+def install(node: str | None, *, as_json: bool) -> None:
+    """Have a new key opened by every member (first step of a rotation)."""
+    key = ask_node(node, ControlClient.install_key)
+    if as_json:
+        print_json({"schema": 1, "key": key})
+        return
+    click.echo(f"Key {key} is made and installed, and spreads to all members.")
+    click.echo(f"When `garlicfarm keys list` shows it at all of them:  garlicfarm keys use {key}")
+
+
+@keys.command()
+@click.argument("key")
+@node_option
+@force_option
+@json_option
+def use(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
+    """Have every member seal with an installed KEY (an id, as `list` shows it)."""
+    _step(node, lambda client: client.use_key(key, force=force))
+    if as_json:
+        print_json({"schema": 1, "key": key})
+        return
+    click.echo(f"Key {key} is in use; the one before still opens.")
+    click.echo("When `garlicfarm keys list` shows it in use everywhere:  garlicfarm keys remove OLD_KEY")
+
+
+@keys.command()
+@click.argument("key")
+@node_option
+@force_option
+@json_option
+def remove(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
+    """Have every member refuse KEY (an id). A removed key does not come back."""
+    _step(node, lambda client: client.remove_key(key, force=force))
+    if as_json:
+        print_json({"schema": 1, "key": key})
+    else:
+        click.echo(f"Key {key} is removed: whoever has only this one is refused, and told so.")
+
+
+def _step(node: str | None, step: Callable[[ControlClient], Awaitable[None]]) -> None:
+    ask_node(node, step)
+
+
+@keys.command("rotate")
+@node_option
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(min=0, min_open=True),
+    help="How long each step may take to reach every member.",
+)
+@force_option
+@json_option
+def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_json: bool) -> None:
+    """Replace the farm's key while it runs: install a new one, use it, remove the old one.
+
+    Waits after each step until every member has confirmed it. Interrupted, it can be run again, at any node.
+    """
+
+    def say(line: str) -> None:
+        # With --json, standard output is the document and nothing else.
+        click.echo(line, err=as_json)
+
+    async def all_steps(client: ControlClient) -> Rotated:
+        return await rotate(client, say, timeout_seconds, force=force)
+
+    try:
+        done = ask_node(node, all_steps)
+    except RotationError as error:
+        fail(str(error))
+    if as_json:
+        print_json(
+            {
+                "schema": 1,
+                "rotated": True,
+                "key": done.key,
+                "epoch": done.epoch,
+                "members": done.members,
+                "removed": list(done.removed),
+                "leftOut": list(done.left_out),
+            }
+        )
+        return
+    click.echo(f"Done: {done.members} members seal with key {done.key}, epoch {done.epoch}.")
+    click.echo("They remember it over restarts. Whoever comes new, or was away, needs the current farm key file:")
+    click.echo("  garlicfarm keys export FILE")
+    if done.left_out:
+        click.echo(f"Left out, and refused until they have that file: {', '.join(done.left_out)}")
+
+
+@keys.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--replace", is_flag=True, help="Write over FILE, if it is an older key file of the same farm.")
+@node_option
+@json_option
+def export(file: Path, node: str | None, *, replace: bool, as_json: bool) -> None:
+    """Write the current farm key to FILE (mode 0600): what a router needs to join after a rotation."""
+    text = ask_node(node, ControlClient.export_keys)
+    with failures(FarmKeyError, KeyFileError):
+        farm_key = parse_farm_key(text)
+        if replace and file.exists():
+            replace_farm_key(file, farm_key)
+        else:
+            save_farm_key(file, farm_key)
+    if as_json:
+        label = farm_key.label.hex()
+        print_json({"schema": 1, "file": str(file), "label": label, "epoch": farm_key.epoch})
+        return
+    click.echo(f"{file}: the key of farm {farm_key.label.hex()} ({farm_key.cluster}), epoch {farm_key.epoch}.")
+    click.echo("Whoever holds this file can join the farm. Copy it to its routers, mode 0600, nowhere else.")

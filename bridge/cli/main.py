@@ -36,7 +36,7 @@ COMMANDS = {
     "submit": LazyCommand("bridge.cli.log:submit", "Have one entry (a JSON object) committed to the farm's log."),
     "leave": LazyCommand("bridge.cli.leave:leave", "Tell a node to leave the farm and stop."),
     "withdraw": LazyCommand("bridge.cli.leave:withdraw", "Take back a node's promise to found a farm."),
-    "keys": LazyCommand("bridge.cli.keys:keys", "Make keys."),
+    "keys": LazyCommand("bridge.cli.keys:keys", "Make the keys of a farm, list them, and change them while it runs."),
     "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Look at published structures."),
     "doctor": LazyCommand("bridge.cli.doctor:doctor", "Check this machine: what is missing and what to do."),
     "simulate": LazyCommand("bridge.cli.simulate:simulate", "Run large groups in virtual time, and measure them."),

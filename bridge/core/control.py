@@ -86,6 +86,51 @@ class ClusterAnswer:
     voters: tuple[VoterView, ...] = ()
 
 
+class FarmKeyState(Enum):
+    """What the asked node does with a gossip key: seals with it, opens with it, or refuses it."""
+
+    PRIMARY = "primary"
+    INSTALLED = "installed"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class FarmKeyView:
+    """One gossip key by its id; never the key itself. `since` is by the ring's own clock."""
+
+    key_id: str
+    state: FarmKeyState
+    since: int
+    opened_by: int
+    """How many members open datagrams with it; none, once a removal has reached everybody."""
+    sealed_by: int
+    missing: tuple[str, ...] = ()
+    """Members that run and did not confirm that they open with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeysAnswer:
+    """The farm's key ring as one node has it, and how far the others agree."""
+
+    farm: str
+    epoch: int
+    primary: str
+    members: int
+    """Members that run, as far as gossip knows; the asked one among them."""
+    file: str
+    file_epoch: int | None
+    """The epoch of the farm key file that this node's configuration names; none if it cannot be read."""
+    keys: tuple[FarmKeyView, ...] = ()
+    behind: tuple[str, ...] = ()
+    """Members that have another ring, for a moment or because something is wrong."""
+    silent: tuple[str, ...] = ()
+    """Members that run and did not answer."""
+    absent: tuple[str, ...] = ()
+    """Members that do not run, and have what keys they had."""
+    refused: bool = False
+    """The group has removed the keys of this node: what it shows is not the farm's ring any more."""
+
+
 class SubmitOutcome(Enum):
     """How a submission ended. Only `committed` is an acknowledgement; after `unknown` it may still be committed."""
 

@@ -34,9 +34,11 @@ from bridge.node.control_socket import SOCKET_NAME, answers
 from bridge.node.duties import Duties
 from bridge.node.duties import Member as FarmMember
 from bridge.node.event_log import EventLog
+from bridge.node.farm_keys import FarmKeys
 from bridge.node.forming import Forming, load_formation
 from bridge.node.host import HostSampler, LoopLag
-from bridge.node.key_files import load_farm_key, load_signing_key
+from bridge.node.key_files import load_signing_key
+from bridge.node.key_office import KeyOffice
 from bridge.node.ledger import Ledger, clock_ms
 from bridge.node.port import NodePort
 from bridge.node.replica import FrontDoor, Replica, ReplicaSettings, open_replica
@@ -44,7 +46,6 @@ from bridge.node.roster import Roster
 from bridge.node.router import FileRouter
 from bridge.node.sight import Sight
 from bridge.wire.destination_keys import SigningKey
-from bridge.wire.farm_key import FarmKey
 from bridge.wire.metadata import NodeMetadata, RoleHint, encode_metadata
 from bridge.wire.trace import event_text
 from consensus.core.effects import Role, RoleChanged
@@ -53,7 +54,6 @@ from consensus.node.garlic_farm_server import GarlicFarmServer
 from consensus.node.garlic_farm_tally import Incident, Tally
 from consensus.node.server import DiskFull, Notice
 from consensus.node.tls import NodeCertificate, load_or_create_certificate
-from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.nonces import NonceBook
 from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
 from gossip.core.effects import Alarm as GossipAlarm
@@ -74,7 +74,8 @@ class Node:
 
     def __init__(self, configuration: NodeConfiguration) -> None:
         self.configuration = configuration
-        self.farm_key: FarmKey = load_farm_key(configuration.farm_key)
+        self.farm_keys = FarmKeys(configuration.farm_key)
+        self.farm_key = self.farm_keys.filed
         key_file = configuration.publishing.signing_key
         self.signing_key: SigningKey | None = None if key_file is None else load_signing_key(key_file)
         self.trace = EventLog(configuration.name, clock_ms, on_event=_log_event)
@@ -118,6 +119,7 @@ class Node:
             nursery.start_soon(self.lag.run)
             await self._listen(nursery, certificate)
             async with open_agent(self._agent_config(certificate)) as agent:
+                self.farm_keys.follow(agent)
                 await self._live(agent, certificate)
             nursery.cancel_scope.cancel()
 
@@ -139,6 +141,7 @@ class Node:
             trace=self.trace,
             leave=self._leave,
             withdraw=forming.withdraw,
+            keys=KeyOffice(agent, roster, self.farm_keys, sight.picture, self.trace),
         )
         control = ControlServer(settings.state_dir / SOCKET_NAME, port)
         sight.control = control
@@ -147,6 +150,7 @@ class Node:
             await nursery.start(control.run)
             nursery.start_soon(self._follow_members, agent, roster, forming)
             nursery.start_soon(forming.run)
+            nursery.start_soon(self.farm_keys.watch_file, self.alarms)
             nursery.start_soon(self._be_member, agent, certificate, roster, forming, sight, port)
             await self.stop.wait()
             self.trace.append("node-stopping", {"leaving": self.leaving})
@@ -155,14 +159,9 @@ class Node:
             nursery.cancel_scope.cancel()
 
     async def _listen(self, nursery: trio.Nursery, certificate: NodeCertificate) -> None:
-        credentials = self.farm_key.digest_credentials
-
-        def password_of(user: str) -> str | None:
-            return credentials.password if user == credentials.username else None
-
         gatekeeper = Gatekeeper(
             self.farm_key.cluster,
-            password_of,
+            self.farm_keys.password_of,
             NonceBook(os.urandom(32), os.urandom),
             lambda: self.door.identity,
         )
@@ -224,7 +223,6 @@ class Node:
     def _replica_settings(
         self, agent: Agent, roster: Roster, founding: Founding, certificate: NodeCertificate
     ) -> ReplicaSettings:
-        credentials = self.farm_key.digest_credentials
         own, advertised = self.endpoint, self.configuration.consensus.advertise
         own_address = PeerAddress(advertised.host, advertised.port, certificate.fingerprint)
         return ReplicaSettings(
@@ -233,7 +231,7 @@ class Node:
             generation=agent.generation,
             founding=founding,
             cluster=self.farm_key.cluster,
-            credentials=Credentials(credentials.username, credentials.password),
+            credentials=self.farm_keys.credentials,
             timing=self.configuration.consensus.timing,
             segment_bytes=self.configuration.consensus.segment_bytes,
             endpoint_of=lambda node_id: own if node_id == agent.node_id else roster.endpoint_of(node_id),
@@ -307,6 +305,8 @@ class Node:
                         self.trace.append(f"member-{status.name.lower()}", {"member": name, "id": info.node_id.hex()})
                 case GossipAlarm(AlarmKind.TWIN, text):
                     raise NodeStopped(text)
+                case GossipAlarm(AlarmKind.KEY_RETIRED, text):
+                    self.alarms.set(AlarmKind.KEY_RETIRED.value, text, self.farm_keys.way_back)
                 case GossipAlarm(kind, text):
                     self.alarms.set(kind.value, text, "see docs/operating.md, 'Alarms'")
                 case BroadcastHeard() | QueryHeard():

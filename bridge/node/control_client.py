@@ -15,13 +15,14 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import h11
+import msgspec
 import trio
 
-from bridge.core.control import WAIT_LIMIT_MS, ClusterAnswer, EventPage, LogPage, SubmitAnswer
+from bridge.core.control import WAIT_LIMIT_MS, ClusterAnswer, EventPage, KeysAnswer, LogPage, SubmitAnswer
 from bridge.core.view import FarmView
 from bridge.node.control_socket import SOCKET_NAME, answers, socket_address
-from bridge.wire.control_json import cluster_from, event_page_from, log_page_from, submit_from
-from bridge.wire.view_json import DOCUMENT_LIMIT_BYTES, ViewError, decode_json, decode_view
+from bridge.wire.control_json import cluster_from, event_page_from, keys_from, log_page_from, submit_from
+from bridge.wire.view_json import DOCUMENT_LIMIT_BYTES, ViewError, checked, decode_json, decode_view
 
 RECEIVE_BYTES = 64 * 1024
 ANSWER_TIMEOUT_S = 30.0
@@ -107,6 +108,32 @@ class ControlClient:
         status, body = await self.request("POST", "/v1/withdraw")
         if status != OK:
             raise self._refused(status, body)
+
+    async def keys(self) -> KeysAnswer:
+        """The farm's key ring, and who has it."""
+        return keys_from(decode_json(await self._get("/v1/keys")))
+
+    async def install_key(self) -> str:
+        """Have a new key opened everywhere; its id."""
+        return str((await self._post("/v1/keys/install")).get("key", ""))
+
+    async def use_key(self, key: str, *, force: bool = False) -> None:
+        """Have everybody seal with an installed key."""
+        await self._post("/v1/keys/use", {"key": key, "force": force})
+
+    async def remove_key(self, key: str, *, force: bool = False) -> None:
+        """Have a key refused everywhere."""
+        await self._post("/v1/keys/remove", {"key": key, "force": force})
+
+    async def export_keys(self) -> str:
+        """The text of the current farm key file. Secret."""
+        return str((await self._post("/v1/keys/export")).get("farmKey", ""))
+
+    async def _post(self, target: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        status, answer = await self.request("POST", target, b"" if body is None else msgspec.json.encode(body))
+        if status != OK:
+            raise self._refused(status, answer)
+        return checked(_document(answer))
 
     async def _get(self, target: str) -> bytes:
         status, body = await self.request("GET", target)

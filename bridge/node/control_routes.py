@@ -6,6 +6,8 @@
     GET  /v1/events?from=CURSOR&limit=M&wait=MS     the trace; waits likewise
     GET  /metrics, /healthz                         Prometheus text; whether this node can do its work
     POST /v1/submit, /v1/leave, /v1/withdraw        one entry for the log; goodbye; a founder's promise taken back
+    GET  /v1/keys                                   the ids of the farm's gossip keys, and which members have them
+    POST /v1/keys/install, use, remove, export      changes of the key ring; the current farm key file (secret)
 
 The routes know nothing of sockets, and of the node only the `ControlPort` that it implements. Every refusal is JSON
 `{"error": {"code": …, "text": …}}`, whose text says what was wrong and what would be right.
@@ -18,13 +20,23 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
+from msgspec import Struct
 
-from bridge.core.control import WAIT_LIMIT_MS, ClusterAnswer, EventPage, LogPage, SubmitAnswer, SubmitOutcome
+from bridge.core.control import (
+    WAIT_LIMIT_MS,
+    ClusterAnswer,
+    EventPage,
+    KeysAnswer,
+    LogPage,
+    SubmitAnswer,
+    SubmitOutcome,
+)
 from bridge.core.view import FarmView, Phase
 from bridge.node.metrics import exposition
 from bridge.wire.control_json import (
     cluster_document,
     event_page_document,
+    keys_document,
     log_page_document,
     submit_document,
 )
@@ -48,8 +60,31 @@ OUTCOME_STATUS = {
 }
 
 
+class KeyPort(Protocol):
+    """The node's hand on the farm's keys. `Refused` says why a step is not taken."""
+
+    async def listing(self) -> KeysAnswer:
+        """The ring, and who has it."""
+
+    async def install(self) -> str:
+        """Have a new key opened everywhere; its id."""
+
+    async def use(self, name: str, *, force: bool) -> None:
+        """Have everybody seal with an installed key."""
+
+    async def remove(self, name: str, *, force: bool) -> None:
+        """Have a key refused everywhere."""
+
+    async def export(self) -> str:
+        """The current farm key file. Secret."""
+
+
 class ControlPort(Protocol):
     """The node, as far as the control endpoint needs it. A wait ends early when there is something to answer."""
+
+    @property
+    def keys(self) -> KeyPort:
+        """The farm's keys."""
 
     async def view(self) -> FarmView:
         """The picture of this moment."""
@@ -71,6 +106,11 @@ class ControlPort(Protocol):
 
     async def withdraw(self) -> str | None:
         """Take back this node's promise to found the farm; a text says why that cannot be."""
+
+
+class _KeyStep(Struct, forbid_unknown_fields=True):
+    key: str
+    force: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +164,11 @@ class Routes:
             "/v1/submit": ("POST", self._submit),
             "/v1/leave": ("POST", self._leave),
             "/v1/withdraw": ("POST", self._withdraw),
+            "/v1/keys": ("GET", self._keys),
+            "/v1/keys/install": ("POST", self._install_key),
+            "/v1/keys/use": ("POST", self._use_key),
+            "/v1/keys/remove": ("POST", self._remove_key),
+            "/v1/keys/export": ("POST", self._export_keys),
         }
 
     async def answer(self, request: Request) -> Answer:
@@ -185,6 +230,25 @@ class Routes:
             raise Refused(409, "not-withdrawn", reason)
         return _json(200, {"schema": 1, "withdrawn": True})
 
+    async def _keys(self, _request: Request, _query: str) -> Answer:
+        return _json(200, keys_document(await self._port.keys.listing()))
+
+    async def _install_key(self, _request: Request, _query: str) -> Answer:
+        return _json(200, {"schema": 1, "key": await self._port.keys.install()})
+
+    async def _use_key(self, request: Request, _query: str) -> Answer:
+        step = _key_step(request.body)
+        await self._port.keys.use(step.key, force=step.force)
+        return _json(200, {"schema": 1, "key": step.key})
+
+    async def _remove_key(self, request: Request, _query: str) -> Answer:
+        step = _key_step(request.body)
+        await self._port.keys.remove(step.key, force=step.force)
+        return _json(200, {"schema": 1, "key": step.key})
+
+    async def _export_keys(self, _request: Request, _query: str) -> Answer:
+        return _json(200, {"schema": 1, "farmKey": await self._port.keys.export()})
+
 
 def _json(status: int, document: dict[str, Any]) -> Answer:
     return Answer(status, msgspec.json.encode(document))
@@ -205,6 +269,13 @@ def _page(query: str) -> tuple[int, int, int]:
             raise Refused(400, "bad-query", f"{name} is {text[:40]!r}, not a number from 0 on")
         numbers[name] = int(text)
     return max(1, numbers["from"]), min(numbers["limit"], PAGE_LIMIT), min(numbers["wait"], WAIT_LIMIT_MS)
+
+
+def _key_step(body: bytes) -> _KeyStep:
+    try:
+        return msgspec.json.decode(body, type=_KeyStep)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise Refused(400, "bad-request", f'expected {{"key": ID, "force": false}}: {error}') from error
 
 
 def _entry(body: bytes) -> bytes:

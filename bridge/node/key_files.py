@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from bridge.node.durable_file import OWNER_ONLY, sync_directory
+from bridge.node.durable_file import OWNER_ONLY, replace_file, sync_directory
 from bridge.wire.destination_keys import (
     DestinationKeyError,
     MasterKey,
@@ -92,6 +92,25 @@ def _check_private(path: Path, status: os.stat_result) -> None:
 def save_farm_key(path: Path, farm_key: FarmKey) -> None:
     """Write a new farm key file."""
     write_private_file(path, farm_key_text(farm_key))
+
+
+def replace_farm_key(path: Path, farm_key: FarmKey) -> None:
+    """Put a farm key file in the place of an older one of the same farm, and of nothing else."""
+    older = load_farm_key(path)
+    if older.label != farm_key.label:
+        raise KeyFileError(
+            f"{path} is the key file of farm {older.label.hex()}, not of {farm_key.label.hex()}, and is not "
+            "overwritten: choose another name"
+        )
+    if older.epoch > farm_key.epoch:
+        raise KeyFileError(
+            f"{path} is of epoch {older.epoch}, later than epoch {farm_key.epoch} of this node's ring, and is not "
+            "overwritten: restart the node with that file, and it tells the others"
+        )
+    try:
+        replace_file(path, farm_key_text(farm_key).encode())
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be written: {error.strerror}; the file there is as it was") from None
 
 
 def load_farm_key(path: Path) -> FarmKey:

@@ -12,7 +12,7 @@ import trio
 from bridge.core.control import ClusterAnswer, EventPage, LogPage, SubmitAnswer, SubmitOutcome
 from bridge.core.records import Clock, Publication
 from bridge.core.view import FarmView, VoterView
-from bridge.node.control_routes import Refused
+from bridge.node.control_routes import KeyPort, Refused
 from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger
 from bridge.node.replica import Replica
@@ -34,11 +34,13 @@ class NodePort:
         trace: EventLog,
         leave: Callable[[], None],
         withdraw: Callable[[], Awaitable[str | None]],
+        keys: KeyPort,
     ) -> None:
         self._make_view = make_view
         self._trace = trace
         self._leave = leave
         self._withdraw = withdraw
+        self.keys = keys
         self._ledger: Ledger | None = None
         self._replica: Replica | None = None
         self._has_log = trio.Event()

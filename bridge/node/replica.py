@@ -74,7 +74,7 @@ class ReplicaSettings:
     generation: int
     founding: Founding
     cluster: str
-    credentials: Credentials
+    credentials: Callable[[], tuple[Credentials, ...]]
     timing: Timing
     segment_bytes: int
     endpoint_of: Callable[[bytes], str | None]

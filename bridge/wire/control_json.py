@@ -15,6 +15,7 @@ from bridge.core.control import (
     ClusterAnswer,
     EntryKind,
     EventPage,
+    KeysAnswer,
     LogEntryView,
     LogPage,
     SubmitAnswer,
@@ -135,6 +136,16 @@ def cluster_document(answer: ClusterAnswer) -> dict[str, Any]:
 def cluster_from(found: dict[str, Any]) -> ClusterAnswer:
     """Who leads and who votes, out of its document; `ViewError` if it is none."""
     return from_document(ClusterAnswer, checked(found))
+
+
+def keys_document(answer: KeysAnswer) -> dict[str, Any]:
+    """The farm's key ring, as what JSON consists of."""
+    return {"schema": SCHEMA, **document(answer)}
+
+
+def keys_from(found: dict[str, Any]) -> KeysAnswer:
+    """The farm's key ring, out of its document; `ViewError` if it is none."""
+    return from_document(KeysAnswer, checked(found))
 
 
 def submit_document(answer: SubmitAnswer) -> dict[str, Any]:

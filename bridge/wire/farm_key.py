@@ -3,20 +3,25 @@
     version = 1
     cluster = "farm"            name of the cluster
     expect = 3                  how many founders make a farm, no more and no fewer
-    epoch = 1                   raised with every rotation
+    epoch = 1                   when the sealing key was chosen; rises with every rotation
     label = "0011223344556677"  hash of the founding key; stays when keys rotate, so datagrams keep their farm
     gossip_keys = ["…"]         the first seals, all open
     retired_keys = []           open a JoinReq only, so that a joiner hears that its key is out of date
 
-Credentials of the Garlic Farm protocol's Digest authentication are not stored but derived from the primary key, the
-cluster and the epoch: two files cannot disagree about them, and rotation changes them too.
+Credentials of the Garlic Farm protocol's Digest authentication are not stored but derived from a key and the cluster:
+whoever has a key has its credentials, two files cannot disagree about them, and a rotation brings new ones. The epoch
+is no part of them, since it is not of the key but of the choice: members that hear of a choice at different times must
+still know each other.
+
+The file is how a node comes into the farm. A running farm changes its keys by gossip; what it has by then is the file
+that a member exports.
 
 The text is TOML because people carry it from router to router and should be able to see which farm it is for.
 """
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -24,7 +29,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Meta, Struct
 
 from bridge.wire.key_text import KEY_BYTES, KeyTextError, decode_key, encode_key, parse
-from gossip.core.keychain import KEYS_LIMIT
+from gossip.core.keychain import CLOCK_LIMIT, KEYS_LIMIT, KeyChain
 from gossip.wire.seal import LABEL_BYTES, KeyRing, farm_label
 
 VERSION: Final = 1
@@ -75,11 +80,20 @@ class FarmKey:
         return KeyRing(primary, tuple(others), self.retired_keys, self.label, self.epoch)
 
     @property
-    def digest_credentials(self) -> DigestCredentials:
-        """Derive the credentials of this cluster and epoch from the primary key."""
-        purpose = f"garlic farm, digest 1: epoch {self.epoch} of {self.cluster}".encode()
-        derived = HKDF(SHA256(), 4 + KEY_BYTES, self.label, purpose).derive(self.gossip_keys[0])
+    def digest_credentials(self) -> tuple[DigestCredentials, ...]:
+        """The credentials of each open key, those of the sealing one first: it is what to show, all are accepted."""
+        return tuple(self._credentials_of(key) for key in self.gossip_keys)
+
+    def _credentials_of(self, key: bytes) -> DigestCredentials:
+        purpose = f"garlic farm, digest 1: {self.cluster}".encode()
+        derived = HKDF(SHA256(), 4 + KEY_BYTES, self.label, purpose).derive(key)
         return DigestCredentials(username=f"farm-{derived[:4].hex()}", password=derived[4:].hex())
+
+    def following(self, chain: KeyChain) -> "FarmKey":
+        """The same farm's key file with the keys that gossip has by now."""
+        return replace(
+            self, epoch=chain.used_at, gossip_keys=(chain.primary, *chain.others), retired_keys=chain.retired
+        )
 
 
 def new_farm_key(expect: int, cluster: str = DEFAULT_CLUSTER) -> FarmKey:
@@ -88,20 +102,11 @@ def new_farm_key(expect: int, cluster: str = DEFAULT_CLUSTER) -> FarmKey:
     return _checked(FarmKey(cluster, expect, epoch=1, label=farm_label(key), gossip_keys=(key,)))
 
 
-def rotated(farm_key: FarmKey) -> FarmKey:
-    """The same farm with a new primary key; the previous keys still open until they are retired."""
-    kept = (os.urandom(KEY_BYTES), *farm_key.gossip_keys)[:KEYS_LIMIT]
-    retired = farm_key.retired_keys[: KEYS_LIMIT - len(kept)]
-    return _checked(
-        FarmKey(farm_key.cluster, farm_key.expect, farm_key.epoch + 1, farm_key.label, kept, retired),
-    )
-
-
 class _File(Struct, forbid_unknown_fields=True):
     version: int
     cluster: str
     expect: int
-    epoch: Annotated[int, Meta(ge=1, lt=2**31)]
+    epoch: Annotated[int, Meta(ge=1, lt=CLOCK_LIMIT)]
     label: str
     gossip_keys: Annotated[list[str], Meta(min_length=1, max_length=KEYS_LIMIT)]
     retired_keys: Annotated[list[str], Meta(max_length=KEYS_LIMIT)] = []
@@ -142,7 +147,8 @@ def farm_key_text(farm_key: FarmKey) -> str:
         f"expect = {farm_key.expect}\n"
         f"epoch = {farm_key.epoch}\n"
         f'label = "{farm_key.label.hex()}"\n'
-        "# The first key seals; all open.\n"
+        "# The first key seals; all open. `garlicfarm keys rotate` changes the keys of a farm that runs, and\n"
+        "# `garlicfarm keys export FILE` writes the file that then belongs here.\n"
         f"gossip_keys = [\n{gossip_keys}]\n"
         f"retired_keys = [\n{retired_keys}]\n"
     )

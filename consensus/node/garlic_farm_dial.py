@@ -3,6 +3,9 @@
     dial ─▶ request 2 if a challenge is cached, else request 1 ─▶ 401 ─▶ close, dial again with request 2 ─▶ 101
 
 At most three connections: cached nonce, stale, fresh. What was learned of a server is kept for the next time.
+
+While passwords change, a server may know only the one before ours, or the next: refused credentials are followed by the
+second best, once. Connections that are open do not ask again.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,6 +15,7 @@ import trio
 
 from consensus.core.position import ServerId
 from consensus.node.tls import secured
+from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.upgrade import Extension, Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller, Session, Switched, UpgradeClient
@@ -79,11 +83,20 @@ class Dialer:
         )
 
     async def _dial(self, address: PeerAddress, expected: ServerId | None) -> Dialed:
+        best, *others = self._caller.credentials()
+        try:
+            return await self._dial_as(best, address, expected)
+        except GarlicFarmError as error:
+            if error.fault is not Fault.WRONG_CREDENTIALS or not others:
+                raise
+        return await self._dial_as(others[0], address, expected)
+
+    async def _dial_as(self, credentials: Credentials, address: PeerAddress, expected: ServerId | None) -> Dialed:
         session = self._session(address)
         for _ in range(_ATTEMPTS):
             stream = await self._connector(address)
             try:
-                switched = await self._shake_hands(stream, address, session)
+                switched = await self._shake_hands(stream, address, session, credentials)
                 if switched is not None:
                     _check_server(switched.peer, expected)
                     return Dialed(stream, switched.trailing, switched.peer, switched.extensions)
@@ -95,8 +108,11 @@ class Dialer:
             Fault.REFUSED_UPGRADE, f"{address} challenged {_ATTEMPTS} times in a row and accepted no fresh nonce"
         )
 
-    async def _shake_hands(self, stream: trio.abc.Stream, address: PeerAddress, session: Session) -> Switched | None:
-        client = UpgradeClient(self._caller, session, str(address), int(trio.current_time() * 1000))
+    async def _shake_hands(
+        self, stream: trio.abc.Stream, address: PeerAddress, session: Session, credentials: Credentials
+    ) -> Switched | None:
+        now_ms = int(trio.current_time() * 1000)
+        client = UpgradeClient(self._caller, session, str(address), now_ms, credentials)
         await stream.send_all(client.request())
         outcome = None
         while outcome is None:

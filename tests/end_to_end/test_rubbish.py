@@ -214,9 +214,10 @@ async def _speak_rubbish(farm: Farm, node: Node, random: Random) -> None:
     view = await trio.to_thread.run_sync(node.view)
     _, consensus = addresses(node)
     certificate = load_or_create_certificate(node.directory)
-    credentials = Credentials(key.digest_credentials.username, key.digest_credentials.password)
+    shown = key.digest_credentials[0]
+    credentials = Credentials(shown.username, shown.password)
     identity = Identity(view.farm.cluster_id, None)
-    dialer = Dialer(Caller(key.cluster, credentials, lambda: identity, os.urandom))
+    dialer = Dialer(Caller(key.cluster, lambda: (credentials,), lambda: identity, os.urandom))
     address = PeerAddress(LOOPBACK, port(consensus), certificate.fingerprint)
     requests = [
         encode_request(kind(9, view.node.raft_id or 1, view.raft.term, 1, 1, 1))

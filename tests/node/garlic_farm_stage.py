@@ -147,7 +147,7 @@ class Stage:
         """Connects in the name of `own_id`."""
         caller = Caller(
             cluster,
-            Credentials(CREDENTIALS.user, password),
+            lambda: (Credentials(CREDENTIALS.user, password),),
             lambda: Identity(cluster_id, own_id),
             Random(7).randbytes,
             offered=offered,

@@ -27,6 +27,7 @@ from bridge.core.view import FarmView
 from bridge.node.control import ControlServer
 from bridge.node.key_files import load_farm_key
 from bridge.wire.view_json import encode_view
+from tests.node.fake_keys import FakeKeys
 from tests.operator_views import farm_view
 
 
@@ -36,6 +37,7 @@ class Node:
     def __init__(self) -> None:
         self.submitted: list[bytes] = []
         self.left = False
+        self.keys = FakeKeys()
         self.outcome = SubmitAnswer(SubmitOutcome.COMMITTED, index=218, term=3)
 
     async def view(self) -> FarmView:

@@ -26,6 +26,7 @@ from bridge.node.control import ControlLimits, ControlServer
 from bridge.node.control_client import ControlClient, ControlError, find_control_socket
 from bridge.node.control_socket import ControlSocketError, answers
 from bridge.node.event_log import EventLog
+from tests.node.fake_keys import FakeKeys
 from tests.operator_views import farm_view, forming_view
 
 
@@ -40,6 +41,7 @@ class FakeNode:
         self.events = EventLog("node-1", lambda: 1000)
         self.asked: list[tuple[int, int, int]] = []
         self.broken = False
+        self.keys = FakeKeys()
 
     async def view(self) -> FarmView:
         """The fabricated picture."""

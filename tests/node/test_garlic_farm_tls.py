@@ -74,7 +74,10 @@ async def listening(tmp_path: Path) -> AsyncIterator[Listening]:
 def dialer(password: str = PASSWORD) -> Dialer:
     return Dialer(
         Caller(
-            "farm", replace(CREDENTIALS, password=password), lambda: Identity("cluster-a", ALICE), Random(4).randbytes
+            "farm",
+            lambda: (replace(CREDENTIALS, password=password),),
+            lambda: Identity("cluster-a", ALICE),
+            Random(4).randbytes,
         )
     )
 

@@ -18,6 +18,7 @@ from bridge.node.replica import Replica
 from bridge.wire.application import ENTRY_LIMIT_BYTES, encode
 from consensus.core.position import Entry
 from consensus.node.server import ServerBusyError, ServerStoppedError
+from tests.node.fake_keys import FakeKeys
 from tests.node.farm_stage import MASTER, NOW_MS, OWN, Stage, machine_clock
 from tests.operator_views import farm_view
 
@@ -37,6 +38,7 @@ def port_of(stage: Stage, left: list[bool] | None = None) -> NodePort:
         trace=stage.trace,
         leave=lambda: (left if left is not None else []).append(True),
         withdraw=_nothing_to_withdraw,
+        keys=FakeKeys(),
     )
 
 

@@ -1,5 +1,7 @@
 """The farm key file: what it carries, what it derives, and that neither errors nor reprs show a key."""
 
+import os
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,12 +13,17 @@ from bridge.wire.farm_key import (
     farm_key_text,
     new_farm_key,
     parse_farm_key,
-    rotated,
 )
 from bridge.wire.key_text import encode_key
 from gossip.wire.seal import farm_label
 
 FIXED = FarmKey("farm", 3, 1, farm_label(bytes(range(32))), (bytes(range(32)),))
+
+
+def rotated(farm_key: FarmKey) -> FarmKey:
+    """The key file after a new key was installed and used, before the old one is removed."""
+    key = os.urandom(32)
+    return farm_key.following(farm_key.key_ring.chain.install(key).use(key))
 
 
 def test_a_new_farm_key_comes_back_from_its_text() -> None:
@@ -37,7 +44,7 @@ def test_the_label_is_a_hash_of_the_founding_key_and_survives_rotation() -> None
     assert made.label == made.key_ring.label == farm_label(made.gossip_keys[0])
     turned = rotated(made)
     assert turned.label == turned.key_ring.label == made.label
-    assert turned.epoch == 2
+    assert turned.epoch > made.epoch
 
 
 def test_after_rotation_a_new_key_seals_and_the_old_one_still_opens() -> None:
@@ -58,8 +65,11 @@ def test_a_ring_of_a_later_epoch_wins_over_what_a_node_remembers() -> None:
 def test_rotation_without_end_keeps_the_ring_bounded() -> None:
     farm_key = new_farm_key(3)
     for _ in range(40):
+        before = farm_key.gossip_keys[0]
         farm_key = rotated(farm_key)
-    assert len(farm_key.gossip_keys) == 16
+        farm_key = farm_key.following(farm_key.key_ring.chain.remove(before))
+    assert len(farm_key.gossip_keys) == 1
+    assert len(farm_key.retired_keys) == 15
     assert parse_farm_key(farm_key_text(farm_key)) == farm_key
 
 
@@ -68,19 +78,27 @@ def test_retired_keys_travel_with_the_ring() -> None:
     assert parse_farm_key(farm_key_text(farm_key)).key_ring.retired == FIXED.gossip_keys
 
 
-def test_digest_credentials_depend_on_key_cluster_and_epoch_and_on_nothing_else() -> None:
-    credentials = FIXED.digest_credentials
-    assert FarmKey("farm", 9, 1, FIXED.label, FIXED.gossip_keys).digest_credentials == credentials
+def test_digest_credentials_depend_on_key_and_farm_and_on_nothing_else() -> None:
+    (credentials,) = FIXED.digest_credentials
+    assert FarmKey("farm", 9, 2, FIXED.label, FIXED.gossip_keys).digest_credentials == (credentials,)
     others = [
         FarmKey("other", 3, 1, FIXED.label, FIXED.gossip_keys),
-        FarmKey("farm", 3, 2, FIXED.label, FIXED.gossip_keys),
+        FarmKey("farm", 3, 1, bytes(8), FIXED.gossip_keys),
         FarmKey("farm", 3, 1, FIXED.label, (bytes(32),)),
     ]
-    assert len({credentials.password, *(other.digest_credentials.password for other in others)}) == 4
+    assert len({credentials.password, *(other.digest_credentials[0].password for other in others)}) == 4
+
+
+def test_every_key_that_opens_has_credentials_and_those_of_the_sealing_one_come_first() -> None:
+    made = new_farm_key(3)
+    turned = rotated(made)
+    assert turned.digest_credentials[1:] == made.digest_credentials
+    removed = turned.following(turned.key_ring.chain.remove(made.gossip_keys[0]))
+    assert removed.digest_credentials == turned.digest_credentials[:1]
 
 
 def test_digest_credentials_can_stand_in_a_quoted_header_string() -> None:
-    credentials = FIXED.digest_credentials
+    (credentials,) = FIXED.digest_credentials
     assert (credentials.username + credentials.password).replace("-", "").isalnum()
     assert len(bytes.fromhex(credentials.password)) == 32
 
@@ -88,7 +106,7 @@ def test_digest_credentials_can_stand_in_a_quoted_header_string() -> None:
 def test_no_repr_shows_a_key() -> None:
     shown = repr(FIXED) + repr(FIXED.key_ring) + repr(FIXED.digest_credentials)
     secret = FIXED.gossip_keys[0]
-    for form in (secret.hex(), encode_key(secret), repr(secret), FIXED.digest_credentials.password):
+    for form in (secret.hex(), encode_key(secret), repr(secret), FIXED.digest_credentials[0].password):
         assert form not in shown
     assert repr(DigestCredentials("name", "word")) == "DigestCredentials(username='name')"
 

@@ -58,7 +58,7 @@ def caller(
     offered: tuple[str, ...] = ("garlicfarm.prevote.v1",),
 ) -> Caller:
     ours = identity or Identity("cluster-a", 1)
-    return Caller(cluster, Credentials(user, password), lambda: ours, Random(2).randbytes, version, offered)
+    return Caller(cluster, lambda: (Credentials(user, password),), lambda: ours, Random(2).randbytes, version, offered)
 
 
 def connect(farm: Farm, who: Caller, session: Session, more: bytes = b"") -> Challenged | Switched:

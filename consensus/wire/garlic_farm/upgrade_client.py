@@ -64,7 +64,8 @@ class Caller:
     """What every handshake of one client has in common."""
 
     cluster: str
-    credentials: Credentials
+    credentials: Callable[[], tuple[Credentials, ...]]
+    """What to show now, the best first: passwords change while a farm runs, and not all servers know at once."""
     identity: Callable[[], Identity]
     random_bytes: Callable[[int], bytes]
     version: str = VERSION
@@ -88,8 +89,11 @@ class Switched:
 class UpgradeClient:
     """One connection's handshake."""
 
-    def __init__(self, caller: Caller, session: Session, host: str, now_ms: int) -> None:
+    def __init__(
+        self, caller: Caller, session: Session, host: str, now_ms: int, credentials: Credentials | None = None
+    ) -> None:
         self._caller = caller
+        self._credentials = credentials or caller.credentials()[0]
         self._session = session
         self._now_ms = now_ms
         self._path = path_of(caller.cluster, caller.version)
@@ -148,7 +152,7 @@ class UpgradeClient:
             raise malformed("no challenge to answer")
         self._session.nonce_count += 1
         client_nonce = self._caller.random_bytes(16).hex()
-        credentials, count = self._caller.credentials, self._session.nonce_count
+        credentials, count = self._credentials, self._session.nonce_count
         response = response_to(challenge, credentials, ("GET", self._path), count, client_nonce)
         return Authorization(
             credentials.user,
@@ -174,7 +178,7 @@ class UpgradeClient:
             self._session.challenge = None
             raise GarlicFarmError(
                 Fault.WRONG_CREDENTIALS,
-                f"the server does not accept user {self._caller.credentials.user!r}; "
+                f"the server does not accept user {self._credentials.user!r}; "
                 "check that both nodes have the same farm key file",
             )
         self._session.learn(best, self._now_ms)

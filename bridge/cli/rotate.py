@@ -1,0 +1,183 @@
+"""A rotation of the farm's keys from the first step to the last, through one node's control endpoint.
+
+    install a new key ─▶ all open it ─▶ use it ─▶ all seal with it ─▶ remove the old one ─▶ all refuse it
+
+Each step waits until every member that runs has confirmed it. Wherever a rotation ends, the farm goes on: until the
+last step the old key opens, so that nobody is cut off. The same command again takes up where it ended, which the ages
+of the keys tell: one installed after the sealing key was chosen was to be used next, and one that still opens although
+it is older than the sealing key was to be removed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from bridge.core.control import FarmKeyState, FarmKeyView, KeysAnswer
+from bridge.node.control_client import ControlError
+
+ASK_EVERY_S = 0.5
+_AGAIN = "then run `garlicfarm keys rotate` again: it goes on from here"
+
+
+class KeyClient(Protocol):
+    """What a rotation asks of a node: a part of `ControlClient`."""
+
+    async def keys(self) -> KeysAnswer:
+        """The ring, and who has it."""
+
+    async def install_key(self) -> str:
+        """Have a new key opened everywhere; its id."""
+
+    async def use_key(self, key: str, *, force: bool = False) -> None:
+        """Have everybody seal with an installed key."""
+
+    async def remove_key(self, key: str, *, force: bool = False) -> None:
+        """Have a key refused everywhere."""
+
+
+class RotationError(Exception):
+    """The rotation stopped; the text says where, why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rotated:
+    """A rotation that is done."""
+
+    key: str
+    epoch: int
+    members: int
+    removed: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    """Members that were down, or did not confirm, when it was forced."""
+
+
+class Rotation:
+    """One rotation. `say` is given a line at each step, and while one waits."""
+
+    def __init__(self, client: KeyClient, say: Callable[[str], None], timeout_s: float, *, force: bool) -> None:
+        self._client = client
+        self._say = say
+        self._timeout_s = timeout_s
+        self._force = force
+
+    async def run(self, before: KeysAnswer) -> Rotated:
+        """All steps. RotationError or ControlError says where it stopped."""
+        self._check_absent(before)
+        key = await self._begun(before)
+        if before.primary != key:
+            missing = partial(_without, key)
+            await self._until(f"key {key} is installed", missing, "It is not in use yet, the old one is")
+            await self._client.use_key(key, force=self._force)
+        used = await self._until(f"key {key} is in use", partial(_not_using, key), "The old key still opens")
+        removed = await self._remove_older(used, key)
+        done = await self._until("the old key is refused", _behind, "Who is behind has the new key in use already")
+        left_out = (*done.absent, *_behind(done)) if self._force else ()
+        return Rotated(key, done.epoch, done.members, removed, left_out)
+
+    def _check_absent(self, now: KeysAnswer) -> None:
+        if now.absent and not self._force:
+            raise RotationError(
+                f"nothing was changed: {_listed(now.absent)} down, would miss the new key and be refused afterwards. "
+                "Start what is down, or rotate with --force and give it the current key file "
+                "(`garlicfarm keys export FILE`) before its next start"
+            )
+
+    async def _begun(self, before: KeysAnswer) -> str:
+        """The key to rotate to: what an interrupted rotation left, otherwise a new one."""
+        installed = [each for each in before.keys if each.state is FarmKeyState.INSTALLED]
+        newest = max(installed, key=lambda each: each.since, default=None)
+        if newest is not None and newest.since > before.epoch:
+            self._say(f"Going on with key {newest.key_id}, which an interrupted rotation installed.")
+            return newest.key_id
+        if newest is not None and newest.since < _find(before, before.primary).since:
+            self._say(f"Going on after an interrupted rotation: key {before.primary} is in use, the old one opens.")
+            return before.primary
+        key = await self._client.install_key()
+        self._say(f"Key {key} is made and installed.")
+        return key
+
+    async def _remove_older(self, now: KeysAnswer, key: str) -> tuple[str, ...]:
+        since = _find(now, key).since
+        installed = (each for each in now.keys if each.state is FarmKeyState.INSTALLED)
+        older = tuple(each.key_id for each in installed if each.since <= since)
+        for each in older:
+            await self._client.remove_key(each, force=self._force)
+            self._say(f"Key {each} is removed.")
+        return older
+
+    async def _until(self, what: str, behind: Callable[[KeysAnswer], tuple[str, ...]], standing: str) -> KeysAnswer:
+        """Ask until nobody is behind; a step that cannot be confirmed in time ends the rotation, unless forced."""
+        deadline = trio.current_time() + self._timeout_s
+        told: tuple[str, ...] = ()
+        while True:
+            now = await self._client.keys()
+            missing = tuple(dict.fromkeys(behind(now)))
+            if not missing:
+                self._say(f"  {what} at {now.members} of {now.members} members")
+                return now
+            if trio.current_time() >= deadline:
+                break
+            if missing != told:
+                told = missing
+                self._say(
+                    f"  {what} at {now.members - len(missing)} of {now.members} members; missing: {_names(missing)}"
+                )
+            await trio.sleep(ASK_EVERY_S)
+        if self._force:
+            self._say(f"  going on without {_names(missing)}")
+            return now
+        raise RotationError(
+            f"after {self._timeout_s:g} s {_listed(missing)} not known to have it that {what}. {standing}: the farm "
+            f"goes on. See to {_names(missing)} (`garlicfarm members`, `garlicfarm keys list`), {_AGAIN}"
+        )
+
+
+async def rotate(client: KeyClient, say: Callable[[str], None], timeout_s: float, *, force: bool) -> Rotated:
+    """Rotate; an answer that did not come ends it like a refusal, with what to do next."""
+    before = await client.keys()
+    try:
+        return await Rotation(client, say, timeout_s, force=force).run(before)
+    except ControlError as error:
+        raise RotationError(
+            f"{error}. The farm goes on, whatever was done; see to that, {_AGAIN}, at any node"
+        ) from error
+
+
+def _find(now: KeysAnswer, key: str) -> FarmKeyView:
+    for each in now.keys:
+        if each.key_id == key:
+            return each
+    raise RotationError(f"key {key} is no more in the ring: somebody else changes the keys; see `garlicfarm keys list`")
+
+
+def _behind(now: KeysAnswer) -> tuple[str, ...]:
+    return (*now.behind, *now.silent)
+
+
+def _without(key: str, now: KeysAnswer) -> tuple[str, ...]:
+    found = _find(now, key)
+    if found.state is FarmKeyState.REMOVED:
+        raise RotationError(
+            f"key {key} was removed meanwhile: somebody else changes the keys; see `garlicfarm keys list`"
+        )
+    return (*found.missing, *_behind(now))
+
+
+def _not_using(key: str, now: KeysAnswer) -> tuple[str, ...]:
+    if now.primary != key:
+        raise RotationError(
+            f"another rotation at the same time chose key {now.primary}; {key} stays installed and unused. Look at "
+            "`garlicfarm keys list`, and remove what is not wanted"
+        )
+    return _behind(now)
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(names)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return f"{_names(names)} {'is' if len(names) == 1 else 'are'}"

@@ -1,0 +1,110 @@
+"""A farm's key ring without a farm: a chain for each of a few members, of which some are slow, silent or down."""
+
+import os
+from collections.abc import Callable
+
+import trio
+
+from bridge.core.control import FarmKeyState, FarmKeyView, KeysAnswer
+from bridge.node.control_routes import Refused
+from bridge.wire.farm_key import farm_key_text, new_farm_key
+from gossip.core.keychain import KeyChain, KeyChainError, KeyState, key_id
+
+STATES = {
+    KeyState.PRIMARY: FarmKeyState.PRIMARY,
+    KeyState.OPEN: FarmKeyState.INSTALLED,
+    KeyState.RETIRED: FarmKeyState.REMOVED,
+}
+
+
+class FakeKeys:
+    """A `KeyPort`. Members take a change over as soon as somebody asks for the ring, unless they are `deaf`."""
+
+    def __init__(self) -> None:
+        self.farm_key = new_farm_key(3)
+        chain = self.farm_key.key_ring.chain
+        self.chains: dict[str, KeyChain] = {"node-1": chain, "node-2": chain, "node-3": chain}
+        self.deaf: set[str] = set()
+        self.silent: tuple[str, ...] = ()
+        self.absent: tuple[str, ...] = ()
+        self.steps: list[str] = []
+        self.before_step: Callable[[str], None] = lambda _step: None
+
+    @property
+    def chain(self) -> KeyChain:
+        """The ring of the node that is asked."""
+        return self.chains["node-1"]
+
+    def change(self, step: str, changed: Callable[[], KeyChain]) -> None:
+        """One change by an operator."""
+        self.before_step(step)
+        try:
+            self.chains["node-1"] = changed()
+        except KeyChainError as error:
+            raise Refused(409, "key-refused", str(error)) from error
+        self.steps.append(step)
+
+    def named(self, name: str) -> bytes:
+        """The key of an id."""
+        return next((each.key for each in self.chain.keys if key_id(each.key).hex() == name), bytes(32))
+
+    async def listing(self) -> KeysAnswer:
+        """The ring, and who has it."""
+        await trio.lowlevel.checkpoint()
+        for name in self.chains.keys() - self.deaf:
+            self.chains[name] = self.chains[name].merge(self.chain)
+        behind = tuple(name for name, chain in self.chains.items() if chain.digest != self.chain.digest)
+        keys = []
+        for each in reversed(self.chain.keys):
+            opens = [
+                name
+                for name, chain in self.chains.items()
+                if any(one.key == each.key and chain.state_of(one) is not KeyState.RETIRED for one in chain.keys)
+            ]
+            state = STATES[self.chain.state_of(each)]
+            keys.append(
+                FarmKeyView(
+                    key_id(each.key).hex(),
+                    state,
+                    each.since,
+                    opened_by=len(opens),
+                    sealed_by=sum(chain.primary == each.key for chain in self.chains.values()),
+                    missing=() if state is FarmKeyState.REMOVED else tuple(sorted(self.chains.keys() - set(opens))),
+                )
+            )
+        return KeysAnswer(
+            self.farm_key.label.hex(),
+            self.chain.used_at,
+            key_id(self.chain.primary).hex(),
+            len(self.chains),
+            "/etc/garlicfarm/farm.key",
+            self.farm_key.epoch,
+            tuple(keys),
+            behind,
+            self.silent,
+            self.absent,
+        )
+
+    async def install(self) -> str:
+        """A new key."""
+        await trio.lowlevel.checkpoint()
+        key = os.urandom(32)
+        self.change("install", lambda: self.chain.install(key))
+        return key_id(key).hex()
+
+    async def use(self, name: str, *, force: bool) -> None:
+        """Seal with it."""
+        await trio.lowlevel.checkpoint()
+        self.change(f"use{' by force' * force}", lambda: self.chain.use(self.named(name)))
+
+    async def remove(self, name: str, *, force: bool) -> None:
+        """Refuse it."""
+        await trio.lowlevel.checkpoint()
+        if self.absent and not force:
+            raise Refused(409, "members-absent", f"{self.absent[0]} is down, and would be refused afterwards")
+        self.change(f"remove{' by force' * force}", lambda: self.chain.remove(self.named(name)))
+
+    async def export(self) -> str:
+        """The key file of now."""
+        await trio.lowlevel.checkpoint()
+        return farm_key_text(self.farm_key.following(self.chain))

@@ -1,0 +1,114 @@
+"""The farm's keys of a running node: which credentials it shows and accepts, and when the key file is out of date."""
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from bridge.node.alarms import Alarms
+from bridge.node.event_log import EventLog
+from bridge.node.farm_keys import ALARM, FarmKeys
+from bridge.node.key_files import KeyFileError, load_farm_key, replace_farm_key, save_farm_key
+from bridge.wire.farm_key import FarmKey, new_farm_key
+from gossip.core.keychain import KeyChain
+from gossip.node.agent import Agent
+
+NEW = b"a new key of thirty-two bytes..."
+
+
+class Following:
+    """As much of an agent as is asked for its keys."""
+
+    def __init__(self, chain: KeyChain) -> None:
+        self.key_chain = chain
+
+
+def farm_keys(directory: Path, farm_key: FarmKey) -> FarmKeys:
+    """The keys of a node with this key file."""
+    save_farm_key(directory / "farm.key", farm_key)
+    return FarmKeys(directory / "farm.key")
+
+
+def users(keys: FarmKeys) -> list[str]:
+    """The user names that a node shows, the best first."""
+    return [each.user for each in keys.credentials()]
+
+
+def test_credentials_follow_the_ring_through_a_rotation(tmp_path: Path) -> None:
+    filed = new_farm_key(3)
+    keys = farm_keys(tmp_path, filed)
+    old = keys.credentials()[0]
+    assert keys.password_of(old.user) == old.password
+    agent = Following(filed.key_ring.chain)
+    keys.follow(cast("Agent", agent))
+
+    agent.key_chain = agent.key_chain.install(NEW)
+    assert users(keys)[0] == old.user, "the new key is accepted before it is shown"
+    new = keys.credentials()[1]
+    assert keys.password_of(new.user) == new.password
+
+    agent.key_chain = agent.key_chain.use(NEW)
+    assert users(keys) == [new.user, old.user], "the new one is shown, the old one accepted still"
+
+    agent.key_chain = agent.key_chain.remove(filed.gossip_keys[0])
+    assert users(keys) == [new.user]
+    assert keys.password_of(old.user) is None, "a removed key opens no connection"
+    assert keys.password_of("nobody") is None
+
+
+def test_two_members_agree_on_the_credentials_of_a_key_however_they_heard_of_it(tmp_path: Path) -> None:
+    filed = new_farm_key(3)
+    rotated = filed.key_ring.chain.install(NEW).use(NEW)
+    by_gossip, by_file = farm_keys(tmp_path, filed), tmp_path / "other"
+    by_file.mkdir()
+    by_gossip.follow(cast("Agent", Following(rotated)))
+    assert farm_keys(by_file, filed.following(rotated)).credentials() == by_gossip.credentials()
+
+
+def alarm_text(alarms: Alarms) -> str:
+    """What stands about the key file."""
+    return " ".join(f"{each.text}; {each.action}" for each in alarms.standing() if each.kind == ALARM)
+
+
+def test_a_key_file_that_the_ring_has_left_behind_is_an_alarm_until_it_is_replaced(tmp_path: Path) -> None:
+    filed = new_farm_key(3)
+    keys = farm_keys(tmp_path, filed)
+    alarms = Alarms(EventLog("node-1", lambda: 0))
+    keys.follow(cast("Agent", Following(filed.key_ring.chain.install(NEW).use(NEW))))
+    keys.judge_file(keys.filed_now(), alarms)
+    assert f"epoch 3, the farm key file {keys.path} is of epoch 1" in alarm_text(alarms)
+    assert f"garlicfarm keys export --replace {keys.path}" in alarm_text(alarms)
+    replace_farm_key(keys.path, keys.current)
+    assert keys.path.stat().st_mode & 0o777 == 0o600
+    keys.judge_file(keys.filed_now(), alarms)
+    assert alarms.standing() == ()
+
+
+def test_a_key_file_that_is_gone_foreign_or_later_is_an_alarm_with_what_to_do(tmp_path: Path) -> None:
+    filed = new_farm_key(3)
+    keys = farm_keys(tmp_path, filed)
+    alarms = Alarms(EventLog("node-1", lambda: 0))
+    keys.judge_file(new_farm_key(3), alarms)
+    assert "is another farm's" in alarm_text(alarms)
+    keys.judge_file(filed.following(filed.key_ring.chain.install(NEW).use(NEW)), alarms)
+    assert "restart this node" in alarm_text(alarms)
+    keys.path.chmod(0o644)
+    assert keys.filed_now() is None, "others can read it: a restart would fail"
+    keys.judge_file(None, alarms)
+    assert "cannot be read any more" in alarm_text(alarms)
+
+
+def test_only_an_older_key_file_of_the_same_farm_is_replaced(tmp_path: Path) -> None:
+    filed = new_farm_key(3)
+    later = filed.following(filed.key_ring.chain.install(NEW).use(NEW))
+    path = tmp_path / "farm.key"
+    save_farm_key(path, later)
+    with pytest.raises(KeyFileError, match="of epoch 3, later than epoch 1"):
+        replace_farm_key(path, filed)
+    with pytest.raises(KeyFileError, match="is not overwritten: choose another name"):
+        replace_farm_key(path, new_farm_key(3))
+    assert load_farm_key(path) == later
+    path.write_text("a shopping list")
+    with pytest.raises(KeyFileError, match="farm key file"):
+        replace_farm_key(path, later)
+    assert path.read_text() == "a shopping list"

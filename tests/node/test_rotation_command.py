@@ -1,0 +1,157 @@
+"""`keys rotate`: every step reaches everybody before the next, and wherever it ends the farm goes on."""
+
+import pytest
+
+from bridge.cli.rotate import Rotated, RotationError, rotate
+from bridge.core.control import KeysAnswer
+from bridge.node.control_client import ControlError
+from bridge.node.control_routes import Refused
+from gossip.core.keychain import key_id
+from tests.node.fake_keys import FakeKeys
+from tests.node.gossip_farm import in_simulated_time
+
+
+class Client:
+    """Asks the fake farm as the control client asks a node."""
+
+    def __init__(self, farm: FakeKeys) -> None:
+        self.farm = farm
+        self.said: list[str] = []
+
+    async def keys(self) -> KeysAnswer:
+        """The ring."""
+        return await self.farm.listing()
+
+    async def install_key(self) -> str:
+        """A new key."""
+        return await self.farm.install()
+
+    async def use_key(self, key: str, *, force: bool = False) -> None:
+        """Seal with it."""
+        await self._step(self.farm.use(key, force=force))
+
+    async def remove_key(self, key: str, *, force: bool = False) -> None:
+        """Refuse it."""
+        await self._step(self.farm.remove(key, force=force))
+
+    async def _step(self, step: object) -> None:
+        try:
+            await step  # type: ignore[misc] # one of the two coroutines above
+        except Refused as error:
+            raise ControlError(f"the node refused: {error}") from error
+
+    async def rotate(self, *, force: bool = False) -> Rotated:
+        """The command."""
+        return await rotate(self, self.said.append, 10.0, force=force)
+
+
+def old_id(farm: FakeKeys) -> str:
+    """The id of the founding key."""
+    return key_id(farm.farm_key.gossip_keys[0]).hex()
+
+
+@in_simulated_time
+async def test_a_rotation_installs_uses_and_removes_and_says_where_it_is() -> None:
+    farm = FakeKeys()
+    client = Client(farm)
+    done = await client.rotate()
+    assert farm.steps == ["install", "use", "remove"]
+    assert {key_id(chain.primary).hex() for chain in farm.chains.values()} == {done.key}
+    assert (done.epoch, done.members, done.removed, done.left_out) == (3, 3, (old_id(farm),), ())
+    assert client.said == [
+        f"Key {done.key} is made and installed.",
+        f"  key {done.key} is installed at 3 of 3 members",
+        f"  key {done.key} is in use at 3 of 3 members",
+        f"Key {old_id(farm)} is removed.",
+        "  the old key is refused at 3 of 3 members",
+    ]
+
+
+@in_simulated_time
+async def test_a_member_that_does_not_take_the_new_key_stops_the_rotation_before_it_is_used() -> None:
+    farm = FakeKeys()
+    farm.deaf = {"node-3"}
+    client = Client(farm)
+    with pytest.raises(
+        RotationError, match=r"after 10 s node-3 is not known to have it that key .* is installed"
+    ) as end:
+        await client.rotate()
+    assert "It is not in use yet, the old one is" in str(end.value)
+    assert "run `garlicfarm keys rotate` again" in str(end.value)
+    assert farm.steps == ["install"]
+    assert client.said[1].endswith("is installed at 2 of 3 members; missing: node-3")
+    assert len(client.said) == 2, "who is missing is said once, not at every look"
+    farm.deaf = set()
+    done = await client.rotate()
+    assert farm.steps == ["install", "use", "remove"], "it goes on with the key that is installed"
+    assert key_id(farm.chains["node-3"].primary).hex() == done.key
+
+
+@in_simulated_time
+async def test_a_member_that_is_down_stops_the_rotation_before_anything_is_changed_unless_forced() -> None:
+    farm = FakeKeys()
+    farm.absent = ("node-4",)
+    with pytest.raises(RotationError, match="nothing was changed: node-4 is down"):
+        await Client(farm).rotate()
+    assert farm.steps == []
+    done = await Client(farm).rotate(force=True)
+    assert farm.steps == ["install", "use by force", "remove by force"]
+    assert done.left_out == ("node-4",)
+
+
+@in_simulated_time
+async def test_a_member_that_dies_midway_keeps_the_old_key_open_and_the_same_command_finishes_it() -> None:
+    farm = FakeKeys()
+
+    def dies(step: str) -> None:
+        if step == "use":
+            farm.absent = ("node-3",)
+
+    farm.before_step = dies
+    with pytest.raises(RotationError, match=r"node-3 is down.*The farm goes on.*`garlicfarm keys rotate` again"):
+        await Client(farm).rotate()
+    assert farm.steps == ["install", "use"]
+    assert old_id(farm) in {key_id(key).hex() for key in farm.chain.others}
+    farm.absent = ()
+    client = Client(farm)
+    done = await client.rotate()
+    assert farm.steps == ["install", "use", "remove"]
+    assert done.removed == (old_id(farm),)
+    assert "interrupted rotation" in client.said[0]
+
+
+@in_simulated_time
+async def test_two_rotations_at_once_end_with_one_key_and_one_of_them_says_so() -> None:
+    farm = FakeKeys()
+
+    def another(step: str) -> None:
+        if step == "use":
+            chain = farm.chain.install(b"o" * 32)
+            farm.chains["node-1"] = chain.use(b"o" * 32).install(b"p" * 32).use(b"p" * 32)
+
+    client = Client(farm)
+    farm.before_step = lambda step: None if step != "remove" else another("use")
+    done = await client.rotate()
+    assert done.removed == (old_id(farm),), "keys of later rotations are not ours to remove"
+
+    farm = FakeKeys()
+    client = Client(farm)
+    real = farm.listing
+
+    async def listing() -> KeysAnswer:
+        if "use" in farm.steps:
+            another("use")
+        return await real()
+
+    farm.listing = listing  # type: ignore[method-assign] # somebody else changes the keys between our questions
+    with pytest.raises(RotationError, match="another rotation at the same time chose key"):
+        await client.rotate()
+    assert "remove" not in farm.steps
+
+
+@in_simulated_time
+async def test_every_rotation_after_a_finished_one_makes_a_new_key() -> None:
+    farm = FakeKeys()
+    keys = {(await Client(farm).rotate()).key for _ in range(20)}
+    assert len(keys) == 20
+    assert farm.chain.others == ()
