@@ -48,11 +48,11 @@ from bridge.node.sight import Sight
 from bridge.wire.destination_keys import SigningKey
 from bridge.wire.metadata import NodeMetadata, RoleHint, encode_metadata
 from bridge.wire.trace import event_text
-from consensus.core.effects import Role, RoleChanged
+from consensus.core.effects import ConfigurationChanged, Role, RoleChanged
 from consensus.node.garlic_farm_dial import PeerAddress
 from consensus.node.garlic_farm_server import GarlicFarmServer
 from consensus.node.garlic_farm_tally import Incident, Tally
-from consensus.node.server import DiskFull, Notice
+from consensus.node.server_description import DiskFull, Notice
 from consensus.node.tls import NodeCertificate, load_or_create_certificate
 from consensus.wire.garlic_farm.nonces import NonceBook
 from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
@@ -343,6 +343,10 @@ class Node:
                     self.trace.append("leader-unknown", {"term": term})
                 if self._duties is not None:
                     self._duties.leadership_changed()
+            case ConfigurationChanged(configuration):
+                self.trace.append(
+                    "configuration-changed", {"voters": " ".join(map(str, sorted(configuration.voter_ids)))}
+                )
             case DiskFull(full):
                 if full:
                     self.alarms.set(

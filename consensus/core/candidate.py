@@ -60,7 +60,7 @@ class Candidate:
 
     def verdict(self, replica: Replica) -> Verdict:
         """How this round stands."""
-        return quorum.tally(self.votes, replica.log.configuration.majorities)
+        return quorum.tally(self.votes, replica.majorities)
 
 
 def begin_pre_vote(replica: Replica) -> Candidate:

@@ -8,6 +8,7 @@ nothing. Completion comes back as the event `Persisted(n)`.
 from dataclasses import dataclass
 from enum import Enum
 
+from consensus.core.configuration import ChangeRefusal
 from consensus.core.messages import Message
 from consensus.core.position import (
     Ballot,
@@ -15,6 +16,7 @@ from consensus.core.position import (
     Entry,
     Index,
     LogPosition,
+    Server,
     ServerId,
     SnapshotDescription,
     Term,
@@ -143,6 +145,33 @@ class Resolve:
     leader: ServerId | None = None
 
 
+class ChangeOutcome(Enum):
+    """How a change of the configuration ended; unknown if leadership was lost with a step of it in the log."""
+
+    COMMITTED = "committed"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeResolved:
+    """The answer to one `ChangeConfiguration`: why it was refused, or where the configuration committed."""
+
+    change_id: int
+    outcome: ChangeOutcome
+    refusal: ChangeRefusal | None = None
+    position: LogPosition | None = None
+    leader: ServerId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationChanged:
+    """For the view, the transports and whoever must know addresses: who is a member now, and who is about to be."""
+
+    configuration: Configuration
+    newcomers: tuple[Server, ...] = ()
+
+
 class Role(Enum):
     """What a server is at the moment (Raft section 5.1)."""
 
@@ -161,4 +190,5 @@ class RoleChanged:
 
 
 SnapshotEffect = TakeSnapshot | ReadSnapshot | CheckSnapshot | Restore
-Effect = Persist | Send | Apply | ReadEntries | Resolve | RoleChanged | SnapshotEffect
+Announcement = RoleChanged | ConfigurationChanged
+Effect = Persist | Send | Apply | ReadEntries | Resolve | ChangeResolved | Announcement | SnapshotEffect

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from consensus.core.extensions import Extensions
 from consensus.core.messages import Message
-from consensus.core.position import Entry, Index, LogPosition, ServerId, SnapshotDescription
+from consensus.core.position import Configuration, Entry, Index, LogPosition, ServerId, SnapshotDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,14 @@ class PeerExtensions:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeConfiguration:
+    """Somebody wants the member set to become `target` (not joint). `change_id` comes back in one `ChangeResolved`."""
+
+    change_id: int
+    target: Configuration
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotWanted:
     """The state machine stands at `index`: the core answers by `TakeSnapshot`, unless one covers that already."""
 
@@ -94,4 +102,6 @@ class DiskSpace:
 
 
 SnapshotEvent = SnapshotWanted | SnapshotTaken | SnapshotRead | SnapshotChecked
-Event = Received | DeadlineReached | Proposed | Persisted | EntriesRead | PeerExtensions | SnapshotEvent | DiskSpace
+StorageEvent = SnapshotEvent | DiskSpace
+Requested = Proposed | ChangeConfiguration
+Event = Received | DeadlineReached | Requested | Persisted | EntriesRead | PeerExtensions | StorageEvent

@@ -17,6 +17,8 @@ class Extensions:
     """The question before a vote (`candidate`)."""
     transfer: bool = False
     """TimeoutNow, and the flag of a vote request that was caused by one (`transfer`)."""
+    configurations: bool = False
+    """Joint configurations, and learners in them (`configuration`)."""
 
 
 NO_EXTENSIONS = Extensions()

@@ -19,6 +19,7 @@ from consensus.core.effects import Outcome, Resolve
 from consensus.core.events import Proposed
 from consensus.core.log import entry_bytes
 from consensus.core.position import Command, Content, Entry, Index, LogPosition, Milliseconds, NoOp, ServerId
+from consensus.core.reconfiguration import Reconfiguration
 from consensus.core.replica import MAX_NUMBER, Replica
 from consensus.core.replication import Office, Replication
 from consensus.core.standing import Standing
@@ -43,7 +44,8 @@ class Leader:
         self._replica = replica
         self._pending: deque[Pending] = deque()
         self._pending_bytes = 0
-        self.followers = {peer: Standing(replica.now) for peer in replica.others}
+        self.followers: dict[ServerId, Standing] = {}
+        self.reconfiguration = Reconfiguration(replica, self.followers)
         self.replication = strategy(replica, self, self.followers)
         replica.append((Entry(replica.term, _first_content(replica, granted_by)),))
         self.replication.begin()
@@ -52,8 +54,8 @@ class Leader:
     def deadline(self) -> Milliseconds:
         """When the strategy has something to do, or the check for a majority is due."""
         check = self._quorum_contact_ms() + self._replica.tuning.election_timeout_min_ms
-        due = self.replication.deadline
-        return check if due is None else min(check, due)
+        timers = (self.replication.deadline, self.reconfiguration.deadline)
+        return min((check, *(due for due in timers if due is not None)))
 
     @property
     def pending(self) -> int:
@@ -65,7 +67,7 @@ class Leader:
         """The newest round of `confirm` that a majority has answered."""
         rounds = {peer: standing.round_number for peer, standing in self.followers.items()}
         rounds[self._replica.server_id] = MAX_NUMBER
-        return quorum.held_by_majorities(rounds, self._replica.log.configuration.majorities)
+        return quorum.held_by_majorities(rounds, self._replica.majorities)
 
     def expire(self) -> bool:
         """Do what is due; returns False when no majority has answered for an election timeout."""
@@ -94,6 +96,17 @@ class Leader:
         self.replication.appended()
         self._resolve_committed()
 
+    def settle(self) -> bool:
+        """At the end of a step: go on with a change of the configuration; returns False when it has dismissed us."""
+        self._adjust_followers()
+        configuration = self.reconfiguration.advance()
+        if configuration is not None:
+            self._replica.append((Entry(self._replica.term, configuration),))
+            self.reconfiguration.appended()
+            self._adjust_followers()
+            self.replication.appended()
+        return not self.reconfiguration.is_dismissed
+
     def heard(self, peer: ServerId) -> None:
         """The peer sent a word of our term just now."""
         standing = self.followers[peer]
@@ -108,10 +121,10 @@ class Leader:
         """The peer (or our own disk) holds our log up to `index`: commit what a majority holds, if of our own term."""
         replica = self._replica
         if peer != replica.server_id:
-            self.followers[peer].match = max(self.followers[peer].match, index)
+            self.followers[peer].reached(index, replica.now)
         matches = {peer: standing.match for peer, standing in self.followers.items()}
         matches[replica.server_id] = self._own_match()
-        held = quorum.held_by_majorities(matches, replica.log.configuration.majorities)
+        held = quorum.held_by_majorities(matches, replica.majorities)
         if self._may_commit(held) and replica.applier.commit_up_to(held):
             self._resolve_committed()
             self.replication.committed()
@@ -121,7 +134,12 @@ class Leader:
         for pending in self._pending:
             self._replica.outbox.add(Resolve(pending.proposal_id, Outcome.UNKNOWN, leader=None))
         self._pending.clear()
+        self.reconfiguration.resign()
         self.replication.resign()
+
+    def _adjust_followers(self) -> None:
+        if self.reconfiguration.adjust_followers():
+            self.replication.followers_changed()
 
     def _own_match(self) -> Index:
         return self._replica.log.durable_index
@@ -132,7 +150,7 @@ class Leader:
     def _quorum_contact_ms(self) -> Milliseconds:
         contacts = {peer: standing.contact_ms for peer, standing in self.followers.items()}
         contacts[self._replica.server_id] = self._replica.now
-        return quorum.held_by_majorities(contacts, self._replica.log.configuration.majorities)
+        return quorum.held_by_majorities(contacts, self._replica.majorities)
 
     def _resolve_committed(self) -> None:
         replica = self._replica

@@ -165,6 +165,20 @@ class Log:
         known = bisect_right(self._configurations, index, key=_index_of)
         return self._configurations[known - 1][1] if known else self._base
 
+    @property
+    def configuration_index(self) -> Index:
+        """Where the latest configuration began to be in effect, or a later place if a snapshot covers that."""
+        return self._configurations[-1][0] if self._configurations else self._start.index
+
+    @property
+    def previous_configuration(self) -> Configuration:
+        """What the latest configuration replaced; committed, since one change follows the commitment of another."""
+        return self._configurations[-2][1] if len(self._configurations) > 1 else self._base
+
+    def configurations_after(self, index: Index) -> int:
+        """How many times the configuration changes beyond `index`."""
+        return sum(changed > index for changed, _ in self._configurations)
+
     def term_at(self, index: Index) -> Term | None:
         """The term of the entry at `index` (also of the one before the first); None beyond the end or before that."""
         if index == self._start.index:

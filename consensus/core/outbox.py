@@ -33,10 +33,16 @@ class Outbox:
         return self.staged_number
 
     def stage_log(self, truncate_from: Index | None, first: Index, entries: tuple[Entry, ...]) -> int:
-        """Make a change of the log durable (at most one in a step); returns the number of the Persist that does."""
-        self._truncate_from = truncate_from
-        self._first = first
-        self._entries = entries
+        """Make a change of the log durable; returns the number of the Persist that does.
+
+        Within a step a truncation comes first, and entries only continue those that are staged already.
+        """
+        if self._entries and truncate_from is None:
+            self._entries += entries
+        else:
+            self._truncate_from = truncate_from
+            self._first = first
+            self._entries = entries
         return self.staged_number
 
     def stage_snapshot(self, change: SnapshotChange) -> int:

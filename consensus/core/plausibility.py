@@ -8,6 +8,7 @@ since every request is answered. Terms of absurd height are refused here, so the
 from collections.abc import Iterator
 from itertools import pairwise
 
+from consensus.core.configuration import possible_configuration
 from consensus.core.messages import (
     AppendEntries,
     AppendReply,
@@ -88,17 +89,6 @@ def _faults_of_snapshot(sender: ServerId, piece: InstallSnapshot) -> Iterator[st
 
 def _possible_position(position: LogPosition) -> bool:
     return 0 <= position.index <= MAX_NUMBER and (position.term >= 1 if position.index else position.term == 0)
-
-
-def possible_configuration(configuration: Configuration) -> bool:
-    """Whether it has voters, names nobody twice in one list, and makes no voter of C_new a learner too."""
-    lists = (configuration.voters, configuration.old_voters, configuration.learners)
-    voters, old_voters, learners = ({server.server_id for server in servers} for servers in lists)
-    named_once = all(
-        len(servers) == len(ids) and (not ids or min(ids) > 0)
-        for servers, ids in zip(lists, (voters, old_voters, learners), strict=True)
-    )
-    return bool(voters) and named_once and not voters & learners
 
 
 def _possible_no_op(no_op: NoOp) -> bool:

@@ -28,8 +28,8 @@ class Push:
         self._office = office
         self._followers = followers
         self._round_number = 0
-        beyond = replica.log.last_index + 1
-        self.progress = {peer: Progress(next=beyond) for peer in followers}
+        self.progress: dict[ServerId, Progress] = {}
+        self.followers_changed()
 
     @property
     def deadline(self) -> Milliseconds | None:
@@ -49,6 +49,14 @@ class Push:
     def begin(self) -> None:
         """The first append of the term announces the leader."""
         self.appended()
+
+    def followers_changed(self) -> None:
+        """Begin with those who joined as with all at the beginning: at the end of the log; forget those who left."""
+        for gone in self.progress.keys() - self._followers.keys():
+            del self.progress[gone]
+        for peer in self._followers:
+            if peer not in self.progress:
+                self.progress[peer] = Progress(next=self._replica.log.last_index + 1)
 
     def expire(self) -> None:
         """Retry and send heartbeats as they are due."""

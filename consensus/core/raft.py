@@ -21,10 +21,21 @@ from typing import assert_never
 from consensus.core import ballot as voting
 from consensus.core import candidate, compaction, invariants, snapshot_receiving
 from consensus.core.candidate import Candidate
+from consensus.core.configuration import ChangeRefusal
 from consensus.core.description import Description
 from consensus.core.dialect import Dialect
-from consensus.core.effects import Effect, Outcome, Resolve, Role, RoleChanged
+from consensus.core.effects import (
+    ChangeOutcome,
+    ChangeResolved,
+    ConfigurationChanged,
+    Effect,
+    Outcome,
+    Resolve,
+    Role,
+    RoleChanged,
+)
 from consensus.core.events import (
+    ChangeConfiguration,
     DeadlineReached,
     DiskSpace,
     EntriesRead,
@@ -39,6 +50,7 @@ from consensus.core.events import (
     SnapshotTaken,
     SnapshotWanted,
 )
+from consensus.core.extensions import Extensions
 from consensus.core.follower import Follower
 from consensus.core.leader import Leader
 from consensus.core.log import RecoveredLog
@@ -77,6 +89,7 @@ class Raft:
         self._replica = Replica(server_id, configuration, ballot, log, tuning, dialect, random, now)
         self._role: Follower | Candidate | Leader = Follower(self._replica.random_election_deadline())
         self._announced = RoleChanged(Role.FOLLOWER, ballot.term, None)
+        self._members = ConfigurationChanged(self._replica.log.configuration)
 
     @property
     def deadline(self) -> Milliseconds:
@@ -87,6 +100,16 @@ class Raft:
         """Take one event; returns what is to be done, in order. A clock that goes back is taken to stand still."""
         replica = self._replica
         replica.now = max(replica.now, now)
+        self._take(event)
+        if isinstance(self._role, Leader) and not self._role.settle():
+            self._become_follower()
+        replica.log.trim(replica.tuning.tail_entries, replica.tuning.tail_bytes)
+        self._announce()
+        invariants.check(replica, self._role if isinstance(self._role, Leader) else None)
+        return replica.outbox.drain()
+
+    def _take(self, event: Event) -> None:
+        replica = self._replica
         match event:
             case Received(sender, message):
                 self._receive(sender, message)
@@ -95,23 +118,24 @@ class Raft:
                     self._expire()
             case Proposed():
                 self._propose(event)
+            case ChangeConfiguration():
+                self._change_configuration(event)
             case Persisted(number):
                 self._persisted(number)
             case EntriesRead():
                 self._entries_read(event)
             case PeerExtensions(peer, extensions):
-                replica.learn_extensions(peer, extensions)
-                if isinstance(self._role, Candidate):
-                    self._role.settle_extension(replica, peer)
-                    self._conclude_campaign()
+                self._learn_extensions(peer, extensions)
             case SnapshotWanted() | SnapshotTaken() | SnapshotRead() | SnapshotChecked() | DiskSpace():
                 self._storage_told(event)
             case _:
                 assert_never(event)
-        replica.log.trim(replica.tuning.tail_entries, replica.tuning.tail_bytes)
-        self._announce()
-        invariants.check(replica, self._role if isinstance(self._role, Leader) else None)
-        return replica.outbox.drain()
+
+    def _learn_extensions(self, peer: ServerId, extensions: Extensions) -> None:
+        self._replica.learn_extensions(peer, extensions)
+        if isinstance(self._role, Candidate):
+            self._role.settle_extension(self._replica, peer)
+            self._conclude_campaign()
 
     def describe(self) -> Description:
         """This replica as plain data."""
@@ -214,7 +238,7 @@ class Raft:
 
     def _replied(self, sender: ServerId, reply: Reply) -> None:
         replica = self._replica
-        if sender not in replica.voters:
+        if sender not in replica.members and not self._takes_reply_of_outsider(sender, reply):
             replica.dropped["reply from a server outside the configuration"] += 1
             return
         grants_pre_vote = isinstance(reply, VoteReply) and reply.pre_vote and reply.granted
@@ -231,6 +255,14 @@ class Raft:
                 role.replication.receive(sender, reply)
             case _:
                 replica.dropped["reply that nobody waits for"] += 1
+
+    def _takes_reply_of_outsider(self, sender: ServerId, reply: Reply) -> bool:
+        """A server that joins or leaves is replicated to, but its term is not ours to follow: any could depose us."""
+        if not isinstance(self._role, Leader) or sender not in self._role.followers:
+            return False
+        if reply.term > self._replica.term:
+            self._role.reconfiguration.outsider_in_later_term(sender)
+        return reply.term <= self._replica.term
 
     def _check_term(self, term: int) -> None:
         """All servers: if RPC request or response contains term > currentTerm, set currentTerm and convert."""
@@ -254,7 +286,7 @@ class Raft:
                 if not role.expire():
                     self._become_follower()
             case Follower() | Candidate():
-                if replica.server_id not in replica.voters or replica.term == MAX_NUMBER or replica.disk_full:
+                if not replica.may_campaign or replica.term == MAX_NUMBER or replica.disk_full:
                     self._become_follower()
                     self._role.deadline = replica.random_election_deadline()
                 else:
@@ -293,6 +325,15 @@ class Raft:
         else:
             resolve = Resolve(proposed.proposal_id, Outcome.NOT_LEADER, leader=self._role_leader())
             self._replica.outbox.add(resolve)
+
+    def _change_configuration(self, change: ChangeConfiguration) -> None:
+        if isinstance(self._role, Leader):
+            self._role.reconfiguration.request(change)
+        else:
+            answer = ChangeResolved(
+                change.change_id, ChangeOutcome.REFUSED, ChangeRefusal.NOT_LEADER, leader=self._role_leader()
+            )
+            self._replica.outbox.add(answer)
 
     def _persisted(self, number: int) -> None:
         replica = self._replica
@@ -359,3 +400,8 @@ class Raft:
         if changed != self._announced:
             self._announced = changed
             self._replica.outbox.add(changed)
+        newcomers = self._role.reconfiguration.newcomers if isinstance(self._role, Leader) else ()
+        members = ConfigurationChanged(self._replica.log.configuration, newcomers)
+        if members != self._members:
+            self._members = members
+            self._replica.outbox.add(members)

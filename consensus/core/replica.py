@@ -33,6 +33,16 @@ MAX_NUMBER = 2**63 - 1
 _MAX_KNOWN_PEERS = 256
 
 
+class _Sets:
+    """A configuration's sets of servers, computed once: every answer of a follower asks for them."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self.majorities = configuration.majorities
+        self.voters = configuration.voter_ids
+        self.members = configuration.member_ids
+
+
 class Replica:
     """State and acts that are common to follower, candidate and leader."""
 
@@ -63,6 +73,7 @@ class Replica:
         self.disk_full = False
         self.dropped: Counter[str] = Counter()
         self._correlation = random.randrange(2**32)
+        self._sets = _Sets(self.log.configuration)
 
     @property
     def term(self) -> Term:
@@ -72,12 +83,38 @@ class Replica:
     @property
     def voters(self) -> frozenset[ServerId]:
         """Who counts towards any majority, by the latest configuration in the log."""
-        return self.log.configuration.voter_ids
+        return self._current_sets.voters
+
+    @property
+    def members(self) -> frozenset[ServerId]:
+        """Who gets the log, by the latest configuration in the log."""
+        return self._current_sets.members
 
     @property
     def others(self) -> tuple[ServerId, ...]:
         """The other voters, in order (never in the order of a set: a seed must give the same run)."""
         return tuple(sorted(self.voters - {self.server_id}))
+
+    @property
+    def majorities(self) -> tuple[frozenset[ServerId], ...]:
+        """The sets of voters of which each must agree by a majority of its own."""
+        return self._current_sets.majorities
+
+    @property
+    def may_campaign(self) -> bool:
+        """Whether we vote by the latest configuration, or by the one before while the latest may be uncommitted.
+
+        Else {1, 2} removing 1 could come to a standstill: 2 needs the vote of 1, whose log is longer.
+        """
+        log = self.log
+        uncommitted = log.configuration_index > self.applier.commit
+        return self.server_id in self.voters or (uncommitted and self.server_id in log.previous_configuration.voter_ids)
+
+    @property
+    def _current_sets(self) -> "_Sets":
+        if self._sets.configuration is not self.log.configuration:
+            self._sets = _Sets(self.log.configuration)
+        return self._sets
 
     def random_election_deadline(self) -> Milliseconds:
         """A fresh randomized election timeout from now on (Raft section 5.2)."""
@@ -100,6 +137,11 @@ class Replica:
         """Whether the protocol or the handshake with `peer` rules pre-vote requests out."""
         known = self.extensions_of.get(peer)
         return not self.dialect.pre_vote or (known is not None and not known.pre_vote)
+
+    def lacks_configurations(self, peer: ServerId) -> bool:
+        """Whether the handshake with `peer` said that it cannot take joint configurations and learners."""
+        known = self.extensions_of.get(peer)
+        return known is not None and not known.configurations
 
     def understands_transfer(self, peer: ServerId) -> bool:
         """Whether TimeoutNow may be sent to `peer`; not before a handshake has said so."""

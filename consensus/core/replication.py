@@ -46,6 +46,9 @@ class Replication(Protocol):
     def appended(self) -> None:
         """The log grew."""
 
+    def followers_changed(self) -> None:
+        """Servers joined the followers that were given at the beginning, or left them."""
+
     def committed(self) -> None:
         """The commit index rose."""
 

@@ -10,8 +10,16 @@ class Standing:
     """One follower. `match` and `round` only rise; all three count towards majorities."""
 
     contact_ms: Milliseconds
+    advanced_ms: Milliseconds = 0
+    """When it last got further: `match` rose, or it took a piece of a snapshot."""
     heard: bool = False
     """Whether it sent a word in this term; until then `contact_ms` is when the term's leader took office."""
     match: Index = 0
     round_number: int = 0
     """The newest round of `confirm` in which it answered."""
+
+    def reached(self, index: Index, now: Milliseconds) -> None:
+        """It holds our log up to `index`."""
+        if index > self.match:
+            self.match = index
+            self.advanced_ms = now

@@ -29,6 +29,10 @@ class Tuning:
     """A piece of a snapshot; one is under way to a follower at a time, so a slow follower sets the pace."""
     max_snapshot_bytes: int = 4 * 1024 * 1024 * 1024
     """The largest snapshot that a follower takes from its leader."""
+    catch_up_rounds: int = 10
+    """Rounds in which a new server must catch up before it votes."""
+    catch_up_stall_ms: int = 30_000
+    """A new server that does not get further for so long is given up."""
     max_pending_proposals: int = 4096
     max_pending_bytes: int = 16 * 1024 * 1024
     """Bytes of commands that wait for commitment; beyond either limit a proposal is refused as busy."""
@@ -50,6 +54,8 @@ class Tuning:
             self.tail_bytes,
             self.snapshot_chunk_bytes,
             self.max_snapshot_bytes,
+            self.catch_up_rounds,
+            self.catch_up_stall_ms,
             self.max_pending_proposals,
             self.max_pending_bytes,
         )

@@ -27,7 +27,9 @@ from typing import assert_never
 
 from consensus.core.effects import (
     Apply,
+    ChangeResolved,
     CheckSnapshot,
+    ConfigurationChanged,
     Effect,
     Persist,
     ReadEntries,
@@ -44,7 +46,7 @@ from consensus.node.journal import Extent
 from consensus.node.storage import Storage
 from consensus.wire.record import Binding
 
-Released = Send | Apply | Resolve | RoleChanged
+Released = Send | Apply | Resolve | RoleChanged | ChangeResolved | ConfigurationChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class Executor:
                         self._held.append(effect)
                 case ReadEntries():
                     self._reads.append((effect, self._emitted))
-                case Apply() | Resolve() | RoleChanged():
+                case Apply() | Resolve() | RoleChanged() | ChangeResolved() | ConfigurationChanged():
                     released.append(effect)
                 case TakeSnapshot() | ReadSnapshot() | CheckSnapshot() | Restore():
                     raise RuntimeError("no snapshot was asked for")

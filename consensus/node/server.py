@@ -24,14 +24,33 @@ again every `full_disk_retry_ms`, and a `DiskFull` notice tells when it begins a
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol, assert_never
 
 import trio
 
 from consensus.core.description import Description
-from consensus.core.effects import Apply, Effect, Outcome, ReadEntries, Resolve, Role, RoleChanged, Send
-from consensus.core.events import DeadlineReached, EntriesRead, Event, PeerExtensions, Persisted, Received
+from consensus.core.effects import (
+    Apply,
+    ChangeResolved,
+    ConfigurationChanged,
+    Effect,
+    Outcome,
+    ReadEntries,
+    Resolve,
+    Role,
+    RoleChanged,
+    Send,
+)
+from consensus.core.events import (
+    ChangeConfiguration,
+    DeadlineReached,
+    EntriesRead,
+    Event,
+    PeerExtensions,
+    Persisted,
+    Received,
+)
 from consensus.core.extensions import Extensions
 from consensus.core.messages import (
     AppendEntries,
@@ -43,12 +62,15 @@ from consensus.core.messages import (
     SnapshotReply,
     VoteReply,
 )
-from consensus.core.position import Entry, Index, Milliseconds, ServerId
+from consensus.core.position import Configuration, Entry, Index, Milliseconds, Server, ServerId
 from consensus.node.applying import Applying, StateMachine
+from consensus.node.changes import Changes
 from consensus.node.directory import OutOfSpaceError
 from consensus.node.disk_worker import DiskWorker, ServerDisk
 from consensus.node.executor import Executor, Job, ReadJob, Released, WriteJob
 from consensus.node.inbox import Admission, Awaited, Batches, Inbox, JobDone, Proposal, Urgent
+from consensus.node.server_description import DiskFull, Notice, ServerDescription
+from consensus.node.server_tuning import ServerTuning
 from consensus.node.storage import Storage
 from consensus.wire.record import ENTRY_LIMIT_BYTES
 
@@ -82,53 +104,6 @@ class PeerLink(Protocol):
         """Queue a request and return at once; drop it if the queue is full or the peer unknown (Raft repeats)."""
 
 
-@dataclass(frozen=True, slots=True)
-class DiskFull:
-    """An alarm: writes fail for want of space since now (`full`), or work again."""
-
-    full: bool
-
-
-Notice = RoleChanged | DiskFull
-
-
-@dataclass(frozen=True, slots=True)
-class ServerTuning:
-    """Limits and sizes of one server."""
-
-    max_requests: int = 1024
-    max_urgent: int = 4096
-    max_proposals: int = 4096
-    max_proposal_bytes: int = 16 * 1024 * 1024
-    max_backlog_bytes: int = 32 * 1024 * 1024
-    batch_commands: int = 512
-    batch_bytes: int = 1024 * 1024
-    batch_hold_ms: int = 20
-    """How long proposals may be held for those under way; see `inbox`."""
-    group_bytes: int = 4 * 1024 * 1024
-    apply_queue_bytes: int = 4 * 1024 * 1024
-    max_reads: int = 16
-    full_disk_retry_ms: int = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class ServerDescription:
-    """The core's description, and what only the shell knows. Counts are since the process began."""
-
-    raft: Description
-    applied: Index
-    durable: Index
-    segments: int
-    backlog_bytes: int
-    disk_full: bool
-    proposals_in_flight: int
-    requests_in_flight: int
-    groups: int
-    persists: int
-    entries_reread: int
-    dropped: tuple[tuple[str, int], ...]
-
-
 class ConsensusServer:
     """One replica at work. `run` it once; everything else may be called from any task of the same trio run.
 
@@ -144,8 +119,9 @@ class ConsensusServer:
         links: PeerLink,
         state_machine: StateMachine,
         observe: Callable[[Notice], None],
-        tuning: ServerTuning = ServerTuning(),
+        tuning: ServerTuning | None = None,
     ) -> None:
+        tuning = tuning or ServerTuning()
         self._core = core
         self._storage = storage
         self._disk = disk
@@ -156,6 +132,7 @@ class ConsensusServer:
         self._inbox = Inbox(tuning.max_urgent, tuning.batch_commands, tuning.batch_bytes, tuning.batch_hold_ms / 1000)
         self._admission = Admission(tuning.max_proposals, tuning.max_proposal_bytes)
         self._batches = Batches()
+        self._changes = Changes(self._inbox)
         self._applying = Applying(state_machine, tuning.apply_queue_bytes)
         self._requests: dict[int, Awaited[Reply]] = {}
         self._reads: dict[int, Awaited[tuple[Entry, ...]]] = {}
@@ -212,6 +189,15 @@ class ConsensusServer:
         proposal = Proposal(commands, self._admission)
         self._inbox.propose(proposal)
         return await proposal.wait()
+
+    async def change_configuration(
+        self, voters: tuple[Server, ...], learners: tuple[Server, ...] = ()
+    ) -> ChangeResolved:
+        """Have this leader make these the cluster's voters and learners; waits until that is committed or refused.
+
+        A server that would vote and does not yet must be running, with an empty log, and be reachable by the links.
+        """
+        return await self._changes.ask(Configuration(voters, (), learners))
 
     async def request(self, sender: ServerId, request: Request) -> Reply:
         """Answer a request of another server, with the correlation that it carries.
@@ -299,7 +285,7 @@ class ConsensusServer:
 
     def _handle(self, event: Urgent | None) -> None:
         match event:
-            case Received() | PeerExtensions():
+            case Received() | PeerExtensions() | ChangeConfiguration():
                 self._step(event)
             case JobDone(job, entries):
                 self._end_job(job, entries)
@@ -329,23 +315,33 @@ class ConsensusServer:
     def _carry_out(self, effects: Sequence[Released]) -> None:
         for effect in effects:
             match effect:
-                case Send(recipient, message):
-                    match message:
-                        case RequestVote() | AppendEntries() | InstallSnapshot():
-                            self._links.send(recipient, message)
-                        case VoteReply() | AppendReply() | SnapshotReply():
-                            awaited = self._requests.get(message.correlation)
-                            if awaited is not None:
-                                awaited.give(message)
+                case Send():
+                    self._send(effect)
                 case Apply():
                     self._applying.push(effect)
                 case Resolve():
                     self._batches.resolve(effect)
+                case ChangeResolved():
+                    self._changes.resolve(effect)
                 case RoleChanged():
                     self._role = effect
                     self._observe(effect)
+                case ConfigurationChanged():
+                    self._observe(effect)
                 case _:
                     assert_never(effect)
+
+    def _send(self, send: Send) -> None:
+        message = send.message
+        match message:
+            case RequestVote() | AppendEntries() | InstallSnapshot():
+                self._links.send(send.recipient, message)
+            case VoteReply() | AppendReply() | SnapshotReply():
+                awaited = self._requests.get(message.correlation)
+                if awaited is not None:
+                    awaited.give(message)
+            case _:
+                assert_never(message)
 
     def _start_job(self) -> None:
         job = self._executor.next_job()
@@ -384,6 +380,7 @@ class ConsensusServer:
         self._stopped = True
         self._inbox.end()
         self._batches.end()
+        self._changes.end()
         for request in self._requests.values():
             request.give(None)
         for read in self._reads.values():

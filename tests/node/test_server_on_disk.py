@@ -16,7 +16,8 @@ from consensus.core.raft import Raft
 from consensus.core.tuning import Tuning
 from consensus.node.directory import open_storage, verify_directory
 from consensus.node.disk import StorageInUseError
-from consensus.node.server import ConsensusServer, Notice, now_ms
+from consensus.node.server import ConsensusServer, now_ms
+from consensus.node.server_description import Notice
 from consensus.node.storage import StorageTuning
 
 ALONE = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))

@@ -9,6 +9,8 @@ messages wait until they are delivered, clocks stand until a server's timer is t
     log 2 terms 1 1 4 4 ballot 4 [vote 1] server 2 starts with entries of these terms, and this ballot
     expire 1                              server 1's clock goes on to its deadline
     fade 1 2 3                            their clocks go on by a minimum election timeout; nobody's timer is looked at
+    empty 4 …                             server 4 starts with an empty log and knows of no configuration
+    change 1 to 2 3 4 [learners 5]        server 1 is asked for this configuration
     propose 1 x                           a client asks server 1 to append the command x
     deliver [1->2 …]                      what waits now (on these links) arrives, once
     repeat 1->2 …                         copies of what waits on these links arrive, the newest first
@@ -31,7 +33,9 @@ from typing import assert_never
 from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import (
     Apply,
+    ChangeResolved,
     CheckSnapshot,
+    ConfigurationChanged,
     Effect,
     Persist,
     ReadEntries,
@@ -43,7 +47,15 @@ from consensus.core.effects import (
     SnapshotEffect,
     TakeSnapshot,
 )
-from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
+from consensus.core.events import (
+    ChangeConfiguration,
+    DeadlineReached,
+    Event,
+    PeerExtensions,
+    Persisted,
+    Proposed,
+    Received,
+)
 from consensus.core.extensions import Extensions
 from consensus.core.log import describe_entries
 from consensus.core.messages import (
@@ -60,7 +72,7 @@ from consensus.core.raft import Raft
 from consensus.core.tuning import lan
 
 Link = tuple[int, int]
-TellableEffect = Apply | ReadEntries | Resolve | RoleChanged | SnapshotEffect
+TellableEffect = Apply | ReadEntries | Resolve | RoleChanged | SnapshotEffect | ChangeResolved | ConfigurationChanged
 
 
 @dataclass
@@ -89,7 +101,9 @@ class Story:
         self._wire: list[tuple[Link, Message]] = []
         self._cut: set[Link] = set()
         self._lines: list[str] = []
+        self._strangers: set[int] = set()
         self._proposals = 0
+        self._changes = 0
 
     def perform(self, line: str) -> list[str]:
         """Do one command; returns the effects."""
@@ -103,9 +117,14 @@ class Story:
         if "one" in words:
             self._tuning = replace(lan(), max_entries_per_append=1)
         ids = [int(word) for word in words if word.isdigit()]
-        self._configuration = Configuration(tuple(Server(ServerId(number), f"tcp://{number}") for number in ids))
+        self._configuration = Configuration(_servers(words))
         for number in ids:
             self._start(number, [], Ballot(0))
+
+    def _do_empty(self, words: list[str]) -> None:
+        for word in words:
+            self._strangers.add(int(word))
+            self._start(int(word), [], Ballot(0))
 
     def _do_log(self, words: list[str]) -> None:
         number, rest = int(words[0]), words[2:]
@@ -126,6 +145,12 @@ class Story:
     def _do_propose(self, words: list[str]) -> None:
         self._proposals += 1
         self._step(int(words[0]), Proposed(self._proposals, tuple(word.encode() for word in words[1:])))
+
+    def _do_change(self, words: list[str]) -> None:
+        self._changes += 1
+        at = words.index("learners") if "learners" in words else len(words)
+        target = Configuration(_servers(words[2:at]), (), _servers(words[at + 1 :]))
+        self._step(int(words[0]), ChangeConfiguration(self._changes, target))
 
     def _do_deliver(self, words: list[str]) -> None:
         links = {_link(word) for word in words}
@@ -185,7 +210,7 @@ class Story:
     def _start(self, number: int, entries: list[Entry], ballot: Ballot) -> None:
         core = Raft(
             ServerId(number),
-            self._configuration,
+            Configuration(()) if number in self._strangers else self._configuration,
             ballot,
             describe_entries(entries),
             self._tuning,
@@ -194,9 +219,10 @@ class Story:
             0,
         )
         self._actors[number] = Actor(core, list(entries), ballot)
+        extensions = Extensions(pre_vote=self._pre_vote, configurations=True)
         for server in self._configuration.voters:
             if server.server_id != number:
-                core.step(PeerExtensions(server.server_id, Extensions(pre_vote=self._pre_vote)), 0)
+                core.step(PeerExtensions(server.server_id, extensions), 0)
 
     def _arrive(self, link: Link, message: Message) -> None:
         sender, recipient = link
@@ -266,11 +292,8 @@ def _told(effect: TellableEffect) -> str:
             return f"apply {_range(first, entries)}"
         case ReadEntries(_, first, last, _):
             return f"read {first}..{last}"
-        case Resolve(proposal_id, outcome, position, leader):
-            where = f" at {_position(position)}" if position else ""
-            return f"proposal {proposal_id} {outcome.value}{where}, leader {leader or 'unknown'}"
-        case RoleChanged(role, term, leader):
-            return f"{role.value} term {term}, leader {leader or 'unknown'}"
+        case Resolve() | ChangeResolved() | ConfigurationChanged() | RoleChanged():
+            return _announcement(effect)
         case TakeSnapshot() | ReadSnapshot() | CheckSnapshot() | Restore():
             return _told_of_snapshot(effect)
         case _:
@@ -298,6 +321,40 @@ def _link(word: str) -> Link:
 
 def _position(position: LogPosition) -> str:
     return f"{position.index}/{position.term}"
+
+
+def _announcement(effect: Resolve | ChangeResolved | ConfigurationChanged | RoleChanged) -> str:
+    match effect:
+        case Resolve(proposal_id, outcome, position, leader):
+            where = f" at {_position(position)}" if position else ""
+            return f"proposal {proposal_id} {outcome.value}{where}, leader {leader or 'unknown'}"
+        case ChangeResolved(_, changed, refusal, position, _):
+            why = f": {refusal.value}" if refusal else ""
+            where = f" at {_position(position)}" if position else ""
+            return f"change {changed.value}{where}{why}"
+        case ConfigurationChanged(configuration, newcomers):
+            return f"members {_members(configuration, newcomers)}"
+        case RoleChanged(role, term, leader):
+            return f"{role.value} term {term}, leader {leader or 'unknown'}"
+
+
+def _servers(words: list[str]) -> tuple[Server, ...]:
+    return tuple(Server(ServerId(int(word)), f"tcp://{word}") for word in words if word.isdigit())
+
+
+def _ids(servers: tuple[Server, ...]) -> str:
+    return " ".join(str(server.server_id) for server in servers) or "none"
+
+
+def _members(configuration: Configuration, newcomers: tuple[Server, ...]) -> str:
+    parts = [_ids(configuration.voters)]
+    if configuration.is_joint:
+        parts = [f"{_ids(configuration.old_voters)} and {_ids(configuration.voters)}"]
+    if configuration.learners:
+        parts.append(f"learners {_ids(configuration.learners)}")
+    if newcomers:
+        parts.append(f"newcomers {_ids(newcomers)}")
+    return ", ".join(parts)
 
 
 def _terms(terms: list[Term]) -> str:

@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consensus.core.plausibility import possible_configuration
+from consensus.core.configuration import possible_configuration
 from consensus.core.position import Configuration, Server, ServerId
 from consensus.core.quorum import Verdict, held_by_majorities, tally
 

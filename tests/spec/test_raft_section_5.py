@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from consensus.core.effects import Outcome, Persist, Resolve, Role, Send
-from consensus.core.events import PeerExtensions
+from consensus.core.events import DeadlineReached, PeerExtensions
 from consensus.core.extensions import NO_EXTENSIONS, Extensions
 from consensus.core.messages import AppendEntries, RequestVote, VoteReply
 from consensus.core.position import ORIGIN, Ballot, Configuration, LogPosition
@@ -359,6 +359,7 @@ def test_a_server_outside_the_configuration_does_not_campaign() -> None:
     """(A removed server must not disturb.)."""
     bench = Bench()
     bench.raft._replica.log._configurations.append((0, Configuration(group(3).voters[1:])))
+    bench.step(DeadlineReached())
     for _ in range(5):
         bench.expire()
         assert bench.effects == []

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol, assert_never
 
-from consensus.core.effects import Apply, ReadEntries, Resolve, Role, RoleChanged, Send
+from consensus.core.effects import (
+    Apply,
+    ChangeResolved,
+    ConfigurationChanged,
+    ReadEntries,
+    Resolve,
+    Role,
+    RoleChanged,
+    Send,
+)
 from consensus.core.events import DeadlineReached, EntriesRead, Event, PeerExtensions, Persisted
 from consensus.core.extensions import Extensions
 from consensus.core.messages import AppendReply, VoteReply
@@ -113,7 +122,7 @@ class Machine:
         self.life = Life(core, Executor(recovery.storage, group_bytes=self._profile.group_bytes))
         for other in others:
             both = self.understands_pre_vote and other.understands_pre_vote
-            self.step(PeerExtensions(other.server_id, Extensions(pre_vote=both)))
+            self.step(PeerExtensions(other.server_id, Extensions(pre_vote=both, configurations=True)))
         self._set_timer()
 
     def crash(self) -> None:
@@ -199,7 +208,7 @@ class Machine:
                     self._checker.resolved(self.server_id, effect)
                 case RoleChanged(role=Role.LEADER):
                     self._world.elected(self.server_id)
-                case RoleChanged():
+                case RoleChanged() | ChangeResolved() | ConfigurationChanged():
                     pass
                 case _:
                     assert_never(effect)

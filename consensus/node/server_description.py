@@ -1,0 +1,35 @@
+"""What a server tells about itself: notices of what changed, as it changes, and a description of one moment."""
+
+from dataclasses import dataclass
+
+from consensus.core.description import Description
+from consensus.core.effects import ConfigurationChanged, RoleChanged
+from consensus.core.position import Index
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFull:
+    """An alarm: writes fail for want of space since now (`full`), or work again."""
+
+    full: bool
+
+
+Notice = RoleChanged | ConfigurationChanged | DiskFull
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDescription:
+    """The core's description, and what only the shell knows. Counts are since the process began."""
+
+    raft: Description
+    applied: Index
+    durable: Index
+    segments: int
+    backlog_bytes: int
+    disk_full: bool
+    proposals_in_flight: int
+    requests_in_flight: int
+    groups: int
+    persists: int
+    entries_reread: int
+    dropped: tuple[tuple[str, int], ...]

@@ -1,0 +1,22 @@
+"""The limits and sizes of one server: everything that it queues, holds or joins is bounded by one of these."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTuning:
+    """Limits and sizes of one server."""
+
+    max_requests: int = 1024
+    max_urgent: int = 4096
+    max_proposals: int = 4096
+    max_proposal_bytes: int = 16 * 1024 * 1024
+    max_backlog_bytes: int = 32 * 1024 * 1024
+    batch_commands: int = 512
+    batch_bytes: int = 1024 * 1024
+    batch_hold_ms: int = 20
+    """How long proposals may be held for those under way; see `inbox`."""
+    group_bytes: int = 4 * 1024 * 1024
+    apply_queue_bytes: int = 4 * 1024 * 1024
+    max_reads: int = 16
+    full_disk_retry_ms: int = 1_000
