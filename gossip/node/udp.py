@@ -7,7 +7,6 @@ Receiving asks the kernel for one byte more than is allowed, so that a datagram 
 of arriving cut off.
 """
 
-import errno
 import socket
 import struct
 import sys
@@ -37,11 +36,11 @@ class DatagramSocket(Protocol):
     def send(self, datagram: bytes, target: Address) -> bool:
         """Send now, or drop and return false."""
 
-    async def receive(self) -> tuple[bytes, Address]:
-        """The next datagram; a longer one than allowed comes with one byte more than the limit."""
+    async def readable(self) -> None:
+        """Until a datagram waits (or did: it may be gone again). Other tasks have their turn in any case."""
 
     def receive_waiting(self) -> tuple[bytes, Address] | None:
-        """The next datagram if one waits already."""
+        """The next datagram if one waits; a longer one than allowed comes with one byte more than the limit."""
 
     def close(self) -> None:
         """Close it; closing twice is fine."""
@@ -67,6 +66,7 @@ class UdpSocket:
         kernel_socket.settimeout(0)
         self._socket = kernel_socket
         self._limit_bytes = limit_bytes
+        self._is_failing = False
         self._address = _address(kernel_socket.getsockname())
 
     @property
@@ -82,26 +82,24 @@ class UdpSocket:
             return False
         return True
 
-    async def receive(self) -> tuple[bytes, Address]:
-        """The next datagram."""
-        await trio.lowlevel.checkpoint()  # a flood must not keep the other tasks from running
-        while True:
-            try:
-                data, source = self._socket.recvfrom(self._limit_bytes + 1)
-            except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._socket.fileno())
-            except OSError as error:
-                if error.errno == errno.EBADF:
-                    raise trio.ClosedResourceError from error
-                await trio.sleep(_PAUSE_AFTER_ERROR_S)  # an interface went down, memory is short: the socket lives on
-            else:
-                return data, _address(source)
+    async def readable(self) -> None:
+        """Until a datagram waits; after an error of the socket, for a moment."""
+        if self._is_failing:
+            self._is_failing = False
+            await trio.sleep(_PAUSE_AFTER_ERROR_S)
+        elif self._socket.fileno() < 0:
+            raise trio.ClosedResourceError
+        else:
+            await trio.lowlevel.wait_readable(self._socket.fileno())
 
     def receive_waiting(self) -> tuple[bytes, Address] | None:
-        """The next datagram if one waits already; what is wrong with the socket is for `receive` to say."""
+        """The next datagram if one waits."""
         try:
             data, source = self._socket.recvfrom(self._limit_bytes + 1)
-        except OSError:
+        except BlockingIOError:
+            return None
+        except OSError:  # an interface went down, memory is short: the socket lives on (unless it was closed)
+            self._is_failing = self._socket.fileno() >= 0
             return None
         return data, _address(source)
 

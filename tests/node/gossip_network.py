@@ -1,5 +1,7 @@
 """A network in memory for gossip agents: every datagram arrives at once, unless the test cuts a node off."""
 
+from collections import deque
+
 import trio
 
 from gossip.core.member import Address
@@ -13,23 +15,25 @@ class MemorySocket:
     def __init__(self, network: "MemoryNetwork", address: Address) -> None:
         self.network = network
         self.address = address
-        self.inlet, self.outlet = trio.open_memory_channel[tuple[bytes, Address]](QUEUE_LIMIT)
+        self.waiting: deque[tuple[bytes, Address]] = deque(maxlen=QUEUE_LIMIT)
+        self.arrived = trio.Event()
 
     def send(self, datagram: bytes, target: Address) -> bool:
         """Deliver at once."""
         self.network.deliver(datagram, self.address, target)
         return True
 
-    async def receive(self) -> tuple[bytes, Address]:
-        """The next datagram."""
-        return await self.outlet.receive()
+    async def readable(self) -> None:
+        """Until something arrives."""
+        if not self.waiting:
+            self.arrived = trio.Event()
+            await self.arrived.wait()
+        else:
+            await trio.lowlevel.checkpoint()
 
     def receive_waiting(self) -> tuple[bytes, Address] | None:
         """The next datagram if one waits already."""
-        try:
-            return self.outlet.receive_nowait()
-        except trio.WouldBlock:
-            return None
+        return self.waiting.popleft() if self.waiting else None
 
     def close(self) -> None:
         """Unplug."""
@@ -75,7 +79,8 @@ class MemoryNetwork:
             return
         listeners = [each for each in self.listeners if each.address == target]
         for socket in [*listeners, *filter(None, [self.sockets.get(target)])]:
-            socket.inlet.send_nowait((datagram, source))
+            socket.waiting.append((datagram, source))
+            socket.arrived.set()
 
     def unplug(self, socket: MemorySocket) -> None:
         """The node is gone: what is sent to it is lost."""
