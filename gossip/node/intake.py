@@ -48,7 +48,7 @@ class Intake:
         self._waiting.cancel()
 
     async def wait(self, deadline_s: float) -> None:
-        """Until something waits, or the deadline; at once, after a turn of the other tasks, if something does already."""
+        """Until something waits, or the deadline. Other tasks have their turn in any case."""
         if self.is_rung or self._is_more or self._broadcasts:
             await trio.lowlevel.checkpoint()
             return

@@ -1,47 +1,36 @@
-"""The slice of CBOR that datagrams use, checked before cbor2 sees a byte of it.
+"""The slice of CBOR that datagrams use, read and written item by item.
 
 RFC 8949 lets a few bytes stand for very much: tags that become dates, fractions, regular expressions or shared
 references, declared lengths of 2^64, indefinite lengths, nesting without end, floats, many spellings of one number.
 cbor2 decodes all of it faithfully, each with its own exceptions, and which of its versions can be told to refuse what
-differs. So `loads` first walks the heads with a scanner that knows only what our messages are made of:
+differs. So what comes from outside is not given to it: a `Reader` is told by its caller which item must come next, and
+takes that or raises. It knows only what our messages are made of:
 
     unsigned integers, byte strings, text, arrays, true, false, null
 
-in their shortest spelling, of definite length that fits the bytes at hand, at most `DEPTH_LIMIT` deep and of at most
-`ITEM_LIMIT` items, with nothing behind them. Whatever passes is small (its size is bounded by the datagram's) and has
-exactly one spelling, and only that reaches cbor2.
+in their shortest spelling and of definite length. Nothing is built that the caller did not ask for and bound (`loads`,
+which takes what comes, bounds the depth), and each value has exactly one spelling. It is also faster than to check the
+bytes, have a tree of lists made of them and check that: most datagrams are read once and answered.
 """
 
 from typing import Any, Final
 
 import cbor2
 
-DEPTH_LIMIT: Final = 8
-ITEM_LIMIT: Final = 4096
-
-_SIMPLE: Final = 7
-_FALSE_TRUE_NULL: Final = frozenset({20, 21, 22})
 _ONE_BYTE_ARGUMENT, _TWO_BYTE_ARGUMENT, _FOUR_BYTE_ARGUMENT, _EIGHT_BYTE_ARGUMENT = range(24, 28)
 _SHORTEST: Final = {24: 24, 25: 1 << 8, 26: 1 << 16, 27: 1 << 32}
-_WIDTHS: Final = (
-    *((1,) * 24 + (0,) * 8),  # unsigned integers that are their own head
-    *((0,) * 32),
-    *(tuple(range(1, 25)) + (0,) * 8) * 2,  # byte strings and text of up to 23 bytes
-    *((1,) + (0,) * 31),  # the empty array
-    *((0,) * 64),
-    *((0,) * 20 + (1,) * 3 + (0,) * 9),  # false, true, null
-)
-"""How many bytes an item takes, by its first byte; 0 where that needs a closer look."""
+"""What an argument of each width must at least be: less has a shorter spelling."""
 
-
-_MAJOR_UNSIGNED, _MAJOR_OCTETS, _MAJOR_ARRAY = 0, 2, 4
-_LONGER_OCTETS: Final = _MAJOR_OCTETS << 5 | _ONE_BYTE_ARGUMENT
+_MAJOR_UNSIGNED, _MAJOR_OCTETS, _MAJOR_TEXT, _MAJOR_ARRAY = 0, 2, 3, 4
 _SHORT_HEADS: Final = tuple(tuple(bytes([major << 5 | short]) for short in range(24)) for major in range(8))
 FALSE, TRUE, NULL, EMPTY_ARRAY = b"\xf4", b"\xf5", b"\xf6", b"\x80"
 
 
+DEPTH_LIMIT: Final = 8
+
+
 class CborError(Exception):
-    """Not in the slice of CBOR that datagrams use."""
+    """Not in the slice of CBOR that datagrams use, or not the item that must come."""
 
 
 def dumps(value: Any) -> bytes:
@@ -78,87 +67,144 @@ def _long_head(major: int, argument: int) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """Decode exactly one value of the slice, or raise `CborError`."""
-    _scan(data)
+    """Decode exactly one value of the slice, for those who look at its shape themselves; or raise `CborError`."""
+    reader = Reader(data)
     try:
-        return cbor2.loads(data)
-    except (cbor2.CBORDecodeError, ValueError) as error:  # what the scanner leaves open: text that is not UTF-8
-        raise CborError("text is not UTF-8") from error
-
-
-def _head(data: bytes, position: int) -> tuple[int, int, int]:
-    """Major type, argument, and where the next byte is."""
-    if position >= len(data):
-        raise CborError("ends early")
-    major, argument = data[position] >> 5, data[position] & 0x1F
-    position += 1
-    if argument < _ONE_BYTE_ARGUMENT:
-        return major, argument, position
-    if argument > _EIGHT_BYTE_ARGUMENT or major == _SIMPLE:
-        raise CborError("indefinite length, float or reserved")
-    end = position + (1 << (argument - _ONE_BYTE_ARGUMENT))
-    if end > len(data):
-        raise CborError("ends early")
-    value = int.from_bytes(data[position:end], "big")
-    if value < _SHORTEST[argument]:
-        raise CborError("not the shortest spelling")
-    return major, value, end
-
-
-def _item(data: bytes, position: int) -> tuple[int, int]:
-    """Where the item at `position` ends (or its first element begins), and how many elements it has."""
-    major, argument, position = _head(data, position)
-    match major:
-        case 0:
-            return position, 0
-        case 2 | 3 if argument <= len(data) - position:
-            return position + argument, 0
-        case 4 if argument <= len(data) - position:
-            return position, argument
-        case 2 | 3 | 4:
-            raise CborError("declares more than the datagram holds")
-        case 7 if argument in _FALSE_TRUE_NULL:
-            return position, 0
-        case _:
-            raise CborError("a type that datagrams do not use")
-
-
-def _scan(data: bytes) -> None:  # noqa: C901 - a call for each item would double its time
-    """Walk over one value, and nothing behind it, without building anything.
-
-    Every datagram passes here, so the items that a table knows by their first byte are stepped over in place.
-    """
-    position = 0
-    items = remaining = 1
-    outer: list[int] = []
-    try:
-        while True:
-            while not remaining:
-                if not outer:
-                    if position != len(data):
-                        raise CborError("trailing bytes" if position < len(data) else "ends early")
-                    return
-                remaining = outer.pop()
-            remaining -= 1
-            first = data[position]
-            width = _WIDTHS[first]
-            if width:
-                position += width
-                continue
-            if first == _LONGER_OCTETS and data[position + 1] >= _ONE_BYTE_ARGUMENT:
-                position += 2 + data[position + 1]
-                continue
-            if first >> 5 == _MAJOR_ARRAY and first & 0x1F < _ONE_BYTE_ARGUMENT:
-                position, elements = position + 1, first & 0x1F
-            else:
-                position, elements = _item(data, position)
-            if elements:
-                items += elements
-                outer.append(remaining)
-                remaining = elements
-                if items > ITEM_LIMIT:
-                    raise CborError("too many items")
-                if len(outer) >= DEPTH_LIMIT:
-                    raise CborError("nested too deep")
+        value = reader.value()
     except IndexError:
         raise CborError("ends early") from None
+    reader.end()
+    return value
+
+
+class Reader:
+    """Takes one value apart, from its first byte to its last.
+
+    Reading beyond the end of the bytes is `CborError`, or for the head of an item an `IndexError` of Python's own: a
+    check before each would cost more than the reading. Callers treat both as the same.
+    """
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes, position: int = 0) -> None:
+        self._data = data
+        self._position = position
+
+    def unsigned(self, limit: int) -> int:
+        """An unsigned integer up to `limit`."""
+        value = self._data[self._position]
+        if value < _ONE_BYTE_ARGUMENT:
+            self._position += 1
+        else:
+            value = self._argument(_MAJOR_UNSIGNED)
+        if value > limit:
+            raise CborError(f"an integer beyond {limit}")
+        return value
+
+    def octets(self, limit: int, least: int = 0) -> bytes:
+        """A byte string of `least` to `limit` bytes."""
+        return self._string(_MAJOR_OCTETS, limit, least)
+
+    def short_octets(self, length: int) -> bytes:
+        """A byte string of exactly so many bytes, fewer than 24."""
+        position = self._position
+        self._position = end = position + 1 + length
+        value = self._data[position + 1 : end]
+        if self._data[position] != _MAJOR_OCTETS << 5 | length or len(value) != length:
+            raise CborError(f"expected {length} bytes")
+        return value
+
+    def text(self, limit: int, least: int = 0) -> str:
+        """Text of `least` to `limit` characters."""
+        try:
+            value = self._string(_MAJOR_TEXT, 4 * limit, least).decode()
+        except UnicodeDecodeError as error:
+            raise CborError("text is not UTF-8") from error
+        if not least <= len(value) <= limit:
+            raise CborError(f"text of {len(value)} characters instead of {least} to {limit}")
+        return value
+
+    def _string(self, major: int, limit: int, least: int) -> bytes:
+        length = self._argument(major)
+        if not least <= length <= limit:
+            raise CborError(f"a string of {length} bytes instead of {least} to {limit}")
+        start = self._position
+        self._position = end = start + length
+        value = self._data[start:end]
+        if len(value) != length:
+            raise CborError("declares more than the datagram holds")
+        return value
+
+    def array(self, limit: int) -> int:
+        """The head of an array of up to `limit` elements, which are then the caller's to read; returns their number."""
+        length = self._argument(_MAJOR_ARRAY)
+        if length > limit:
+            raise CborError(f"an array of {length} instead of up to {limit}")
+        return length
+
+    def fields(self, count: int) -> None:
+        """The head of an array of exactly so many elements."""
+        if self._argument(_MAJOR_ARRAY) != count:
+            raise CborError(f"expected an array of {count}")
+
+    def boolean(self) -> bool:
+        """True or false."""
+        return self.takes(TRUE) or not self._require(FALSE)
+
+    def takes(self, spelling: bytes) -> bool:
+        """Whether the next byte is this one; if so it is taken."""
+        if self._data[self._position] != spelling[0]:
+            return False
+        self._position += 1
+        return True
+
+    def _require(self, spelling: bytes) -> bool:
+        if not self.takes(spelling):
+            raise CborError("expected true or false")
+        return True
+
+    def rest(self) -> bytes:
+        """All that is left, taken unread."""
+        rest = self._data[self._position :]
+        self._position = len(self._data)
+        return rest
+
+    def value(self, depth: int = DEPTH_LIMIT) -> Any:
+        """Whatever comes, of the types above; arrays lie in one another at most `depth` deep."""
+        first = self._data[self._position]
+        match first >> 5:
+            case 0:
+                return self._argument(_MAJOR_UNSIGNED)
+            case 2:
+                return self.octets(len(self._data))
+            case 3:
+                return self.text(len(self._data))
+            case 4 if depth > 0:
+                # Each element takes a byte at least: a length that is a lie ends with the bytes.
+                return [self.value(depth - 1) for _ in range(self.array(len(self._data)))]
+            case 7:
+                return None if self.takes(NULL) else self.boolean()
+            case _:
+                raise CborError("nested too deep, or a type that datagrams do not use")
+
+    def end(self) -> None:
+        """Nothing may follow."""
+        if self._position != len(self._data):
+            raise CborError("trailing bytes")
+
+    def _argument(self, major: int) -> int:
+        """The number in the head of an item that must be of this major type."""
+        position = self._position
+        short = self._data[position] - (major << 5)
+        if 0 <= short < _ONE_BYTE_ARGUMENT:
+            self._position = position + 1
+            return short
+        if not _ONE_BYTE_ARGUMENT <= short <= _EIGHT_BYTE_ARGUMENT:
+            raise CborError("another type, or an indefinite length")
+        self._position = end = position + 1 + (1 << (short - _ONE_BYTE_ARGUMENT))
+        value = int.from_bytes(self._data[position + 1 : end], "big")
+        if end > len(self._data):
+            raise CborError("ends early")
+        if value < _SHORTEST[short]:
+            raise CborError("not the shortest spelling")
+        return value

@@ -1,13 +1,13 @@
 """Bytes to messages: every datagram becomes a message or a `DatagramError`.
 
-The CBOR is scanned before it is built (`cbor.py`); here each array must have exactly its fields, and each field is
-taken under its own limit.
+One pass, in the order of the bytes: the reader (`cbor.py`) is told which item must come next and under which limit, and
+what comes is that item, in its one spelling, or an error.
 """
 
 from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from gossip.core.keychain import DIGEST_BYTES, KEY_BYTES, KEYS_LIMIT, ChainKey, KeyChain
 from gossip.core.member import (
@@ -42,7 +42,7 @@ from gossip.core.messages import (
     VerdictUpdate,
 )
 from gossip.core.rumours import BODY_LIMIT_BYTES, NAME_LIMIT_CHARACTERS, QUERY_TIMEOUT_LIMIT_MS
-from gossip.wire import cbor
+from gossip.wire.cbor import NULL, CborError, Reader
 from gossip.wire.layout import (
     ADDRESSES_LIMIT,
     AUTH_LIMIT_BYTES,
@@ -66,6 +66,13 @@ from gossip.wire.layout import (
 
 Element = TypeVar("Element")
 _STATUSES: Final = tuple(Status)
+_ALIVE_FIELDS, _VERDICT_FIELDS = 2, 5
+_BROADCAST_FIELDS, _QUERY_FIELDS = 4, 6
+
+
+_QUIET_PAYLOAD_BYTES: Final = 32
+"""Room for all that a payload without news, sample and rumours says."""
+_QUIET_PAYLOADS_REMEMBERED: Final = 256
 
 
 def decode(datagram: bytes) -> Message:
@@ -75,70 +82,48 @@ def decode(datagram: bytes) -> Message:
     decoder = _DECODERS.get(datagram[0])
     if decoder is None:
         raise DatagramError(f"unknown message code {datagram[0]}")
-    return decoder(_loaded(datagram[1:]))
-
-
-def _loaded(data: bytes) -> Any:
+    reader = Reader(datagram, 1)
     try:
-        return cbor.loads(data)
-    except cbor.CborError as error:
+        message = decoder(reader)
+        reader.end()
+    except IndexError:
+        raise DatagramError("body: ends early") from None
+    except CborError as error:
         raise DatagramError(f"body: {error}") from error
+    return message
 
 
-def _fields(value: Any, count: int) -> list[Any]:
-    """The elements of an array that must have exactly so many."""
-    if not isinstance(value, list) or len(value) != count:
-        raise DatagramError(f"expected an array of {count}")
+def _several(reader: Reader, element: Callable[[Reader], Element], limit: int) -> tuple[Element, ...]:
+    count = reader.array(limit)
+    return tuple([element(reader) for _ in range(count)]) if count else ()
+
+
+def _text(reader: Reader, limit: int, least: int = 0) -> str:
+    value = reader.text(limit, least)
+    if not value.isprintable():
+        raise DatagramError("expected printable characters")
     return value
 
 
-def _several(value: Any, element: Callable[[Any], Element], limit: int) -> tuple[Element, ...]:
-    if not isinstance(value, list) or len(value) > limit:
-        raise DatagramError(f"expected an array of up to {limit}")
-    return tuple([element(each) for each in value]) if value else ()
+def _node_id(reader: Reader) -> NodeId:
+    return NodeId(reader.short_octets(NODE_ID_BYTES))
 
 
-def _integer(value: Any, limit: int) -> int:
-    if type(value) is not int or not 0 <= value <= limit:  # a bool is an int to isinstance
-        raise DatagramError(f"expected an integer up to {limit}")
-    return value
+def _incarnation(reader: Reader) -> Incarnation:
+    return Incarnation(reader.unsigned(INCARNATION_LIMIT), reader.unsigned(INCARNATION_LIMIT))
 
 
-def _octets(value: Any, limit: int, least: int = 0) -> bytes:
-    if not isinstance(value, bytes) or not least <= len(value) <= limit:
-        raise DatagramError(f"expected {least} to {limit} bytes")
-    return value
+def _address(reader: Reader) -> Address:
+    reader.fields(2)
+    return _endpoint(reader)
 
 
-def _domain(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > DOMAIN_LIMIT_CHARACTERS or not value.isprintable():
-        raise DatagramError(f"expected up to {DOMAIN_LIMIT_CHARACTERS} printable characters")
-    return value
-
-
-def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise DatagramError("expected true or false")
-    return value
-
-
-def _node_id(value: Any) -> NodeId:
-    return NodeId(_octets(value, NODE_ID_BYTES, least=NODE_ID_BYTES))
-
-
-def _incarnation(generation: Any, number: Any) -> Incarnation:
-    return Incarnation(_integer(generation, INCARNATION_LIMIT), _integer(number, INCARNATION_LIMIT))
-
-
-def _address(value: Any) -> Address:
-    packed, port = _fields(value, 2)
-    return _endpoint(packed, port)
-
-
-def _endpoint(packed: Any, port: Any) -> Address:
-    if not isinstance(packed, bytes) or len(packed) not in PACKED_ADDRESS_BYTES:
+def _endpoint(reader: Reader) -> Address:
+    """Packed address and port, in place."""
+    packed = reader.octets(max(PACKED_ADDRESS_BYTES))
+    if len(packed) not in PACKED_ADDRESS_BYTES:
         raise DatagramError("an address has 4 or 16 bytes")
-    return Address(_host(packed), _integer(port, PORT_LIMIT))
+    return Address(_host(packed), reader.unsigned(PORT_LIMIT))
 
 
 @lru_cache(maxsize=INFOS_REMEMBERED)
@@ -146,165 +131,177 @@ def _host(packed: bytes) -> str:
     return str(ip_address(packed))
 
 
-def _info(value: Any) -> NodeInfo:
-    return _info_in(_octets(value, INFO_LIMIT_BYTES))
+def _info(reader: Reader) -> NodeInfo:
+    return _info_in(reader.octets(INFO_LIMIT_BYTES))
 
 
 @lru_cache(maxsize=INFOS_REMEMBERED)
 def _info_in(encoded: bytes) -> NodeInfo:
     """The info of these bytes: one spelling is one info, and most of what is told was told before."""
-    node_id, packed, port, generation, number, capacity, metadata, credential = _fields(_loaded(encoded), 8)
-    return NodeInfo(
-        node_id=_node_id(node_id),
-        address=_endpoint(packed, port),
-        incarnation=_incarnation(generation, number),
-        capacity=_integer(capacity, CAPACITY_LIMIT),
-        metadata=_octets(metadata, METADATA_LIMIT_BYTES),
-        credential=_octets(credential, CREDENTIAL_LIMIT_BYTES),
+    reader = Reader(encoded)
+    reader.fields(8)
+    info = NodeInfo(
+        node_id=_node_id(reader),
+        address=_endpoint(reader),
+        incarnation=_incarnation(reader),
+        capacity=reader.unsigned(CAPACITY_LIMIT),
+        metadata=reader.octets(METADATA_LIMIT_BYTES),
+        credential=reader.octets(CREDENTIAL_LIMIT_BYTES),
     )
+    reader.end()
+    return info
 
 
-def _update(value: Any) -> Update:
-    if not isinstance(value, list) or not value:
+def _update(reader: Reader) -> Update:
+    count = reader.array(_VERDICT_FIELDS)
+    status = _STATUSES[reader.unsigned(len(_STATUSES) - 1)]
+    if count != (_ALIVE_FIELDS if status is Status.ALIVE else _VERDICT_FIELDS):
         raise DatagramError("expected an update")
-    status = _STATUSES[_integer(value[0], len(_STATUSES) - 1)]
     if status is Status.ALIVE:
-        return AliveUpdate(_info(_fields(value, 2)[1]))
-    _, node_id, generation, number, accuser = _fields(value, 5)
-    return VerdictUpdate(_node_id(node_id), _incarnation(generation, number), status, accuser=_node_id(accuser))
+        return AliveUpdate(_info(reader))
+    return VerdictUpdate(_node_id(reader), _incarnation(reader), status, accuser=_node_id(reader))
 
 
-def _payload(value: Any) -> Payload:
-    updates, capacity, peer_count, sample, rumours, digest = _fields(value, 6)
+def _last_payload(reader: Reader) -> Payload:
+    """The payload that ends a ping. While nothing happens, members say the same few bytes again and again."""
+    encoded = reader.rest()
+    return _quiet_payload(encoded) if len(encoded) <= _QUIET_PAYLOAD_BYTES else _payload(encoded)
+
+
+def _payload(encoded: bytes) -> Payload:
+    reader = Reader(encoded)
+    payload = _payload_fields(reader)
+    reader.end()
+    return payload
+
+
+_quiet_payload: Final = lru_cache(maxsize=_QUIET_PAYLOADS_REMEMBERED)(_payload)
+
+
+def _payload_fields(reader: Reader) -> Payload:
+    reader.fields(6)
     return Payload(
-        updates=_several(updates, _update, UPDATES_LIMIT),
-        capacity=_integer(capacity, CAPACITY_LIMIT),
-        peer_count=_integer(peer_count, CAPACITY_LIMIT),
-        sample=_several(sample, _info, SAMPLE_LIMIT),
-        rumours=_several(rumours, _rumour, RUMOURS_LIMIT),
-        keys_digest=_octets(digest, DIGEST_BYTES),
+        _several(reader, _update, UPDATES_LIMIT),
+        reader.unsigned(CAPACITY_LIMIT),
+        reader.unsigned(CAPACITY_LIMIT),
+        _several(reader, _info, SAMPLE_LIMIT),
+        _several(reader, _rumour, RUMOURS_LIMIT),
+        reader.octets(DIGEST_BYTES),
     )
 
 
-def _rumour_id(value: Any) -> RumourId:
-    time, origin, generation = _fields(value, 3)
-    return RumourId(_integer(time, INCARNATION_LIMIT), _node_id(origin), _integer(generation, INCARNATION_LIMIT))
+def _rumour_id(reader: Reader) -> RumourId:
+    reader.fields(3)
+    return RumourId(reader.unsigned(INCARNATION_LIMIT), _node_id(reader), reader.unsigned(INCARNATION_LIMIT))
 
 
-def _name(value: Any) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= NAME_LIMIT_CHARACTERS or not value.isprintable():
-        raise DatagramError(f"expected 1 to {NAME_LIMIT_CHARACTERS} printable characters")
-    return value
-
-
-def _rumour(value: Any) -> Rumour:
-    if not isinstance(value, list) or not value:
+def _rumour(reader: Reader) -> Rumour:
+    count = reader.array(_QUERY_FIELDS)
+    is_query = reader.unsigned(1) == 1
+    if count != (_QUERY_FIELDS if is_query else _BROADCAST_FIELDS):
         raise DatagramError("expected a rumour")
-    if _integer(value[0], 1) == 0:
-        _, rumour_id, name, body = _fields(value, 4)
-        return UserBroadcast(_rumour_id(rumour_id), _name(name), _octets(body, BODY_LIMIT_BYTES))
-    _, rumour_id, name, body, address, timeout_ms = _fields(value, 6)
-    return Query(
-        _rumour_id(rumour_id),
-        _name(name),
-        _octets(body, BODY_LIMIT_BYTES),
-        _address(address),
-        _integer(timeout_ms, QUERY_TIMEOUT_LIMIT_MS),
-    )
+    told = _rumour_id(reader), _text(reader, NAME_LIMIT_CHARACTERS, least=1), reader.octets(BODY_LIMIT_BYTES)
+    if not is_query:
+        return UserBroadcast(*told)
+    return Query(*told, _address(reader), reader.unsigned(QUERY_TIMEOUT_LIMIT_MS))
 
 
-def _query_reply(body: Any) -> Message:
-    query_id, responder, answer = _fields(body, 3)
-    return QueryReply(_rumour_id(query_id), _node_id(responder), _octets(answer, BODY_LIMIT_BYTES))
+def _query_reply(reader: Reader) -> Message:
+    reader.fields(3)
+    return QueryReply(_rumour_id(reader), _node_id(reader), reader.octets(BODY_LIMIT_BYTES))
 
 
-def _chain_key(value: Any) -> ChainKey:
-    since, key, retired = _fields(value, 3)
+def _chain_key(reader: Reader) -> ChainKey:
+    reader.fields(3)
     return ChainKey(
-        _integer(since, INCARNATION_LIMIT), _octets(key, KEY_BYTES, least=KEY_BYTES), retired=_boolean(retired)
+        reader.unsigned(INCARNATION_LIMIT), reader.octets(KEY_BYTES, least=KEY_BYTES), retired=reader.boolean()
     )
 
 
-def _key_news(body: Any) -> Message:
-    used_at, floor, primary, keys = _fields(body, 4)
-    chain_keys = _several(keys, _chain_key, KEYS_LIMIT)
-    if list(chain_keys) != sorted(chain_keys) or not chain_keys:
-        raise DatagramError("expected keys in their order")
-    sealing = chain_keys[_integer(primary, len(chain_keys) - 1)].key
-    chain = KeyChain(chain_keys, sealing, _integer(used_at, INCARNATION_LIMIT), _integer(floor, INCARNATION_LIMIT))
+def _key_news(reader: Reader) -> Message:
+    reader.fields(4)
+    used_at, floor = reader.unsigned(INCARNATION_LIMIT), reader.unsigned(INCARNATION_LIMIT)
+    primary = reader.unsigned(KEYS_LIMIT)
+    chain_keys = _several(reader, _chain_key, KEYS_LIMIT)
+    if list(chain_keys) != sorted(chain_keys) or primary >= len(chain_keys):
+        raise DatagramError("expected keys in their order, one of them the primary")
+    chain = KeyChain(chain_keys, chain_keys[primary].key, used_at, floor)
     if not chain.is_sound():
         raise DatagramError("no key chain")
     return KeyNews(chain)
 
 
-def _join_req(body: Any) -> Message:
-    source, token, auth, peer_count, clock = _fields(body, 5)
+def _join_req(reader: Reader) -> Message:
+    reader.fields(5)
     return JoinReq(
-        _info(source),
-        token=_octets(token, ETAG_LIMIT_BYTES),
-        auth=_octets(auth, AUTH_LIMIT_BYTES),
-        peer_count=_integer(peer_count, CAPACITY_LIMIT),
-        clock=_integer(clock, INCARNATION_LIMIT),
+        _info(reader),
+        token=reader.octets(ETAG_LIMIT_BYTES),
+        auth=reader.octets(AUTH_LIMIT_BYTES),
+        peer_count=reader.unsigned(CAPACITY_LIMIT),
+        clock=reader.unsigned(INCARNATION_LIMIT),
     )
 
 
-def _join_nak(body: Any) -> Message:
-    domain, code, etag = _fields(body, 3)
-    return JoinNak(_domain(domain), _integer(code, ERROR_CODE_LIMIT), _octets(etag, ETAG_LIMIT_BYTES))
+def _join_nak(reader: Reader) -> Message:
+    reader.fields(3)
+    return JoinNak(
+        _text(reader, DOMAIN_LIMIT_CHARACTERS), reader.unsigned(ERROR_CODE_LIMIT), reader.octets(ETAG_LIMIT_BYTES)
+    )
 
 
-def _join_redirect(body: Any) -> Message:
-    addresses, domain, code, etag = _fields(body, 4)
+def _join_redirect(reader: Reader) -> Message:
+    reader.fields(4)
     return JoinRedirect(
-        _several(addresses, _address, ADDRESSES_LIMIT),
-        _domain(domain),
-        _integer(code, ERROR_CODE_LIMIT),
-        _octets(etag, ETAG_LIMIT_BYTES),
+        _several(reader, _address, ADDRESSES_LIMIT),
+        _text(reader, DOMAIN_LIMIT_CHARACTERS),
+        reader.unsigned(ERROR_CODE_LIMIT),
+        reader.octets(ETAG_LIMIT_BYTES),
     )
 
 
-def _join_ack(body: Any) -> Message:
-    description, sample, clock = _fields(body, 3)
-    return JoinAck(_info(description), _several(sample, _info, SAMPLE_LIMIT), clock=_integer(clock, INCARNATION_LIMIT))
+def _join_ack(reader: Reader) -> Message:
+    reader.fields(3)
+    return JoinAck(_info(reader), _several(reader, _info, SAMPLE_LIMIT), clock=reader.unsigned(INCARNATION_LIMIT))
 
 
-def _leave(body: Any) -> Message:
-    return Leave(_info(_fields(body, 1)[0]))
+def _leave(reader: Reader) -> Message:
+    reader.fields(1)
+    return Leave(_info(reader))
 
 
-def _ping_request(body: Any) -> Message:
-    source_id, generation, number, target_id, target_generation, target_number, *rest = _fields(body, 10)
-    seq, ttl, requester, payload = rest
+def _ping_request(reader: Reader) -> Message:
+    reader.fields(10)
     return PingRequest(
-        _node_id(source_id),
-        _incarnation(generation, number),
-        _node_id(target_id),
-        _incarnation(target_generation, target_number),
-        seq=_integer(seq, SEQUENCE_LIMIT),
-        ttl=_integer(ttl, TTL_LIMIT),
-        requester=None if requester is None else _address(requester),
-        payload=_payload(payload),
+        _node_id(reader),
+        _incarnation(reader),
+        _node_id(reader),
+        _incarnation(reader),
+        reader.unsigned(SEQUENCE_LIMIT),
+        reader.unsigned(TTL_LIMIT),
+        None if reader.takes(NULL) else _address(reader),
+        _last_payload(reader),
     )
 
 
-def _ping_response(body: Any) -> Message:
-    source_id, target_id, generation, number, seq, ttl, nack, payload = _fields(body, 8)
+def _ping_response(reader: Reader) -> Message:
+    reader.fields(8)
     return PingResponse(
-        source_id=_node_id(source_id),
-        target_id=_node_id(target_id),
-        target_incarnation=_incarnation(generation, number),
-        seq=_integer(seq, SEQUENCE_LIMIT),
-        ttl=_integer(ttl, TTL_LIMIT),
-        nack=_boolean(nack),
-        payload=_payload(payload),
+        _node_id(reader),
+        _node_id(reader),
+        _incarnation(reader),
+        reader.unsigned(SEQUENCE_LIMIT),
+        reader.unsigned(TTL_LIMIT),
+        reader.boolean(),
+        _last_payload(reader),
     )
 
 
-def _broadcast(body: Any) -> Message:
-    return Broadcast(_info(_fields(body, 1)[0]))
+def _broadcast(reader: Reader) -> Message:
+    reader.fields(1)
+    return Broadcast(_info(reader))
 
 
-_DECODERS: Final[dict[int, Callable[[Any], Message]]] = {
+_DECODERS: Final[dict[int, Callable[[Reader], Message]]] = {
     Code.JOIN_REQ: _join_req,
     Code.JOIN_ACK: _join_ack,
     Code.JOIN_REDIRECT: _join_redirect,

@@ -10,11 +10,12 @@ from gossip.core.effects import Alarm, AlarmKind, MembershipChanged
 from gossip.core.member import Address, Status
 from gossip.core.messages import JoinReq
 from gossip.node import agent as agent_module
-from gossip.node.agent import INBOX_LIMIT, Agent, AgentEvent, open_agent
+from gossip.node.agent import Agent, AgentEvent, open_agent
 from gossip.node.config import AgentConfig, ConfigError
 from gossip.node.endpoints import endpoint
 from gossip.node.gate import NEWCOMERS_BURST
 from gossip.node.identity import GENERATION_FILE, StateError, keep_generation, load_identity
+from gossip.node.intake import BATCH, BROADCASTS_LIMIT, Intake
 from gossip.wire.codec import Codec
 from gossip.wire.datagram import Code
 from gossip.wire.identity import Signer
@@ -210,16 +211,19 @@ async def test_a_source_that_floods_with_joins_is_limited_and_another_is_not() -
 
 
 @in_simulated_time
-async def test_a_full_inbox_drops_datagrams_but_never_a_request() -> None:
+async def test_a_flood_keeps_no_request_from_its_turn_and_no_broadcast_queue_grows_without_end() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
-        agent, other = await farm.start_many(2)
+        agent = await farm.start(broadcast=BROADCAST)
+        other = await farm.start(agent)
         await until_all_see_all([agent, other])
-        for _ in range(INBOX_LIMIT + 10):
-            agent._queue((b"rubbish", other.info.address), by_broadcast=False)
-        assert agent._queue((b"rubbish", other.info.address), by_broadcast=False) is not None
+        presence = bytes([Code.BROADCAST]) + b"rubbish"
+        for _ in range(BROADCASTS_LIMIT + BATCH):
+            network.deliver(presence, Address("127.0.0.9", 1), BROADCAST)
+            network.deliver(b"rubbish", Address("127.0.0.9", 1), agent.info.address)
         agent.set_metadata(b"heard all the same")
         await until(other, lambda: other.members()[0].metadata == b"heard all the same")
+        await until_counted(agent, "short", least=2 * BROADCASTS_LIMIT)
 
 
 @in_simulated_time

@@ -91,7 +91,9 @@ async def test_a_datagram_above_the_limit_arrives_as_one_byte_more_than_the_limi
     receiver, sender = (UdpNetwork().bind(Address("127.0.0.1", 0), 100) for _ in range(2))
     assert sender.send(b"x" * 500, receiver.address)
     with trio.fail_after(10):
-        assert await receiver.receive() == (b"x" * 101, sender.address)
+        await receiver.readable()
+    assert receiver.receive_waiting() == (b"x" * 101, sender.address)
+    assert receiver.receive_waiting() is None
     sender.close()
     sender.close()
     receiver.close()
@@ -103,11 +105,14 @@ async def test_a_closed_socket_ends_its_reader_and_sends_nothing() -> None:
 
         async def read() -> None:
             with pytest.raises(trio.ClosedResourceError):
-                await receiver.receive()
+                await receiver.readable()
 
         nursery.start_soon(read)
         await trio.testing.wait_all_tasks_blocked()
         receiver.close()
+    assert receiver.receive_waiting() is None
+    with pytest.raises(trio.ClosedResourceError):
+        await receiver.readable()
     assert not receiver.send(b"late", Address("127.0.0.1", 9))
 
 
