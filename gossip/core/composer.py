@@ -77,37 +77,37 @@ class Composer:
 
     def _compose(self, entry: Entry | None, updates: list[Update], *, with_sample: bool) -> Payload:
         told = entry.node_id if entry is not None else None
-        if entry is not None and self._is_owed_notice(entry) and not updates:
+        if entry is not None and entry.status is not Status.ALIVE and not updates and self._is_owed_notice(entry):
             updates.append(notice(entry, self._own.node_id))
-        budget = self._tuning.payload_budget_bytes - sum(update_bytes(update) for update in updates)
+        budget = self._tuning.payload_budget_bytes - sum(map(update_bytes, updates))
         news = self._news.take(budget, self._membership.group_size, told)
-        urgent = tuple(updates)
-        updates.extend([update for update in news if update not in urgent] if urgent else news)
+        if news:
+            budget -= sum(map(update_bytes, news))
+            updates.extend([update for update in news if update not in updates] if updates else news)
         rumours: tuple[Rumour, ...] = ()
         if len(self._rumours) > 0:
-            rumours = self._rumours.take(
-                budget - sum(update_bytes(update) for update in news), self._membership.group_size, told
-            )
-            budget -= sum(rumour_bytes(rumour) for rumour in rumours)
-        sample: list[NodeInfo] = []
+            rumours = self._rumours.take(budget, self._membership.group_size, told)
+            budget -= sum(map(rumour_bytes, rumours))
+        sample: tuple[NodeInfo, ...] = ()
         if with_sample:
-            budget -= sum(update_bytes(update) for update in news)
             for remembered in self._remembered(told):
                 if update_bytes(remembered) <= budget:
                     updates.append(remembered)
                     budget -= update_bytes(remembered)
-            for other in self._sample(told):
-                if info_bytes(other.info) <= budget:
-                    sample.append(other.info)
-                    budget -= info_bytes(other.info)
-        return Payload(
-            tuple(updates),
-            self._own.info.capacity,
-            self._membership.peer_count,
-            tuple(sample),
-            rumours,
-            self._keys.digest,
-        )
+            sample = self._fitting(self._sample(told), budget)
+        own = self._own.info
+        return Payload(tuple(updates), own.capacity, self._membership.peer_count, sample, rumours, self._keys.digest)
+
+    @staticmethod
+    def _fitting(entries: list[Entry], budget_bytes: int) -> tuple[NodeInfo, ...]:
+        chosen: list[NodeInfo] = []
+        for entry in entries:
+            info = entry.info
+            size_bytes = info_bytes(info)
+            if size_bytes <= budget_bytes:
+                chosen.append(info)
+                budget_bytes -= size_bytes
+        return tuple(chosen)
 
     def _is_owed_notice(self, entry: Entry) -> bool:
         if entry.status is Status.SUSPECT:
@@ -126,6 +126,8 @@ class Composer:
         The dead one is told as suspect: where it is thought alive, it may well be, as after a healed partition, and
         must get its time to refute before half a group is buried on the other half's word.
         """
+        if not self._membership.has_tombstones:
+            return []
         updates: list[Update] = [
             notice(entry, self._own.node_id) for entry in self._membership.sample(1, Status.LEFT, but)
         ]

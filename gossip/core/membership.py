@@ -113,6 +113,11 @@ class Membership:
         return len(self._alive) + len(self._suspects)
 
     @property
+    def has_tombstones(self) -> bool:
+        """Whether any dead or departed member is remembered."""
+        return len(self._entries) > len(self._alive) + len(self._suspects)
+
+    @property
     def group_size(self) -> int:
         """The n of log n: the live ones and this node."""
         return self.live_count + 1

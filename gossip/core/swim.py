@@ -207,6 +207,16 @@ class Swim:
         self, source: Address, message: Message, now: int, *, token_valid: bool
     ) -> None:
         match message:
+            case PingRequest():
+                requester = self._prober.receive_request(source, message, now)
+                self._hear_riders(requester, source, message.source_id, message.payload, now)
+                if requester is Answerer.STRANGER:
+                    self._deny_link(source, now)
+            case PingResponse():
+                responder = self._prober.receive_response(source, message, now)
+                self._hear_riders(responder, source, message.target_id, message.payload, now)
+                if responder is Answerer.TWIN:
+                    self._halt(source)
             case JoinReq():
                 self._admission.receive(source, message, now, token_valid=token_valid)
             case JoinAck():
@@ -218,16 +228,6 @@ class Swim:
             case Leave(info):
                 verdict = VerdictUpdate(info.node_id, info.incarnation, Status.LEFT, info.node_id)
                 self._claims.hear_verdict(verdict, now)
-            case PingRequest():
-                requester = self._prober.receive_request(source, message, now)
-                self._hear_riders(requester, source, message.source_id, message.payload, now)
-                if requester is Answerer.STRANGER:
-                    self._deny_link(source, now)
-            case PingResponse():
-                responder = self._prober.receive_response(source, message, now)
-                self._hear_riders(responder, source, message.target_id, message.payload, now)
-                if responder is Answerer.TWIN:
-                    self._halt(source)
             case Broadcast(info):
                 self._receive_broadcast(info, now)
             case QueryReply():

@@ -118,6 +118,9 @@ class Verifier:
         sign of life, and to ignore that would turn one forged rumour into false suspicions of honest members.
         """
         match message:
+            case PingRequest(payload=payload) | PingResponse(payload=payload):
+                proved, left_out = self._proved(payload)
+                return (replace(message, payload=proved) if left_out else message), left_out
             case JoinReq(source) | Broadcast(source):
                 self._require(source, Purpose.PRESENCE)
             case Leave(source):
@@ -128,9 +131,6 @@ class Verifier:
                 self._require(description, Purpose.PRESENCE)
                 kept = self._kept(sample)
                 return replace(message, sample=kept), len(sample) - len(kept)
-            case PingRequest(payload=payload) | PingResponse(payload=payload):
-                proved, left_out = self._proved(payload)
-                return (replace(message, payload=proved) if left_out else message), left_out
             case JoinNak() | JoinRedirect() | QueryReply() | KeyNews():
                 pass
             case _:
@@ -142,11 +142,13 @@ class Verifier:
             raise ForgedError(f"what claims to be {info.node_id.hex()} is not signed by it")
 
     def _kept(self, sample: tuple[NodeInfo, ...]) -> tuple[NodeInfo, ...]:
-        return tuple(info for info in sample if self.holds(info))
+        return tuple([info for info in sample if self.holds(info)])
 
     def _proved(self, payload: Payload) -> tuple[Payload, int]:
+        if not payload.updates and not payload.sample:
+            return payload, 0
         updates = tuple(
-            update for update in payload.updates if not isinstance(update, AliveUpdate) or self.holds(update.info)
+            [update for update in payload.updates if not isinstance(update, AliveUpdate) or self.holds(update.info)]
         )
         sample = self._kept(payload.sample)
         left_out = len(payload.updates) - len(updates) + len(payload.sample) - len(sample)
@@ -179,25 +181,24 @@ class Signer:
     def endorse(self, message: Message) -> Message:
         """The message with our own infos signed, and without riders that nobody could verify."""
         match message:
+            case PingRequest(payload=payload) | PingResponse(payload=payload):
+                endorsed = self._payload(payload)
+                return message if endorsed is payload else replace(message, payload=endorsed)
             case JoinReq(source) | Broadcast(source):
                 return replace(message, source=self.signed_info(source))
             case Leave(source):
                 return Leave(self.signed_info(source, Purpose.LEAVING))
             case JoinAck(description, sample):
                 return replace(message, description=self.signed_info(description), sample=self._sample(sample))
-            case PingRequest(payload=payload) | PingResponse(payload=payload):
-                endorsed = self._payload(payload)
-                return message if endorsed is payload else replace(message, payload=endorsed)
             case JoinNak() | JoinRedirect() | QueryReply() | KeyNews():
                 return message
             case _:
                 assert_never(message)
 
     def _payload(self, payload: Payload) -> Payload:
-        if all(info.credential and info.node_id != self.node_id for info in payload.sample) and not any(
-            isinstance(update, AliveUpdate) and (not update.info.credential or update.info.node_id == self.node_id)
-            for update in payload.updates
-        ):
+        told = [*payload.sample, *[each.info for each in payload.updates if isinstance(each, AliveUpdate)]]
+        own_id = self.node_id
+        if not [info for info in told if not info.credential or info.node_id == own_id]:
             return payload
         updates = tuple(update for update in map(self._update, payload.updates) if update is not None)
         return replace(payload, updates=updates, sample=self._sample(payload.sample))

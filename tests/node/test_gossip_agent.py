@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from gossip.core.effects import Alarm, AlarmKind, MembershipChanged
 from gossip.core.member import Address, Status
@@ -12,6 +13,7 @@ from gossip.core.messages import JoinReq
 from gossip.node import agent as agent_module
 from gossip.node.agent import Agent, AgentEvent, open_agent
 from gossip.node.config import AgentConfig, ConfigError
+from gossip.node.counters import Counters
 from gossip.node.endpoints import endpoint
 from gossip.node.gate import NEWCOMERS_BURST
 from gossip.node.identity import GENERATION_FILE, StateError, keep_generation, load_identity
@@ -224,6 +226,21 @@ async def test_a_flood_keeps_no_request_from_its_turn_and_no_broadcast_queue_gro
         agent.set_metadata(b"heard all the same")
         await until(other, lambda: other.members()[0].metadata == b"heard all the same")
         await until_counted(agent, "short", least=2 * BROADCASTS_LIMIT)
+
+
+@in_simulated_time
+async def test_broadcasts_that_the_owner_has_no_time_for_are_dropped_beyond_a_bound_and_counted() -> None:
+    network, counters = MemoryNetwork(), Counters()
+    socket, ears = network.bind(Address("127.0.0.1", 0), 1400), network.hear_broadcasts(BROADCAST, 1400)
+    intake = Intake(socket, 1400, counters)
+    for _ in range(BROADCASTS_LIMIT + 10):
+        network.deliver(bytes([Code.BROADCAST]), Address("127.0.0.9", 1), BROADCAST)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(intake.watch, ears)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert len(intake.take()) == BROADCASTS_LIMIT
+    assert counters.describe().dropped == {"overloaded": 10}
 
 
 @in_simulated_time

@@ -135,7 +135,7 @@ class LossySocket:
         self._socket = socket
         self._network = network
         self.address = socket.address
-        self.receive = socket.receive
+        self.readable = socket.readable
         self.receive_waiting = socket.receive_waiting
         self.close = socket.close
 
