@@ -18,6 +18,7 @@ import trio
 from consensus.node.garlic_farm_conversation import Conversation, ConversationTuning, RequestHandler
 from consensus.node.garlic_farm_tally import Tally
 from consensus.node.tls import NodeCertificate
+from consensus.node.tls_stream import TlsStream
 from consensus.wire.garlic_farm.errors import Fault
 from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS, Limits
 from consensus.wire.garlic_farm.upgrade_server import Gatekeeper, Refused, Upgraded, UpgradeServer
@@ -141,18 +142,13 @@ class GarlicFarmServer:
             except OSError:
                 await trio.aclose_forcefully(transport)
                 return
-            stream = trio.SSLStream(transport, context, server_side=True, https_compatible=True)
+            stream = TlsStream(transport, context, server_side=True)
 
             async def secure(_: trio.abc.Stream) -> trio.abc.Stream:
                 await stream.do_handshake()
                 return stream
 
-            try:
-                await self.serve(transport, source, secure)
-            finally:
-                # The stream refers to itself in a circle, and with it goes half a megabyte that the garbage collector
-                # does not see: a flood of half-open connections would outrun it.
-                vars(stream).clear()
+            await self.serve(transport, source, secure)
 
         listeners = await trio.open_tcp_listeners(port, host=host)
         bound_port = int(listeners[0].socket.getsockname()[1])

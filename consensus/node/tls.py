@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from consensus.node.tls_stream import TlsStream
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 
 FILE_NAME = "tls.pem"
@@ -103,12 +104,11 @@ def check_pinned(certificate: bytes | None, fingerprint: bytes, now: datetime) -
         )
 
 
-async def secured(transport: trio.abc.Stream, fingerprint: bytes) -> trio.SSLStream[trio.abc.Stream]:
-    """TLS over a connected stream, with the other side's certificate checked before any byte of ours is sent."""
-    stream = trio.SSLStream(transport, client_context(), https_compatible=True)
+async def secured(transport: trio.SocketStream, fingerprint: bytes) -> TlsStream:
+    """TLS over a connected socket, with the other side's certificate checked before any byte of ours is sent."""
+    stream = TlsStream(transport, client_context(), server_side=False)
     await stream.do_handshake()
-    certificate = stream.getpeercert(binary_form=True)
-    check_pinned(certificate if isinstance(certificate, bytes) else None, fingerprint, datetime.now(UTC))
+    check_pinned(stream.peer_certificate(), fingerprint, datetime.now(UTC))
     return stream
 
 

@@ -1,0 +1,177 @@
+"""One server of the bare consensus group: storage, core, TLS transport, and a state machine that only counts.
+
+    python -m benchmarks.consensus_node SPECIFICATION      (JSON: server_id, directory, port, cluster, password, peers)
+
+The farm's own node also gossips, reports and publishes; this one does nothing but agree, so that what it costs is what
+consensus costs. It prints one line with its port and its certificate's fingerprint, reads one line that names its
+peers, prints "ready", and runs until its standard input closes, so it cannot outlive the benchmark.
+"""
+
+import json
+import logging
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+
+import trio
+
+from consensus.core import messages as core
+from consensus.core.dialect import GARLIC_FARM
+from consensus.core.effects import Outcome, Role
+from consensus.core.position import Configuration, Entry, Index, LogPosition, Server, ServerId
+from consensus.core.raft import Raft
+from consensus.core.tuning import lan
+from consensus.node.directory import open_storage
+from consensus.node.garlic_farm_conversation import ClientAnswer
+from consensus.node.garlic_farm_dial import Dialer, PeerAddress
+from consensus.node.garlic_farm_links import PeerLinks
+from consensus.node.garlic_farm_server import GarlicFarmServer
+from consensus.node.garlic_farm_tally import Tally
+from consensus.node.server import ConsensusServer, Notice, ServerBusyError, ServerStoppedError, now_ms
+from consensus.node.storage import StorageTuning
+from consensus.node.tls import load_or_create_certificate
+from consensus.wire.garlic_farm.digest import Credentials
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.nonces import NonceBook
+from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade_client import Caller
+from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
+
+READY = "ready"
+CLUSTER = "benchmark"
+USER = "benchmark"
+LISTENS = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Specification:
+    """What one server is told at its start; all servers of a group have the same ids."""
+
+    server_id: int
+    servers: int
+    directory: str
+    password: str
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What one server tells at its start, and hears of the others."""
+
+    server_id: int
+    port: int
+    fingerprint: str
+
+
+class CountingMachine:
+    """The state machine: takes entries and keeps nothing of them but their number."""
+
+    def __init__(self) -> None:
+        self.entries = 0
+
+    async def apply(self, _first: Index, entries: tuple[Entry, ...]) -> None:
+        """Take committed entries."""
+        self.entries += len(entries)
+
+
+class Door:
+    """What stands behind the listener."""
+
+    def __init__(self, server_id: ServerId) -> None:
+        self.server: ConsensusServer | None = None
+        self._server_id = server_id
+
+    async def request(self, sender: ServerId, request: core.Request) -> core.Reply:
+        """A peer's request."""
+        if self.server is None:
+            raise GarlicFarmError(Fault.BUSY, "not started")
+        try:
+            return await self.server.request(sender, request)
+        except (ServerBusyError, ServerStoppedError) as error:
+            raise GarlicFarmError(Fault.BUSY, str(error)) from error
+
+    async def client_request(self, commands: tuple[bytes, ...]) -> ClientAnswer | None:
+        """A client's entries; without any, only who leads."""
+        server = self.server
+        if server is None:
+            return ClientAnswer(accepted=False, leader=None, next_index=0, term=0)
+        role = server.role
+        if not commands:
+            return ClientAnswer(accepted=role.role is Role.LEADER, leader=role.leader, next_index=1, term=role.term)
+        found = await server.propose(commands)
+        match found.outcome:
+            case Outcome.COMMITTED:
+                at = found.position or LogPosition(0, role.term)
+                return ClientAnswer(accepted=True, leader=role.leader, next_index=at.index + 1, term=at.term)
+            case Outcome.NOT_LEADER:
+                return ClientAnswer(accepted=False, leader=found.leader, next_index=0, term=role.term)
+            case Outcome.BUSY:
+                return ClientAnswer(accepted=False, leader=self._server_id, next_index=0, term=role.term)
+            case Outcome.UNKNOWN:
+                return None
+
+
+def main() -> None:
+    """Run as `python -m benchmarks.consensus_node`, with the specification as the only argument."""
+    logging.basicConfig(level=logging.WARNING)
+    trio.run(_run, Specification(**json.loads(sys.argv[1])))
+
+
+async def _run(specification: Specification) -> None:
+    server_id = ServerId(specification.server_id)
+    path = Path(specification.directory)
+    certificate = load_or_create_certificate(path)
+    disk, recovery = open_storage(path / "raft", server_id.to_bytes(8, "big"), _generation(path), StorageTuning())
+    identity = Identity(CLUSTER, server_id)
+    credentials = Credentials(USER, specification.password)
+    door = Door(server_id)
+    gatekeeper = Gatekeeper(
+        CLUSTER, {USER: specification.password}.get, NonceBook(os.urandom(32), os.urandom), lambda: identity
+    )
+    peers: dict[ServerId, PeerAddress] = {}
+    tally = Tally()
+    links = PeerLinks(
+        Dialer(Caller(CLUSTER, credentials, lambda: identity, os.urandom)),
+        peers.get,
+        deliver_reply=lambda sender, reply: server.deliver_reply(sender, reply),  # noqa: PLW0108 - made below
+        peer_extensions=lambda peer, extensions: server.peer_extensions(peer, extensions),  # noqa: PLW0108 - likewise
+        tally=tally,
+        random=Random(),
+    )
+    configuration = Configuration(
+        tuple(Server(ServerId(each), f"tcp://{LISTENS}:{each}") for each in range(1, specification.servers + 1))
+    )
+    raft = Raft(server_id, configuration, recovery.ballot, recovery.log, lan(), GARLIC_FARM, Random(), now_ms())
+    server = ConsensusServer(raft, recovery.storage, disk, links, CountingMachine().apply, _observe)
+    async with trio.open_nursery() as nursery:
+        listener = GarlicFarmServer(gatekeeper, door, tally)
+        port = await nursery.start(listener.listen, LISTENS, specification.port, certificate)
+        print(json.dumps(asdict(Announcement(server_id, port, certificate.fingerprint.hex()))), flush=True)
+        for line in json.loads(await trio.to_thread.run_sync(sys.stdin.readline)):
+            told = Announcement(**line)
+            peers[ServerId(told.server_id)] = PeerAddress(LISTENS, told.port, bytes.fromhex(told.fingerprint))
+        await nursery.start(links.run)
+        await nursery.start(server.run)
+        door.server = server
+        print(READY, flush=True)
+        await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
+        nursery.cancel_scope.cancel()
+    disk.close()
+
+
+def _observe(_notice: Notice) -> None:
+    """Nobody watches."""
+
+
+def _generation(path: Path) -> int:
+    """One more than at the last start: the storage refuses an earlier one."""
+    file = path / "generation"
+    generation = int(file.read_text()) + 1 if file.exists() else 1
+    file.write_text(str(generation))
+    return generation
+
+
+if __name__ == "__main__":
+    main()

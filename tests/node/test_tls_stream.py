@@ -1,0 +1,146 @@
+"""TLS over a socket: everything arrives, whoever sends, and whatever breaks is trio's error and no other."""
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+import trio.testing
+
+from consensus.node.tls import client_context, load_or_create_certificate
+from consensus.node.tls_stream import TlsStream
+
+LARGE = 3 * 1024 * 1024
+
+
+@asynccontextmanager
+async def connected(path: Path) -> AsyncIterator[tuple[TlsStream, TlsStream, trio.SocketStream]]:
+    """A client's stream, a server's, and the server's bare transport."""
+    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+    port = listener.socket.getsockname()[1]
+    context = load_or_create_certificate(path).server_context()
+    plain_client = await trio.open_tcp_stream("127.0.0.1", port)
+    plain_server = await listener.accept()
+    client = TlsStream(plain_client, client_context(), server_side=False)
+    server = TlsStream(plain_server, context, server_side=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.do_handshake)
+        nursery.start_soon(server.do_handshake)
+    try:
+        yield client, server, plain_server
+    finally:
+        await trio.aclose_forcefully(client)
+        await trio.aclose_forcefully(server)
+        await listener.aclose()
+
+
+async def received(stream: TlsStream, count: int) -> bytes:
+    """Exactly so many bytes, or what came before the end."""
+    data = b""
+    while len(data) < count and (more := await stream.receive_some()):
+        data += more
+    return data
+
+
+async def test_what_is_sent_in_both_directions_at_once_arrives_whole(tmp_path: Path) -> None:
+    there, back = Random(1).randbytes(LARGE), Random(2).randbytes(LARGE)
+    found: dict[str, bytes] = {}
+
+    async def collect(name: str, stream: TlsStream) -> None:
+        found[name] = await received(stream, LARGE)
+
+    async with connected(tmp_path) as (client, server, _), trio.open_nursery() as nursery:
+        nursery.start_soon(collect, "there", server)
+        nursery.start_soon(collect, "back", client)
+        nursery.start_soon(client.send_all, there)
+        nursery.start_soon(server.send_all, back)
+    assert found == {"there": there, "back": back}
+
+
+async def test_a_send_that_cannot_wait_keeps_what_the_kernel_does_not_take(tmp_path: Path) -> None:
+    # Given a peer that reads nothing, until the kernel takes no more
+    data = Random(3).randbytes(LARGE)
+    async with connected(tmp_path) as (client, server, _):
+        taken = [client.send_now(data[start : start + 65_536]) for start in range(0, LARGE, 65_536)]
+        assert not all(taken)
+        assert client.unsent_bytes > 0
+        # When it reads, and the rest is carried on
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, b"")
+            # Then all of it arrives, in order
+            assert await received(server, LARGE) == data
+        assert client.unsent_bytes == 0
+
+
+async def test_a_send_amid_another_ones_wait_comes_after_it(tmp_path: Path) -> None:
+    data = Random(4).randbytes(LARGE)
+    async with connected(tmp_path) as (client, server, _), trio.open_nursery() as nursery:
+        nursery.start_soon(client.send_all, data)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not client.send_now(b"afterwards")
+        assert await received(server, LARGE + 10) == data + b"afterwards"
+
+
+async def test_two_tasks_that_send_at_once_are_a_bug_and_told_so(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, _, _), trio.open_nursery() as nursery:
+        nursery.start_soon(client.send_all, bytes(LARGE))
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(trio.BusyResourceError):
+            await client.send_all(b"me too")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_goodbye_ends_the_stream_after_all_that_was_sent(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, server, _):
+        await client.send_all(b"last words")
+        await client.aclose()
+        assert await received(server, 100) == b"last words"
+        assert await server.receive_some() == b""
+        with pytest.raises(trio.ClosedResourceError):
+            await client.send_all(b"more")
+        with pytest.raises(trio.ClosedResourceError):
+            await client.receive_some()
+
+
+async def test_a_peer_that_hangs_up_without_goodbye_ends_the_stream(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, server, bare_server):
+        await server.send_all(b"half a sen")
+        await bare_server.aclose()
+        assert await received(client, 100) == b"half a sen"
+        assert await client.receive_some() == b""
+
+
+async def test_bytes_that_are_no_tls_break_the_stream(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, _, bare_server):
+        await bare_server.send_all(b"\x17\x03\x03\x00\x20" + bytes(32))
+        with pytest.raises(trio.BrokenResourceError, match="TLS"):
+            await client.receive_some()
+
+
+async def test_a_waiting_receiver_is_told_of_our_own_close(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, _, _), trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await client.receive_some()
+
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        await client.aclose()
+
+
+@pytest.mark.parametrize("rubbish", [b"GET / HTTP/1.1\r\n\r\n", bytes(100), b"\x16\x03\x01"])
+async def test_a_handshake_with_rubbish_fails_with_one_error(tmp_path: Path, rubbish: bytes) -> None:
+    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+    caller = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
+    context: ssl.SSLContext = load_or_create_certificate(tmp_path).server_context()
+    server = TlsStream(await listener.accept(), context, server_side=True)
+    await caller.send_all(rubbish)
+    await caller.aclose()
+    with pytest.raises(trio.BrokenResourceError):
+        await server.do_handshake()
+    await trio.aclose_forcefully(server)
+    await listener.aclose()
