@@ -95,7 +95,7 @@ class Admission:
             self._consider(source, request, now)
 
     def _consider(self, source: Address, request: JoinReq, now: int) -> None:
-        self._rumours.tune_in(request.clock)
+        self._rumours.tune_in(request.clock, now)
         rejection = self._admit(request.source)
         if rejection is not None:
             self._outbox.send(source, rejection)

@@ -20,12 +20,12 @@ from enum import Enum
 from hashlib import sha256
 from typing import Final
 
+from gossip.core.horizon import CLOCK_LIMIT
+
 KEY_BYTES: Final = 32
 KEYS_LIMIT: Final = 16
 INSTALLED_LIMIT: Final = 8
 """How many keys may be open at once by installing: the rest of the chain's places remember retired ones."""
-CLOCK_LIMIT: Final = 1 << 53
-CLOCK_STEP_LIMIT: Final = 1 << 32
 DIGEST_BYTES: Final = 8
 KEY_ID_BYTES: Final = 4
 

@@ -7,13 +7,15 @@ The flood is quick and may lose a member; the digests find it within a few perio
 more, because it missed the new key before we began to seal with it, is found by the agent: what it sends is sealed with
 a key that still opens but is no longer ours, and the answer is our chain sealed with that key.
 
-Any holder of a current key may change the chain: rotation is hygiene. Nothing here acts without a chain (unsealed).
+Any holder of a current key may change the chain: rotation is hygiene. A clock beyond the horizon is refused until the
+time of day has reached it (see `horizon`). Nothing here acts without a chain (unsealed).
 """
 
 from typing import Final
 
 from gossip.core.effects import UseKeys
-from gossip.core.keychain import CLOCK_STEP_LIMIT, KeyChain
+from gossip.core.horizon import Horizon
+from gossip.core.keychain import KeyChain
 from gossip.core.member import Address
 from gossip.core.membership import Membership
 from gossip.core.messages import KeyNews
@@ -32,9 +34,10 @@ _REPAIRS_BURST = 100
 class Keys:
     """This node's key chain, if its datagrams are sealed."""
 
-    def __init__(self, chain: KeyChain | None, membership: Membership, outbox: Outbox, now: int) -> None:
+    def __init__(self, chain: KeyChain | None, membership: Membership, outbox: Outbox, unix_ms: int, now: int) -> None:
         self._membership = membership
         self._outbox = outbox
+        self.horizon = Horizon(unix_ms)
         self._changes = Rate(_CHANGES_PER_SECOND, _CHANGES_BURST, now)
         self._repairs = Rate(_REPAIRS_PER_SECOND, _REPAIRS_BURST, now)
         self.chain = chain
@@ -52,7 +55,7 @@ class Keys:
 
     def hear(self, chain: KeyChain, now: int) -> None:
         """Another member's chain."""
-        if self.chain is None or not chain.is_sound() or chain.clock > self.chain.clock + CLOCK_STEP_LIMIT:
+        if self.chain is None or not chain.is_sound() or chain.clock > self.horizon.at(now):
             self._outbox.drop(DropReason.BAD_KEYS)
             return
         merged = self.chain.merge(chain)

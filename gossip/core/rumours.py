@@ -12,6 +12,10 @@ A node that has just started knows no floor, and somebody who recorded the group
 it. So it takes none until a join has told it the group's clock: the JoinAck that it asked for, or a JoinReq that shows
 a fresh token. What was said before is not for it.
 
+A lie may put some members' floors far above what the others have reached (a clock beyond the horizon is refused, see
+`horizon`, but the horizon is far). Whoever then hears a word well below its floor says the word `gossip:clock`, which
+carries its clock to everybody: what is said after that is heard again.
+
 Nothing repairs a rumour that misses a member, as samples repair membership; it is told twice as often instead. Of ten
 broadcasts in a group of twenty that loses a tenth of its datagrams, all reach everybody.
 
@@ -36,10 +40,10 @@ from gossip.core.tuning import Tuning
 NAME_LIMIT_CHARACTERS: Final = 32
 BODY_LIMIT_BYTES: Final = 512
 QUERY_TIMEOUT_LIMIT_MS: Final = 600_000
-CLOCK_LIMIT: Final = 1 << 53
-CLOCK_STEP_LIMIT: Final = 1 << 32
-"""A clock told to be further ahead than this is a lie: taken for true, it would soon leave no later time to anybody."""
+CLOCK_WORD: Final = "gossip:clock"
+"""The name of a broadcast that says nothing but its own time; applications do not hear of it."""
 
+_CLOCK_WORD_EVERY_MS: Final = 10_000
 _RUMOUR_BYTES: Final = 64
 
 
@@ -84,6 +88,7 @@ class Rumours:
         self._keys = keys
         self._outbox = outbox
         self._tuning = tuning
+        self._clock_word_at = 0
         self.clock = 0
         self._floor: int | None = None
         self._queue: dict[RumourId, _Told] = {}
@@ -151,9 +156,9 @@ class Rumours:
 
     # -- what others say ------------------------------------------------------------------------------------------
 
-    def tune_in(self, clock: int) -> None:
+    def tune_in(self, clock: int, now: int) -> None:
         """A join told the group's clock: what is said later is for us."""
-        if not 0 <= clock < CLOCK_LIMIT or clock > self.clock + CLOCK_STEP_LIMIT:
+        if not 0 <= clock <= self._keys.horizon.at(now):
             self._outbox.drop(DropReason.BAD_RUMOUR)
             return
         self.clock = max(self.clock, clock)
@@ -177,7 +182,7 @@ class Rumours:
         """Rumours that rode on a ping of `teller`, or on its answer."""
         for rumour in rumours:
             time = rumour.rumour_id.time
-            if not is_sayable(rumour.name, rumour.body) or not self._is_credible(time):
+            if not is_sayable(rumour.name, rumour.body) or not 0 < time <= self._keys.horizon.at(now):
                 self._outbox.drop(DropReason.BAD_RUMOUR)
             elif self._floor is None:
                 self._outbox.drop(DropReason.RUMOUR_BEFORE_JOIN)
@@ -185,9 +190,14 @@ class Rumours:
                 self.clock = max(self.clock, time)
                 if self._is_news(rumour.rumour_id, self._floor):
                     self._take(rumour, teller, now)
+                elif time < self._floor - self._tuning.rumours_remembered:
+                    self._tell_clock(now)
 
-    def _is_credible(self, time: int) -> bool:
-        return 0 < time < CLOCK_LIMIT and time <= self.clock + CLOCK_STEP_LIMIT
+    def _tell_clock(self, now: int) -> None:
+        """Somebody is so far behind that we could not take its words for new."""
+        if now >= self._clock_word_at:
+            self._clock_word_at = now + _CLOCK_WORD_EVERY_MS
+            self.say(CLOCK_WORD, b"")
 
     def _is_news(self, rumour_id: RumourId, floor: int) -> bool:
         return rumour_id.time > floor and rumour_id not in self._heard and rumour_id.origin != self._own.node_id
@@ -200,7 +210,9 @@ class Rumours:
             self._heard.remove(oldest)
             self._floor = max(self._floor or 0, oldest.time)
         self._enqueue(rumour, teller)
-        if isinstance(rumour, UserBroadcast):
+        if rumour.name == CLOCK_WORD:
+            self._clock_word_at = now + _CLOCK_WORD_EVERY_MS
+        elif isinstance(rumour, UserBroadcast):
             self._outbox.emit(BroadcastHeard(rumour))
         elif rumour.name == KEYS_QUERY:
             self._outbox.send(rumour.address, QueryReply(rumour.rumour_id, self._own.node_id, self._keys.summary))

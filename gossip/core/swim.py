@@ -60,6 +60,7 @@ from gossip.core.outbox import DropReason, Outbox
 from gossip.core.own import Own, is_plausible
 from gossip.core.probe import Answerer, Prober
 from gossip.core.rate import Rate
+from gossip.core.reconnect import Reconnect
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.rewiring import Rewiring
 from gossip.core.rumours import Rumours
@@ -80,8 +81,9 @@ class Swim:
         *,
         keys: KeyChain | None = None,
         admit: AdmissionPolicy = admit_all,
+        unix_ms: int = 0,
     ) -> None:
-        """`keys` if datagrams are sealed; `admit` is the group's own reason to reject a joiner, if it has one."""
+        """`keys` if sealed; `admit` is the group's own reason to reject a joiner; `unix_ms`: the time of day at 0."""
         if not is_plausible(self_info):
             raise ValueError(
                 f"gossip cannot start with this description of the node: capacity {self_info.capacity} must be at "
@@ -98,7 +100,7 @@ class Swim:
         self._membership = Membership(self_info.node_id, self_info.capacity, tuning.directory_limit, random)
         self._news = Dissemination(tuning.retransmit_multiplier)
         self._claims = Claims(self._own, self._membership, self._news, self._awareness, self._outbox, tuning)
-        self._keys = Keys(keys, self._membership, self._outbox, now)
+        self._keys = Keys(keys, self._membership, self._outbox, unix_ms, now)
         self._rumours = Rumours(self._own, self._keys, self._outbox, tuning)
         self._composer = Composer(self._own, self._membership, self._news, self._rumours, self._keys, tuning)
         self._prober = Prober(
@@ -128,9 +130,8 @@ class Swim:
         )
         self._rewiring = Rewiring(self._membership, self._joining, self._outbox, random, now)
         self._link_naks = Rate(tuning.join_rate_per_second, tuning.join_burst, now)
-        self._announce_at = now
-        self._gossip_at = now
-        self._reconnect_at = now + tuning.reconnect_period_ms
+        self._announce_at = self._gossip_at = now
+        self._reconnect = Reconnect(self._membership, self._prober, tuning, random, now)
         self._sweep_at = now + tuning.probe_period_ms
         self._farewells = 0
         self._claims.announce_self()
@@ -140,7 +141,7 @@ class Swim:
         """When DeadlineReached is to be given next; none for a halted core."""
         if self._halted:
             return None
-        earliest = min(self._prober.deadline, self._announce_at, self._reconnect_at, self._sweep_at)
+        earliest = min(self._prober.deadline, self._announce_at, self._reconnect.deadline, self._sweep_at)
         for time in (self._claims.deadline, self._joining.deadline, self._rumours.deadline):
             if time is not None and time < earliest:
                 earliest = time
@@ -246,7 +247,7 @@ class Swim:
         if not self._joining.succeeded(source):
             self._outbox.drop(DropReason.UNSOLICITED)
             return
-        self._rumours.tune_in(welcome.clock)
+        self._rumours.tune_in(welcome.clock, now)
         entry = self._claims.hear_alive(welcome.description, now)
         for info in welcome.sample:
             self._claims.hear_alive(info, now, tell_on=False)
@@ -306,10 +307,7 @@ class Swim:
             self._joining.expire(now)
         if self._announce_at <= now:
             self._announce(now)
-        if self._reconnect_at <= now:
-            self._reconnect_at = now + self._random.randrange(1, 2 * self._tuning.reconnect_period_ms)
-            for entry in self._membership.sample(1, Status.DEAD):
-                self._prober.ping(entry, now)
+        self._reconnect.expire(now)
         if self._gossip_at <= now and self._wants_to_gossip:
             self._gossip(now)
 

@@ -26,6 +26,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from random import Random
+from time import time_ns
 from typing import assert_never
 
 import trio
@@ -102,7 +103,9 @@ class Agent:
             metadata=config.metadata,
         )
         random = Random() if config.random_seed is None else Random(config.random_seed)
-        self._core = Swim(info, config.tuning, random, self.now_ms(), keys=life.chain, admit=config.admit)
+        self._core = Swim(
+            info, config.tuning, random, 0, keys=life.chain, admit=config.admit, unix_ms=time_ns() // 1_000_000
+        )
         self._counters = Counters()
         self._gate = Gate()
         self._intake = Intake(socket, config.datagram_limit_bytes, self._counters)

@@ -3,18 +3,19 @@
 A stranger sends random bytes, damages what it recorded, glues pieces of it together, repeats it, or seals under a key
 of its own. A liar opens what it recorded, damages or rewrites what is inside, and seals it again under salts of its
 own; it speaks of members that do not exist, in the name of those that do, and in its own. It knows how far everybody's
-incarnation is, so that its claims are the ones that hurt: just above, far above, at the end of the scale.
+incarnation is, so that its claims are the ones that hurt: just above, far above, at the end of the scale. Clocks of
+keys and rumours are put as far ahead as anybody may believe, too, and beyond.
 
-One lie is left out, because a holder of the key can do harm by it that does not pass: a key chain whose clock makes the
-largest step that is allowed (2^32). A member that misses one such step refuses all later chains as too far ahead, and
-is cut off as soon as the key that it has in common with the others is retired.
+`burst` is its best at one moment: verdicts that win against every member, told to every other, links denied in the
+peers' names, a clock at the horizon told to one node only. Right after it nobody agrees with anybody.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 
-from gossip.core.keychain import CLOCK_LIMIT, CLOCK_STEP_LIMIT, KeyChain, KeyChainError
+from gossip.core.horizon import CLOCK_LIMIT, Horizon
+from gossip.core.keychain import KeyChain, KeyChainError
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import (
     AliveUpdate,
@@ -38,7 +39,7 @@ from gossip.core.messages import (
     VerdictUpdate,
 )
 from gossip.core.own import INCARNATION_LIMIT
-from gossip.core.refusal import DOMAIN
+from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.wire.codec import DATAGRAM_LIMIT_BYTES
 from gossip.wire.datagram import encode
 from gossip.wire.identity import Purpose, Signer, sign
@@ -100,8 +101,8 @@ class Liar:
         """One more: for whom, from where, and what."""
         random = self._random
         sender, receiver, recorded = random.choice(self._group.recorded)
-        if receiver.ring != self._ring or random.random() < 0.001:
-            self._ring = receiver.ring
+        self._follow(receiver.ring)
+        if random.random() < 0.001:
             self._envelope = Sealed(self._ring, random.randbytes(SALT_BYTES))
         match random.randrange(4):
             case 0:
@@ -111,6 +112,44 @@ class Liar:
             case _:
                 plain = encode(self._message(receiver), DATAGRAM_LIMIT_BYTES - OVERHEAD_BYTES)
         return receiver, random.choice((sender.address, *self._addresses)), self._envelope.seal(plain)
+
+    def burst(self) -> Iterator[tuple[WireNode, Address, bytes]]:
+        """Everything at one moment that may set the group at odds."""
+        for receiver in self._group.nodes:
+            others = [node for node in self._group.nodes if node is not receiver]
+            statuses = self._random.choices((Status.DEAD, Status.LEFT), k=len(others))
+            verdicts = tuple(self._verdict(node, status) for node, status in zip(others, statuses, strict=True))
+            rumours = tuple(self._rumour() for _ in range(3))
+            ping = self._ping(others[0], receiver, Payload(verdicts, 8, 1, (), rumours))
+            yield self._sealed(receiver, others[0].address, ping)
+            for other in others:
+                yield self._sealed(receiver, other.address, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER, b""))
+        victim = self._random.choice(self._group.nodes)
+        chain = victim.ring.chain
+        horizon = Horizon(0).at(self._group.now)
+        fresh = self._random.randbytes(32)
+        primary, spare = self._random.choice(((fresh, chain.primary), (chain.primary, fresh)))
+        far = KeyChain.of(primary, (spare,), (), horizon)
+        yield self._sealed(victim, self._random.choice(self._addresses), KeyNews(far))
+
+    def _verdict(self, node: WireNode, status: Status) -> VerdictUpdate:
+        known = node.core.describe().self_info
+        return VerdictUpdate(node.node_id, known.incarnation, status, node.node_id)
+
+    def _ping(self, source: WireNode, receiver: WireNode, payload: Payload) -> PingRequest:
+        said = source.core.describe().self_info.incarnation
+        heard = receiver.core.describe().self_info.incarnation
+        return PingRequest(source.node_id, said, receiver.node_id, heard, 1, 0, None, payload)
+
+    def _sealed(self, receiver: WireNode, source: Address, message: Message) -> tuple[WireNode, Address, bytes]:
+        self._follow(receiver.ring)
+        plain = encode(message, DATAGRAM_LIMIT_BYTES - OVERHEAD_BYTES)
+        return receiver, source, self._envelope.seal(plain)
+
+    def _follow(self, ring: KeyRing) -> None:
+        if ring != self._ring:
+            self._ring = ring
+            self._envelope = Sealed(ring, self._random.randbytes(SALT_BYTES))
 
     def _opened(self, datagram: bytes) -> bytes:
         try:
@@ -165,12 +204,18 @@ class Liar:
 
     def _rumour(self) -> Rumour:
         random = self._random
-        time = random.choice((random.randrange(1_000), random.randrange(1_000), 1 << 40, CLOCK_LIMIT))
+        clocks = (random.randrange(1_000), random.randrange(1_000), 1 << 20, *self._far_clocks())
+        time = random.choice(clocks)
         rumour_id = RumourId(time, random.choice(self._ids), random.randrange(4))
         body = random.randbytes(random.randrange(200))
         if random.random() < 0.5:
             return UserBroadcast(rumour_id, "rubbish", body)
         return Query(rumour_id, "rubbish", body, random.choice(self._addresses), random.randrange(100_000))
+
+    def _far_clocks(self) -> tuple[int, ...]:
+        """The farthest that is believed, one that will be in a moment, and one that never is."""
+        horizon = Horizon(0).at(self._group.now)
+        return horizon, horizon + 1, CLOCK_LIMIT
 
     def _reply(self) -> QueryReply:
         random = self._random
@@ -182,7 +227,7 @@ class Liar:
         random = self._random
         chain = receiver.ring.chain
         key = random.choice((chain.primary, *chain.others, *chain.retired))
-        step = random.choice((1, 2, 1_000, CLOCK_STEP_LIMIT + 1, CLOCK_LIMIT))
+        clock = random.choice((*(chain.clock + step for step in (1, 2, 1_000, 1 << 20)), *self._far_clocks()))
         try:
             match random.randrange(5):
                 case 0:
@@ -192,9 +237,9 @@ class Liar:
                 case 2:
                     return KeyNews(chain.remove(key))
                 case 3:
-                    return KeyNews(KeyChain(chain.keys, chain.primary, chain.used_at + step, chain.floor))
+                    return KeyNews(KeyChain(chain.keys, chain.primary, clock, chain.floor))
                 case _:
-                    return KeyNews(KeyChain.of(random.randbytes(32), (chain.primary,), (), chain.clock + step))
+                    return KeyNews(KeyChain.of(random.randbytes(32), (chain.primary,), (), clock))
         except KeyChainError:
             return KeyNews(chain)
 

@@ -7,15 +7,15 @@ node any bytes at all and tells what became of them.
 """
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha512
 from itertools import count
 from random import Random
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gossip.core.effects import Effect, OfferToken, Send, UseKeys
-from gossip.core.events import DeadlineReached, Event, SeedsGiven
+from gossip.core.effects import BroadcastHeard, Effect, OfferToken, Send, UseKeys
+from gossip.core.events import DeadlineReached, Event, SayRequested, SeedsGiven
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import JoinNak, KeyNews
 from gossip.core.refusal import DOMAIN, RefusalCode
@@ -30,6 +30,7 @@ from gossip.wire.seal import KeyRing
 
 RING = KeyRing(b"the key of the farm that is hit.")
 CAPACITY = 8
+WORD = "said by a member"
 RECORDED = 256
 
 
@@ -48,6 +49,8 @@ class WireNode:
     core: Swim
     ring: KeyRing
     key_repairs: SourceLimit
+    words: set[bytes] = field(default_factory=set)
+    """What it heard under the name of `say`."""
     wakes_at: int | None = None
 
 
@@ -97,9 +100,18 @@ class WireGroup:
                 self._step(node, DeadlineReached())
         self.now = end
 
+    def say(self, node: WireNode, body: bytes) -> None:
+        """One node's application says a word to all."""
+        self._step(node, SayRequested(WORD, body))
+
+    @property
+    def running(self) -> list[WireNode]:
+        """Those that were not halted."""
+        return [node for node in self.nodes if not node.core.describe().halted]
+
     def agreed(self) -> bool:
         """Whether every node that was not halted sees all others of them alive, and they have the same keys."""
-        running = [node for node in self.nodes if not node.core.describe().halted]
+        running = self.running
         return len({node.core.keys for node in running}) == 1 and all(
             self._sees(node, [other for other in running if other is not node]) for node in running
         )
@@ -128,6 +140,8 @@ class WireGroup:
             case UseKeys(chain):
                 node.ring = node.ring.following(chain)
                 node.codec.use(node.ring)
+            case BroadcastHeard(word) if word.name == WORD:
+                node.words.add(word.body)
             case _:
                 pass  # told to the application, or kept for a restart
 

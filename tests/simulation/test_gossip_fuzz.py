@@ -23,7 +23,8 @@ from gossip.core.events import (
     SayRequested,
     SeedsGiven,
 )
-from gossip.core.keychain import CLOCK_LIMIT, KEYS_LIMIT, ChainKey, KeyChain
+from gossip.core.horizon import CLOCK_LIMIT
+from gossip.core.keychain import KEYS_LIMIT, ChainKey, KeyChain
 from gossip.core.member import Incarnation, NodeInfo, Status
 from gossip.core.messages import (
     AliveUpdate,

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from gossip.core.reconnect import Reconnect
 from tests.simulation.gossip_fuzz import PERIODS_TO_AGREE, TUNING, FuzzError, Tally, fuzz_round
 from tests.simulation.gossip_wire_group import WireGroup
 
@@ -24,12 +25,37 @@ def test_hostile_datagrams_raise_nothing_break_nothing_and_leave_a_group_that_ag
     assert tally.outcomes["stranger: taken"] == 0 < tally.outcomes["liar: taken"]
 
 
-def test_the_fuzzer_finds_a_group_that_does_not_refute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.simulation.gossip_hostility.LIARS", 4)  # a full directory forgets the dead
-    monkeypatch.setattr("gossip.core.own.Own.raise_above", lambda *_: None)
-    monkeypatch.setattr("gossip.core.own.Own.adopt", lambda *_: None)
-    with pytest.raises(FuzzError, match="no agreement"):
-        fuzz_round(1, 2_000, Tally())
+def _rounds(count: int) -> Tally:
+    tally = Tally()
+    for seed in range(count):
+        fuzz_round(seed, 50, tally)
+    return tally
+
+
+def test_every_group_is_at_odds_when_the_lies_end_and_agrees_after_the_silence() -> None:
+    tally = _rounds(3)
+    assert (tally.torn, len(tally.periods)) == (3, 3)
+    assert 0 < min(tally.periods) <= max(tally.periods) <= PERIODS_TO_AGREE
+    assert tally.outcomes["burst: taken"] > 0
+
+
+def _never_again(reconnect: Reconnect, now: int) -> None:
+    reconnect.deadline = now + 3_600_000
+
+
+MUTANTS = {
+    "nobody refutes": ("gossip.core.own.Own.raise_above", lambda *_: None),
+    "the lost are never asked": ("gossip.core.reconnect.Reconnect.expire", _never_again),
+    "key chains are told once and never compared": ("gossip.core.keys.Keys.compare", lambda *_: None),
+    "a step of the clock is believed, not the horizon": ("gossip.core.horizon.Horizon.at", lambda *_: 1 << 19),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_fuzzer_finds_a_group_that_does_not_heal(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*MUTANTS[mutant])
+    with pytest.raises(FuzzError, match=f"{PERIODS_TO_AGREE} periods after the last lie"):
+        _rounds(8)
 
 
 def test_the_fuzzer_finds_a_wire_that_takes_replays(monkeypatch: pytest.MonkeyPatch) -> None:

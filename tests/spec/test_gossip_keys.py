@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from gossip.core.effects import Effect, UseKeys
 from gossip.core.events import KeysChanged
+from gossip.core.horizon import CLOCK_LIMIT
 from gossip.core.keychain import (
-    CLOCK_LIMIT,
-    CLOCK_STEP_LIMIT,
     INSTALLED_LIMIT,
     KEYS_LIMIT,
     ChainKey,
@@ -262,14 +261,6 @@ def test_repairs_and_changes_are_limited() -> None:
         taken += len(used(story.hear(1, KeyNews(chain))))
     assert taken <= 20
     assert story.dropped("rate-limited") > 0
-
-
-def test_a_clock_far_ahead_is_not_believed() -> None:
-    story = keyed()
-    story.befriend(1)
-    far = KeyChain((ChainKey(1, key(1)), ChainKey(2, key(2))), key(2), CLOCK_STEP_LIMIT + 2)
-    assert story.hear(1, KeyNews(far)) == []
-    assert story.swim.keys == FIRST
 
 
 def test_a_node_in_clear_takes_no_keys() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from gossip.core.effects import BroadcastHeard, Effect, QueryAnswered, QueryEnded, QueryHeard
 from gossip.core.events import AnswerGiven, AskRequested, Received, SayRequested, SeedsGiven
+from gossip.core.horizon import CLOCK_LIMIT, HEAD_START, TICKS_PER_MS
 from gossip.core.messages import (
     JoinAck,
     JoinReq,
@@ -16,7 +17,6 @@ from gossip.core.messages import (
     RumourId,
     UserBroadcast,
 )
-from gossip.core.rumours import CLOCK_LIMIT, CLOCK_STEP_LIMIT
 from gossip.core.tuning import Tuning
 from gossip.simulation.network import GossipNetwork, address_of, node_id
 from tests.spec.gossip_story import Story, info_of, sent
@@ -159,7 +159,7 @@ def test_words_of_one_time_by_different_origins_or_lives_are_different_words() -
     assert heard(tell(story, *words)) == words
 
 
-@pytest.mark.parametrize("time", [0, CLOCK_STEP_LIMIT + 1, CLOCK_LIMIT, (1 << 63) - 1])
+@pytest.mark.parametrize("time", [0, HEAD_START + TICKS_PER_MS, CLOCK_LIMIT, (1 << 63) - 1])
 def test_a_clock_beyond_belief_is_refused(time: int) -> None:
     story = Story()
     story.befriend(1)
@@ -167,7 +167,7 @@ def test_a_clock_beyond_belief_is_refused(time: int) -> None:
     assert story.dropped("bad-rumour") == 1
     story.hear(2, JoinReq(info_of(2), b"t", clock=time), token_valid=True)
     story.step(SayRequested("still", b""))
-    assert story.swim._rumours.clock < CLOCK_STEP_LIMIT
+    assert story.swim._rumours.clock < HEAD_START
 
 
 @pytest.mark.parametrize(("name", "body"), [("", b""), ("n" * 33, b""), ("a\nb", b""), ("n", bytes(513))])
