@@ -29,7 +29,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Meta, Struct
 
 from bridge.wire.key_text import KEY_BYTES, KeyTextError, decode_key, encode_key, parse
-from gossip.core.keychain import CLOCK_LIMIT, KEYS_LIMIT, KeyChain
+from gossip.core.horizon import CLOCK_LIMIT
+from gossip.core.keychain import KEYS_LIMIT, KeyChain
 from gossip.wire.seal import LABEL_BYTES, KeyRing, farm_label
 
 VERSION: Final = 1
