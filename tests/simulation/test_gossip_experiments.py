@@ -3,7 +3,10 @@
 Bounds that a small sample could miss by chance are widened by three times its standard error, never by more.
 """
 
+from functools import partial
 from math import log2
+from pathlib import Path
+from random import Random
 from statistics import fmean, median, stdev
 
 import pytest
@@ -11,15 +14,27 @@ import pytest
 from tests.simulation.gossip_experiments.command import main
 from tests.simulation.gossip_experiments.detection import EXPECTED_PERIODS, first_detections, quiet_load
 from tests.simulation.gossip_experiments.dissemination import AT_HALF_LOSS, WITHOUT_LOSS, mass_crash, without_a_crash
-from tests.simulation.gossip_experiments.figures import mean_of, median_of, none_of, ratio_of, table
+from tests.simulation.gossip_experiments.figures import (
+    correlation_of_neighbours,
+    mean_of,
+    median_of,
+    none_of,
+    quantile,
+    ratio_of,
+    table,
+)
+from tests.simulation.gossip_experiments.ledger import Ledger
 from tests.simulation.gossip_experiments.lifeguard import (
-    COARSE,
     COUNTS,
     DURATIONS_MS,
+    INTERVALS_MS,
     PARTS,
     Cell,
+    FalsePositives,
     grid,
     interval_run,
+    sampled,
+    seed_of,
     threshold_run,
 )
 
@@ -80,12 +95,27 @@ def test_lifeguard_detects_true_failures_as_fast_as_plain_swim() -> None:
     assert medians["Lifeguard"] == pytest.approx(medians["plain SWIM"], rel=0.1)
 
 
-def test_the_grid_is_the_papers_and_the_coarse_one_a_part_of_it() -> None:
-    cells = list(grid())
+def test_the_grid_is_the_papers_and_a_part_of_it_has_each_count_with_each_duration() -> None:
+    cells = grid()
     assert len(cells) == len(set(cells)) == 9 * 6 * 8
-    assert set(COARSE) < set(cells)
-    assert {cell.duration_ms for cell in COARSE} == set(DURATIONS_MS)
-    assert {cell.count for cell in COARSE} < set(COUNTS)
+    for intervals in (1, 2, 5):
+        some = grid(intervals)
+        assert some == cells[: 54 * intervals]
+        for count in COUNTS:
+            for duration_ms in DURATIONS_MS:
+                here = [cell for cell in some if (cell.count, cell.duration_ms) == (count, duration_ms)]
+                assert len(here) == intervals
+
+
+def test_with_one_interval_for_each_cell_every_duration_meets_all_of_them() -> None:
+    for duration_ms in DURATIONS_MS:
+        assert {cell.interval_ms for cell in grid(1) if cell.duration_ms == duration_ms} == set(INTERVALS_MS)
+
+
+def test_the_cells_for_the_parts_are_of_the_grid_and_each_cell_has_a_seed_of_its_own() -> None:
+    assert set(sampled()) < set(grid(1))
+    seeds = [seed_of(cell, 3) for cell in grid()]
+    assert len(set(seeds)) == len(seeds)
 
 
 def test_the_parts_differ_from_plain_swim_by_one_part_each() -> None:
@@ -99,6 +129,40 @@ def test_means_medians_and_ratios_have_intervals_that_hold_them() -> None:
     for figure, value in ((mean_of(values), 22.0), (median_of(values), 3.0), (ratio_of([1, 2, 3], [10, 20, 30]), 0.1)):
         assert figure.value == pytest.approx(value)
         assert figure.low <= figure.value <= figure.high
+
+
+def test_independent_values_have_next_to_no_correlation_with_their_neighbours() -> None:
+    random = Random(SEED)
+    independent = [[random.random() for _ in range(1_000)] for _ in range(4)]
+    assert abs(correlation_of_neighbours(independent)) < 0.05
+    assert correlation_of_neighbours([[0.0, 0.0, 0.0, 1.0, 1.0, 1.0]]) > 0.4
+    assert correlation_of_neighbours([[0.0, 1.0, 0.0, 1.0, 0.0, 1.0]]) < -0.4
+
+
+def test_a_quantile_is_one_of_the_values() -> None:
+    values = [float(value) for value in range(200, 0, -1)]
+    assert [quantile(values, share) for share in (0.0, 0.5, 0.99, 1.0)] == [1.0, 100.0, 198.0, 200.0]
+
+
+def test_a_run_in_the_ledger_is_not_played_again_and_a_line_cut_off_is(tmp_path: Path) -> None:
+    path = tmp_path / "runs"
+    played = []
+
+    def play(count: int) -> FalsePositives:
+        played.append(count)
+        return FalsePositives(count, 2, 3, 4)
+
+    for _ in range(2):
+        ledger = Ledger(path)
+        found = [ledger.once(FalsePositives, {"run": "a", "count": count}, partial(play, count)) for count in (1, 2)]
+        assert [each.everywhere for each in found] == [1, 2]
+    assert played == [1, 2]
+
+    path.write_text(path.read_text(encoding="utf-8")[:-5], encoding="utf-8")
+    ledger = Ledger(path)
+    assert ledger.once(FalsePositives, {"count": 2, "run": "a"}, partial(play, 2)) == FalsePositives(2, 2, 3, 4)
+    assert played == [1, 2, 2]
+    assert Ledger(path).once(FalsePositives, {"run": "a", "count": 2}, partial(play, 9)).everywhere == 2
 
 
 def test_a_ratio_of_runs_that_disagree_has_a_wide_interval() -> None:
@@ -124,6 +188,18 @@ def test_the_command_prints_a_table_with_its_seed(capsys: pytest.CaptureFixture[
     printed = capsys.readouterr().out
     assert "| 20 | 2.000" in printed
     assert "seed 7" in printed
+
+
+def test_the_command_prints_what_a_ledger_holds_without_playing_it_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["detection", "--sizes", "12", "--samples", "3", "--ledger", str(tmp_path / "runs")]
+    printed = []
+    for _ in range(2):
+        assert main(arguments) == 0
+        printed.append(capsys.readouterr().out.partition(" s of processor time")[0].rpartition("\n")[0])
+    assert printed[0] == printed[1]
+    assert len((tmp_path / "runs").read_text(encoding="utf-8").splitlines()) == 1
 
 
 def test_the_command_names_its_experiments_when_it_does_not_know_one(capsys: pytest.CaptureFixture[str]) -> None:

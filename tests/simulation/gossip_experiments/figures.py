@@ -7,7 +7,8 @@ independent: each has its own random seed. Where there are none at all, the fals
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from itertools import pairwise
+from math import ceil, sqrt
 from random import Random
 from statistics import fmean, median, stdev
 
@@ -40,6 +41,20 @@ def median_of(values: Sequence[float], random_seed: int = 1) -> Figure:
     random = Random(random_seed)
     medians = sorted(median(random.choices(values, k=len(values))) for _ in range(_RESAMPLES))
     return Figure(median(values), *_middle(medians))
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least this share of them does not exceed."""
+    return sorted(values)[max(ceil(share * len(values)) - 1, 0)]
+
+
+def correlation_of_neighbours(groups: Sequence[Sequence[float]]) -> float:
+    """How far each value follows the one before it: 0 for independent ones, give or take 2 / sqrt(count)."""
+    values = [value for group in groups for value in group]
+    mean = fmean(values)
+    spread = sum((value - mean) ** 2 for value in values)
+    shared = sum((one - mean) * (other - mean) for group in groups for one, other in pairwise(group))
+    return shared / spread if spread > 0 else 0.0
 
 
 def ratio_of(counts: Sequence[float], baselines: Sequence[float], random_seed: int = 1) -> Figure:

@@ -11,7 +11,7 @@ A slow member that is declared dead is no false positive: it did not answer. A h
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,13 +35,17 @@ PLAIN: Final = PAPER.plain_swim()
 
 PARTS: Final[Mapping[str, Tuning]] = {
     "plain SWIM": PLAIN,
+    "local health without nacks": replace(PLAIN, awareness_max=PAPER.awareness_max),
     "local health": replace(PLAIN, awareness_max=PAPER.awareness_max, nacks=True),
     "shrinking suspicion": replace(PLAIN, suspicion_max_multiplier=PAPER.suspicion_max_multiplier),
     "buddy notice": replace(PLAIN, buddy_notice=True),
     "Lifeguard": replace(PAPER, standstill_grace=False),
     "as shipped": Tuning.lan(),
 }
-"""The parts one at a time; the last is this project's own preset (alpha 4, and grace for standing still)."""
+"""The parts one at a time; the last is this project's own preset (alpha 4, and grace for standing still).
+
+Nacks have no row of their own: they tell nobody anything but local health.
+"""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,21 +57,32 @@ class Cell:
     interval_ms: int
 
 
-def grid() -> Iterator[Cell]:
-    """The paper's whole grid, 432 cells."""
-    for count in COUNTS:
-        for duration_ms in DURATIONS_MS:
-            for interval_ms in INTERVALS_MS:
-                yield Cell(count, duration_ms, interval_ms)
+_SHIFTS: Final = (0, 4, 2, 6, 1, 5, 3, 7)
 
 
-SAMPLED: Final = (Cell(4, 32_768, 64), Cell(16, 16_384, 1_024), Cell(32, 8_192, 4))
-COARSE: Final = tuple(
-    Cell(count, duration_ms, INTERVALS_MS[(2 * row + 3 * column) % len(INTERVALS_MS)])
-    for row, duration_ms in enumerate(reversed(DURATIONS_MS))
-    for column, count in enumerate((4, 16, 32))
-)
-"""For runs of minutes: all durations, three of the counts, each with another of the intervals."""
+def grid(intervals: int = len(INTERVALS_MS)) -> list[Cell]:
+    """The paper's grid: every count with every duration, each with so many of the eight intervals.
+
+    With one interval each, a Latin rectangle: every duration meets all eight, every count six different ones. Eight
+    make the whole grid of 432 cells, whose first 54 are the rectangle, and so on. The long durations come first: they
+    are what false positives are made of.
+    """
+    return [
+        Cell(count, duration_ms, INTERVALS_MS[(3 * row + column + shift) % len(INTERVALS_MS)])
+        for shift in _SHIFTS[:intervals]
+        for row, duration_ms in enumerate(reversed(DURATIONS_MS))
+        for column, count in enumerate(COUNTS)
+    ]
+
+
+def sampled() -> list[Cell]:
+    """Nine cells of the rectangle for the parts one at a time: where plain SWIM errs, few and many slow members."""
+    return [cell for cell in grid(1) if cell.duration_ms >= 8_192 and cell.count in (4, 16, 32)]
+
+
+def seed_of(cell: Cell, random_seed: int) -> int:
+    """Each cell's own seed, so that whatever is compared in a cell has the same slow members and the same delays."""
+    return random_seed * 1_000 + grid().index(cell)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,38 @@
+"""What the command line asks of an experiment, its ledger, and its progress bar."""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.simulation.gossip_experiments.ledger import Ledger
+
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How much of an experiment to run."""
+
+    seed: int = 1
+    sizes: tuple[int, ...] = (50, 100, 200, 500, 1_000)
+    samples: int = 6_000
+    repetitions: int = 1
+    intervals: int = 1
+    cells: int | None = None
+    ledger: Ledger = field(default_factory=Ledger)
+
+    def progress(self, what: str) -> Progress:
+        """A bar on one line of the standard error, or nothing where nobody looks."""
+        began = time.monotonic()
+
+        def show(done: float) -> None:
+            if sys.stderr.isatty():
+                seconds = time.monotonic() - began
+                left = seconds / done * (1 - done) if done > 0 else 0
+                filled = "#" * round(30 * done)
+                sys.stderr.write(f"\r{what:<34} [{filled:<30}] {done:4.0%}  {left:5.0f} s left ")
+                sys.stderr.write("\r" + " " * 90 + "\r" if done >= 1 else "")
+                sys.stderr.flush()
+
+        return show
