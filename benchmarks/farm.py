@@ -35,6 +35,7 @@ START_TIMEOUT_S = 30.0
 POLL_S = 0.02
 STOP_GRACE_S = 10.0
 _CONSENSUS_TIMING = re.compile(r'(?s)(\[consensus\].*?)timing = "[a-z]+"')
+_GOSSIP_TIMING = re.compile(r'(?s)(\[gossip\].*?)timing = "[a-z]+"')
 
 
 class BenchmarkError(Exception):
@@ -219,9 +220,16 @@ class Farm:
 
 
 @asynccontextmanager
-async def running_farm(directory: Path, timing: Timing) -> AsyncIterator[Farm]:
-    """A founded farm in `directory` with the consensus timing that is asked for; its processes end with the block."""
+async def running_farm(directory: Path, timing: Timing, gossip_capacity: int | None = None) -> AsyncIterator[Farm]:
+    """A founded farm in `directory` with the consensus timing that is asked for; its processes end with the block.
+
+    With a `gossip_capacity` its first server may have so many peers, and all gossip with LAN timing.
+    """
     files = _prepare(directory, timing)
+    if gossip_capacity is not None:
+        for number, node in enumerate(files.nodes):
+            capacity = f"\ncapacity = {gossip_capacity}" if number == 0 else ""
+            _change(node, _GOSSIP_TIMING, rf'\1timing = "{Timing.LAN.value}"{capacity}', "gossip timing")
     with Farm(files, [Server(node) for node in files.nodes], timing) as farm:
         await farm.settle()
         yield farm
@@ -231,9 +239,13 @@ def _prepare(directory: Path, timing: Timing) -> LocalFarm:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = prepare(directory, SERVERS)
     for node in files.nodes:
-        text = node.configuration_file.read_text(encoding="utf-8")
-        changed, count = _CONSENSUS_TIMING.subn(rf'\1timing = "{timing.value}"', text)
-        if count != 1:
-            raise BenchmarkError(f"{node.configuration_file} has no consensus timing to set")
-        node.configuration_file.write_text(changed, encoding="utf-8")
+        _change(node, _CONSENSUS_TIMING, rf'\1timing = "{timing.value}"', "consensus timing")
     return files
+
+
+def _change(node: LocalNode, setting: re.Pattern[str], into: str, what: str) -> None:
+    text = node.configuration_file.read_text(encoding="utf-8")
+    changed, count = setting.subn(into, text)
+    if count != 1:
+        raise BenchmarkError(f"{node.configuration_file} has no {what} to set")
+    node.configuration_file.write_text(changed, encoding="utf-8")

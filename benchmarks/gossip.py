@@ -1,6 +1,6 @@
 """`python -m benchmarks gossip`: what gossip costs, and how its groups behave on real sockets when members die or stop.
 
-    speed, memory ─▶ idle ─▶ 50 nodes in one process ─▶ 12 processes, SIGKILL, serf beside ─▶ three of 12 stopped
+    speed, memory ─▶ whole node ─▶ idle ─▶ 50 nodes in one process ─▶ 12 processes, SIGKILL, serf beside ─▶ 3 stopped
 
 Processes are killed, stopped and started again by the handles that started them. All sockets are bound to loopback.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import trio
 
-from benchmarks import gossip_speed, serf
+from benchmarks import gossip_speed, gossip_whole_node, serf
 from benchmarks.figures import Figure
 from benchmarks.gossip_group import Group, GroupError, Member, processes
 from gossip.core.member import Address, Status
@@ -35,15 +35,24 @@ WATCHED_S = 5.0
 IDLE_S = 10.0
 SUSPECT_GOAL_S = 3.0
 
-PARTS = ("gossip-speed", "gossip-memory", "gossip-idle", "gossip-many", "gossip-kill", "gossip-stop")
+PARTS = (
+    "gossip-speed",
+    "gossip-memory",
+    "gossip-whole-node",
+    "gossip-idle",
+    "gossip-many",
+    "gossip-kill",
+    "gossip-stop",
+)
 Start = Callable[[Group], Awaitable[object]]
 
 
 async def measure(names: Collection[str], directory: Path, tell: Callable[[list[Figure]], None]) -> None:
-    """The parts asked for, in their order; `directory` is for a serf that has to be fetched."""
+    """The parts asked for, in their order; `directory` is for a farm's files and for a serf that has to be fetched."""
     parts: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
         "gossip-speed": partial(gossip_speed.speed, SPEED_RUNS),
         "gossip-memory": gossip_speed.memory,
+        "gossip-whole-node": partial(gossip_whole_node.memory, directory),
         "gossip-idle": idle,
         "gossip-many": partial(one_process, NODES_IN_ONE),
         "gossip-kill": partial(beside_serf, directory, KILLS),

@@ -8,7 +8,7 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -30,6 +30,8 @@ OUTSTANDING = 2
 
 METADATA = b"m" * 100
 _PATIENCE_S = 0.2
+_BUSY_PATIENCE_S = 2.0
+"""A node with thousands of new members to take in may say nothing for a while."""
 _JOIN_TRIES = 10
 _RECEIVE_BYTES = 2048
 _SAMPLE = 4
@@ -94,18 +96,24 @@ class Peer:
             self.endpoint.send(self.codec.outgoing(response))
 
 
+def _metadata(_: int) -> bytes:
+    return METADATA
+
+
 @contextmanager
-def peers_of(address: str, ring: KeyRing | None, count: int = PEERS) -> Iterator[list[Peer]]:
+def peers_of(
+    address: str, ring: KeyRing | None, count: int = PEERS, metadata: Callable[[int], bytes] = _metadata
+) -> Iterator[list[Peer]]:
     """Peers with their sockets; they have not joined yet."""
     host, port = parse_endpoint(address)
     peers: list[Peer] = []
     try:
-        for _ in range(count):
+        for number in range(count):
             endpoint = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             endpoint.connect((host, port))
             identity = Identity.throwaway()
             here = Address(*endpoint.getsockname())
-            info = NodeInfo(identity.node_id, here, Incarnation(1, 0), 2 * PEERS, METADATA)
+            info = NodeInfo(identity.node_id, here, Incarnation(1, 0), 2 * PEERS, metadata(number))
             codec = Codec(Signer(identity.key), ring, os.urandom(SECRETS_BYTES))
             peers.append(Peer(identity, codec, endpoint, info, Address(host, port)))
         yield peers
@@ -114,13 +122,14 @@ def peers_of(address: str, ring: KeyRing | None, count: int = PEERS) -> Iterator
             peer.endpoint.close()
 
 
-def strangers(count: int) -> list[NodeInfo]:
-    """Signed infos of members that nobody ever meets."""
+def strangers(count: int, metadata: Callable[[int], bytes] = _metadata) -> list[NodeInfo]:
+    """Signed infos of members that nobody ever meets; their addresses are on loopback, and nobody is there."""
     infos = []
     for number in range(count):
         identity = Identity.throwaway()
-        address = Address(f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}", 7_946)
-        infos.append(sign(NodeInfo(identity.node_id, address, Incarnation(1, 0), PEERS, METADATA), identity.key))
+        address = Address(f"127.{1 + (number >> 16 & 127)}.{number >> 8 & 255}.{number & 255}", 7_946)
+        info = NodeInfo(identity.node_id, address, Incarnation(1, 0), PEERS, metadata(number))
+        infos.append(sign(info, identity.key))
     return infos
 
 
@@ -162,22 +171,33 @@ def echo_askers(address: str, count: int, size_bytes: int) -> Iterator[list[Echo
             asker.endpoint.close()
 
 
-def ask(askers: Sequence[Asker]) -> tuple[int, float]:
-    """Ask what was prepared, `OUTSTANDING` at a time for each; how many answers came, and in what time."""
+def ask(askers: Sequence[Asker], patience_s: float = _PATIENCE_S) -> tuple[int, float]:
+    """Ask what was prepared, `OUTSTANDING` at a time for each; how many answers came, and in what time.
+
+    Ends when no answer came for the length of the patience.
+    """
     answers = 0
     with selectors.DefaultSelector() as selector:
         for asker in askers:
             selector.register(asker.endpoint, selectors.EVENT_READ, asker)
             _ask_next(asker, OUTSTANDING)
         started = last = time.perf_counter()
-        while time.perf_counter() - last < _PATIENCE_S:
-            for key, _ in selector.select(_PATIENCE_S):
+        while time.perf_counter() - last < patience_s:
+            for key, _ in selector.select(patience_s):
                 came = _drain(key.data)
                 if came:
                     answers += came
                     last = time.perf_counter()
                     _ask_next(key.data, came)
     return answers, last - started
+
+
+def tend(peers: Sequence[Peer], seconds: float) -> None:
+    """Answer the node's pings for a while and ask nothing."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        ask(peers)
+        time.sleep(_PATIENCE_S / 2)
 
 
 def _ask_next(asker: Asker, count: int) -> None:
@@ -204,4 +224,4 @@ def acquaint(peers: list[Peer], node: NodeInfo, infos: list[NodeInfo]) -> None:
                 for number in range(0, len(share), _SAMPLE)
             ]
         )
-    ask(peers)
+    ask(peers, _BUSY_PATIENCE_S)

@@ -1,0 +1,100 @@
+"""The memory of a whole farm node whose gossip has thirty peers and a directory of ten thousand.
+
+    garlicfarm run  ══ gossip of the farm, sealed with its key ══  30 peers in this process, who name 10,000 others
+       └─ TLS, Raft, log, farm's state, publisher, control socket: all at work in a founded farm of three servers
+
+The node is the process that an operator runs, with one setting of its file changed: `capacity` in `[gossip]` is half of
+the directory wanted, since a directory holds at least twice as many members as the node may have peers (the rest of the
+capacity stays free). The peers are genuine: they join with tokens, answer the node's pings, and name members in samples
+as every member does. The others are signed descriptions with metadata as routers of a farm have it, so the farm's own
+roster holds them as well; their addresses are on loopback, where nobody answers.
+
+Resident memory counts what processes share, such as the interpreter's code; the memory of its own does not.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+
+from benchmarks.farm import BenchmarkError, Server, running_farm
+from benchmarks.figures import Figure
+from benchmarks.gossip_load import PEERS, acquaint, peers_of, strangers, tend
+from bridge.node.configuration import Timing
+from bridge.node.control_client import ControlClient
+from bridge.node.control_socket import SOCKET_NAME
+from bridge.node.key_files import load_farm_key
+from bridge.node.local_farm import LOOPBACK
+from bridge.wire.metadata import FINGERPRINT_BYTES, NodeMetadata, RoleHint, encode_metadata
+
+DIRECTORY = 10_000
+CAPACITY = (DIRECTORY + 10 * PEERS) // 2
+SETTLED_S = 5.0
+TOLD_TIMES = 2
+"""A datagram is lost where a socket is full, so the members are named twice."""
+
+MB = 1_000_000
+GOAL_MB = 80
+GROUP = "memory of a whole node of a farm: Raft, TLS, publisher and gossip in one process"
+_KINDS = {
+    "resident": re.compile(r"^Rss:\s+(\d+) kB", re.MULTILINE),
+    "its own": re.compile(r"^Private_(?:Clean|Dirty):\s+(\d+) kB", re.MULTILINE),
+}
+
+
+async def memory(directory: Path) -> list[Figure]:
+    """Founded and idle; with 30 peers; with the directory; and after its whole picture was asked for."""
+    moments: dict[str, dict[str, float]] = {}
+    async with running_farm(directory / "whole-node", Timing.LAN, gossip_capacity=CAPACITY) as farm:
+        await trio.sleep(SETTLED_S)
+        server = farm.servers[0]
+        moments["founded, idle"] = _sizes(server)
+        key = load_farm_key(farm.files.directory / "farm.key")
+        with peers_of(f"{LOOPBACK}:{server.node.gossip_port}", key.key_ring, metadata=_router(key.cluster)) as peers:
+            node = [peer.join() for peer in peers][-1]
+            await trio.to_thread.run_sync(tend, peers, SETTLED_S)
+            moments[f"{PEERS} peers"] = _sizes(server)
+            infos = await trio.to_thread.run_sync(strangers, DIRECTORY, _router(key.cluster))
+            for _ in range(TOLD_TIMES):
+                await trio.to_thread.run_sync(acquaint, peers, node, infos)
+            await trio.to_thread.run_sync(tend, peers, SETTLED_S)
+            moments[f"{PEERS} peers, directory of {DIRECTORY:,}"] = _sizes(server)
+            # Only now: the picture of ten thousand members takes memory itself.
+            known = await _known(server)
+            await trio.to_thread.run_sync(tend, peers, SETTLED_S)
+            moments["after its picture was asked for"] = _sizes(server)
+    if known < DIRECTORY:
+        raise BenchmarkError(f"the node lists {known} members of {DIRECTORY}, so the figures would be of another node")
+    note = f"{known} members known; goal below {GOAL_MB} MB"
+    return [
+        Figure(GROUP, f"{moment}: {kind}", "MB", (size,), note if kind == "resident" else "")
+        for moment, sizes in moments.items()
+        for kind, size in sizes.items()
+    ]
+
+
+def _sizes(server: Server) -> dict[str, float]:
+    """Megabytes by kind (Linux)."""
+    if server.process is None:
+        raise BenchmarkError(f"{server.node.name} ended; see {server.node.log_file}")
+    rollup = Path(f"/proc/{server.process.pid}/smaps_rollup").read_text(encoding="ascii")
+    return {kind: sum(int(size) for size in sizes.findall(rollup)) * 1024 / MB for kind, sizes in _KINDS.items()}
+
+
+async def _known(server: Server) -> int:
+    async with ControlClient(server.node.directory / SOCKET_NAME) as client:
+        return len((await client.view()).members)
+
+
+def _router(cluster: str) -> Callable[[int], bytes]:
+    """Metadata as a router has it that is not among the farm's servers."""
+
+    def metadata(number: int) -> bytes:
+        name = f"router-{number}"
+        endpoint = f"tcp://{LOOPBACK}:{1 + number % 65_000}"
+        fingerprint = os.urandom(FINGERPRINT_BYTES)
+        return encode_metadata(NodeMetadata(cluster, name, RoleHint.OBSERVER, None, endpoint, fingerprint))
+
+    return metadata
