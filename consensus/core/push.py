@@ -196,6 +196,8 @@ class Push:
             progress.installed(transfer.last.index)
             self._office.acknowledge(sender, progress.match)
         else:
+            if message.accepted:
+                self._followers[sender].advanced_ms = replica.now
             answered(replica, transfer, message)
             if progress.pace is Pace.SILENT:
                 progress.needs_snapshot()

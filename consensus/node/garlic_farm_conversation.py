@@ -31,8 +31,8 @@ from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.codec import RequestReader, encode_reply
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS, UNKNOWN_SERVER, Limits
-from consensus.wire.garlic_farm.mapping import commands_from_wire, reply_to_wire, request_from_wire
-from consensus.wire.garlic_farm.upgrade import Extension, Identity
+from consensus.wire.garlic_farm.mapping import check_agreed, commands_from_wire, reply_to_wire, request_from_wire
+from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_server import Upgraded
 
 _READ_BYTES = 65_536
@@ -161,8 +161,7 @@ class Conversation:
 
     def _check_turn(self, request: wire.Request) -> None:
         spoken = type(request).__name__
-        if isinstance(request, wire.PreVoteRequest) and Extension.PRE_VOTE not in self._upgraded.extensions:
-            raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {spoken}, which the handshake did not agree on")
+        check_agreed(request, self._upgraded.extensions)
         if isinstance(request, wire.ClientRequest | wire.AddServerRequest | wire.RemoveServerRequest):
             return
         claimed, ours = self._upgraded.peer.server_id, self._identity().server_id

@@ -24,7 +24,13 @@ from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.codec import encode_request
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS, Limits
-from consensus.wire.garlic_farm.mapping import ConfigurationBefore, extensions_to_core, reply_from_wire, request_to_wire
+from consensus.wire.garlic_farm.mapping import (
+    ConfigurationBefore,
+    check_agreed,
+    extensions_to_core,
+    reply_from_wire,
+    request_to_wire,
+)
 from consensus.wire.garlic_farm.upgrade import Extension
 
 Resolve = Callable[[ServerId], PeerAddress | None]
@@ -220,6 +226,7 @@ class _Link:
             return
         try:
             asked = request_to_wire(request, self._peer, self._links.configuration_before)
+            check_agreed(asked, self._extensions)
             data = encode_request(asked, self._links.limits)
         except GarlicFarmError as error:
             self._links.tally.incident(error.fault, f"server {self._peer}", f"not sent: {error}")

@@ -84,7 +84,10 @@ async def test_the_handshake_tells_whether_the_peer_understands(stage: Stage) ->
         sender.links.send(BOB, vote(1, pre_vote=True))
         sender.links.send(BOB, vote(2))
     await wait_all_tasks_blocked()
-    assert (modern.extensions, modern.correlations()) == ([(BOB, Extensions(pre_vote=True, transfer=True))], [1, 2])
+    assert (modern.extensions, modern.correlations()) == (
+        [(BOB, Extensions(pre_vote=True, transfer=True, configurations=True))],
+        [1, 2],
+    )
     assert (plain.extensions, plain.correlations()) == ([(BOB, NO_EXTENSIONS)], [2])
     assert plain.tally.counts["requests-dropped"] == 1
 

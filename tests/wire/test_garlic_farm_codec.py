@@ -436,5 +436,5 @@ def test_a_reply_among_requests_is_out_of_turn_and_so_is_a_request_among_replies
         assert refusal.value.fault is Fault.OUT_OF_TURN
 
 
-def test_value_numbers_are_those_of_the_document() -> None:
-    assert [kind.value for kind in ValueType] == [1, 2, 3, 4, 5]
+def test_value_numbers_are_those_of_the_document_and_one_of_our_own() -> None:
+    assert [kind.value for kind in ValueType] == [1, 2, 3, 4, 5, 66]

@@ -1,25 +1,40 @@
 """Core messages survive the way over the Garlic Farm wire, and nothing else comes in."""
 
+from contextlib import suppress
+
 import pytest
 
 from consensus.core import messages as core
 from consensus.core.position import Command, Configuration, Entry, LogPosition, Server, ServerId
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.codec import decode_reply, decode_request, encode_reply, encode_request
+from consensus.wire.garlic_farm.entries import decode_value, encode_value
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.limits import Limits
 from consensus.wire.garlic_farm.mapping import (
+    check_agreed,
     configuration_from_wire,
+    configuration_to_wire,
     entries_to_wire,
     reply_from_wire,
     reply_to_wire,
     request_from_wire,
     request_to_wire,
 )
-from consensus.wire.garlic_farm.values import ClusterServer
+from consensus.wire.garlic_farm.upgrade import Extension
+from consensus.wire.garlic_farm.values import ClusterServer, ValueType
 from consensus.wire.garlic_farm.values import Configuration as WireConfiguration
 
 ALICE, BOB = ServerId(1), ServerId(2)
 SERVERS = Configuration((Server(ALICE, "tcp://localhost:9001"), Server(BOB, "tcp://localhost:9002")))
+
+JOINT = Configuration(SERVERS.voters[1:], old_voters=SERVERS.voters, learners=(Server(ALICE, "tcp://localhost:9001"),))
+OBSERVED = Configuration(SERVERS.voters, learners=(Server(ServerId(3), "tcp://localhost:9003"),))
+EXTENDED: list[core.Request] = [
+    core.AppendEntries(5, ALICE, LogPosition(9, 4), (Entry(4, Command(b"{}")), Entry(5, JOINT)), 8, correlation=21),
+    core.AppendEntries(5, ALICE, LogPosition(9, 4), (Entry(5, OBSERVED), Entry(5, SERVERS)), 8, correlation=22),
+    core.InstallSnapshot(5, ALICE, LogPosition(9, 4), JOINT, 0, b"piece", done=False, correlation=23),
+]
 
 EXCHANGES: list[tuple[core.Request, core.Reply]] = [
     (core.RequestVote(5, ALICE, LogPosition(9, 4), 17), core.VoteReply(5, granted=True, correlation=17)),
@@ -85,3 +100,54 @@ def test_a_configuration_that_counts_a_server_twice_is_refused() -> None:
     twice = WireConfiguration(1, 0, (ClusterServer(1, "a"), ClusterServer(1, "b")))
     with pytest.raises(GarlicFarmError, match="twice"):
         configuration_from_wire(twice)
+
+
+@pytest.mark.parametrize("request_", EXTENDED)
+def test_joint_configurations_and_learners_arrive_where_the_handshake_agreed_on_them(request_: core.Request) -> None:
+    asked = decode_request(encode_request(request_to_wire(request_, BOB, lambda _: 0)))
+    check_agreed(asked, frozenset({Extension.CONFIGURATIONS}))
+    assert request_from_wire(asked, request_.correlation) == request_
+
+
+@pytest.mark.parametrize("request_", EXTENDED)
+def test_joint_configurations_and_learners_travel_nowhere_else(request_: core.Request) -> None:
+    asked = request_to_wire(request_, BOB, lambda _: 0)
+    with pytest.raises(GarlicFarmError, match="needs configurations, which the handshake did not agree on") as refusal:
+        check_agreed(asked, frozenset({Extension.PRE_VOTE}))
+    assert refusal.value.fault is Fault.OUT_OF_TURN
+
+
+def test_a_configuration_of_voters_has_the_bytes_of_the_document() -> None:
+    plain = configuration_to_wire(SERVERS, 11, 7)
+    servers = b"".join(
+        server.server_id.to_bytes(4, "big") + len(server.endpoint).to_bytes(4, "big") + server.endpoint.encode()
+        for server in SERVERS.voters
+    )
+    assert encode_value(plain) == (ValueType.CONFIGURATION, (11).to_bytes(8, "big") + (7).to_bytes(8, "big") + servers)
+
+
+def test_a_server_that_reads_the_extended_form_as_the_plain_one_refuses_it() -> None:
+    """Its first eight bytes are no index, for us and for a server that knows only the document."""
+    kind, data = encode_value(configuration_to_wire(JOINT, 11, 7))
+    assert kind is ValueType.EXTENDED_CONFIGURATION
+    assert int.from_bytes(data[:8], "big") > 2**63 - 1
+    for wrong_kind, wrong_data in (
+        (ValueType.CONFIGURATION, data),
+        (kind, encode_value(configuration_to_wire(SERVERS, 11, 7))[1]),
+    ):
+        with pytest.raises(GarlicFarmError, match="other form"):
+            decode_value(wrong_kind, wrong_data)
+
+
+def test_an_extended_configuration_that_is_cut_or_changed_raises_the_one_error_or_is_another_one() -> None:
+    kind, data = encode_value(configuration_to_wire(JOINT, 11, 7))
+    for place in range(len(data)):
+        with pytest.raises(GarlicFarmError):
+            decode_value(kind, data[:place])
+        for value in (0, 255, data[place] ^ 1):
+            with suppress(GarlicFarmError):
+                decode_value(kind, data[:place] + bytes((value,)) + data[place + 1 :])
+    with pytest.raises(GarlicFarmError, match="follow an extended"):
+        decode_value(kind, data + b"x")
+    with pytest.raises(GarlicFarmError, match="more than 2 servers"):
+        decode_value(kind, data, Limits(servers=2))

@@ -81,7 +81,8 @@ def encode_value(value: Value, limits: Limits = DEFAULT_LIMITS) -> tuple[ValueTy
         case Application():
             return ValueType.APPLICATION, value.data
         case Configuration():
-            return ValueType.CONFIGURATION, encode_configuration(value, limits)
+            kind = ValueType.EXTENDED_CONFIGURATION if value.is_extended else ValueType.CONFIGURATION
+            return kind, encode_configuration(value, limits)
         case ClusterServer():
             return ValueType.CLUSTER_SERVER, encode_cluster_server(value, limits)
         case LogPack():
@@ -97,8 +98,11 @@ def decode_value(value_type: int, data: bytes, limits: Limits = DEFAULT_LIMITS) 
     match value_type:
         case ValueType.APPLICATION:
             return Application(data)
-        case ValueType.CONFIGURATION:
-            return decode_configuration(data, limits)
+        case ValueType.CONFIGURATION | ValueType.EXTENDED_CONFIGURATION:
+            configuration = decode_configuration(data, limits)
+            if configuration.is_extended != (value_type == ValueType.EXTENDED_CONFIGURATION):
+                raise malformed(f"a configuration of the other form under log value type {value_type}")
+            return configuration
         case ValueType.CLUSTER_SERVER:
             return decode_cluster_server(data, limits)
         case ValueType.LOG_PACK:

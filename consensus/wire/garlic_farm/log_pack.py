@@ -98,6 +98,8 @@ def _encode_record(entry: PackedEntry, limits: Limits) -> bytes:
         case Application(value):
             value_type = ValueType.APPLICATION
         case Configuration() as configuration:
+            if configuration.is_extended:
+                raise malformed("a log pack cannot carry a joint configuration or learners")
             value_type, value = ValueType.CONFIGURATION, encode_configuration(configuration, limits)
     if len(value) > limits.entry_bytes:
         raise too_large(f"a log pack's record of {len(value)} bytes; the limit is {limits.entry_bytes}")
@@ -116,6 +118,9 @@ def _decode_record(record: bytes, limits: Limits) -> PackedEntry:
         case ValueType.APPLICATION:
             return PackedEntry(term, Application(value))
         case ValueType.CONFIGURATION:
-            return PackedEntry(term, decode_configuration(value, limits))
+            configuration = decode_configuration(value, limits)
+            if configuration.is_extended:
+                raise malformed("a log pack contains a joint configuration or learners")
+            return PackedEntry(term, configuration)
         case _:
             raise malformed(f"a log pack's record has value type {value_type}, which no log contains")

@@ -25,7 +25,14 @@ from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError, malformed
 from consensus.wire.garlic_farm.limits import LONG_MAX
 from consensus.wire.garlic_farm.upgrade import Extension
-from consensus.wire.garlic_farm.values import Application, ClusterServer, Configuration, LogEntry, SnapshotSyncRequest
+from consensus.wire.garlic_farm.values import (
+    Application,
+    ClusterServer,
+    Configuration,
+    LogEntry,
+    SnapshotSyncRequest,
+    Value,
+)
 
 ConfigurationBefore = Callable[[position.Index], position.Index]
 """The index of the last configuration below an index, 0 if there is none."""
@@ -166,25 +173,69 @@ def configuration_to_wire(
     configuration: position.Configuration, index: position.Index, before: position.Index
 ) -> Configuration:
     """A configuration at `index`, which follows the one at `before`."""
-    servers = tuple(ClusterServer(server.server_id, server.endpoint) for server in configuration.voters)
-    return Configuration(index, before, servers)
+    lists = (configuration.voters, configuration.old_voters, configuration.learners)
+    return Configuration(
+        index,
+        before,
+        *(tuple(ClusterServer(server.server_id, server.endpoint) for server in servers) for servers in lists),
+    )
 
 
 def configuration_from_wire(configuration: Configuration) -> position.Configuration:
     """The member set. An id that appears twice would count twice, and is refused."""
-    voters = []
-    for server in configuration.servers:
+    return position.Configuration(
+        _servers_from_wire(configuration.servers),
+        _servers_from_wire(configuration.old_servers),
+        _servers_from_wire(configuration.learners),
+    )
+
+
+def _servers_from_wire(listed: tuple[ClusterServer, ...]) -> tuple[position.Server, ...]:
+    servers = []
+    for server in listed:
         if server.endpoint is None:
             raise malformed(f"server {server.server_id} of a configuration has no endpoint")
-        voters.append(position.Server(server_id(server.server_id), server.endpoint))
-    if len({voter.server_id for voter in voters}) != len(voters):
+        servers.append(position.Server(server_id(server.server_id), server.endpoint))
+    if len({server.server_id for server in servers}) != len(servers):
         raise malformed("a configuration names a server twice")
-    return position.Configuration(tuple(voters))
+    return tuple(servers)
 
 
 def extensions_to_core(agreed: frozenset[Extension]) -> Extensions:
     """What a handshake agreed on, as the core is told."""
-    return Extensions(pre_vote=Extension.PRE_VOTE in agreed, transfer=Extension.TRANSFER in agreed)
+    return Extensions(
+        pre_vote=Extension.PRE_VOTE in agreed,
+        transfer=Extension.TRANSFER in agreed,
+        configurations=Extension.CONFIGURATIONS in agreed,
+    )
+
+
+def check_agreed(request: wire.Request, agreed: frozenset[Extension]) -> None:
+    """Raise unless the handshake agreed on what the request needs: the other side could not read it."""
+    needed = _extension_needed(request)
+    if needed is not None and needed not in agreed:
+        text = f"a {type(request).__name__} that needs {needed.value}, which the handshake did not agree on"
+        raise GarlicFarmError(Fault.OUT_OF_TURN, text)
+
+
+def _extension_needed(request: wire.Request) -> Extension | None:
+    match request:
+        case wire.PreVoteRequest():
+            return Extension.PRE_VOTE
+        case wire.AppendEntriesRequest(entries=entries) if any(_is_extended(entry.value) for entry in entries):
+            return Extension.CONFIGURATIONS
+        case wire.InstallSnapshotRequest(entries=entries) if any(_is_extended(entry.value) for entry in entries):
+            return Extension.CONFIGURATIONS
+        case _:
+            return None
+
+
+def _is_extended(value: Value) -> bool:
+    match value:
+        case SnapshotSyncRequest(configuration=configuration) | (Configuration() as configuration):
+            return configuration.is_extended
+        case _:
+            return False
 
 
 def server_id(number: int) -> position.ServerId:

@@ -39,6 +39,7 @@ class Extension(Enum):
 
     PRE_VOTE = "pre-vote"
     TRANSFER = "transfer"
+    CONFIGURATIONS = "configurations"
 
 
 EXTENSION_SETS: dict[str, frozenset[Extension]] = {

@@ -19,6 +19,8 @@ class ValueType(IntEnum):
     CLUSTER_SERVER = 3
     LOG_PACK = 4
     SNAPSHOT_SYNC_REQUEST = 5
+    EXTENDED_CONFIGURATION = 66
+    """Not in the document: a joint configuration, or one with learners; only where the handshake agreed on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +40,21 @@ class ClusterServer:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A cluster's servers; `log_index` is its own entry's, `last_log_index` that of the configuration before."""
+    """A cluster's servers; `log_index` is its own entry's, `last_log_index` that of the configuration before.
+
+    The document knows only servers that vote. Old servers (C_old of a joint one) and learners are an extension.
+    """
 
     log_index: int
     last_log_index: int
     servers: tuple[ClusterServer, ...]
+    old_servers: tuple[ClusterServer, ...] = ()
+    learners: tuple[ClusterServer, ...] = ()
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether a server that knows the document alone could not read it."""
+        return bool(self.old_servers or self.learners)
 
 
 @dataclass(frozen=True, slots=True)
