@@ -29,7 +29,8 @@ from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_server import GarlicFarmServer
 from consensus.node.garlic_farm_tally import Tally
-from consensus.node.server import ConsensusServer, Notice, ServerBusyError, ServerStoppedError, now_ms
+from consensus.node.server import ConsensusServer, ServerBusyError, ServerStoppedError, now_ms
+from consensus.node.server_description import Notice
 from consensus.node.storage import StorageTuning
 from consensus.node.tls import load_or_create_certificate
 from consensus.wire.garlic_farm.digest import Credentials
@@ -133,7 +134,7 @@ async def _run(specification: Specification) -> None:
     peers: dict[ServerId, PeerAddress] = {}
     tally = Tally()
     links = PeerLinks(
-        Dialer(Caller(CLUSTER, credentials, lambda: identity, os.urandom)),
+        Dialer(Caller(CLUSTER, lambda: (credentials,), lambda: identity, os.urandom)),
         peers.get,
         deliver_reply=lambda sender, reply: server.deliver_reply(sender, reply),  # noqa: PLW0108 - made below
         peer_extensions=lambda peer, extensions: server.peer_extensions(peer, extensions),  # noqa: PLW0108 - likewise

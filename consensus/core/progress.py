@@ -54,6 +54,8 @@ class Progress:
     pace: Pace = Pace.PROBING
     sent_ms: Milliseconds | None = None
     sent_commit: Index = 0
+    commit_due_ms: Milliseconds | None = None
+    """When it is to be told of a higher commit index, unless an append tells it before."""
     in_flight: dict[int, SentAppend] = field(default_factory=dict)
     written_off: dict[int, SentAppend] = field(default_factory=dict)
     read_id: int | None = None

@@ -41,6 +41,8 @@ class Push:
             due.append(now if progress.sent_ms is None else progress.sent_ms + tuning.heartbeat_ms)
             if oldest is not None and progress.pace is not Pace.SILENT:
                 due.append(oldest + tuning.retry_ms)
+            if progress.commit_due_ms is not None and progress.pace is Pace.REPLICATING and not progress.in_flight:
+                due.append(max(now, progress.commit_due_ms))
             if progress.transfer is not None and progress.pace is Pace.SNAPSHOT:
                 overdue = progress.transfer.due_ms(tuning.retry_ms)
                 due += [] if overdue is None else [max(now, overdue)]
@@ -66,6 +68,7 @@ class Push:
                 self._replicate(peer, progress)
             if self._is_due(progress):
                 self._send(peer, progress, ())
+            self._tell_commit_index(peer, progress)
 
     def appended(self) -> None:
         """Send what is new to everybody who may be sent something."""
@@ -204,9 +207,14 @@ class Push:
         self._replicate(sender, progress)
 
     def _tell_commit_index(self, peer: ServerId, progress: Progress) -> None:
-        """Tell an idle follower now, not with the next heartbeat."""
-        behind = progress.sent_commit < self._replica.applier.commit
-        if behind and progress.pace is Pace.REPLICATING and not progress.in_flight:
+        """Tell an idle follower soon, not with the next heartbeat; the next append tells it for nothing."""
+        replica = self._replica
+        behind = progress.sent_commit < replica.applier.commit
+        if not behind or progress.pace is not Pace.REPLICATING or progress.in_flight:
+            return
+        if progress.commit_due_ms is None:
+            progress.commit_due_ms = replica.now + replica.tuning.commit_notice_ms
+        if replica.now >= progress.commit_due_ms:
             self._send(peer, progress, ())
 
     def _is_due(self, progress: Progress) -> bool:
@@ -236,4 +244,4 @@ class Push:
         message = AppendEntries(replica.term, replica.server_id, position, entries, commit, correlation)
         replica.outbox.send(peer, message)
         progress.sent(correlation, previous, previous + len(entries), replica.now, self._round_number)
-        progress.sent_commit = commit
+        progress.sent_commit, progress.commit_due_ms = commit, None

@@ -97,7 +97,7 @@ class Story:
         self._down: dict[int, tuple[list[Entry], Ballot]] = {}
         self._configuration = Configuration(())
         self._pre_vote = True
-        self._tuning = lan()
+        self._tuning = replace(lan(), commit_notice_ms=0)
         self._wire: list[tuple[Link, Message]] = []
         self._cut: set[Link] = set()
         self._lines: list[str] = []
@@ -115,7 +115,7 @@ class Story:
     def _do_servers(self, words: list[str]) -> None:
         self._pre_vote = "without" not in words
         if "one" in words:
-            self._tuning = replace(lan(), max_entries_per_append=1)
+            self._tuning = replace(self._tuning, max_entries_per_append=1)
         ids = [int(word) for word in words if word.isdigit()]
         self._configuration = Configuration(_servers(words))
         for number in ids:

@@ -393,12 +393,33 @@ def test_the_ballot_after_a_vote_survives_and_the_same_candidate_is_granted_agai
     assert restarted.all(Persist) == []
 
 
-def test_a_heartbeat_tells_an_idle_follower_of_a_commit_at_once() -> None:
-    """(Followers apply within a round trip, not within a heartbeat interval.)."""
+def test_a_heartbeat_tells_an_idle_follower_of_a_commit_soon() -> None:
+    """(Followers apply within milliseconds, not within a heartbeat interval.)."""
+    # Given a commit, and nothing else to be sent
     bench = Bench()
     bench.lead()
     (append,) = bench.appends(TWO)
     bench.matched(TWO, append)
+    assert bench.appends(TWO) == []
+    # When the notice is due
+    due_ms = bench.now + lan().commit_notice_ms
+    assert bench.raft.deadline == due_ms
+    bench.expire()
+    # Then an empty append carries the commit index, once
     (heartbeat,) = bench.appends(TWO)
+    assert bench.now == due_ms
     assert (heartbeat.entries, heartbeat.commit) == ((), 1)
-    assert isinstance(heartbeat, AppendEntries)
+    bench.matched(TWO, heartbeat)
+    assert bench.appends(TWO) == []
+
+
+def test_the_next_append_tells_of_a_commit_and_spares_the_heartbeat() -> None:
+    """(Under load a notice of its own would double the appends.)."""
+    bench = Bench()
+    bench.lead()
+    (append,) = bench.appends(TWO)
+    bench.matched(TWO, append)
+    bench.propose(b"next")
+    (carrier,) = bench.appends(TWO)
+    assert carrier.commit == 1
+    assert bench.raft.deadline > bench.now + lan().commit_notice_ms

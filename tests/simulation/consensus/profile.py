@@ -69,6 +69,7 @@ def _draw_general(random: Random) -> Profile:
             election_timeout_max_ms=300,
             heartbeat_ms=random.choice((30, 70)),
             retry_ms=random.choice((30, 100)),
+            commit_notice_ms=random.choice((0, 0, 5, 20)),
             max_entries_per_append=random.choice((1, 1, 2, 100)),
             max_bytes_per_append=random.choice((1, 100, 100_000)),
             in_flight=random.choice((1, 2, 5)),
