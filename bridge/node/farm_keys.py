@@ -22,7 +22,7 @@ from gossip.core.keychain import KeyChain
 from gossip.node.agent import Agent
 
 ALARM: Final = "farm-key-file"
-LOOK_EVERY_S: Final = 30.0
+LOOK_EVERY_S: Final = 5.0
 
 
 class FarmKeys:

@@ -1,7 +1,7 @@
 """A stage for Garlic Farm tests: servers behind memory streams, with handlers that the test scripts."""
 
+from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING
 
 import trio
 from trio.testing import memory_stream_pair
@@ -18,9 +18,6 @@ from consensus.wire.garlic_farm.nonces import NonceBook
 from consensus.wire.garlic_farm.upgrade import EXTENSION_SETS, Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller
 from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PASSWORD = "correct horse"  # noqa: S105 - the test's own
 CREDENTIALS = Credentials("router", PASSWORD)
@@ -88,9 +85,10 @@ class Host:
         self.tally = Tally(self.incidents.append)
         self.handler = ScriptedHandler(own_id)
         self.identity = identity or Identity("cluster-a", own_id)
+        self.passwords = {CREDENTIALS.user: CREDENTIALS.password}
         self.gatekeeper = Gatekeeper(
             cluster,
-            {CREDENTIALS.user: CREDENTIALS.password}.get,
+            lambda user: self.passwords.get(user),  # noqa: PLW0108 - a test may exchange the dictionary
             NonceBook(b"secret", Random(own_id).randbytes),
             lambda: self.identity,
         )
@@ -152,6 +150,11 @@ class Stage:
             Random(7).randbytes,
             offered=offered,
         )
+        return Dialer(caller, connector=self.connect)
+
+    def dialer_with(self, own_id: ServerId, credentials: Callable[[], tuple[Credentials, ...]]) -> Dialer:
+        """Connects with whatever credentials there are at the time."""
+        caller = Caller("farm", credentials, lambda: Identity("cluster-a", own_id), Random(7).randbytes)
         return Dialer(caller, connector=self.connect)
 
 

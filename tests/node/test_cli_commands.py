@@ -25,6 +25,7 @@ from bridge.core.control import (
 )
 from bridge.core.view import FarmView
 from bridge.node.control import ControlServer
+from bridge.node.control_routes import ControlPort
 from bridge.node.key_files import load_farm_key
 from bridge.wire.view_json import encode_view
 from tests.node.fake_keys import FakeKeys
@@ -76,7 +77,8 @@ class Node:
 
 
 @contextmanager
-def served(path: Path, node: Node) -> Iterator[None]:
+def served(path: Path, node: ControlPort) -> Iterator[None]:
+    """Serve a node from a thread while the block runs."""
     started = threading.Event()
     stopping: list[Callable[[], None]] = []
 

@@ -1,0 +1,159 @@
+"""The farm's keys are changed while it runs: it goes on, who restarts comes back, and who has the old file is told."""
+
+import json
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.core.control import SubmitOutcome
+from bridge.node.key_files import load_farm_key
+from bridge.node.local_farm import LOOPBACK
+from gossip.node.state_files import KEYS_FILE
+from tests.end_to_end.farm import (
+    LEADER_BOUND_S,
+    START_BOUND_S,
+    Farm,
+    Node,
+    Submitter,
+    call,
+    local_farm,
+)
+from tests.end_to_end.settings import addresses, free_port, node_toml
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def own_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """A farm of this module's own: the standing one keeps its keys."""
+    with local_farm(tmp_path_factory.mktemp("keys"), 3) as farm:
+        farm.start_all()
+        yield farm
+
+
+@pytest.fixture
+def farm(own_farm: Farm) -> Farm:
+    """In good order."""
+    own_farm.start_all()
+    own_farm.wait_settled()
+    return own_farm
+
+
+def keys(farm: Farm, *arguments: str | Path, node: Node | None = None) -> dict[str, object]:
+    """The document of one `keys` command."""
+    done = call("keys", *arguments, "--json", "--node", (node or farm.nodes[0]).directory)
+    assert done.returncode == 0, done.stderr + farm.logs()
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def alarms(node: Node) -> dict[str, str]:
+    """What stands on a node's board."""
+    return {each.kind: f"{each.text}; {each.action}" for each in node.view().alarms}
+
+
+def test_a_rotation_under_load_loses_nothing_and_the_next_leader_is_elected_with_the_new_keys(farm: Farm) -> None:
+    before = farm.nodes[0].view().raft.term
+    with Submitter(farm, farm.nodes, "rotated") as submitter:
+        submitter.wait_for(5, START_BOUND_S)
+        done = keys(farm, "rotate")
+        submitter.wait_for(5, START_BOUND_S)
+    assert not submitter.errors
+    assert done["rotated"] is True
+    views = [node.view() for node in farm.nodes]
+    assert {view.raft.term for view in views} == {before}, "no connection that carried Raft ended"
+    assert not any(node.counters().get("garlic_farm_wrong_credentials") for node in farm.nodes)
+    leader = farm.wait_settled()
+    leader.kill()
+    survivors = [node for node in farm.nodes if node is not leader]
+
+    def elected() -> bool:
+        found = farm.leader()
+        return found in survivors
+
+    farm.wait_until(elected, LEADER_BOUND_S, "the others elect a leader over connections of their own")
+    assert survivors[0].submit({"mark": "after"}).outcome is SubmitOutcome.COMMITTED
+    leader.start()
+    farm.wait_settled()
+    listing = keys(farm, "list", node=leader)
+    assert (listing["primary"], listing["members"], listing["behind"]) == (done["key"], 3, [])
+    farm.wait_until(
+        lambda: "farm-key-file" in alarms(leader), START_BOUND_S, "the restarted node tells of its old file"
+    )
+    assert "garlicfarm keys export --replace" in alarms(leader)["farm-key-file"]
+
+
+def test_a_fourth_node_with_the_old_key_file_is_told_why_and_joins_with_the_current_one(
+    farm: Farm, tmp_path: Path
+) -> None:
+    key_file = tmp_path / "farm.key"
+    shutil.copy(farm.directory / "farm.key", key_file)
+    keys(farm, "rotate")
+    gossip, consensus = (f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
+    seeds = [addresses(node)[0] for node in farm.nodes]
+    newcomer = node_toml(tmp_path / "node-4", farm_key=key_file, gossip=gossip, consensus=consensus, seeds=seeds)
+    with Farm(tmp_path, [newcomer]):
+        newcomer.start()
+        farm.wait_until(lambda: "key-retired" in alarms(newcomer), START_BOUND_S, "the newcomer is told")
+        assert (
+            f"`garlicfarm keys export FILE`; bring that file here, mode 0600, as {key_file}"
+            in (alarms(newcomer)["key-retired"])
+        )
+        refused = call("keys", "export", tmp_path / "useless.key", "--node", newcomer.directory)
+        assert refused.returncode == 1
+        assert "ask a router that is in the farm" in refused.stderr
+        newcomer.kill()
+        exported = keys(farm, "export", "--replace", key_file)
+        assert load_farm_key(key_file).epoch == exported["epoch"]
+        newcomer.start()
+        farm.wait_until(lambda: len(newcomer.view().members) == 4, START_BOUND_S, "the newcomer sees the farm")
+        assert alarms(newcomer) == {}
+        newcomer.ask(lambda client: client.leave())
+        farm.wait_until(lambda: not newcomer.running, START_BOUND_S, "it has left")
+
+
+def test_a_node_that_was_down_during_a_forced_rotation_comes_back_with_the_exported_file(farm: Farm) -> None:
+    away = farm.nodes[2]
+    away.kill()
+    farm.wait_until(
+        lambda: farm.nodes[0].ask(lambda client: client.keys()).absent == (away.name,),
+        START_BOUND_S,
+        "it is known to be down",
+    )
+    refused = call("keys", "rotate", "--node", farm.nodes[0].directory)
+    assert refused.returncode == 1
+    assert f"{away.name} is down" in refused.stderr
+    done = keys(farm, "rotate", "--force")
+    assert done["leftOut"] == [away.name]
+    away.start()
+    farm.wait_until(lambda: "key-retired" in alarms(away), START_BOUND_S, "it is told that its keys were removed")
+    away.kill()
+    keys(farm, "export", "--replace", farm.directory / "farm.key")
+    away.start()
+    farm.wait_settled()
+    assert keys(farm, "list", node=away)["primary"] == done["key"]
+    farm.wait_until(
+        lambda: not any("farm-key-file" in alarms(node) for node in farm.nodes), 60.0, "the file is current"
+    )
+
+
+def test_a_damaged_file_of_keys_stops_the_start_and_names_it(farm: Farm) -> None:
+    node = farm.nodes[1]
+    node.kill()
+    path = node.directory / KEYS_FILE
+    kept = path.read_bytes()
+    path.write_bytes(b"\0" + kept[1:])
+    stopped = call("run", "--config", node.configuration)
+    assert stopped.returncode == 1
+    assert f"{path}, the farm's keys as this node knew them, is damaged: remove it" in stopped.stderr
+    path.write_bytes(kept)
+    path.chmod(0o644)
+    stopped = call("run", "--config", node.configuration)
+    assert stopped.returncode == 1
+    assert f"chmod 600 {path}" in stopped.stderr
+    path.chmod(0o600)
+    node.start()
+    farm.wait_settled()

@@ -1,0 +1,154 @@
+"""`garlicfarm keys` against a node's control endpoint: key ids for people and as JSON, and never a key."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from bridge.cli.main import cli
+from bridge.node.control_routes import Answer, Request, Routes
+from bridge.node.event_log import EventLog
+from bridge.node.key_files import load_farm_key
+from bridge.node.port import NodePort
+from bridge.wire.key_text import encode_key
+from gossip.core.keychain import key_id
+from tests.node.fake_keys import FakeKeys
+from tests.node.test_cli_commands import served
+from tests.operator_views import farm_view
+
+
+async def nothing() -> str | None:
+    """Nothing to take back."""
+    return None
+
+
+def port_of(farm: FakeKeys) -> NodePort:
+    """A node of which only the keys are asked."""
+    trace = EventLog("node-1", lambda: 0)
+    return NodePort(make_view=farm_view, trace=trace, leave=lambda: None, withdraw=nothing, keys=farm)
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Iterator[FakeKeys]:
+    keys = FakeKeys()
+    with served(tmp_path / "control.sock", port_of(keys)):
+        yield keys
+
+
+@pytest.fixture
+def keys(tmp_path: Path, farm: FakeKeys) -> Callable[..., Result]:
+    def call(*arguments: str) -> Result:
+        result = CliRunner().invoke(cli, ["keys", *arguments], env={"GARLICFARM_NODE": str(tmp_path)})
+        for each in farm.chain.keys:
+            for form in (each.key.hex(), encode_key(each.key)):
+                assert form not in result.output, "no command prints a key"
+        return result
+
+    return call
+
+
+def primary_of(farm: FakeKeys) -> str:
+    """The id of the sealing key."""
+    return key_id(farm.chain.primary).hex()
+
+
+def test_the_ring_is_listed_by_ids_with_who_has_it(farm: FakeKeys, keys: Callable[..., Result]) -> None:
+    farm.deaf = {"node-3"}
+    farm.absent = ("node-5",)
+    installed = json.loads(keys("install", "--json").stdout)["key"]
+    shown = keys("list").stdout
+    assert f"{primary_of(farm)}  in use     1      3 of 3     3 of 3     -" in shown
+    assert f"{installed}  installed  2      2 of 3     0 of 3     node-3" in shown
+    assert "members   3 run, 2 have this ring" in shown
+    assert "differ    node-3" in shown
+    assert "down      node-5" in shown
+    assert "/etc/garlicfarm/farm.key, up to date" in shown
+    told = json.loads(keys("list", "--json").stdout)
+    assert (told["schema"], told["epoch"], told["primary"], told["behind"]) == (1, 1, primary_of(farm), ["node-3"])
+    assert {each["keyId"]: (each["state"], each["openedBy"]) for each in told["keys"]} == {
+        primary_of(farm): ("primary", 3),
+        installed: ("installed", 2),
+    }
+
+
+def test_each_step_of_a_rotation_says_what_comes_next(farm: FakeKeys, keys: Callable[..., Result]) -> None:
+    old = primary_of(farm)
+    installed = keys("install").stdout
+    new = installed.split()[1]
+    assert f"garlicfarm keys use {new}" in installed
+    assert "garlicfarm keys remove OLD_KEY" in keys("use", new).stdout
+    assert "is removed" in keys("remove", old).stdout
+    assert farm.steps == ["install", "use", "remove"]
+    assert "out of date: `garlicfarm keys export --replace /etc/garlicfarm/farm.key`" in keys("list").stdout
+
+
+def test_a_refused_step_ends_with_one_and_the_reason(farm: FakeKeys, keys: Callable[..., Result]) -> None:
+    result = keys("use", "00000000")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "not installed" in result.stderr
+    assert keys("remove", primary_of(farm)).exit_code == 1
+    assert farm.steps == []
+
+
+def test_rotate_tells_its_steps_and_the_key_file_to_hand_out(farm: FakeKeys, keys: Callable[..., Result]) -> None:
+    old = primary_of(farm)
+    result = keys("rotate")
+    assert result.exit_code == 0
+    assert f"3 members seal with key {primary_of(farm)}, epoch 3" in result.stdout
+    assert "garlicfarm keys export FILE" in result.stdout
+    assert primary_of(farm) != old
+    before = primary_of(farm)
+    result = keys("rotate", "--json")
+    document = json.loads(result.stdout)
+    assert (document["rotated"], document["key"], document["removed"]) == (True, primary_of(farm), [before])
+    assert "is made and installed" in result.stderr
+
+
+def test_a_rotation_that_stops_ends_with_one_and_says_what_to_do(farm: FakeKeys, keys: Callable[..., Result]) -> None:
+    farm.absent = ("node-4",)
+    result = keys("rotate")
+    assert result.exit_code == 1
+    assert "node-4 is down" in result.stderr
+    assert farm.steps == []
+    assert "refused until they have that file: node-4" in keys("rotate", "--force").stdout
+
+
+def test_the_current_key_file_is_exported_for_its_owner_only(
+    tmp_path: Path, farm: FakeKeys, keys: Callable[..., Result]
+) -> None:
+    path = tmp_path / "farm.key"
+    assert keys("export", str(path)).exit_code == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert load_farm_key(path) == farm.farm_key
+    keys("rotate")
+    refused = keys("export", str(path))
+    assert refused.exit_code == 1
+    assert "exists already" in refused.stderr
+    document = json.loads(keys("export", "--replace", "--json", str(path)).stdout)
+    assert document == {"schema": 1, "file": str(path), "label": farm.farm_key.label.hex(), "epoch": 3}
+    assert load_farm_key(path).key_ring.chain.primary == farm.chain.primary
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text("a shopping list")
+    assert keys("export", "--replace", str(path)).exit_code == 1
+    assert path.read_text() == "a shopping list"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[]", b'{"key": 7}', b'{"key": "00000000", "forced": true}', b"\xff", b"[" * 5000]
+)
+def test_a_request_that_names_no_key_is_refused(body: bytes) -> None:
+    farm = FakeKeys()
+    routes = Routes(port_of(farm))
+    answers: list[Answer] = [
+        trio.run(routes.answer, Request("POST", f"/v1/keys/{step}", body)) for step in ("use", "remove")
+    ]
+    assert {answer.status for answer in answers} == {400}
+    assert farm.steps == []
+
+
+def test_the_key_file_is_not_to_be_had_by_get() -> None:
+    answer = trio.run(Routes(port_of(FakeKeys())).answer, Request("GET", "/v1/keys/export"))
+    assert answer.status == 405

@@ -1,0 +1,96 @@
+"""A farm's passwords change while it runs: no connection ends, and servers that lag behind still let each other in."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+from consensus.node.garlic_farm_dial import PeerAddress
+from consensus.wire.garlic_farm.codec import encode_request
+from consensus.wire.garlic_farm.digest import Credentials
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.messages import RequestVoteRequest
+from tests.node.garlic_farm_stage import ALICE, BOB, Host, Stage
+
+OLD, NEW, NEXT = Credentials("farm-1", "old"), Credentials("farm-2", "new"), Credentials("farm-3", "next")
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    async with trio.open_nursery() as nursery:
+        yield Stage(nursery)
+        nursery.cancel_scope.cancel()
+
+
+def known_to(host: Host, *credentials: Credentials) -> None:
+    """Let the server accept these."""
+    host.passwords = {each.user: each.password for each in credentials}
+
+
+def address_of(stage: Stage) -> PeerAddress:
+    """Where BOB listens."""
+    address = stage.resolve(BOB)
+    assert address is not None
+    return address
+
+
+async def test_a_caller_shows_its_best_credentials_of_the_moment(stage: Stage) -> None:
+    host = stage.add(Host(BOB))
+    known_to(host, OLD, NEW)
+    shown: list[tuple[Credentials, ...]] = [(OLD,)]
+    dialer = stage.dialer_with(ALICE, lambda: shown[-1])
+    await dialer.dial(address_of(stage), BOB)
+    shown.append((NEW, OLD))
+    known_to(host, NEW)
+    await dialer.dial(address_of(stage), BOB)
+    assert host.incidents == [], "the new ones were shown at once, with the challenge that was kept"
+    assert stage.connections == 3
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [((NEW, OLD), (OLD,)), ((OLD, NEW), (NEW,))],
+    ids=["the server has not heard yet", "we have not heard yet"],
+)
+async def test_refused_credentials_are_followed_by_the_second_best(
+    stage: Stage, ours: tuple[Credentials, ...], theirs: tuple[Credentials, ...]
+) -> None:
+    host = stage.add(Host(BOB))
+    known_to(host, *theirs)
+    dialer = stage.dialer_with(ALICE, lambda: ours)
+    assert (await dialer.dial(address_of(stage), BOB)).peer.server_id == BOB
+
+
+async def test_the_second_best_is_the_last_that_is_tried(stage: Stage) -> None:
+    host = stage.add(Host(BOB))
+    known_to(host, NEXT)
+    dialer = stage.dialer_with(ALICE, lambda: (NEW, OLD, NEXT))
+    with pytest.raises(GarlicFarmError, match="does not accept user 'farm-1'") as refused:
+        await dialer.dial(address_of(stage), BOB)
+    assert refused.value.fault is Fault.WRONG_CREDENTIALS
+    assert len(host.incidents) == 1
+    assert host.tally.counts[Fault.WRONG_CREDENTIALS.value] == 2
+
+
+async def test_only_refused_credentials_are_a_reason_to_try_others(stage: Stage) -> None:
+    asked = []
+
+    def credentials() -> tuple[Credentials, ...]:
+        asked.append(1)
+        return (NEW, OLD)
+
+    with pytest.raises(GarlicFarmError) as refused:
+        await stage.dialer_with(ALICE, credentials).dial(address_of(stage), BOB)
+    assert refused.value.fault is Fault.UNREACHABLE
+    assert len(asked) == 1
+
+
+async def test_an_open_connection_outlives_the_credentials_that_opened_it(stage: Stage) -> None:
+    host = stage.add(Host(BOB))
+    known_to(host, OLD)
+    dialed = await stage.dialer_with(ALICE, lambda: (OLD,)).dial(address_of(stage), BOB)
+    known_to(host, NEW)
+    await dialed.stream.send_all(encode_request(RequestVoteRequest(ALICE, BOB, 2, 0, 0, 0)))
+    with trio.fail_after(10):
+        assert await dialed.stream.receive_some(64)
+    assert host.incidents == []

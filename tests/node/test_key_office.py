@@ -1,0 +1,145 @@
+"""What operators may do to the keys through a node: by names, and with an eye on those who are down."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from bridge.core.control import FarmKeyState
+from bridge.core.view import AlarmView, FarmView, MemberStatus
+from bridge.node.control_routes import Refused
+from bridge.node.event_log import EventLog
+from bridge.node.farm_keys import FarmKeys
+from bridge.node.key_files import save_farm_key
+from bridge.node.key_office import KeyOffice
+from bridge.node.roster import Roster
+from bridge.wire.farm_key import new_farm_key, parse_farm_key
+from bridge.wire.metadata import NodeMetadata, RoleHint, encode_metadata
+from gossip.core.keychain import key_id
+from gossip.node.agent import Agent
+from tests.node.gossip_farm import in_simulated_time, running_farm, until_all_see_all
+from tests.node.gossip_network import MemoryNetwork
+from tests.operator_views import farm_view
+
+
+@dataclass
+class Stage:
+    """Two agents, and the office of the first."""
+
+    agents: list[Agent]
+    office: KeyOffice
+    farm_keys: FarmKeys
+    trace: EventLog
+    network: MemoryNetwork
+    view: FarmView
+
+
+def all_alive(view: FarmView) -> FarmView:
+    """The picture of a farm in which everybody runs."""
+    return replace(view, members=tuple(replace(each, status=MemberStatus.ALIVE) for each in view.members), alarms=())
+
+
+@asynccontextmanager
+async def staged(directory: Path) -> AsyncIterator[Stage]:
+    farm_key = new_farm_key(2)
+    save_farm_key(directory / "farm.key", farm_key)
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
+        agents = await farm.start_many(2, key_ring=farm_key.key_ring)
+        agents[1].set_metadata(encode_metadata(NodeMetadata(cluster="farm", name="boris", role=RoleHint.ELIGIBLE)))
+        await until_all_see_all(agents)
+        farm_keys, trace = FarmKeys(directory / "farm.key"), EventLog("alice", lambda: 0)
+        farm_keys.follow(agents[0])
+        roster = Roster(agents[0], "alice")
+        stage = Stage(agents, None, farm_keys, trace, network, all_alive(farm_view()))  # type: ignore[arg-type] # next line
+        stage.office = KeyOffice(agents[0], roster, farm_keys, lambda: stage.view, trace)
+        while not any(each.metadata for each in agents[0].members()):
+            await agents[0].events.receive()
+        roster.refresh()
+        yield stage
+
+
+@in_simulated_time
+async def test_a_rotation_by_steps_reaches_the_file_and_the_trace_but_no_key_does(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        office = stage.office
+        before = await office.listing()
+        assert (before.members, before.epoch, before.file_epoch, before.refused) == (2, 1, 1, False)
+        new = await office.install()
+        await office.use(new, force=False)
+        await office.remove(before.primary, force=False)
+        after = await office.listing()
+        assert [(each.key_id, each.state, each.opened_by, each.sealed_by) for each in after.keys] == [
+            (new, FarmKeyState.PRIMARY, 2, 2),
+            (before.primary, FarmKeyState.REMOVED, 0, 0),
+        ]
+        exported = parse_farm_key(await office.export())
+        assert key_id(exported.gossip_keys[0]).hex() == new
+        assert exported.key_ring.chain.merge(stage.farm_keys.filed.key_ring.chain).primary == exported.gossip_keys[0]
+        events = stage.trace.recent(10)
+        assert [each.kind for each in events] == ["key-installed", "key-used", "key-removed", "keys-exported"]
+        assert exported.gossip_keys[0].hex() not in str(events)
+
+
+@in_simulated_time
+async def test_a_member_that_does_not_answer_is_named_and_holds_the_next_step_up(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.network.cut_off.add(stage.agents[1].info.address)
+        new = await stage.office.install()
+        stage.office._room.survey_timeout_ms = 100  # asked before it is declared dead
+        listing = await stage.office.listing()
+        assert listing.silent == ("boris",)
+        assert listing.keys[1].missing == ("boris",)
+        with pytest.raises(Refused, match=r"boris is not known to have key .* installed") as refused:
+            await stage.office.use(new, force=False)
+        assert (refused.value.status, refused.value.code) == (409, "not-everywhere")
+        await stage.office.use(new, force=True)
+
+
+@in_simulated_time
+async def test_a_key_is_not_removed_while_a_voter_or_a_member_is_down(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        old = (await stage.office.listing()).primary
+        await stage.office.use(await stage.office.install(), force=False)
+        members = stage.view.members
+        left = replace(members[4], status=MemberStatus.LEFT)
+        observer = replace(members[3], status=MemberStatus.DEAD, name="attic", raft_id=None)
+        gone_voters_and_dead = (*members[:3], left, observer)
+        stage.view = replace(stage.view, members=gone_voters_and_dead)
+        listing = await stage.office.listing()
+        assert listing.absent == ("attic", "node-4", "node-5"), "a voter that left comes back, one unheard of too"
+        with pytest.raises(Refused, match="attic, node-4, node-5 are down") as refused:
+            await stage.office.remove(old, force=False)
+        assert "garlicfarm keys export" in str(refused.value)
+        await stage.office.remove(old, force=True)
+        assert (await stage.office.listing()).keys[1].state is FarmKeyState.REMOVED
+
+
+@in_simulated_time
+async def test_a_node_whose_keys_the_farm_removed_changes_and_exports_nothing(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.view = replace(stage.view, alarms=(AlarmView("key-retired", "refused", "copy the key"),))
+        listing = await stage.office.listing()
+        assert listing.refused
+        for step in (
+            stage.office.install,
+            stage.office.export,
+            lambda: stage.office.use(listing.primary, force=True),
+            lambda: stage.office.remove(listing.primary, force=True),
+        ):
+            with pytest.raises(Refused, match="ask a router that is in the farm"):
+                await step()
+
+
+@in_simulated_time
+async def test_steps_that_the_ring_does_not_allow_are_refused_in_words(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        primary = (await stage.office.listing()).primary
+        for step, words in (
+            (stage.office.use("00000000", force=False), "no key has the id '00000000'"),
+            (stage.office.remove(primary, force=False), "in use"),
+        ):
+            with pytest.raises(Refused, match=words):
+                await step
