@@ -62,8 +62,17 @@ def test_the_deaths_of_a_tenth_at_once_are_known_to_everyone_in_time(size: int, 
     crash = mass_crash(size, loss, SEED)
     assert crash.slowest is not None
     assert crash.slowest <= bound * log2(size)
+    assert crash.missing == 0
     if loss == 0:
         assert crash.false_deaths == 0
+
+
+def test_a_crash_of_which_not_everybody_heard_says_how_many_did_not(capsys: pytest.CaptureFixture[str]) -> None:
+    deaf = mass_crash(20, 0.99, SEED)
+    assert deaf.slowest is None
+    assert 0 < deaf.missing <= 2 * 18
+    assert main(["mass-crash", "--sizes", "20", "--losses", "0.99", "--seed", str(SEED)]) == 0
+    assert f"missed: {deaf.missing} of 36 unheard" in capsys.readouterr().out
 
 
 def test_nobody_is_buried_alive_at_5_percent_loss() -> None:

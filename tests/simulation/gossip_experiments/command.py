@@ -64,6 +64,7 @@ def _parse(arguments: Sequence[str]) -> tuple[list[str], Setting]:
     parser.add_argument("names", nargs="*", metavar="NAME", help="which (default all)")
     parser.add_argument("--seed", type=int, default=usual.seed, help="the first random seed (%(default)s)")
     parser.add_argument("--sizes", type=_numbers, default=usual.sizes, help="N, with commas (50,100,200,500,1000)")
+    parser.add_argument("--losses", type=_shares, default=usual.losses, help="of mass-crash, with commas (0,0.5)")
     parser.add_argument("--samples", type=_positive, default=usual.samples, help="crashes per size (%(default)s)")
     parser.add_argument(
         "--repetitions", type=_positive, default=usual.repetitions, help="runs of each size or count (%(default)s)"
@@ -85,6 +86,7 @@ def _parse(arguments: Sequence[str]) -> tuple[list[str], Setting]:
     setting = Setting(
         seed=options.seed,
         sizes=options.sizes,
+        losses=options.losses,
         samples=options.samples,
         repetitions=options.repetitions,
         intervals=options.intervals,
@@ -96,6 +98,13 @@ def _parse(arguments: Sequence[str]) -> tuple[list[str], Setting]:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(_positive(part) for part in text.split(","))
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    losses = tuple(float(part) for part in text.split(","))
+    if not all(0 <= loss < 1 for loss in losses):
+        raise argparse.ArgumentTypeError(f"{text}: a loss is from 0 to below 1")
+    return losses
 
 
 def _positive(text: str) -> int:

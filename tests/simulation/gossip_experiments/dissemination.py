@@ -30,6 +30,8 @@ class MassCrash:
     size: int
     loss: float
     known_everywhere: tuple[float | None, ...]
+    missing: int
+    """How many survivors had not heard of how many of the crashed at the bound, added up."""
     false_deaths: int
     messages_per_member_and_period: float
 
@@ -91,6 +93,7 @@ def mass_crash(
         tuple(
             (complete[victim.node_id] - begin) / period_ms if victim.node_id in complete else None for victim in victims
         ),
+        sum(survivors - len(holding[name]) for name in names),
         false_deaths,
         (network.messages_sent - sent_before) / survivors / elapsed,
     )

@@ -16,6 +16,7 @@ class Setting:
 
     seed: int = 1
     sizes: tuple[int, ...] = (50, 100, 200, 500, 1_000)
+    losses: tuple[float, ...] = (0.0, 0.5)
     samples: int = 6_000
     repetitions: int = 1
     intervals: int = 1

@@ -73,7 +73,8 @@ def load(setting: Setting) -> str:
 def crash(setting: Setting) -> str:
     """A tenth at once."""
     rows = []
-    for loss, bound in ((0.0, WITHOUT_LOSS), (0.5, AT_HALF_LOSS)):
+    for loss in setting.losses:
+        bound = WITHOUT_LOSS if loss == 0 else AT_HALF_LOSS
         for size in setting.sizes:
             show = setting.progress(f"mass crash, {size} members, {loss:.0%} loss")
             runs = []
@@ -100,12 +101,17 @@ def _crash_row(runs: Sequence[MassCrash], bound: int) -> list[str]:
         f"{runs[0].loss:.0%}",
         str(len(runs)),
         str(sum(len(run.known_everywhere) for run in runs)),
-        f"{slowest:.1f}" if slowest is not None else "not within the bound",
+        f"{slowest:.1f}" if slowest is not None else _missed(runs),
         f"{slowest / log2(size):.2f}" if slowest is not None else "-",
         f"{bound} log2 N = {bound * log2(size):.0f}",
         str(sum(run.false_deaths for run in runs)),
         f"{sum(run.messages_per_member_and_period for run in runs) / len(runs):.1f}",
     ]
+
+
+def _missed(runs: Sequence[MassCrash]) -> str:
+    pairs = sum(len(run.known_everywhere) * (run.size - run.size // 10) for run in runs)
+    return f"missed: {sum(run.missing for run in runs):,} of {pairs:,} unheard"
 
 
 def steadiness(setting: Setting) -> str:
