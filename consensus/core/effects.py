@@ -189,6 +189,13 @@ class RoleChanged:
     leader: ServerId | None
 
 
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """This server must not go on: end the process and tell the operator `reason`."""
+
+    reason: str
+
+
 SnapshotEffect = TakeSnapshot | ReadSnapshot | CheckSnapshot | Restore
 Announcement = RoleChanged | ConfigurationChanged
-Effect = Persist | Send | Apply | ReadEntries | Resolve | ChangeResolved | Announcement | SnapshotEffect
+Effect = Persist | Send | Apply | ReadEntries | Resolve | ChangeResolved | Announcement | Halt | SnapshotEffect

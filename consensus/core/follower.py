@@ -11,8 +11,9 @@ follower whose disk is slow is late but never seems dead.
 
 from dataclasses import dataclass, replace
 
+from consensus.core.log import Log
 from consensus.core.messages import AppendEntries, AppendReply
-from consensus.core.position import Index, Milliseconds, ServerId
+from consensus.core.position import Index, LogPosition, Milliseconds, ServerId
 from consensus.core.replica import Replica
 
 
@@ -23,6 +24,12 @@ class Follower:
     deadline: Milliseconds
     leader: ServerId | None = None
     contact_ms: Milliseconds | None = None
+    former: ServerId | None = None
+    """Who led this term and said that it does so no more."""
+
+    def disown(self) -> None:
+        """The leader leads no more: know none, and hear candidates."""
+        self.former, self.leader, self.contact_ms = self.leader, None, None
 
     def hears_a_leader(self, replica: Replica) -> bool:
         """Whether the minimum election timeout since the last word of a leader has not passed."""
@@ -45,8 +52,7 @@ class Follower:
                 return
             request = shortened
         if not replica.log.matches(request.previous):
-            hint = replica.log.divergence(request.previous)
-            replica.refuse_append(request.leader, request.correlation, hint)
+            replica.refuse_append(request.leader, request.correlation, next_to_try(replica.log, request.previous))
             return
         conflict = first_new_index(replica, request)
         if conflict is not None and conflict <= replica.applier.commit:
@@ -88,6 +94,14 @@ def without_compacted(replica: Replica, request: AppendEntries) -> AppendEntries
         replica.refuse_append(request.leader, request.correlation, replica.applier.commit + 1)
         return None
     return replace(request, previous=start, entries=request.entries[covered:])
+
+
+def next_to_try(log: Log, previous: LogPosition) -> Index:
+    """From where a leader should try after `previous` failed to match: skips whole conflicting terms."""
+    agreement = log.divergence(previous)
+    if agreement.index < previous.index or agreement.index == log.start.index:
+        return agreement.index + 1
+    return log.first_of_term_at(previous.index)
 
 
 def first_new_index(replica: Replica, request: AppendEntries) -> Index | None:

@@ -191,13 +191,20 @@ class Log:
         """The consistency check of AppendEntries: this log has the entry at `position`, in that term."""
         return self.term_at(position.index) == position.term
 
-    def divergence(self, previous: LogPosition) -> Index:
-        """From where a leader should try after `previous` failed to match: skips our whole conflicting term."""
-        if previous.index > self.last_index:
-            return self.last_index + 1
-        if previous.index <= self._start.index:
-            return self._start.index + 1
-        return self._runs[self._run_at(previous.index)].first
+    def divergence(self, other: LogPosition) -> LogPosition:
+        """The newest place at or before `other` where a log that ends with `other` may agree with this one.
+
+        Terms never fall along a log, so an entry of ours with a later term than `other`'s cannot be in that log. What
+        is compacted cannot be told: the answer is never before `start`.
+        """
+        index = max(self._start.index, min(other.index, self.last_index))
+        while index > self._start.index and (self.term_at(index) or 0) > other.term:
+            index = self._runs[self._run_at(index)].first - 1
+        return LogPosition(index, self.term_at(index) or 0)
+
+    def first_of_term_at(self, index: Index) -> Index:
+        """Where the run of entries begins that have the same term as the one at `index`."""
+        return self._runs[self._run_at(index)].first
 
     def entries(self, first: Index, last: Index, limit_bytes: int) -> tuple[Entry, ...] | None:
         """Entries [first, last], at least one, cut at `limit_bytes`; None if they begin before the tail."""

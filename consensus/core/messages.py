@@ -8,6 +8,7 @@ exactly once, even a refused one: wires that answer in order would stall otherwi
 from dataclasses import dataclass
 
 from consensus.core.position import Configuration, Entry, Index, LogPosition, ServerId, Term
+from consensus.core.pull_messages import PullReply, PullRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,8 @@ class RequestVote:
     last: LogPosition
     correlation: int
     pre_vote: bool = False
+    cluster_id: str | None = None
+    """Where the protocol's vote carries it (`pull_messages`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,8 @@ class SnapshotReply:
     correlation: int
 
 
-Request = RequestVote | AppendEntries | InstallSnapshot
-Reply = VoteReply | AppendReply | SnapshotReply
+PushRequest = AppendEntries | InstallSnapshot
+PushReply = AppendReply | SnapshotReply
+Request = RequestVote | PushRequest | PullRequest
+Reply = VoteReply | PushReply | PullReply
 Message = Request | Reply

@@ -7,30 +7,46 @@ since every request is answered. Terms of absurd height are refused here, so the
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import assert_never
 
 from consensus.core.configuration import possible_configuration
+from consensus.core.dialect import Dialect, Strategy
 from consensus.core.messages import (
     AppendEntries,
     AppendReply,
     InstallSnapshot,
     Message,
+    PushReply,
+    PushRequest,
     RequestVote,
     SnapshotReply,
     VoteReply,
 )
-from consensus.core.position import Configuration, LogPosition, NoOp, ServerId
+from consensus.core.position import Configuration, Entry, LogPosition, NoOp, ServerId
+from consensus.core.pull_messages import (
+    BeginQuorumEpoch,
+    BeginQuorumEpochReply,
+    EndQuorumEpoch,
+    EndQuorumEpochReply,
+    Fetch,
+    FetchReply,
+    PullMessage,
+)
 from consensus.core.replica import MAX_NUMBER
 
+_FOREIGN_WORDS = {Strategy.PUSH: PullMessage, Strategy.PULL: PushRequest | PushReply}
 _ID_LIMIT = 2**31
 _MAX_NAMED_SERVERS = 1024
 
 
-def implausible(server_id: ServerId, sender: ServerId, message: Message) -> str | None:
+def implausible(server_id: ServerId, sender: ServerId, message: Message, dialect: Dialect) -> str | None:
     """What is wrong with the message, in the words of the counter; None if nothing is."""
     if sender == server_id:
         return "message in our own name"
     if not 0 <= message.term <= MAX_NUMBER:
         return "term out of range"
+    if isinstance(message, _FOREIGN_WORDS[dialect.replication]):
+        return "message of the other strategy"
     return next(_faults(sender, message), None)
 
 
@@ -50,6 +66,23 @@ def _faults(sender: ServerId, message: Message) -> Iterator[str]:
                 yield "snapshot reply out of range"
         case VoteReply():
             pass
+        case _:
+            yield from _faults_of_pull(sender, message)
+
+
+def _faults_of_pull(sender: ServerId, message: PullMessage) -> Iterator[str]:
+    match message:
+        case Fetch():
+            yield from _faults_of_fetch(sender, message)
+        case FetchReply():
+            yield from _faults_of_fetch_reply(message)
+        case BeginQuorumEpoch(leader=leader) | EndQuorumEpoch(leader=leader):
+            if leader != sender:
+                yield "announcement in another's name"
+        case BeginQuorumEpochReply() | EndQuorumEpochReply():
+            pass
+        case _:
+            assert_never(message)
 
 
 def _faults_of_vote(sender: ServerId, request: RequestVote) -> Iterator[str]:
@@ -69,11 +102,37 @@ def _faults_of_append(sender: ServerId, append: AppendEntries) -> Iterator[str]:
     terms = (append.previous.term, *(entry.term for entry in append.entries), append.term)
     if any(later < earlier for earlier, later in pairwise(terms)) or 0 in terms[1:]:
         yield "append with terms out of order"
-    for entry in append.entries:
+    yield from _faults_of_contents(append.entries)
+
+
+def _faults_of_fetch(sender: ServerId, fetch: Fetch) -> Iterator[str]:
+    if fetch.replica != sender:
+        yield "fetch in another's name"
+    if not _possible_position(fetch.position) or fetch.position.term > fetch.term:
+        yield "fetch from an impossible position"
+    if not 0 <= fetch.commit <= MAX_NUMBER or not 0 <= fetch.max_wait_ms <= MAX_NUMBER:
+        yield "fetch with numbers out of range"
+
+
+def _faults_of_fetch_reply(reply: FetchReply) -> Iterator[str]:
+    if not 0 <= reply.commit <= MAX_NUMBER:
+        yield "commit index out of range"
+    if reply.diverging is not None and (reply.entries or not _possible_position(reply.diverging)):
+        yield "fetch reply with an impossible divergence"
+    if reply.error is not None and (reply.entries or reply.diverging is not None):
+        yield "fetch reply with an error and something else"
+    terms = (*(entry.term for entry in reply.entries), reply.term)
+    if any(later < earlier for earlier, later in pairwise(terms)) or 0 in terms[:-1]:
+        yield "fetch reply with terms out of order"
+    yield from _faults_of_contents(reply.entries)
+
+
+def _faults_of_contents(entries: tuple[Entry, ...]) -> Iterator[str]:
+    for entry in entries:
         if isinstance(entry.content, Configuration) and not possible_configuration(entry.content):
             yield "append with an impossible configuration"
         if isinstance(entry.content, NoOp) and not _possible_no_op(entry.content):
-            yield "append with an impossible no-op"
+            yield "entry with an impossible no-op"
 
 
 def _faults_of_snapshot(sender: ServerId, piece: InstallSnapshot) -> Iterator[str]:

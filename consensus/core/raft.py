@@ -19,11 +19,11 @@ from random import Random
 from typing import assert_never
 
 from consensus.core import ballot as voting
-from consensus.core import candidate, compaction, invariants, snapshot_receiving
+from consensus.core import candidate, compaction, invariants, pulling, snapshot_receiving
 from consensus.core.candidate import Candidate
 from consensus.core.configuration import ChangeRefusal
 from consensus.core.description import Description
-from consensus.core.dialect import Dialect
+from consensus.core.dialect import Dialect, Strategy
 from consensus.core.effects import (
     ChangeOutcome,
     ChangeResolved,
@@ -66,9 +66,21 @@ from consensus.core.messages import (
 )
 from consensus.core.plausibility import implausible
 from consensus.core.position import Ballot, Configuration, Milliseconds, ServerId
+from consensus.core.pull import Pull
+from consensus.core.pull_messages import (
+    BeginQuorumEpoch,
+    BeginQuorumEpochReply,
+    EndQuorumEpoch,
+    EndQuorumEpochReply,
+    Fetch,
+    FetchReply,
+    PullError,
+)
+from consensus.core.pulling import Pulling
 from consensus.core.push import Push
 from consensus.core.quorum import Verdict
 from consensus.core.replica import MAX_NUMBER, Replica
+from consensus.core.replication import Replication
 from consensus.core.tuning import Tuning
 
 
@@ -85,8 +97,10 @@ class Raft:
         dialect: Dialect,
         random: Random,
         now: Milliseconds,
+        cluster_id: str | None = None,
     ) -> None:
-        self._replica = Replica(server_id, configuration, ballot, log, tuning, dialect, random, now)
+        self._replica = Replica(server_id, configuration, ballot, log, tuning, dialect, random, now, cluster_id)
+        self._pulling = Pulling(self._replica, self) if dialect.replication is Strategy.PULL else None
         self._role: Follower | Candidate | Leader = Follower(self._replica.random_election_deadline())
         self._announced = RoleChanged(Role.FOLLOWER, ballot.term, None)
         self._members = ConfigurationChanged(self._replica.log.configuration)
@@ -94,7 +108,23 @@ class Raft:
     @property
     def deadline(self) -> Milliseconds:
         """When `DeadlineReached` is to be given, unless something happens before."""
-        return self._role.deadline
+        fetch_ms = self._pulling.fetcher.deadline if self._pulling is not None and self.follower is not None else None
+        return self._role.deadline if fetch_ms is None else min(self._role.deadline, fetch_ms)
+
+    @property
+    def follower(self) -> Follower | None:
+        """The role of follower, if this replica has it."""
+        return self._role if isinstance(self._role, Follower) else None
+
+    @property
+    def strategy(self) -> Replication | None:
+        """The leader's strategy, if this replica leads."""
+        return self._role.replication if isinstance(self._role, Leader) else None
+
+    @property
+    def leader(self) -> ServerId | None:
+        """Who leads this term, as far as is known."""
+        return self._role_leader()
 
     def step(self, event: Event, now: Milliseconds) -> list[Effect]:
         """Take one event; returns what is to be done, in order. A clock that goes back is taken to stand still."""
@@ -103,6 +133,8 @@ class Raft:
         self._take(event)
         if isinstance(self._role, Leader) and not self._role.settle():
             self._become_follower()
+        if self._pulling is not None:
+            self._pulling.tend()
         replica.log.trim(replica.tuning.tail_entries, replica.tuning.tail_bytes)
         self._announce()
         invariants.check(replica, self._role if isinstance(self._role, Leader) else None)
@@ -114,7 +146,7 @@ class Raft:
             case Received(sender, message):
                 self._receive(sender, message)
             case DeadlineReached():
-                if replica.now >= self.deadline:
+                if replica.now >= self._role.deadline:
                     self._expire()
             case Proposed():
                 self._propose(event)
@@ -162,7 +194,7 @@ class Raft:
 
     def _receive(self, sender: ServerId, message: Message) -> None:
         replica = self._replica
-        problem = implausible(replica.server_id, sender, message)
+        problem = implausible(replica.server_id, sender, message, replica.dialect)
         if problem is not None:
             replica.dropped[problem] += 1
             self._refuse(sender, message)
@@ -176,6 +208,16 @@ class Raft:
                 self._snapshot_requested(message)
             case VoteReply() | AppendReply() | SnapshotReply():
                 self._replied(sender, message)
+            case (
+                Fetch()
+                | BeginQuorumEpoch()
+                | EndQuorumEpoch()
+                | FetchReply()
+                | BeginQuorumEpochReply()
+                | EndQuorumEpochReply()
+            ):
+                if self._pulling is not None:
+                    self._pulling.receive(sender, message)
             case _:
                 assert_never(message)
 
@@ -189,7 +231,11 @@ class Raft:
                 replica.refuse_append(sender, correlation, replica.log.last_index + 1)
             case InstallSnapshot(correlation=correlation):
                 snapshot_receiving.refuse(replica, sender, correlation, 0)
+            case Fetch() | BeginQuorumEpoch() | EndQuorumEpoch():
+                pulling.refuse(replica, sender, message, self.leader, PullError.INVALID_REQUEST)
             case VoteReply() | AppendReply() | SnapshotReply():
+                pass
+            case FetchReply() | BeginQuorumEpochReply() | EndQuorumEpochReply():
                 pass
             case _:
                 assert_never(message)
@@ -270,6 +316,27 @@ class Raft:
             self._replica.adopt_term(term)
             self._become_follower()
 
+    def check_term(self, term: int) -> None:
+        """Adopt a higher term and become a follower."""
+        self._check_term(term)
+
+    def follow(self, leader: ServerId) -> None:
+        """Be a follower of the leader of our term, who has just spoken to us."""
+        if not isinstance(self._role, Follower):
+            self._become_follower()
+        if isinstance(self._role, Follower):
+            self._role.heed(self._replica, leader)
+
+    def follow_hearsay(self, leader: ServerId) -> None:
+        """Be a follower of the leader of our term, of whom somebody else has told us."""
+        self._role = Follower(self._replica.random_election_deadline(), leader)
+
+    def campaign_at(self, deadline: Milliseconds) -> None:
+        """The leader resigned: be a follower of nobody, and campaign then, or now if that has come."""
+        self._role = Follower(deadline)
+        if self._replica.now >= deadline:
+            self._expire()
+
     def _is_deaf_to_candidates(self) -> bool:
         match self._role:
             case Leader():
@@ -302,7 +369,7 @@ class Raft:
             case Verdict.WON if role.pre_vote:
                 self._role = candidate.begin_vote(self._replica)
             case Verdict.WON:
-                self._role = Leader(self._replica, Push, role.granted_by)
+                self._role = Leader(self._replica, Push if self._pulling is None else Pull, role.granted_by)
             case Verdict.LOST:
                 self._become_follower()
             case Verdict.OPEN:

@@ -56,6 +56,7 @@ class Replica:
         dialect: Dialect,
         random: Random,
         now: Milliseconds,
+        cluster_id: str | None = None,
     ) -> None:
         self.server_id = server_id
         self.ballot = ballot
@@ -65,6 +66,7 @@ class Replica:
         self.dialect = dialect
         self.random = random
         self.now = now
+        self.cluster_id = cluster_id
         self.outbox = Outbox()
         self.applier = Applier(self.log, self.outbox, tuning)
         self.extensions_of: dict[ServerId, Extensions] = {}
@@ -115,6 +117,10 @@ class Replica:
         if self._sets.configuration is not self.log.configuration:
             self._sets = _Sets(self.log.configuration)
         return self._sets
+
+    def is_foreign(self, cluster_id: str | None) -> bool:
+        """Whether a cluster id contradicts ours; one that either side does not know yet contradicts nothing."""
+        return None not in (cluster_id, self.cluster_id) and cluster_id != self.cluster_id
 
     def random_election_deadline(self) -> Milliseconds:
         """A fresh randomized election timeout from now on (Raft section 5.2)."""

@@ -31,6 +31,7 @@ from consensus.core.effects import (
     CheckSnapshot,
     ConfigurationChanged,
     Effect,
+    Halt,
     Persist,
     ReadEntries,
     ReadSnapshot,
@@ -46,7 +47,7 @@ from consensus.node.journal import Extent
 from consensus.node.storage import Storage
 from consensus.wire.record import Binding
 
-Released = Send | Apply | Resolve | RoleChanged | ChangeResolved | ConfigurationChanged
+Released = Send | Apply | Resolve | RoleChanged | ChangeResolved | ConfigurationChanged | Halt
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class Executor:
                         self._held.append(effect)
                 case ReadEntries():
                     self._reads.append((effect, self._emitted))
-                case Apply() | Resolve() | RoleChanged() | ChangeResolved() | ConfigurationChanged():
+                case Apply() | Resolve() | RoleChanged() | ChangeResolved() | ConfigurationChanged() | Halt():
                     released.append(effect)
                 case TakeSnapshot() | ReadSnapshot() | CheckSnapshot() | Restore():
                     raise RuntimeError("no snapshot was asked for")

@@ -35,6 +35,7 @@ from consensus.core.effects import (
     ChangeResolved,
     ConfigurationChanged,
     Effect,
+    Halt,
     Outcome,
     ReadEntries,
     Resolve,
@@ -63,6 +64,7 @@ from consensus.core.messages import (
     VoteReply,
 )
 from consensus.core.position import Configuration, Entry, Index, Milliseconds, Server, ServerId
+from consensus.core.pull_messages import PullMessage
 from consensus.node.applying import Applying, StateMachine
 from consensus.node.changes import Changes
 from consensus.node.directory import OutOfSpaceError
@@ -77,6 +79,10 @@ from consensus.wire.record import ENTRY_LIMIT_BYTES
 
 class ServerBusyError(Exception):
     """Too much is under way; nothing was done."""
+
+
+class HaltedError(Exception):
+    """The core has found that this server must not go on; the text says why and what to do."""
 
 
 class ServerStoppedError(Exception):
@@ -328,11 +334,15 @@ class ConsensusServer:
                     self._observe(effect)
                 case ConfigurationChanged():
                     self._observe(effect)
+                case Halt(reason):
+                    raise HaltedError(reason)
                 case _:
                     assert_never(effect)
 
     def _send(self, send: Send) -> None:
         message = send.message
+        if isinstance(message, PullMessage):
+            raise TypeError(f"a {type(message).__name__} cannot leave by links that push")
         match message:
             case RequestVote() | AppendEntries() | InstallSnapshot():
                 self._links.send(send.recipient, message)

@@ -37,6 +37,7 @@ from consensus.core.effects import (
     CheckSnapshot,
     ConfigurationChanged,
     Effect,
+    Halt,
     Persist,
     ReadEntries,
     ReadSnapshot,
@@ -63,16 +64,22 @@ from consensus.core.messages import (
     AppendReply,
     InstallSnapshot,
     Message,
+    PushReply,
+    PushRequest,
     RequestVote,
     SnapshotReply,
     VoteReply,
 )
 from consensus.core.position import Ballot, Command, Configuration, Entry, LogPosition, Server, ServerId, Term
+from consensus.core.pull_messages import PullMessage
 from consensus.core.raft import Raft
 from consensus.core.tuning import lan
+from tests.scenarios import pull_words
 
 Link = tuple[int, int]
-TellableEffect = Apply | ReadEntries | Resolve | RoleChanged | SnapshotEffect | ChangeResolved | ConfigurationChanged
+TellableEffect = (
+    Apply | ReadEntries | Resolve | RoleChanged | SnapshotEffect | ChangeResolved | ConfigurationChanged | Halt
+)
 
 
 @dataclass
@@ -296,6 +303,8 @@ def _told(effect: TellableEffect) -> str:
             return _announcement(effect)
         case TakeSnapshot() | ReadSnapshot() | CheckSnapshot() | Restore():
             return _told_of_snapshot(effect)
+        case Halt(reason):
+            return f"halt: {reason}"
         case _:
             assert_never(effect)
 
@@ -378,6 +387,10 @@ def _persist(persist: Persist) -> str:
 
 
 def _message(message: Message) -> str:
+    return pull_words.told(message) if isinstance(message, PullMessage) else _told_of_push(message)
+
+
+def _told_of_push(message: RequestVote | VoteReply | PushRequest | PushReply) -> str:
     match message:
         case RequestVote(term, _, last, _, pre_vote):
             return f"{'pre-vote' if pre_vote else 'vote'}? term {term}, last {_position(last)}"

@@ -20,6 +20,7 @@ from typing import assert_never
 
 from consensus.core import messages as core
 from consensus.core import position
+from consensus.core import pull_messages as pull
 from consensus.core.extensions import Extensions
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError, malformed
@@ -58,8 +59,14 @@ def request_to_wire(
             )
         case core.InstallSnapshot():
             return _snapshot_to_wire(request, recipient, configuration_before)
+        case pull.Fetch() | pull.BeginQuorumEpoch() | pull.EndQuorumEpoch():
+            raise _no_word(request)
         case _:
             assert_never(request)
+
+
+def _no_word(message: core.Message) -> GarlicFarmError:
+    return GarlicFarmError(Fault.OUT_OF_TURN, f"a {type(message).__name__} has no word in this protocol")
 
 
 def _snapshot_to_wire(
@@ -113,6 +120,8 @@ def reply_to_wire(reply: core.Reply, asked: wire.Request) -> wire.Reply:
         case core.SnapshotReply(term, accepted, next_offset, installed, _):
             offset = LONG_MAX if installed else next_offset
             return wire.InstallSnapshotResponse(asked.destination, asked.source, term, offset, accepted=accepted)
+        case pull.FetchReply() | pull.BeginQuorumEpochReply() | pull.EndQuorumEpochReply():
+            raise _no_word(reply)
         case _:
             assert_never(reply)
 

@@ -13,10 +13,11 @@ Its picture of a log is built from `Persist` effects alone, so a replica cannot 
 
 from dataclasses import dataclass, field
 
-from consensus.core.effects import Apply, Effect, Outcome, Persist, Resolve, Role, RoleChanged, Send
+from consensus.core.effects import Apply, Effect, Outcome, Persist, Resolve, Role, RoleChanged
 from consensus.core.events import Event, Received
-from consensus.core.messages import AppendEntries, Message, RequestVote, VoteReply
+from consensus.core.messages import Message, RequestVote, VoteReply
 from consensus.core.position import Ballot, Command, Entry, Index, ServerId, Term
+from tests.simulation.consensus.accounts import AccountError, Accounts
 
 
 class ViolationError(AssertionError):
@@ -51,6 +52,7 @@ class Checker:
 
     def __init__(self, servers: list[ServerId]) -> None:
         self.shadows = {server: Shadow() for server in servers}
+        self._accounts = Accounts()
         self.committed: list[Entry] = []
         self._committed_in: list[Term] = []
         self.acknowledged: dict[int, Index] = {}
@@ -67,8 +69,6 @@ class Checker:
 
     def stepped(self, server: ServerId, event: Event, effects: list[Effect]) -> None:
         """A core took a step; its effects are not performed yet."""
-        if isinstance(event, Received) and isinstance(event.message, RequestVote | AppendEntries):
-            self._check_answered(event, effects)
         # The step as a whole is one moment: a leader that is deposed by an append may truncate in the same step.
         changes = [effect for effect in effects if isinstance(effect, RoleChanged)]
         for change in changes:
@@ -79,6 +79,12 @@ class Checker:
         for change in changes:
             if change.role is Role.LEADER:
                 self._elected(server, change.term)
+        try:
+            if isinstance(event, Received):
+                self._accounts.received(server, event.sender, event.message, effects)
+            self._accounts.stepped(server, effects, leads=self.shadows[server].leads is not None)
+        except AccountError as error:
+            raise ViolationError(f"{error}, at {event}") from error
 
     def persisted(self, server: ServerId, number: int) -> None:
         """The disk of `server` completed the Persists up to `number`."""
@@ -135,6 +141,7 @@ class Checker:
         shadow = self.shadows[server]
         shadow.applied = 0
         shadow.leads = None
+        self._accounts.crashed(server)
 
     def recovered(self, server: ServerId, ballot: Ballot, entries: list[Entry]) -> None:
         """A server starts with what its disk gave back: all that was durable, and maybe some unfinished writes."""
@@ -222,18 +229,6 @@ class Checker:
         if held != [Command(data) for data in commands] or (self.committed[position.index - 1].term != position.term):
             raise ViolationError(f"server {server} acknowledges {resolve}, but the log has something else there")
         self.acknowledged[resolve.proposal_id] = position.index
-
-    def _check_answered(self, event: Received, effects: list[Effect]) -> None:
-        answers = [
-            effect
-            for effect in effects
-            if isinstance(effect, Send)
-            and effect.recipient == event.sender
-            and not isinstance(effect.message, RequestVote | AppendEntries)
-            and effect.message.correlation == event.message.correlation
-        ]
-        if len(answers) != 1:
-            raise ViolationError(f"{event.message} was answered {len(answers)} times")
 
 
 def _partly_done(entries: list[Entry], persist: Persist) -> list[list[Entry]]:

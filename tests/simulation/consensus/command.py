@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from tests.simulation.consensus.history import DEFAULT_STEPS, Report, run_history
+from tests.simulation.consensus.history import CORES, DEFAULT_STEPS, Report, run_history
 from tests.simulation.consensus.mutants import MUTANTS
 
 _PROGRESS_EVERY = 100
@@ -23,12 +23,13 @@ def main(arguments: Sequence[str]) -> int:
     with mutants[options.mutant].planted() if options.mutant else nullcontext():
         for seed in seeds:
             try:
-                reports.append(run_history(seed, options.steps, show=show))
+                reports.append(run_history(seed, options.steps, CORES[options.strategy], show))
             except Exception as error:  # noqa: BLE001 - whatever breaks a history is its result
                 _say(_summary(reports, time.monotonic() - began))
                 _say(f"seed {seed}: {type(error).__name__}: {error}")
                 planted = f" --mutant {options.mutant}" if options.mutant else ""
-                again = f"--seed {seed} --steps {options.steps}{planted} --trace"
+                strategy = f" --strategy {options.strategy}" if options.strategy != "push" else ""
+                again = f"--seed {seed} --steps {options.steps}{strategy}{planted} --trace"
                 _say(f"again: python -m tests.simulation consensus {again}")
                 return 1
             if len(reports) % _PROGRESS_EVERY == 0:
@@ -45,6 +46,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="only this history")
     parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, help=f"of trouble (default {DEFAULT_STEPS})")
     parser.add_argument("--mutant", choices=[mutant.name for mutant in MUTANTS], help="with this bug planted")
+    parser.add_argument("--strategy", choices=list(CORES), default="push", help="who moves the entries (default push)")
     parser.add_argument("--trace", action="store_true", help="print every event and its effects")
     return parser.parse_args(arguments)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
 
-from consensus.core.dialect import GARLIC_FARM
+from consensus.core.dialect import GARLIC_FARM, KRAFT
 from consensus.core.effects import Role
 from consensus.core.events import Proposed, Received
 from consensus.core.log import RecoveredLog
@@ -43,6 +43,22 @@ def production_core(
 ) -> Raft:
     """The core as it is shipped."""
     return Raft(server_id, configuration, ballot, log, profile.tuning, GARLIC_FARM, random, now)
+
+
+def pulling_core(
+    server_id: ServerId,
+    configuration: Configuration,
+    ballot: Ballot,
+    log: RecoveredLog,
+    profile: Profile,
+    random: Random,
+    now: int,
+) -> Raft:
+    """The core as it is shipped, where followers fetch."""
+    return Raft(server_id, configuration, ballot, log, profile.tuning, KRAFT, random, now)
+
+
+CORES = {"push": production_core, "pull": pulling_core}
 
 
 @dataclass(frozen=True, slots=True)

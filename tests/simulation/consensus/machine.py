@@ -14,6 +14,7 @@ from consensus.core.effects import (
     Apply,
     ChangeResolved,
     ConfigurationChanged,
+    Halt,
     ReadEntries,
     Resolve,
     Role,
@@ -29,7 +30,7 @@ from consensus.node.disk import DiskOperation
 from consensus.node.executor import Executor, Job, ReadJob, Released, WriteJob
 from consensus.node.storage import Owner, Recovery, StorageTuning, read_extents, recover
 from tests.node.crash_disk import CrashDisk
-from tests.simulation.consensus.checker import Checker
+from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.network import Network
 from tests.simulation.consensus.profile import Profile
 
@@ -210,6 +211,8 @@ class Machine:
                     self._world.elected(self.server_id)
                 case RoleChanged() | ChangeResolved() | ConfigurationChanged():
                     pass
+                case Halt(reason):
+                    raise ViolationError(f"server {self.server_id} halts: {reason}")
                 case _:
                     assert_never(effect)
 

@@ -1,0 +1,115 @@
+"""The messages of pulling replication (KIP-595), in the core's words.
+
+    Kafka                                   core
+    leader epoch                            term
+    fetch offset, last fetched epoch        LogPosition: where the fetcher's log ends
+    high watermark                          commit index
+    DivergingEpoch (epoch, end offset)      LogPosition: the newest place where both logs may agree
+    error code                              PullError; None is success
+
+With indexes from 1 the numbers are the same: an exclusive end offset equals the index of the last entry. Every reply
+names the sender's term and the leader it knows, so that whoever asked the wrong server need not ask again. A vote is
+`RequestVote`, as with push. The cluster id is None where it is not known yet, and then not compared.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from consensus.core.position import Entry, Index, LogPosition, Milliseconds, ServerId, Term
+
+
+class PullError(Enum):
+    """Why a request was refused."""
+
+    INCONSISTENT_CLUSTER_ID = "INCONSISTENT_CLUSTER_ID"
+    """The two belong to different clusters."""
+    FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"
+    """The request's term is older than the receiver's."""
+    UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"
+    """The request's term was newer than the receiver's."""
+    NOT_LEADER = "NOT_LEADER"
+    """Only a leader can answer this."""
+    INVALID_QUORUM_STATE = "INVALID_QUORUM_STATE"
+    """The request contradicts what the receiver knows of this term."""
+    INCONSISTENT_VOTER_SET = "INCONSISTENT_VOTER_SET"
+    """The receiver is not among the successors that the request names."""
+    INVALID_REQUEST = "INVALID_REQUEST"
+    """No correct server sends this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A replica asks its leader for what follows `position`, all of which it holds durably.
+
+    The answer may wait for `max_wait_ms`, until there are entries, or a commit index above `commit`.
+    """
+
+    term: Term
+    replica: ServerId
+    position: LogPosition
+    commit: Index
+    max_wait_ms: Milliseconds
+    correlation: int
+    cluster_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReply:
+    """Answer to a Fetch: the entries after its position, or where the logs may still agree, or why not.
+
+    `leader` is the sender when `error` is None.
+    """
+
+    term: Term
+    leader: ServerId | None
+    commit: Index
+    correlation: int
+    entries: tuple[Entry, ...] = ()
+    diverging: LogPosition | None = None
+    error: PullError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BeginQuorumEpoch:
+    """A new leader tells the voters, again and again until each has answered or fetched."""
+
+    term: Term
+    leader: ServerId
+    correlation: int
+    cluster_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BeginQuorumEpochReply:
+    """Answer to BeginQuorumEpoch."""
+
+    term: Term
+    leader: ServerId | None
+    correlation: int
+    error: PullError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndQuorumEpoch:
+    """A leader resigns; who holds the most of its log stands first among `preferred` and campaigns at once."""
+
+    term: Term
+    leader: ServerId
+    preferred: tuple[ServerId, ...]
+    correlation: int
+    cluster_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndQuorumEpochReply:
+    """Answer to EndQuorumEpoch. Nobody waits for it: the sender has resigned, whatever it says."""
+
+    term: Term
+    leader: ServerId | None
+    correlation: int
+    error: PullError | None = None
+
+
+PullRequest = Fetch | BeginQuorumEpoch | EndQuorumEpoch
+PullReply = FetchReply | BeginQuorumEpochReply | EndQuorumEpochReply
+PullMessage = PullRequest | PullReply
