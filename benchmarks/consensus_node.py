@@ -29,7 +29,8 @@ from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_server import GarlicFarmServer
 from consensus.node.garlic_farm_tally import Tally
-from consensus.node.server import ConsensusServer, ServerBusyError, ServerStoppedError, now_ms
+from consensus.node.refusals import ServerBusyError, ServerStoppedError
+from consensus.node.server import ConsensusServer, now_ms
 from consensus.node.server_description import Notice
 from consensus.node.storage import StorageTuning
 from consensus.node.tls import load_or_create_certificate

@@ -19,7 +19,7 @@ from bridge.node.replica import Replica
 from bridge.wire.application import ENTRY_LIMIT_BYTES, decode
 from bridge.wire.control_json import log_entry
 from consensus.core.position import Entry
-from consensus.node.server import ServerBusyError, ServerStoppedError
+from consensus.node.refusals import ServerBusyError, ServerStoppedError
 
 PAGE_LIMIT_BYTES = 4 * 1024 * 1024
 

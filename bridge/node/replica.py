@@ -44,7 +44,8 @@ from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_tally import Tally
 from consensus.node.hard_state import FILE as BALLOT_FILE
-from consensus.node.server import ConsensusServer, ServerBusyError, ServerStoppedError, now_ms
+from consensus.node.refusals import ServerBusyError, ServerStoppedError
+from consensus.node.server import ConsensusServer, now_ms
 from consensus.node.server_description import Notice
 from consensus.node.storage import Recovery, StorageTuning
 from consensus.wire.garlic_farm.digest import Credentials

@@ -31,6 +31,8 @@ class Candidate:
     pre_vote: bool
     term: Term
     """The term that is asked for: one above ours during pre-vote."""
+    transfer: bool = False
+    """The leader handed over: voters are to listen although they hear from it."""
     asked: dict[ServerId, int] = field(default_factory=dict)
     votes: dict[ServerId, bool] = field(default_factory=dict)
 
@@ -75,10 +77,10 @@ def begin_pre_vote(replica: Replica) -> Candidate:
     return round_
 
 
-def begin_vote(replica: Replica) -> Candidate:
+def begin_vote(replica: Replica, *, transfer: bool = False) -> Candidate:
     """On conversion to candidate: increment the term, vote for ourselves, reset the timer, ask everybody."""
     replica.set_ballot(Ballot(replica.term + 1, replica.server_id))
-    round_ = Candidate(replica.random_election_deadline(), pre_vote=False, term=replica.term)
+    round_ = Candidate(replica.random_election_deadline(), pre_vote=False, term=replica.term, transfer=transfer)
     for peer in replica.others:
         _ask(replica, round_, peer)
     return round_
@@ -86,6 +88,8 @@ def begin_vote(replica: Replica) -> Candidate:
 
 def _ask(replica: Replica, round_: Candidate, peer: ServerId) -> None:
     correlation = replica.next_correlation()
-    request = RequestVote(round_.term, replica.server_id, replica.log.last, correlation, round_.pre_vote)
+    request = RequestVote(
+        round_.term, replica.server_id, replica.log.last, correlation, round_.pre_vote, round_.transfer
+    )
     replica.outbox.send(peer, request, after=0 if round_.pre_vote else replica.ballot_number)
     round_.asked[peer] = correlation

@@ -40,6 +40,9 @@ class Description:
     """The log begins after this place."""
     snapshot: SnapshotDescription | None
     disk_full: bool
+    pending_reads: int
+    transfer_target: ServerId | None
+    """To whom leadership is being handed."""
     extensions: tuple[tuple[ServerId, Extensions], ...]
     """What the handshakes settled: what each peer understands beyond the protocol."""
     dropped: tuple[tuple[str, int], ...]

@@ -172,6 +172,59 @@ class ConfigurationChanged:
     newcomers: tuple[Server, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ReadReady:
+    """The read sees every write acknowledged before it began, once the state machine has taken the entry at `index`."""
+
+    read_id: int
+    index: Index
+
+
+class ReadRefusal(Enum):
+    """Why a read cannot be answered here and now. Nothing is known of the state either way."""
+
+    NOT_LEADER = "not-leader"
+    BUSY = "busy"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRefused:
+    """The read is not answered here; `leader` is whom to ask, as far as known."""
+
+    read_id: int
+    reason: ReadRefusal
+    leader: ServerId | None
+
+
+class TransferOutcome(Enum):
+    """How a transfer of leadership ended."""
+
+    DONE = "done"
+    ELSEWHERE = "elsewhere"
+    """Leadership went to another server than the one meant."""
+    UNKNOWN = "unknown"
+    """We lead no more, and nobody is known to lead yet."""
+    TIMED_OUT = "timed-out"
+    """The target was not caught up, or did not take over, within an election timeout; we lead on."""
+    DECLINED = "declined"
+    """The target refused to campaign; we lead on."""
+    NOT_LEADER = "not-leader"
+    ANOTHER_UNDER_WAY = "another-under-way"
+    TO_ITSELF = "to-itself"
+    NOT_A_VOTER = "not-a-voter"
+    NO_VOTER = "no-voter"
+    """There is no other voter to hand over to."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferEnded:
+    """The answer to one `TransferLeadership`; `leader` is who leads now, as far as known."""
+
+    transfer_id: int
+    outcome: TransferOutcome
+    leader: ServerId | None
+
+
 class Role(Enum):
     """What a server is at the moment (Raft section 5.1)."""
 
@@ -198,4 +251,5 @@ class Halt:
 
 SnapshotEffect = TakeSnapshot | ReadSnapshot | CheckSnapshot | Restore
 Announcement = RoleChanged | ConfigurationChanged
-Effect = Persist | Send | Apply | ReadEntries | Resolve | ChangeResolved | Announcement | Halt | SnapshotEffect
+Answer = Resolve | ChangeResolved | ReadReady | ReadRefused | TransferEnded
+Effect = Persist | Send | Apply | ReadEntries | Answer | Announcement | Halt | SnapshotEffect

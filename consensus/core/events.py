@@ -101,7 +101,22 @@ class DiskSpace:
     full: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ReadRequested:
+    """A client wants to read what was acknowledged before now; answered by one `ReadReady` or `ReadRefused`."""
+
+    read_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferLeadership:
+    """Hand leadership to `target` (None: whoever is caught up best); answered by one `TransferEnded`."""
+
+    transfer_id: int
+    target: ServerId | None = None
+
+
 SnapshotEvent = SnapshotWanted | SnapshotTaken | SnapshotRead | SnapshotChecked
 StorageEvent = SnapshotEvent | DiskSpace
-Requested = Proposed | ChangeConfiguration
+Requested = Proposed | ChangeConfiguration | ReadRequested | TransferLeadership
 Event = Received | DeadlineReached | Requested | Persisted | EntriesRead | PeerExtensions | StorageEvent

@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from consensus.core import quorum
-from consensus.core.effects import Outcome, Resolve
+from consensus.core.effects import Outcome, ReadReady, ReadRefusal, ReadRefused, Resolve
 from consensus.core.events import Proposed
 from consensus.core.log import entry_bytes
 from consensus.core.position import Command, Content, Entry, Index, LogPosition, Milliseconds, NoOp, ServerId
+from consensus.core.reads import Lease, Reads
 from consensus.core.reconfiguration import Reconfiguration
 from consensus.core.replica import MAX_NUMBER, Replica
 from consensus.core.replication import Office, Replication
@@ -46,6 +47,8 @@ class Leader:
         self._pending_bytes = 0
         self.followers: dict[ServerId, Standing] = {}
         self.reconfiguration = Reconfiguration(replica, self.followers)
+        self._reads = Reads(replica.tuning.max_pending_reads)
+        self.lease = Lease(replica.tuning.election_timeout_min_ms, replica.tuning.lease_clock_bound_ms)
         self.replication = strategy(replica, self, self.followers)
         replica.append((Entry(replica.term, _first_content(replica, granted_by)),))
         self.replication.begin()
@@ -61,6 +64,11 @@ class Leader:
     def pending(self) -> int:
         """Proposals that wait for commitment."""
         return len(self._pending)
+
+    @property
+    def pending_reads(self) -> int:
+        """Reads that wait for their round."""
+        return len(self._reads)
 
     @property
     def confirmed_round(self) -> int:
@@ -107,6 +115,30 @@ class Leader:
             self.replication.appended()
         return not self.reconfiguration.is_dismissed
 
+    def read(self, read_id: int) -> None:
+        """A linearizable read: ready under a lease, else with the next round (`serve_reads`)."""
+        replica = self._replica
+        if self._knows_commit_index() and self.lease.holds(replica.now):
+            replica.outbox.add(ReadReady(read_id, replica.applier.commit))
+        elif not self._reads.add(read_id):
+            replica.outbox.add(ReadRefused(read_id, ReadRefusal.BUSY, replica.server_id))
+
+    def serve_reads(self) -> None:
+        """Something happened: answer the round of reads that is confirmed, and begin the next."""
+        replica = self._replica
+        while self._reads and self._knows_commit_index():
+            round_number = self._reads.begin_round(replica.applier.commit, replica.now)
+            if round_number is not None:
+                self.replication.confirm(round_number)
+            finished = self._reads.finish_round(self.confirmed_round)
+            if finished is None:
+                return
+            ready, index, began_ms = finished
+            if all(map(replica.keeps_leases, replica.others)):
+                self.lease.renew(began_ms)
+            for read_id in ready:
+                replica.outbox.add(ReadReady(read_id, index))
+
     def heard(self, peer: ServerId) -> None:
         """The peer sent a word of our term just now."""
         standing = self.followers[peer]
@@ -134,12 +166,18 @@ class Leader:
         for pending in self._pending:
             self._replica.outbox.add(Resolve(pending.proposal_id, Outcome.UNKNOWN, leader=None))
         self._pending.clear()
+        for read_id in self._reads.end():
+            self._replica.outbox.add(ReadRefused(read_id, ReadRefusal.NOT_LEADER, leader=None))
         self.reconfiguration.resign()
         self.replication.resign()
 
     def _adjust_followers(self) -> None:
         if self.reconfiguration.adjust_followers():
             self.replication.followers_changed()
+
+    def _knows_commit_index(self) -> bool:
+        """A leader has every committed entry, but only one of its own term tells it which those are."""
+        return self._replica.log.term_at(self._replica.applier.commit) == self._replica.term
 
     def _own_match(self) -> Index:
         return self._replica.log.durable_index

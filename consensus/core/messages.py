@@ -13,13 +13,17 @@ from consensus.core.pull_messages import PullReply, PullRequest
 
 @dataclass(frozen=True, slots=True)
 class RequestVote:
-    """RequestVote RPC (Raft figure 2); with `pre_vote` only a question, which changes nobody's term or vote."""
+    """RequestVote RPC (Raft figure 2); with `pre_vote` only a question, which changes nobody's term or vote.
+
+    With `transfer` the leader itself has asked for this election: voters listen although they hear from it.
+    """
 
     term: Term
     candidate: ServerId
     last: LogPosition
     correlation: int
     pre_vote: bool = False
+    transfer: bool = False
     cluster_id: str | None = None
     """Where the protocol's vote carries it (`pull_messages`)."""
 
@@ -90,8 +94,26 @@ class SnapshotReply:
     correlation: int
 
 
-PushRequest = AppendEntries | InstallSnapshot
-PushReply = AppendReply | SnapshotReply
+@dataclass(frozen=True, slots=True)
+class TimeoutNow:
+    """The leader hands over: campaign at once (`transfer`)."""
+
+    term: Term
+    leader: ServerId
+    correlation: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutNowReply:
+    """Answer to TimeoutNow: whether the campaign began. `term` is the term before it."""
+
+    term: Term
+    accepted: bool
+    correlation: int
+
+
+PushRequest = AppendEntries | InstallSnapshot | TimeoutNow
+PushReply = AppendReply | SnapshotReply | TimeoutNowReply
 Request = RequestVote | PushRequest | PullRequest
 Reply = VoteReply | PushReply | PullReply
 Message = Request | Reply

@@ -18,7 +18,7 @@ class Outbox:
         self._ballot: Ballot | None = None
         self._truncate_from: Index | None = None
         self._first: Index = 0
-        self._entries: tuple[Entry, ...] = ()
+        self._entries: list[Entry] = []
         self._snapshot: SnapshotChange | None = None
         self._effects: list[Effect] = []
 
@@ -26,6 +26,11 @@ class Outbox:
     def staged_number(self) -> int:
         """The number of the Persist that carries what this step changes durably."""
         return self._number + 1
+
+    @property
+    def changes_snapshot(self) -> bool:
+        """Whether this step changes the snapshot, and so may change no entries."""
+        return self._snapshot is not None
 
     def stage_ballot(self, ballot: Ballot) -> int:
         """Make `ballot` durable; returns the number of the Persist that does."""
@@ -38,11 +43,11 @@ class Outbox:
         Within a step a truncation comes first, and entries only continue those that are staged already.
         """
         if self._entries and truncate_from is None:
-            self._entries += entries
+            self._entries.extend(entries)
         else:
             self._truncate_from = truncate_from
             self._first = first
-            self._entries = entries
+            self._entries = list(entries)
         return self.staged_number
 
     def stage_snapshot(self, change: SnapshotChange) -> int:
@@ -64,10 +69,11 @@ class Outbox:
         if self._ballot is None and self._truncate_from is None and not self._entries and self._snapshot is None:
             return effects
         self._number += 1
-        persist = Persist(self._number, self._ballot, self._truncate_from, self._first, self._entries, self._snapshot)
+        entries = tuple(self._entries)
+        persist = Persist(self._number, self._ballot, self._truncate_from, self._first, entries, self._snapshot)
         self._snapshot = None
         self._ballot = None
         self._truncate_from = None
         self._first = 0
-        self._entries = ()
+        self._entries = []
         return [persist, *effects]

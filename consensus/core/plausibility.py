@@ -20,6 +20,8 @@ from consensus.core.messages import (
     PushRequest,
     RequestVote,
     SnapshotReply,
+    TimeoutNow,
+    TimeoutNowReply,
     VoteReply,
 )
 from consensus.core.position import Configuration, Entry, LogPosition, NoOp, ServerId
@@ -58,13 +60,13 @@ def _faults(sender: ServerId, message: Message) -> Iterator[str]:
             yield from _faults_of_append(sender, message)
         case InstallSnapshot():
             yield from _faults_of_snapshot(sender, message)
-        case AppendReply():
-            if not 1 <= message.next_index <= MAX_NUMBER:
-                yield "append reply out of range"
-        case SnapshotReply():
-            if not 0 <= message.next_offset <= MAX_NUMBER:
-                yield "snapshot reply out of range"
-        case VoteReply():
+        case AppendReply(next_index=next_index) if not 1 <= next_index <= MAX_NUMBER:
+            yield "append reply out of range"
+        case SnapshotReply(next_offset=next_offset) if not 0 <= next_offset <= MAX_NUMBER:
+            yield "snapshot reply out of range"
+        case TimeoutNow(leader=leader) if leader != sender:
+            yield "transfer in another's name"
+        case AppendReply() | SnapshotReply() | TimeoutNow() | VoteReply() | TimeoutNowReply():
             pass
         case _:
             yield from _faults_of_pull(sender, message)

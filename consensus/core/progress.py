@@ -106,7 +106,9 @@ class Progress:
             self.next = self.match + 1
         self.next = max(self.next, self.match + 1)
         for correlation, sent in list(self.in_flight.items()):
-            settled = sent.last <= self.match if sent.carries_entries else sent.sent_ms <= request.sent_ms
+            # A heartbeat of a later round of reads is not settled by an older answer: its own is waited for.
+            older = sent.sent_ms <= request.sent_ms and sent.round_number <= request.round_number
+            settled = sent.last <= self.match if sent.carries_entries else older
             if settled:
                 del self.in_flight[correlation]
             elif sent.last <= request.previous:

@@ -14,14 +14,14 @@ a vote request within the minimum election timeout of a leader's word is refused
 pre-votes never change a term. Roles report, this module makes the transitions.
 """
 
-from operator import itemgetter
 from random import Random
 from typing import assert_never
 
 from consensus.core import ballot as voting
-from consensus.core import candidate, compaction, invariants, pulling, snapshot_receiving
+from consensus.core import candidate, compaction, invariants, snapshot_receiving
 from consensus.core.candidate import Candidate
 from consensus.core.configuration import ChangeRefusal
+from consensus.core.describing import describe
 from consensus.core.description import Description
 from consensus.core.dialect import Dialect, Strategy
 from consensus.core.effects import (
@@ -30,6 +30,8 @@ from consensus.core.effects import (
     ConfigurationChanged,
     Effect,
     Outcome,
+    ReadRefusal,
+    ReadRefused,
     Resolve,
     Role,
     RoleChanged,
@@ -43,14 +45,16 @@ from consensus.core.events import (
     PeerExtensions,
     Persisted,
     Proposed,
+    ReadRequested,
     Received,
+    Requested,
     SnapshotChecked,
     SnapshotEvent,
     SnapshotRead,
     SnapshotTaken,
     SnapshotWanted,
+    TransferLeadership,
 )
-from consensus.core.extensions import Extensions
 from consensus.core.follower import Follower
 from consensus.core.leader import Leader
 from consensus.core.log import RecoveredLog
@@ -62,6 +66,8 @@ from consensus.core.messages import (
     Reply,
     RequestVote,
     SnapshotReply,
+    TimeoutNow,
+    TimeoutNowReply,
     VoteReply,
 )
 from consensus.core.plausibility import implausible
@@ -74,13 +80,14 @@ from consensus.core.pull_messages import (
     EndQuorumEpochReply,
     Fetch,
     FetchReply,
-    PullError,
 )
 from consensus.core.pulling import Pulling
 from consensus.core.push import Push
 from consensus.core.quorum import Verdict
+from consensus.core.refusing import refuse
 from consensus.core.replica import MAX_NUMBER, Replica
 from consensus.core.replication import Replication
+from consensus.core.transfer import Transfers
 from consensus.core.tuning import Tuning
 
 
@@ -101,7 +108,12 @@ class Raft:
     ) -> None:
         self._replica = Replica(server_id, configuration, ballot, log, tuning, dialect, random, now, cluster_id)
         self._pulling = Pulling(self._replica, self) if dialect.replication is Strategy.PULL else None
-        self._role: Follower | Candidate | Leader = Follower(self._replica.random_election_deadline())
+        # With leases a voter may not forget over a restart that it has just confirmed one.
+        contact_ms = None if tuning.lease_clock_bound_ms is None else now
+        self._role: Follower | Candidate | Leader = Follower(
+            self._replica.random_election_deadline(), contact_ms=contact_ms
+        )
+        self._transfers = Transfers(self._replica)
         self._announced = RoleChanged(Role.FOLLOWER, ballot.term, None)
         self._members = ConfigurationChanged(self._replica.log.configuration)
 
@@ -109,7 +121,8 @@ class Raft:
     def deadline(self) -> Milliseconds:
         """When `DeadlineReached` is to be given, unless something happens before."""
         fetch_ms = self._pulling.fetcher.deadline if self._pulling is not None and self.follower is not None else None
-        return self._role.deadline if fetch_ms is None else min(self._role.deadline, fetch_ms)
+        others = (fetch_ms, self._transfers.deadline)
+        return min([self._role.deadline, *(due for due in others if due is not None)])
 
     @property
     def follower(self) -> Follower | None:
@@ -131,73 +144,43 @@ class Raft:
         replica = self._replica
         replica.now = max(replica.now, now)
         self._take(event)
-        if isinstance(self._role, Leader) and not self._role.settle():
-            self._become_follower()
+        self._pursue()
         if self._pulling is not None:
             self._pulling.tend()
         replica.log.trim(replica.tuning.tail_entries, replica.tuning.tail_bytes)
         self._announce()
-        invariants.check(replica, self._role if isinstance(self._role, Leader) else None)
+        invariants.check(replica, self._leader)
         return replica.outbox.drain()
 
     def _take(self, event: Event) -> None:
-        replica = self._replica
         match event:
             case Received(sender, message):
                 self._receive(sender, message)
             case DeadlineReached():
-                if replica.now >= self._role.deadline:
-                    self._expire()
-            case Proposed():
-                self._propose(event)
-            case ChangeConfiguration():
-                self._change_configuration(event)
+                self._expire()
+            case Proposed() | ChangeConfiguration() | ReadRequested() | TransferLeadership():
+                self._requested(event)
             case Persisted(number):
                 self._persisted(number)
             case EntriesRead():
                 self._entries_read(event)
-            case PeerExtensions(peer, extensions):
-                self._learn_extensions(peer, extensions)
+            case PeerExtensions():
+                self._learn_extensions(event)
             case SnapshotWanted() | SnapshotTaken() | SnapshotRead() | SnapshotChecked() | DiskSpace():
                 self._storage_told(event)
             case _:
                 assert_never(event)
 
-    def _learn_extensions(self, peer: ServerId, extensions: Extensions) -> None:
-        self._replica.learn_extensions(peer, extensions)
-        if isinstance(self._role, Candidate):
-            self._role.settle_extension(self._replica, peer)
-            self._conclude_campaign()
-
     def describe(self) -> Description:
         """This replica as plain data."""
-        replica, applier = self._replica, self._replica.applier
-        return Description(
-            server_id=replica.server_id,
-            role=self._announced.role,
-            term=replica.term,
-            voted_for=replica.ballot.voted_for,
-            leader=self._announced.leader,
-            last=replica.log.last,
-            durable_index=replica.log.durable_index,
-            commit_index=applier.commit,
-            applied_index=applier.applied,
-            pending_proposals=self._role.pending if isinstance(self._role, Leader) else 0,
-            followers=self._role.replication.describe() if isinstance(self._role, Leader) else (),
-            configuration=replica.log.configuration,
-            log_start=replica.log.start,
-            snapshot=replica.log.snapshot,
-            disk_full=replica.disk_full,
-            extensions=tuple(sorted(replica.extensions_of.items(), key=itemgetter(0))),
-            dropped=tuple(sorted(replica.dropped.items())),
-        )
+        return describe(self._replica, self._announced, self._leader, self._transfers)
 
     def _receive(self, sender: ServerId, message: Message) -> None:
         replica = self._replica
         problem = implausible(replica.server_id, sender, message, replica.dialect)
         if problem is not None:
             replica.dropped[problem] += 1
-            self._refuse(sender, message)
+            refuse(replica, sender, message, self.leader)
             return
         match message:
             case RequestVote():
@@ -206,7 +189,9 @@ class Raft:
                 self._append_requested(message)
             case InstallSnapshot():
                 self._snapshot_requested(message)
-            case VoteReply() | AppendReply() | SnapshotReply():
+            case TimeoutNow():
+                self._told_to_campaign(message)
+            case VoteReply() | AppendReply() | SnapshotReply() | TimeoutNowReply():
                 self._replied(sender, message)
             case (
                 Fetch()
@@ -221,28 +206,9 @@ class Raft:
             case _:
                 assert_never(message)
 
-    def _refuse(self, sender: ServerId, message: Message) -> None:
-        replica = self._replica
-        match message:
-            case RequestVote(correlation=correlation, pre_vote=pre_vote):
-                reply = VoteReply(replica.term, granted=False, correlation=correlation, pre_vote=pre_vote)
-                replica.outbox.send(sender, reply)
-            case AppendEntries(correlation=correlation):
-                replica.refuse_append(sender, correlation, replica.log.last_index + 1)
-            case InstallSnapshot(correlation=correlation):
-                snapshot_receiving.refuse(replica, sender, correlation, 0)
-            case Fetch() | BeginQuorumEpoch() | EndQuorumEpoch():
-                pulling.refuse(replica, sender, message, self.leader, PullError.INVALID_REQUEST)
-            case VoteReply() | AppendReply() | SnapshotReply():
-                pass
-            case FetchReply() | BeginQuorumEpochReply() | EndQuorumEpochReply():
-                pass
-            case _:
-                assert_never(message)
-
     def _vote_requested(self, request: RequestVote) -> None:
         replica = self._replica
-        if self._is_deaf_to_candidates():
+        if self._is_deaf_to_candidates() and not request.transfer:
             replica.answer_vote(request, granted=False)
             return
         if request.pre_vote:
@@ -299,6 +265,8 @@ class Raft:
                 self._conclude_campaign()
             case Leader() as role, AppendReply() | SnapshotReply():
                 role.replication.receive(sender, reply)
+            case _, TimeoutNowReply():
+                self._transfers.replied(sender, reply)
             case _:
                 replica.dropped["reply that nobody waits for"] += 1
 
@@ -309,6 +277,20 @@ class Raft:
         if reply.term > self._replica.term:
             self._role.reconfiguration.outsider_in_later_term(sender)
         return reply.term <= self._replica.term
+
+    def _told_to_campaign(self, order: TimeoutNow) -> None:
+        """Our leader hands over: campaign now, as if our timer had expired, and without asking beforehand."""
+        replica = self._replica
+        match self._role:
+            case Follower(leader=leader) if leader == order.leader and replica.server_id in replica.voters:
+                accepted = order.term == replica.term < MAX_NUMBER
+            case _:
+                accepted = False
+        reply = TimeoutNowReply(replica.term, accepted, order.correlation)
+        replica.outbox.send(order.leader, reply)
+        if accepted:
+            self._role = candidate.begin_vote(replica, transfer=True)
+            self._conclude_campaign()
 
     def _check_term(self, term: int) -> None:
         """All servers: if RPC request or response contains term > currentTerm, set currentTerm and convert."""
@@ -346,8 +328,16 @@ class Raft:
             case Candidate():
                 return False
 
+    def _learn_extensions(self, settled: PeerExtensions) -> None:
+        self._replica.learn_extensions(settled.peer, settled.extensions)
+        if isinstance(self._role, Candidate):
+            self._role.settle_extension(self._replica, settled.peer)
+            self._conclude_campaign()
+
     def _expire(self) -> None:
         replica = self._replica
+        if replica.now < self._role.deadline:
+            return
         match self._role:
             case Leader() as role:
                 if not role.expire():
@@ -378,8 +368,8 @@ class Raft:
     def _become_follower(self) -> None:
         """Follow nobody yet. A follower keeps its timer: only a leader's word or a vote given may reset it."""
         match self._role:
-            case Follower(deadline=deadline):
-                self._role = Follower(deadline)
+            case Follower(deadline=deadline, contact_ms=contact_ms):
+                self._role = Follower(deadline, contact_ms=contact_ms)
             case Candidate():
                 self._role = Follower(self._replica.random_election_deadline())
             case Leader() as role:
@@ -387,11 +377,25 @@ class Raft:
                 self._role = Follower(self._replica.random_election_deadline())
 
     def _propose(self, proposed: Proposed) -> None:
-        if isinstance(self._role, Leader):
-            self._role.propose(proposed)
+        if self._leader is not None:
+            if not self._transfers.hold(proposed):
+                self._leader.propose(proposed)
         else:
             resolve = Resolve(proposed.proposal_id, Outcome.NOT_LEADER, leader=self._role_leader())
             self._replica.outbox.add(resolve)
+
+    def _requested(self, request: Requested) -> None:
+        match request:
+            case Proposed():
+                self._propose(request)
+            case ChangeConfiguration():
+                self._change_configuration(request)
+            case ReadRequested(read_id):
+                self._read(read_id)
+            case TransferLeadership():
+                self._transfers.begin(request, self._leader, self._role_leader())
+            case _:
+                assert_never(request)
 
     def _change_configuration(self, change: ChangeConfiguration) -> None:
         if isinstance(self._role, Leader):
@@ -401,6 +405,30 @@ class Raft:
                 change.change_id, ChangeOutcome.REFUSED, ChangeRefusal.NOT_LEADER, leader=self._role_leader()
             )
             self._replica.outbox.add(answer)
+
+    def _read(self, read_id: int) -> None:
+        if self._leader is not None:
+            self._leader.read(read_id)
+        else:
+            refused = ReadRefused(read_id, ReadRefusal.NOT_LEADER, self._role_leader())
+            self._replica.outbox.add(refused)
+
+    def _pursue(self) -> None:
+        """After every event: what waits for a majority's word or for a follower's log may go on now."""
+        if self._replica.outbox.changes_snapshot:
+            return  # such a step appends nothing; the next one will
+        if self._leader is not None and not self._leader.settle():
+            self._become_follower()
+        if self._transfers.pursue(self._leader, self._role_leader()):
+            self._become_follower()
+            self._role = Follower(self._transfers.abstain_until())
+            self._transfers.pursue(None, None)
+        if self._leader is not None:
+            self._leader.serve_reads()
+
+    @property
+    def _leader(self) -> Leader | None:
+        return self._role if isinstance(self._role, Leader) else None
 
     def _persisted(self, number: int) -> None:
         replica = self._replica

@@ -149,6 +149,10 @@ class Replica:
         known = self.extensions_of.get(peer)
         return known is not None and not known.configurations
 
+    def keeps_leases(self, peer: ServerId) -> bool:
+        """Whether `peer` is of our own make, and so refuses other candidates while it may have confirmed a lease."""
+        return self.dialect.transfer and self.extensions_of.get(peer, NO_EXTENSIONS) != NO_EXTENSIONS
+
     def understands_transfer(self, peer: ServerId) -> bool:
         """Whether TimeoutNow may be sent to `peer`; not before a handshake has said so."""
         return self.dialect.transfer and self.extensions_of.get(peer, NO_EXTENSIONS).transfer

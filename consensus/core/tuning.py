@@ -39,6 +39,11 @@ class Tuning:
     max_pending_proposals: int = 4096
     max_pending_bytes: int = 16 * 1024 * 1024
     """Bytes of commands that wait for commitment; beyond either limit a proposal is refused as busy."""
+    max_pending_reads: int = 4096
+    """Linearizable reads that wait for their round; beyond it a read is refused as busy."""
+    lease_clock_bound_ms: int | None = None
+    """Switches leases on (`reads`): how far the elapsed times of two servers' monotonic clocks may differ over one
+    minimum election timeout. None: every read asks a majority. All servers of a group must agree on it."""
 
     def __post_init__(self) -> None:
         """Refuse settings with which no leader could be elected or kept."""
@@ -61,9 +66,16 @@ class Tuning:
             self.catch_up_stall_ms,
             self.max_pending_proposals,
             self.max_pending_bytes,
+            self.max_pending_reads,
         )
         if min(sizes) < 1:
             raise ValueError(f"every limit of the raft tuning must be at least 1, got {self}")
+        bound_ms = self.lease_clock_bound_ms
+        if bound_ms is not None and not 0 < bound_ms < self.election_timeout_min_ms:
+            raise ValueError(
+                f"the clock bound of leases must lie between 0 and the minimum election timeout of "
+                f"{self.election_timeout_min_ms} ms, got {bound_ms} ms; leave it out to do without leases"
+            )
 
 
 def lan() -> Tuning:

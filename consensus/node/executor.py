@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from consensus.core.effects import (
+    Announcement,
+    Answer,
     Apply,
     ChangeResolved,
     CheckSnapshot,
@@ -34,12 +36,15 @@ from consensus.core.effects import (
     Halt,
     Persist,
     ReadEntries,
+    ReadReady,
+    ReadRefused,
     ReadSnapshot,
     Resolve,
     Restore,
     RoleChanged,
     Send,
     TakeSnapshot,
+    TransferEnded,
 )
 from consensus.core.log import entry_bytes
 from consensus.node.disk import DiskOperation
@@ -47,7 +52,7 @@ from consensus.node.journal import Extent
 from consensus.node.storage import Storage
 from consensus.wire.record import Binding
 
-Released = Send | Apply | Resolve | RoleChanged | ChangeResolved | ConfigurationChanged | Halt
+Released = Send | Apply | Answer | Announcement | Halt
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,9 @@ class Executor:
                         self._held.append(effect)
                 case ReadEntries():
                     self._reads.append((effect, self._emitted))
-                case Apply() | Resolve() | RoleChanged() | ChangeResolved() | ConfigurationChanged() | Halt():
+                case Apply() | Resolve() | ReadReady() | ReadRefused() | TransferEnded() | ChangeResolved():
+                    released.append(effect)
+                case RoleChanged() | ConfigurationChanged() | Halt():
                     released.append(effect)
                 case TakeSnapshot() | ReadSnapshot() | CheckSnapshot() | Restore():
                     raise RuntimeError("no snapshot was asked for")

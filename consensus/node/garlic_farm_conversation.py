@@ -192,6 +192,8 @@ class Conversation:
             case (
                 wire.RequestVoteRequest()
                 | wire.PreVoteRequest()
+                | wire.TransferVoteRequest()
+                | wire.TimeoutNowRequest()
                 | wire.AppendEntriesRequest()
                 | wire.InstallSnapshotRequest()
             ):

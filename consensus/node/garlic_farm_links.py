@@ -4,12 +4,12 @@
 
 `send` never blocks and promises nothing: Raft sends again what matters. A request that waited too long for a connection
 is dropped rather than sent, because an old heartbeat or vote request only costs the peer time. Replies reach the core
-as answers to the request they belong to; a pre-vote goes only to peers whose handshake agreed on it.
+as answers to the request they belong to; an extension goes only to peers whose handshake agreed on it.
 """
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import trio
@@ -221,9 +221,9 @@ class _Link:
         return pipe
 
     def _post(self, pipe: RequestPipe, request: core.Request) -> None:
-        if isinstance(request, core.RequestVote) and request.pre_vote and Extension.PRE_VOTE not in self._extensions:
-            self._drop()
-            return
+        if isinstance(request, core.RequestVote) and Extension.TRANSFER not in self._extensions:
+            # Without the word a candidate that was handed the leadership asks like any other.
+            request = replace(request, transfer=False)
         try:
             asked = request_to_wire(request, self._peer, self._links.configuration_before)
             check_agreed(asked, self._extensions)

@@ -27,7 +27,7 @@ from typing import Generic, TypeVar
 import trio
 
 from consensus.core.effects import Outcome, Resolve
-from consensus.core.events import ChangeConfiguration, PeerExtensions, Proposed, Received
+from consensus.core.events import PeerExtensions, Proposed, Received, Requested
 from consensus.core.position import Entry, LogPosition
 from consensus.node.executor import ReadJob, WriteJob
 
@@ -60,7 +60,7 @@ class JobDone:
     entries: tuple[Entry, ...] = ()
 
 
-Urgent = Received | PeerExtensions | ChangeConfiguration | JobDone
+Urgent = Received | PeerExtensions | Requested | JobDone
 
 
 @dataclass(slots=True)

@@ -25,26 +25,26 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import trio
 
-from consensus.core.description import Description
 from consensus.core.effects import (
     Apply,
     ChangeResolved,
     ConfigurationChanged,
-    Effect,
     Halt,
     Outcome,
     ReadEntries,
+    ReadReady,
+    ReadRefused,
     Resolve,
     Role,
     RoleChanged,
     Send,
+    TransferEnded,
 )
 from consensus.core.events import (
-    ChangeConfiguration,
     DeadlineReached,
     EntriesRead,
     Event,
@@ -53,16 +53,7 @@ from consensus.core.events import (
     Received,
 )
 from consensus.core.extensions import Extensions
-from consensus.core.messages import (
-    AppendEntries,
-    AppendReply,
-    InstallSnapshot,
-    Reply,
-    Request,
-    RequestVote,
-    SnapshotReply,
-    VoteReply,
-)
+from consensus.core.messages import Reply, Request
 from consensus.core.position import Configuration, Entry, Index, Milliseconds, Server, ServerId
 from consensus.core.pull_messages import PullMessage
 from consensus.node.applying import Applying, StateMachine
@@ -71,43 +62,13 @@ from consensus.node.directory import OutOfSpaceError
 from consensus.node.disk_worker import DiskWorker, ServerDisk
 from consensus.node.executor import Executor, Job, ReadJob, Released, WriteJob
 from consensus.node.inbox import Admission, Awaited, Batches, Inbox, JobDone, Proposal, Urgent
+from consensus.node.questions import Questions
+from consensus.node.refusals import HaltedError, ServerBusyError, ServerStoppedError
 from consensus.node.server_description import DiskFull, Notice, ServerDescription
+from consensus.node.server_ports import Core, PeerLink
 from consensus.node.server_tuning import ServerTuning
 from consensus.node.storage import Storage
 from consensus.wire.record import ENTRY_LIMIT_BYTES
-
-
-class ServerBusyError(Exception):
-    """Too much is under way; nothing was done."""
-
-
-class HaltedError(Exception):
-    """The core has found that this server must not go on; the text says why and what to do."""
-
-
-class ServerStoppedError(Exception):
-    """The server has stopped; a request that was under way gets no reply."""
-
-
-class Core(Protocol):
-    """What the server needs of a `Raft`."""
-
-    @property
-    def deadline(self) -> Milliseconds:
-        """When `DeadlineReached` is due."""
-
-    def step(self, event: Event, now: Milliseconds) -> list[Effect]:
-        """Take one event."""
-
-    def describe(self) -> Description:
-        """Plain data."""
-
-
-class PeerLink(Protocol):
-    """The way out: a transport, or several behind one."""
-
-    def send(self, recipient: ServerId, message: Request) -> None:
-        """Queue a request and return at once; drop it if the queue is full or the peer unknown (Raft repeats)."""
 
 
 class ConsensusServer:
@@ -137,6 +98,7 @@ class ConsensusServer:
         self._executor = Executor(storage, tuning.group_bytes)
         self._inbox = Inbox(tuning.max_urgent, tuning.batch_commands, tuning.batch_bytes, tuning.batch_hold_ms / 1000)
         self._admission = Admission(tuning.max_proposals, tuning.max_proposal_bytes)
+        self._questions = Questions(self._inbox, tuning.max_requests)
         self._batches = Batches()
         self._changes = Changes(self._inbox)
         self._applying = Applying(state_machine, tuning.apply_queue_bytes)
@@ -238,6 +200,21 @@ class ConsensusServer:
         if not self._inbox.put(PeerExtensions(peer, extensions)):
             self._dropped["handshake dropped for want of room"] += 1
 
+    async def read_barrier(self) -> Index:
+        """Wait until this server's state machine has taken every write acknowledged before the call; returns its index.
+
+        Raises `NotLeaderError` (ask the leader it names), `ServerBusyError` or `ServerStoppedError`. Which of several
+        writes under way at the same time are seen is open, as for any read.
+        """
+        return await self._applying.wait_applied(await self._questions.read())
+
+    async def transfer_leadership(self, target: ServerId | None = None) -> TransferEnded:
+        """Hand leadership to `target`, or to the voter that is caught up best; the answer says what came of it.
+
+        Ends within a few election timeouts. Raises `ServerBusyError` or `ServerStoppedError`.
+        """
+        return await self._questions.transfer(target)
+
     async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
         """Committed entries from `first` on, at least one if there is one; raises `ServerBusyError`.
 
@@ -291,14 +268,12 @@ class ConsensusServer:
 
     def _handle(self, event: Urgent | None) -> None:
         match event:
-            case Received() | PeerExtensions() | ChangeConfiguration():
-                self._step(event)
             case JobDone(job, entries):
                 self._end_job(job, entries)
             case None:
                 pass
             case _:
-                assert_never(event)
+                self._step(event)
 
     def _end_job(self, job: Job, entries: tuple[Entry, ...]) -> None:
         match job:
@@ -329,6 +304,8 @@ class ConsensusServer:
                     self._batches.resolve(effect)
                 case ChangeResolved():
                     self._changes.resolve(effect)
+                case ReadReady() | ReadRefused() | TransferEnded():
+                    self._questions.answer(effect)
                 case RoleChanged():
                     self._role = effect
                     self._observe(effect)
@@ -343,15 +320,10 @@ class ConsensusServer:
         message = send.message
         if isinstance(message, PullMessage):
             raise TypeError(f"a {type(message).__name__} cannot leave by links that push")
-        match message:
-            case RequestVote() | AppendEntries() | InstallSnapshot():
-                self._links.send(send.recipient, message)
-            case VoteReply() | AppendReply() | SnapshotReply():
-                awaited = self._requests.get(message.correlation)
-                if awaited is not None:
-                    awaited.give(message)
-            case _:
-                assert_never(message)
+        if isinstance(message, Request):
+            self._links.send(send.recipient, message)
+        elif (awaited := self._requests.get(message.correlation)) is not None:
+            awaited.give(message)
 
     def _start_job(self) -> None:
         job = self._executor.next_job()
@@ -395,6 +367,7 @@ class ConsensusServer:
             request.give(None)
         for read in self._reads.values():
             read.give(None)
+        self._questions.end()
 
     async def _note_clean_stop(self) -> None:
         """After a clean stop any damage to the log is told from a torn tail."""

@@ -53,6 +53,8 @@ class ScriptedHandler:
                 installed=request.done,
                 correlation=request.correlation,
             )
+        if isinstance(request, core.TimeoutNow):
+            return core.TimeoutNowReply(request.term, accepted=True, correlation=request.correlation)
         assert isinstance(request, core.AppendEntries)
         next_index = request.previous.index + len(request.entries) + 1
         return core.AppendReply(request.term, success=True, next_index=next_index, correlation=request.correlation)

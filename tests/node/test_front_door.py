@@ -20,7 +20,8 @@ from consensus.core.position import ORIGIN, LogPosition, ServerId
 from consensus.node.garlic_farm_client import GarlicFarmClient, Submission
 from consensus.node.garlic_farm_conversation import ClientAnswer
 from consensus.node.garlic_farm_links import PeerLinks
-from consensus.node.server import ConsensusServer, ServerBusyError, ServerStoppedError
+from consensus.node.refusals import ServerBusyError, ServerStoppedError
+from consensus.node.server import ConsensusServer
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from tests.node.farm_stage import LEADING, NOW_MS, OTHER, OWN, Stage
 

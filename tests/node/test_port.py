@@ -17,7 +17,7 @@ from bridge.node.port import NodePort
 from bridge.node.replica import Replica
 from bridge.wire.application import ENTRY_LIMIT_BYTES, encode
 from consensus.core.position import Entry
-from consensus.node.server import ServerBusyError, ServerStoppedError
+from consensus.node.refusals import ServerBusyError, ServerStoppedError
 from tests.node.fake_keys import FakeKeys
 from tests.node.farm_stage import MASTER, NOW_MS, OWN, Stage, machine_clock
 from tests.operator_views import farm_view

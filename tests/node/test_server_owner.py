@@ -19,7 +19,8 @@ from consensus.node.directory import OutOfSpaceError
 from consensus.node.disk import DiskOperation, SyncFile
 from consensus.node.inbox import Admission, Inbox, Proposal
 from consensus.node.journal import Extent
-from consensus.node.server import ConsensusServer, ServerBusyError, ServerStoppedError, now_ms
+from consensus.node.refusals import ServerBusyError, ServerStoppedError
+from consensus.node.server import ConsensusServer, now_ms
 from consensus.node.server_description import DiskFull, Notice
 from consensus.node.server_tuning import ServerTuning
 from consensus.node.storage import Owner, StorageTuning, read_extents, recover

@@ -5,6 +5,8 @@ messages wait until they are delivered, clocks stand until a server's timer is t
 
     servers 1 2 3                         a group with empty logs
         [without pre-vote]                by default handshakes have settled on it
+        [without transfer]                and that nobody understands TimeoutNow
+        [with leases]                     the clock bound is half a minimum election timeout
         [one entry at a time]             appends carry one entry
     log 2 terms 1 1 4 4 ballot 4 [vote 1] server 2 starts with entries of these terms, and this ballot
     expire 1                              server 1's clock goes on to its deadline
@@ -12,6 +14,8 @@ messages wait until they are delivered, clocks stand until a server's timer is t
     empty 4 …                             server 4 starts with an empty log and knows of no configuration
     change 1 to 2 3 4 [learners 5]        server 1 is asked for this configuration
     propose 1 x                           a client asks server 1 to append the command x
+    read 1                                a client asks server 1 for a linearizable read
+    transfer 1 [2]                        an operator asks server 1 to hand leadership over [to server 2]
     deliver [1->2 …]                      what waits now (on these links) arrives, once
     repeat 1->2 …                         copies of what waits on these links arrive, the newest first
     settle                                deliver until nothing waits
@@ -32,6 +36,8 @@ from typing import assert_never
 
 from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import (
+    Announcement,
+    Answer,
     Apply,
     ChangeResolved,
     CheckSnapshot,
@@ -40,6 +46,8 @@ from consensus.core.effects import (
     Halt,
     Persist,
     ReadEntries,
+    ReadReady,
+    ReadRefused,
     ReadSnapshot,
     Resolve,
     Restore,
@@ -47,6 +55,7 @@ from consensus.core.effects import (
     Send,
     SnapshotEffect,
     TakeSnapshot,
+    TransferEnded,
 )
 from consensus.core.events import (
     ChangeConfiguration,
@@ -55,7 +64,9 @@ from consensus.core.events import (
     PeerExtensions,
     Persisted,
     Proposed,
+    ReadRequested,
     Received,
+    TransferLeadership,
 )
 from consensus.core.extensions import Extensions
 from consensus.core.log import describe_entries
@@ -68,6 +79,8 @@ from consensus.core.messages import (
     PushRequest,
     RequestVote,
     SnapshotReply,
+    TimeoutNow,
+    TimeoutNowReply,
     VoteReply,
 )
 from consensus.core.position import Ballot, Command, Configuration, Entry, LogPosition, Server, ServerId, Term
@@ -77,9 +90,7 @@ from consensus.core.tuning import lan
 from tests.scenarios import pull_words
 
 Link = tuple[int, int]
-TellableEffect = (
-    Apply | ReadEntries | Resolve | RoleChanged | SnapshotEffect | ChangeResolved | ConfigurationChanged | Halt
-)
+TellableEffect = Apply | ReadEntries | Answer | Announcement | Halt | SnapshotEffect
 
 
 @dataclass
@@ -103,7 +114,8 @@ class Story:
         self._actors: dict[int, Actor] = {}
         self._down: dict[int, tuple[list[Entry], Ballot]] = {}
         self._configuration = Configuration(())
-        self._pre_vote = True
+        self._extensions = Extensions()
+        self._asked = 0
         self._tuning = replace(lan(), commit_notice_ms=0)
         self._wire: list[tuple[Link, Message]] = []
         self._cut: set[Link] = set()
@@ -120,7 +132,10 @@ class Story:
         return self._lines
 
     def _do_servers(self, words: list[str]) -> None:
-        self._pre_vote = "without" not in words
+        said = [word.rstrip(",") for word in words]
+        self._extensions = Extensions("pre-vote" not in said, "transfer" not in said, configurations=True)
+        if "leases" in said:
+            self._tuning = replace(self._tuning, lease_clock_bound_ms=lan().election_timeout_min_ms // 2)
         if "one" in words:
             self._tuning = replace(self._tuning, max_entries_per_append=1)
         ids = [int(word) for word in words if word.isdigit()]
@@ -158,6 +173,15 @@ class Story:
         at = words.index("learners") if "learners" in words else len(words)
         target = Configuration(_servers(words[2:at]), (), _servers(words[at + 1 :]))
         self._step(int(words[0]), ChangeConfiguration(self._changes, target))
+
+    def _do_read(self, words: list[str]) -> None:
+        self._asked += 1
+        self._step(int(words[0]), ReadRequested(self._asked))
+
+    def _do_transfer(self, words: list[str]) -> None:
+        self._asked += 1
+        target = ServerId(int(words[1])) if len(words) > 1 else None
+        self._step(int(words[0]), TransferLeadership(self._asked, target))
 
     def _do_deliver(self, words: list[str]) -> None:
         links = {_link(word) for word in words}
@@ -226,10 +250,9 @@ class Story:
             0,
         )
         self._actors[number] = Actor(core, list(entries), ballot)
-        extensions = Extensions(pre_vote=self._pre_vote, configurations=True)
         for server in self._configuration.voters:
             if server.server_id != number:
-                core.step(PeerExtensions(server.server_id, extensions), 0)
+                core.step(PeerExtensions(server.server_id, self._extensions), 0)
 
     def _arrive(self, link: Link, message: Message) -> None:
         sender, recipient = link
@@ -293,7 +316,7 @@ def run_story(path: Path) -> tuple[str, str]:
     return told, "\n".join(happened).rstrip() + "\n"
 
 
-def _told(effect: TellableEffect) -> str:
+def _told(effect: TellableEffect) -> str:  # noqa: PLR0911 - one sentence per kind of effect
     match effect:
         case Apply(first, entries):
             return f"apply {_range(first, entries)}"
@@ -301,6 +324,12 @@ def _told(effect: TellableEffect) -> str:
             return f"read {first}..{last}"
         case Resolve() | ChangeResolved() | ConfigurationChanged() | RoleChanged():
             return _announcement(effect)
+        case ReadReady(read_id, index):
+            return f"read {read_id} ready at {index}"
+        case ReadRefused(read_id, reason, leader):
+            return f"read {read_id} refused, {reason.value}, leader {leader or 'unknown'}"
+        case TransferEnded(transfer_id, transferred, leader):
+            return f"transfer {transfer_id} {transferred.value}, leader {leader or 'unknown'}"
         case TakeSnapshot() | ReadSnapshot() | CheckSnapshot() | Restore():
             return _told_of_snapshot(effect)
         case Halt(reason):
@@ -390,10 +419,15 @@ def _message(message: Message) -> str:
     return pull_words.told(message) if isinstance(message, PullMessage) else _told_of_push(message)
 
 
-def _told_of_push(message: RequestVote | VoteReply | PushRequest | PushReply) -> str:
+def _told_of_push(message: RequestVote | VoteReply | PushRequest | PushReply) -> str:  # noqa: PLR0911 - one sentence per kind of message
     match message:
-        case RequestVote(term, _, last, _, pre_vote):
-            return f"{'pre-vote' if pre_vote else 'vote'}? term {term}, last {_position(last)}"
+        case RequestVote(term, _, last, _, pre_vote, transfer):
+            kind = "pre-vote" if pre_vote else "transfer vote" if transfer else "vote"
+            return f"{kind}? term {term}, last {_position(last)}"
+        case TimeoutNow(term):
+            return f"timeout now, term {term}"
+        case TimeoutNowReply(term, accepted):
+            return f"timeout now {'accepted' if accepted else 'refused'}, term {term}"
         case VoteReply(term, granted, _, pre_vote):
             return f"{'pre-vote' if pre_vote else 'vote'} {'granted' if granted else 'refused'}, term {term}"
         case AppendEntries(term, _, previous, entries, commit, _):

@@ -85,6 +85,8 @@ RAFT = RaftDescription(
     log_start=ORIGIN,
     snapshot=None,
     disk_full=False,
+    pending_reads=0,
+    transfer_target=None,
     extensions=(),
     dropped=(),
 )

@@ -7,7 +7,7 @@ import pytest
 from consensus.core.effects import Outcome, Persist, Resolve, Role, Send
 from consensus.core.events import DeadlineReached, PeerExtensions
 from consensus.core.extensions import NO_EXTENSIONS, Extensions
-from consensus.core.messages import AppendEntries, RequestVote, VoteReply
+from consensus.core.messages import RequestVote, VoteReply
 from consensus.core.position import ORIGIN, Ballot, Configuration, LogPosition
 from consensus.core.tuning import Tuning, lan, local
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench, entries_of, group, suffix

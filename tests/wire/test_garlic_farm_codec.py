@@ -158,6 +158,22 @@ HAND_CHECKED: list[tuple[messages.Message, str]] = [
         "41 00000002 00000001 0000000000000003 0000000000000000 00",
     ),
     (
+        messages.TimeoutNowRequest(1, 2, 3, 0, 0, 0),
+        f"42 {ID_AND_TERM} 0000000000000000 0000000000000000 0000000000000000 {NO_LOG}",
+    ),
+    (
+        messages.TimeoutNowResponse(2, 1, 3, 0, accepted=True),
+        "43 00000002 00000001 0000000000000003 0000000000000000 01",
+    ),
+    (
+        messages.TransferVoteRequest(1, 2, 3, 2, 9, 0),
+        f"44 {ID_AND_TERM} 0000000000000002 0000000000000009 0000000000000000 {NO_LOG}",
+    ),
+    (
+        messages.TransferVoteResponse(2, 1, 3, 0, accepted=True),
+        "45 00000002 00000001 0000000000000003 0000000000000000 01",
+    ),
+    (
         messages.AppendEntriesResponse(2, -1, 3, 0, accepted=False),
         "04 00000002 ffffffff 0000000000000003 0000000000000000 00",
     ),
@@ -176,7 +192,7 @@ def test_a_message_that_was_never_recorded_has_the_bytes_of_its_layout(
 def test_every_message_type_has_a_recorded_or_hand_checked_vector() -> None:
     known = {vector["msg"] for vector in VECTORS} | {type(message).__name__ for message, _ in HAND_CHECKED}
     assert known == {kind.__name__ for kind in (*messages.REQUEST_TYPES, *messages.REPLY_TYPES)}
-    assert len(known) == 17 + 2
+    assert len(known) == 17 + 6
 
 
 def test_message_numbers_are_those_of_the_document() -> None:
@@ -217,6 +233,8 @@ EVERY_VALUE = (APPLICATION, CONFIGURATION, ADDED, REMOVED, PACK, CHUNK)
         (messages.LeaveClusterRequest, ()),
         (messages.InstallSnapshotRequest, (CHUNK,)),
         (messages.PreVoteRequest, ()),
+        (messages.TimeoutNowRequest, ()),
+        (messages.TransferVoteRequest, ()),
     ],
 )
 def test_a_request_carries_only_the_entries_that_the_document_gives_it(

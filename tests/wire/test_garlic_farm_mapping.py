@@ -43,6 +43,11 @@ EXCHANGES: list[tuple[core.Request, core.Reply]] = [
         core.VoteReply(4, granted=False, correlation=18, pre_vote=True),
     ),
     (
+        core.RequestVote(5, ALICE, LogPosition(9, 4), 18, transfer=True),
+        core.VoteReply(5, granted=True, correlation=18),
+    ),
+    (core.TimeoutNow(5, ALICE, 21), core.TimeoutNowReply(5, accepted=True, correlation=21)),
+    (
         core.AppendEntries(
             5, ALICE, LogPosition(9, 4), (Entry(4, Command(b"{}")), Entry(5, SERVERS)), 8, correlation=19
         ),
@@ -81,6 +86,8 @@ def test_a_configuration_names_its_index_and_that_of_the_one_before() -> None:
         (wire.RequestVoteResponse(2, 1, 5, 0, accepted=True), EXCHANGES[1][0]),
         (wire.PreVoteResponse(2, 1, 5, 0, accepted=True), EXCHANGES[0][0]),
         (wire.RequestVoteResponse(2, 1, 5, 0, accepted=True), EXCHANGES[2][0]),
+        (wire.TransferVoteResponse(2, 1, 5, 0, accepted=True), EXCHANGES[0][0]),
+        (wire.AppendEntriesResponse(2, 1, 5, 0, accepted=True), EXCHANGES[3][0]),
         (wire.SyncLogResponse(2, 1, 5, 0, accepted=True), EXCHANGES[2][0]),
     ],
 )

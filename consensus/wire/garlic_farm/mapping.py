@@ -6,6 +6,8 @@
     AppendEntries.leader         source
     Command / Configuration      Application / Configuration entry
     VoteReply.granted            accepted
+    pre-vote, transfer flag      a message type of its own
+    TimeoutNow.leader            source
     AppendReply.success          accepted;  next_index is next index
     InstallSnapshot              one snapshot chunk; last log term and index are the snapshot's
     SnapshotReply.installed      next index (a byte offset) beyond the end: the largest number
@@ -44,9 +46,13 @@ def request_to_wire(
 ) -> wire.Request:
     """The wire's form of a request to `recipient`."""
     match request:
-        case core.RequestVote(term, candidate, last, _, pre_vote):
-            kind = wire.PreVoteRequest if pre_vote else wire.RequestVoteRequest
+        case core.RequestVote(term, candidate, last, _, pre_vote, transfer):
+            kind = (
+                wire.PreVoteRequest if pre_vote else wire.TransferVoteRequest if transfer else wire.RequestVoteRequest
+            )
             return kind(candidate, recipient, term, last.term, last.index, 0)
+        case core.TimeoutNow(term, leader, _):
+            return wire.TimeoutNowRequest(leader, recipient, term, 0, 0, 0)
         case core.AppendEntries(term, leader, previous, entries, commit, _):
             return wire.AppendEntriesRequest(
                 leader,
@@ -84,13 +90,18 @@ def _snapshot_to_wire(
 
 
 def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
-    """The core's form of a vote, pre-vote or append request; others are no part of the core protocol."""
+    """The core's form of a request between voters; others are no part of the core protocol."""
     sender = server_id(request.source)
     at = position.LogPosition(request.last_log_index, request.last_log_term)
     match request:
-        case wire.RequestVoteRequest() | wire.PreVoteRequest():
-            pre_vote = isinstance(request, wire.PreVoteRequest)
-            return core.RequestVote(request.term, sender, at, correlation, pre_vote=pre_vote)
+        case wire.RequestVoteRequest():
+            return core.RequestVote(request.term, sender, at, correlation)
+        case wire.PreVoteRequest():
+            return core.RequestVote(request.term, sender, at, correlation, pre_vote=True)
+        case wire.TransferVoteRequest():
+            return core.RequestVote(request.term, sender, at, correlation, transfer=True)
+        case wire.TimeoutNowRequest():
+            return core.TimeoutNow(request.term, sender, correlation)
         case wire.AppendEntriesRequest():
             entries = entries_from_wire(request.entries)
             return core.AppendEntries(request.term, sender, at, entries, request.commit_index, correlation)
@@ -112,9 +123,10 @@ def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
 def reply_to_wire(reply: core.Reply, asked: wire.Request) -> wire.Reply:
     """The wire's form of the answer to `asked`."""
     match reply:
-        case core.VoteReply(term, granted, _, pre_vote):
-            kind = wire.PreVoteResponse if pre_vote else wire.RequestVoteResponse
-            return kind(asked.destination, asked.source, term, 0, accepted=granted)
+        case core.VoteReply(term, granted, _):
+            return wire.ANSWERS[type(asked)](asked.destination, asked.source, term, 0, accepted=granted)
+        case core.TimeoutNowReply(term, accepted, _):
+            return wire.TimeoutNowResponse(asked.destination, asked.source, term, 0, accepted=accepted)
         case core.AppendReply(term, success, next_index, _):
             return wire.AppendEntriesResponse(asked.destination, asked.source, term, next_index, accepted=success)
         case core.SnapshotReply(term, accepted, next_offset, installed, _):
@@ -129,10 +141,14 @@ def reply_to_wire(reply: core.Reply, asked: wire.Request) -> wire.Reply:
 def reply_from_wire(reply: wire.Reply, asked: core.Request) -> core.Reply:
     """The core's form of the answer to `asked`, whose correlation it gets."""
     match reply, asked:
-        case (wire.RequestVoteResponse(), core.RequestVote(pre_vote=False)):
+        case (wire.RequestVoteResponse(), core.RequestVote(pre_vote=False, transfer=False)):
+            return core.VoteReply(reply.term, reply.accepted, asked.correlation)
+        case (wire.TransferVoteResponse(), core.RequestVote(transfer=True)):
             return core.VoteReply(reply.term, reply.accepted, asked.correlation)
         case (wire.PreVoteResponse(), core.RequestVote(pre_vote=True)):
             return core.VoteReply(reply.term, reply.accepted, asked.correlation, pre_vote=True)
+        case (wire.TimeoutNowResponse(), core.TimeoutNow()):
+            return core.TimeoutNowReply(reply.term, reply.accepted, asked.correlation)
         case (wire.AppendEntriesResponse(), core.AppendEntries()):
             return core.AppendReply(reply.term, reply.accepted, reply.next_index, asked.correlation)
         case (wire.InstallSnapshotResponse(), core.InstallSnapshot()):
@@ -231,6 +247,8 @@ def _extension_needed(request: wire.Request) -> Extension | None:
     match request:
         case wire.PreVoteRequest():
             return Extension.PRE_VOTE
+        case wire.TimeoutNowRequest() | wire.TransferVoteRequest():
+            return Extension.TRANSFER
         case wire.AppendEntriesRequest(entries=entries) if any(_is_extended(entry.value) for entry in entries):
             return Extension.CONFIGURATIONS
         case wire.InstallSnapshotRequest(entries=entries) if any(_is_extended(entry.value) for entry in entries):

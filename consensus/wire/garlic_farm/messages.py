@@ -13,6 +13,8 @@ messages of one layout apart is the type byte and which log entries a request ma
     LeaveClusterRequest   14 → 15   none                    leader → removed server
     InstallSnapshotRequest 16 → 17  one snapshot chunk      leader → follower
     PreVoteRequest        64 → 65   none                    only where the handshake agreed on it
+    TimeoutNowRequest     66 → 67   none                    leader → its successor, where agreed on
+    TransferVoteRequest   68 → 69   none                    the successor's RequestVoteRequest, where agreed on
 
 Codes 64 to 127 are ours; a server that did not agree to an extension in the handshake never sees one.
 """
@@ -53,6 +55,10 @@ class MessageType(IntEnum):
     INSTALL_SNAPSHOT_RESPONSE = 17
     PRE_VOTE_REQUEST = 64
     PRE_VOTE_RESPONSE = 65
+    TIMEOUT_NOW_REQUEST = 66
+    TIMEOUT_NOW_RESPONSE = 67
+    TRANSFER_VOTE_REQUEST = 68
+    TRANSFER_VOTE_RESPONSE = 69
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,18 @@ class PreVoteRequest(Request):
     __slots__ = ()
 
 
+class TimeoutNowRequest(Request):
+    """A leader hands over: the recipient is to campaign at once."""
+
+    __slots__ = ()
+
+
+class TransferVoteRequest(Request):
+    """A RequestVoteRequest that the leader itself has caused, so that who hears from it listens all the same."""
+
+    __slots__ = ()
+
+
 class RequestVoteResponse(Reply):
     """`accepted` is the vote."""
 
@@ -189,6 +207,18 @@ class InstallSnapshotResponse(Reply):
 
 class PreVoteResponse(Reply):
     """`accepted` says that the candidate would get the vote."""
+
+    __slots__ = ()
+
+
+class TimeoutNowResponse(Reply):
+    """`accepted` says that the campaign began."""
+
+    __slots__ = ()
+
+
+class TransferVoteResponse(Reply):
+    """`accepted` is the vote."""
 
     __slots__ = ()
 
@@ -256,6 +286,8 @@ EXCHANGES: dict[MessageType, Exchange] = {
         InstallSnapshotRequest, InstallSnapshotResponse, "one snapshot chunk", _single(SnapshotSyncRequest)
     ),
     _TYPE.PRE_VOTE_REQUEST: Exchange(PreVoteRequest, PreVoteResponse, "no log entry", _none),
+    _TYPE.TIMEOUT_NOW_REQUEST: Exchange(TimeoutNowRequest, TimeoutNowResponse, "no log entry", _none),
+    _TYPE.TRANSFER_VOTE_REQUEST: Exchange(TransferVoteRequest, TransferVoteResponse, "no log entry", _none),
 }
 
 REPLY_TYPES: dict[type[Reply], MessageType] = {
@@ -268,6 +300,8 @@ REPLY_TYPES: dict[type[Reply], MessageType] = {
     LeaveClusterResponse: _TYPE.LEAVE_CLUSTER_RESPONSE,
     InstallSnapshotResponse: _TYPE.INSTALL_SNAPSHOT_RESPONSE,
     PreVoteResponse: _TYPE.PRE_VOTE_RESPONSE,
+    TimeoutNowResponse: _TYPE.TIMEOUT_NOW_RESPONSE,
+    TransferVoteResponse: _TYPE.TRANSFER_VOTE_RESPONSE,
 }
 REQUEST_TYPES: dict[type[Request], MessageType] = {
     exchange.request: message_type for message_type, exchange in EXCHANGES.items()

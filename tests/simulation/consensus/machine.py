@@ -16,10 +16,13 @@ from consensus.core.effects import (
     ConfigurationChanged,
     Halt,
     ReadEntries,
+    ReadReady,
+    ReadRefused,
     Resolve,
     Role,
     RoleChanged,
     Send,
+    TransferEnded,
 )
 from consensus.core.events import DeadlineReached, EntriesRead, Event, PeerExtensions, Persisted
 from consensus.core.extensions import Extensions
@@ -209,6 +212,8 @@ class Machine:
                     self._checker.resolved(self.server_id, effect)
                 case RoleChanged(role=Role.LEADER):
                     self._world.elected(self.server_id)
+                case ReadReady() | ReadRefused() | TransferEnded():
+                    pass
                 case RoleChanged() | ChangeResolved() | ConfigurationChanged():
                     pass
                 case Halt(reason):

@@ -1,0 +1,191 @@
+"""Handing leadership to a chosen server, instead of leaving the next leader to chance (Ongaro's thesis, section 3.10).
+
+    asked ─▶ hold new proposals ─▶ target holds the whole log ─▶ TimeoutNow ─▶ target campaigns at once ─▶ done
+                    │                                        └▶ (a peer without the word) abdicate, abstain ─▶ done
+                    └ an election timeout has passed: resume the proposals, in order; the transfer failed
+
+Proposals are held so that the log stops growing and the target can catch up; they were not appended, so that they are
+simply appended when the transfer fails, and refused with the truth, never appended, when it succeeds. What is held is
+bounded like what waits for commitment.
+
+TimeoutNow makes the target campaign without waiting for its timer, without pre-vote, and with a flag that makes voters
+listen although they hear from a leader. A peer that lacks the word cannot be told: once it is caught up the leader
+becomes a follower, and does not campaign itself for two election timeouts. Another server may then win; that outcome
+is told as what it is.
+
+The outcome is known when somebody leads. So a transfer outlives the leader's office, until its deadline.
+"""
+
+from dataclasses import dataclass, field
+
+from consensus.core.effects import Outcome, Resolve, TransferEnded, TransferOutcome
+from consensus.core.events import Proposed, TransferLeadership
+from consensus.core.leader import Leader
+from consensus.core.log import ENTRY_OVERHEAD_BYTES
+from consensus.core.messages import TimeoutNow, TimeoutNowReply
+from consensus.core.position import Milliseconds, ServerId, Term
+from consensus.core.replica import Replica
+
+ABSTENTION_TIMEOUTS = 2
+
+
+@dataclass(slots=True)
+class Transfer:
+    """One transfer, from the request to its outcome."""
+
+    transfer_id: int
+    target: ServerId
+    term: Term
+    deadline: Milliseconds
+    asked_ms: Milliseconds | None = None
+    correlation: int | None = None
+    declined: bool = False
+    held: list[Proposed] = field(default_factory=list)
+    held_bytes: int = 0
+
+
+class Transfers:
+    """At most one transfer at a time."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._transfer: Transfer | None = None
+
+    @property
+    def target(self) -> ServerId | None:
+        """To whom leadership is being handed."""
+        return None if self._transfer is None else self._transfer.target
+
+    @property
+    def held(self) -> int:
+        """Proposals that wait for the outcome."""
+        return 0 if self._transfer is None else len(self._transfer.held)
+
+    @property
+    def deadline(self) -> Milliseconds | None:
+        """When to give up, or to ask the target once more."""
+        transfer = self._transfer
+        if transfer is None:
+            return None
+        if transfer.correlation is None or transfer.asked_ms is None:
+            return transfer.deadline
+        return min(transfer.deadline, transfer.asked_ms + self._replica.tuning.retry_ms)
+
+    def begin(self, event: TransferLeadership, leader: Leader | None, known_leader: ServerId | None) -> None:
+        """An operator, or a server that is about to stop, asks for a transfer."""
+        replica = self._replica
+        target = event.target
+        if target is None and leader is not None:
+            target = most_caught_up(replica, leader)
+        refusal = self._refusal(event, target, leader)
+        if refusal is not None or target is None:
+            outcome = refusal or TransferOutcome.NO_VOTER
+            replica.outbox.add(TransferEnded(event.transfer_id, outcome, known_leader))
+            return
+        deadline = replica.now + replica.tuning.election_timeout_max_ms
+        self._transfer = Transfer(event.transfer_id, target, replica.term, deadline)
+
+    def hold(self, proposed: Proposed) -> bool:
+        """Keep or refuse a proposal because a transfer is under way; False if none is."""
+        replica, transfer = self._replica, self._transfer
+        if transfer is None or transfer.term != replica.term:
+            return False
+        size = sum(ENTRY_OVERHEAD_BYTES + len(command) for command in proposed.commands)
+        if (
+            len(transfer.held) >= replica.tuning.max_pending_proposals
+            or transfer.held_bytes + size > replica.tuning.max_pending_bytes
+        ):
+            replica.outbox.add(Resolve(proposed.proposal_id, Outcome.BUSY, leader=replica.server_id))
+        else:
+            transfer.held.append(proposed)
+            transfer.held_bytes += size
+        return True
+
+    def replied(self, sender: ServerId, reply: TimeoutNowReply) -> None:
+        """The target took the word, or refused it; either way it need not be repeated."""
+        transfer = self._transfer
+        if transfer is None or (sender, reply.correlation) != (transfer.target, transfer.correlation):
+            self._replica.dropped["stale or foreign answer to a transfer"] += 1
+            return
+        transfer.correlation = None
+        if not reply.accepted:
+            transfer.declined, transfer.deadline = True, self._replica.now
+
+    def pursue(self, leader: Leader | None, known_leader: ServerId | None) -> bool:
+        """Something happened: go on with the transfer. Returns True if the leader is to abdicate now."""
+        replica, transfer = self._replica, self._transfer
+        if transfer is None:
+            return False
+        if leader is None or replica.term != transfer.term:
+            self._follow_up(transfer, known_leader)
+            return False
+        if transfer.target not in replica.voters:
+            self._resume(transfer, leader, TransferOutcome.NOT_A_VOTER)
+        elif transfer.declined:
+            self._resume(transfer, leader, TransferOutcome.DECLINED)
+        elif replica.now >= transfer.deadline:
+            self._resume(transfer, leader, TransferOutcome.TIMED_OUT)
+        elif leader.followers[transfer.target].match == replica.log.last_index:
+            return self._hand_over(transfer, leader)
+        return False
+
+    def abstain_until(self) -> Milliseconds:
+        """Who abdicates in favour of another does not campaign before this."""
+        return self._replica.now + ABSTENTION_TIMEOUTS * self._replica.tuning.election_timeout_max_ms
+
+    def _refusal(
+        self, event: TransferLeadership, target: ServerId | None, leader: Leader | None
+    ) -> TransferOutcome | None:
+        if leader is None:
+            return TransferOutcome.NOT_LEADER
+        if self._transfer is not None:
+            return TransferOutcome.ANOTHER_UNDER_WAY
+        if event.target == self._replica.server_id:
+            return TransferOutcome.TO_ITSELF
+        if target is not None and target not in self._replica.voters:
+            return TransferOutcome.NOT_A_VOTER
+        return None
+
+    def _hand_over(self, transfer: Transfer, leader: Leader) -> bool:
+        """The target holds our whole log: let it campaign; True if the only way is to make room."""
+        replica = self._replica
+        leader.lease.end()
+        if not replica.understands_transfer(transfer.target):
+            transfer.deadline = self.abstain_until()
+            return True
+        first = transfer.asked_ms is None
+        overdue = transfer.correlation is not None and (
+            replica.now >= (transfer.asked_ms or 0) + replica.tuning.retry_ms
+        )
+        if first or overdue:
+            transfer.asked_ms, transfer.correlation = replica.now, replica.next_correlation()
+            replica.outbox.send(transfer.target, TimeoutNow(replica.term, replica.server_id, transfer.correlation))
+        return False
+
+    def _resume(self, transfer: Transfer, leader: Leader, outcome: TransferOutcome) -> None:
+        self._transfer = None
+        self._replica.outbox.add(TransferEnded(transfer.transfer_id, outcome, self._replica.server_id))
+        for proposed in transfer.held:
+            leader.propose(proposed)
+
+    def _follow_up(self, transfer: Transfer, known_leader: ServerId | None) -> None:
+        """We do not lead that term any more: whoever leads now, or the deadline, tells the outcome."""
+        replica = self._replica
+        for proposed in transfer.held:
+            replica.outbox.add(Resolve(proposed.proposal_id, Outcome.NOT_LEADER, leader=known_leader))
+        transfer.held.clear()
+        transfer.correlation = None
+        if known_leader is not None:
+            outcome = TransferOutcome.DONE if known_leader == transfer.target else TransferOutcome.ELSEWHERE
+        elif replica.now >= transfer.deadline:
+            outcome = TransferOutcome.UNKNOWN
+        else:
+            return
+        self._transfer = None
+        replica.outbox.add(TransferEnded(transfer.transfer_id, outcome, known_leader))
+
+
+def most_caught_up(replica: Replica, leader: Leader) -> ServerId | None:
+    """The other voter with the longest log; among equals the one heard last, then the lowest id."""
+    standings = {peer: leader.followers[peer] for peer in replica.others if peer in leader.followers}
+    return max(standings, key=lambda peer: (standings[peer].match, standings[peer].contact_ms, -peer), default=None)
