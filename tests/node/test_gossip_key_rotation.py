@@ -258,6 +258,30 @@ async def test_a_restart_does_not_bring_the_old_key_back(tmp_path: Path) -> None
 
 
 @in_simulated_time
+async def test_a_later_key_in_the_configuration_counts_and_is_told_to_the_others(tmp_path: Path) -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        seed = await farm.start()
+        alice = await farm.start(seed, state_directory=tmp_path)
+        await until_all_see_all([seed, alice])
+        name = await _rotate(seed)
+        await until_everywhere(KeyRoom(seed))
+        address = alice.info.address
+        await farm.crash(alice)
+        chain = seed.key_chain
+        assert chain is not None
+        later = RING.following(
+            chain.install(b"a key made by hand, thirty-two..").use(b"a key made by hand, thirty-two..")
+        )
+        again = await farm.start(seed, state_directory=tmp_path, key_ring=later, bind=address)
+        await until_all_see_all([seed, again])
+        with trio.fail_after(60):
+            while len(primaries([seed, again])) > 1:  # noqa: ASYNC110 - what others hold has no event here
+                await trio.sleep(0.1)
+        assert primaries([seed, again]) == {later.primary}
+        assert name in {key_id(key).hex() for key in chain.merge(later.chain).others}
+
+
+@in_simulated_time
 async def test_keys_that_cannot_be_kept_are_used_all_the_same_and_raise_an_alarm() -> None:
     def full(_ring: KeyRing) -> None:
         raise StateError("the disk is full")
