@@ -19,7 +19,7 @@ from bridge.core.control import FarmKeyState, FarmKeyView, KeysAnswer
 from bridge.node.control_client import ControlError
 
 ASK_EVERY_S = 0.5
-_AGAIN = "then run `garlicfarm keys rotate` again: it goes on from here"
+_AGAIN = "run `garlicfarm keys rotate` again: it goes on from here"
 
 
 class KeyClient(Protocol):
@@ -131,7 +131,7 @@ class Rotation:
             return now
         raise RotationError(
             f"after {self._timeout_s:g} s {_listed(missing)} not known to have it that {what}. {standing}: the farm "
-            f"goes on. See to {_names(missing)} (`garlicfarm members`, `garlicfarm keys list`), {_AGAIN}"
+            f"goes on. See to {_names(missing)} (`garlicfarm members`, `garlicfarm keys list`), then {_AGAIN}"
         )
 
 
@@ -140,9 +140,12 @@ async def rotate(client: KeyClient, say: Callable[[str], None], timeout_s: float
     before = await client.keys()
     try:
         return await Rotation(client, say, timeout_s, force=force).run(before)
+    except KeyboardInterrupt:
+        say(f"Interrupted. The farm goes on with the steps that were taken; {_AGAIN}")
+        raise
     except ControlError as error:
         raise RotationError(
-            f"{error}. The farm goes on, whatever was done; see to that, {_AGAIN}, at any node"
+            f"{error}. The farm goes on, whatever was done; see to that, then {_AGAIN}, at any node"
         ) from error
 
 
