@@ -24,6 +24,7 @@ def describe(replica: Replica, announced: RoleChanged, leader: Leader | None, tr
         pending_proposals=leader.pending + transfers.held if leader else 0,
         followers=leader.replication.describe() if leader else (),
         configuration=replica.log.configuration,
+        change=leader.reconfiguration.describe() if leader else None,
         log_start=replica.log.start,
         snapshot=replica.log.snapshot,
         disk_full=replica.disk_full,

@@ -21,6 +21,26 @@ class FollowerProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class NewcomerProgress:
+    """A new server that catches up: in which round it is, and where that ends."""
+
+    server_id: ServerId
+    round_number: int
+    match: Index
+    goal: Index
+    caught_up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeProgress:
+    """A change of the configuration under way. `newcomers` is empty once they vote."""
+
+    change_id: int
+    target: Configuration
+    newcomers: tuple[NewcomerProgress, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Description:
     """One replica at one moment. `followers` is empty unless it leads; `dropped` counts what was ignored, by reason."""
 
@@ -36,6 +56,8 @@ class Description:
     pending_proposals: int
     followers: tuple[FollowerProgress, ...]
     configuration: Configuration
+    change: ChangeProgress | None
+    """The change of the configuration that somebody waits for, on its leader."""
     log_start: LogPosition
     """The log begins after this place."""
     snapshot: SnapshotDescription | None

@@ -111,7 +111,8 @@ class Leader:
         if configuration is not None:
             self._replica.append((Entry(self._replica.term, configuration),))
             self.reconfiguration.appended()
-            self._adjust_followers()
+        self._adjust_followers()
+        if configuration is not None:
             self.replication.appended()
         return not self.reconfiguration.is_dismissed
 

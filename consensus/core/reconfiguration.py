@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from consensus.core import configuration as planner
 from consensus.core.catch_up import CatchUp
 from consensus.core.configuration import ChangeRefusal
+from consensus.core.description import ChangeProgress, NewcomerProgress
 from consensus.core.effects import ChangeOutcome, ChangeResolved
 from consensus.core.events import ChangeConfiguration
 from consensus.core.position import Configuration, Index, LogPosition, Milliseconds, Server, ServerId
@@ -135,6 +136,23 @@ class Reconfiguration:
         """Leadership ended. What is not in our log never will be; what is may be committed by another leader."""
         if self.change is not None:
             self._end(self.change, ChangeOutcome.UNKNOWN if self.change.appended else ChangeRefusal.LEADERSHIP_LOST)
+
+    def describe(self) -> ChangeProgress | None:
+        """The change that somebody waits for, as plain data."""
+        change = self.change
+        if change is None:
+            return None
+        newcomers = tuple(
+            NewcomerProgress(
+                server_id, catch_up.round_number, self._match(server_id), catch_up.goal, catch_up.caught_up
+            )
+            for server_id, catch_up in change.catching_up.items()
+        )
+        return ChangeProgress(change.change_id, change.target, newcomers)
+
+    def _match(self, server_id: ServerId) -> Index:
+        standing = self._followers.get(server_id)
+        return 0 if standing is None else standing.match
 
     def adjust_followers(self) -> bool:
         """Make `followers` those who are to be replicated to now; returns whether they changed."""

@@ -5,7 +5,7 @@ from random import Random
 from typing import TypeVar
 
 from consensus.core.description import Description
-from consensus.core.dialect import GARLIC_FARM
+from consensus.core.dialect import GARLIC_FARM, Dialect
 from consensus.core.effects import Effect, Persist, Role, Send
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
 from consensus.core.extensions import Extensions
@@ -48,6 +48,10 @@ class Bench:
         tuning: Tuning | None = None,
         pre_vote: bool | None = False,
         seed: int = 1,
+        configuration: Configuration | None = None,
+        entries: Sequence[Entry] | None = None,
+        dialect: Dialect = GARLIC_FARM,
+        extended: bool = True,
     ) -> None:
         self.fast = fast
         self.now = 0
@@ -55,18 +59,18 @@ class Bench:
         own_term = term if term is not None else (terms[-1] if terms else 0)
         self.raft = Raft(
             ONE,
-            group(voters),
+            group(voters) if configuration is None else configuration,
             Ballot(own_term, voted_for),
-            describe_entries(entries_of(*terms)),
+            describe_entries(entries_of(*terms) if entries is None else entries),
             tuning or lan(),
-            GARLIC_FARM,
+            dialect,
             Random(seed),
             0,
         )
         self.correlation = 1_000
         if pre_vote is not None:  # None: no peer was reached yet
             for number in range(2, voters + 1):
-                self.step(PeerExtensions(ServerId(number), Extensions(pre_vote=pre_vote)))
+                self.step(PeerExtensions(ServerId(number), Extensions(pre_vote=pre_vote, configurations=extended)))
 
     @property
     def about(self) -> Description:

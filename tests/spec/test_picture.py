@@ -82,6 +82,7 @@ RAFT = RaftDescription(
     pending_proposals=0,
     followers=(FollowerProgress(ServerId(2), 15, 16, 0, 40, next(iter(ProgressPace))),),
     configuration=Configuration((Server(ServerId(1), "tcp://one:1"), Server(ServerId(2), "tcp://two:2"))),
+    change=None,
     log_start=ORIGIN,
     snapshot=None,
     disk_full=False,

@@ -1,0 +1,92 @@
+"""A leader on the test bench whose group changes: peers store what they are sent, newcomers are brought up."""
+
+from consensus.core.effects import ChangeResolved, Effect, Persist, Role, Send
+from consensus.core.events import ChangeConfiguration, Event
+from consensus.core.messages import AppendEntries
+from consensus.core.position import Configuration, Entry, Server, ServerId
+from tests.spec.raft_bench import Bench
+
+
+def servers(*numbers: int) -> tuple[Server, ...]:
+    """Servers with these ids."""
+    return tuple(Server(ServerId(number), f"tcp://{number}") for number in numbers)
+
+
+def plain(*numbers: int, learners: tuple[int, ...] = ()) -> Configuration:
+    """A configuration that is not joint."""
+    return Configuration(servers(*numbers), (), servers(*learners))
+
+
+def joint(old: tuple[int, ...], new: tuple[int, ...]) -> Configuration:
+    """C_old,new."""
+    return Configuration(servers(*new), servers(*old))
+
+
+class Group(Bench):
+    """Server 1 of the voters 1 to `voters`; remembers what it sent last to whom, and every answer to a change."""
+
+    def __init__(self, *terms: int, **options: object) -> None:
+        self.sent: dict[ServerId, AppendEntries] = {}
+        self.answers: list[ChangeResolved] = []
+        self.appended: list[Entry] = []
+        super().__init__(*terms, **options)  # type: ignore[arg-type]  # the bench's own options, passed through
+
+    def step(self, event: Event, after_ms: int = 0) -> list[Effect]:
+        """Give one event, and take note of what comes of it."""
+        effects = super().step(event, after_ms)
+        for effect in effects:
+            match effect:
+                case Send(recipient, AppendEntries() as append):
+                    self.sent[recipient] = append
+                case ChangeResolved():
+                    self.answers.append(effect)
+                case Persist(entries=entries):
+                    self.appended += entries
+                case _:
+                    pass
+        return effects
+
+    def take_office(self) -> None:
+        """Win the election, and commit the first entry of the term."""
+        self.lead()
+        self.store(*sorted(self.about.configuration.voter_ids - {self.about.server_id}))
+        assert self.about.commit_index == self.about.last.index
+
+    def store(self, *peers: int) -> None:
+        """The peers store all that they are sent, one after the other, and say so."""
+        for number in peers:
+            peer = ServerId(number)
+            answered = None
+            while self.sent[peer] is not answered:
+                answered = self.sent[peer]
+                self.matched(peer, answered)
+
+    def bring_up(self, *newcomers: int) -> None:
+        """Servers with empty logs are found, and store what there was when they were."""
+        for number in newcomers:
+            peer = ServerId(number)
+            while peer not in self.sent:
+                self.expire()
+            self.refused(peer, self.sent[peer], hint=1)
+            self.matched(peer, self.sent[peer])
+
+    def pass_time(self, duration_ms: int, *answering: int) -> None:
+        """Time passes, in which these peers answer what they are sent."""
+        until = self.now + duration_ms
+        while self.now < until and self.about.role is Role.LEADER:
+            self.expire()
+            self.store(*(peer for peer in answering if peer in self.sent))
+
+    def change(self, target: Configuration, change_id: int = 1) -> None:
+        """Somebody asks for `target`."""
+        self.step(ChangeConfiguration(change_id, target))
+
+    @property
+    def configuration(self) -> Configuration:
+        """What is in effect."""
+        return self.about.configuration
+
+    @property
+    def replicated_to(self) -> list[int]:
+        """The servers that the leader keeps in touch with."""
+        return [follower.server_id for follower in self.about.followers]
