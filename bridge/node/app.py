@@ -303,12 +303,8 @@ class Node:
                     if status is not previous:
                         name = roster.name_of(info.node_id)
                         self.trace.append(f"member-{status.name.lower()}", {"member": name, "id": info.node_id.hex()})
-                case GossipAlarm(AlarmKind.TWIN, text):
-                    raise NodeStopped(text)
-                case GossipAlarm(AlarmKind.KEY_RETIRED, text):
-                    self.alarms.set(AlarmKind.KEY_RETIRED.value, text, self.farm_keys.way_back)
-                case GossipAlarm(kind, text):
-                    self.alarms.set(kind.value, text, "see docs/operating.md, 'Alarms'")
+                case GossipAlarm():
+                    self._heed(event)
                 case BroadcastHeard() | QueryHeard():
                     pass  # the farm itself says nothing that way
             if agent.take_resync():
@@ -317,6 +313,17 @@ class Node:
                 self.alarms.clear(AlarmKind.ISOLATED.value)
                 self.alarms.clear(AlarmKind.KEY_RETIRED.value)
             forming.members_changed(self._formation_members(roster))
+
+    def _heed(self, alarm: GossipAlarm) -> None:
+        match alarm:
+            case GossipAlarm(AlarmKind.TWIN, text):
+                raise NodeStopped(text)
+            case GossipAlarm(kind, over=True):
+                self.alarms.clear(kind.value)
+            case GossipAlarm(AlarmKind.KEY_RETIRED, text):
+                self.alarms.set(AlarmKind.KEY_RETIRED.value, text, self.farm_keys.way_back)
+            case GossipAlarm(kind, text):
+                self.alarms.set(kind.value, text, "see docs/operating.md, 'Alarms'")
 
     def _formation_members(self, roster: Roster) -> tuple[FormationMember, ...]:
         return tuple(

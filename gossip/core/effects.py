@@ -95,6 +95,8 @@ class AlarmKind(Enum):
     """The group refuses this node's key: it was rotated out while the node was away."""
     KEYS_NOT_KEPT = "keys-not-kept"
     """New keys are in use and could not be stored: after a restart this node would come with old ones."""
+    GENERATION_NOT_KEPT = "generation-not-kept"
+    """This node must begin a later life and cannot store its number: it is mute until it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class Alarm:
 
     kind: AlarmKind
     text: str
+    over: bool = False
+    """The condition has passed by itself."""
 
 
 Effect = (

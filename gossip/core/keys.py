@@ -29,6 +29,7 @@ _CHANGES_PER_SECOND = 2
 _CHANGES_BURST = 20
 _REPAIRS_PER_SECOND = 20
 _REPAIRS_BURST = 100
+_TOLD_WITHOUT_PEERS = 64
 
 
 class Keys:
@@ -74,12 +75,17 @@ class Keys:
         if self.chain is not None and digest and digest != self.digest and self._repairs.take(now):
             self._outbox.send(source, KeyNews(self.chain))
 
+    def _told_of_changes(self) -> list[Address]:
+        """The peers. Without any everybody known, the lost as well: nobody could read what we seal from now on."""
+        told = self._membership.peers() or self._membership.entries()[:_TOLD_WITHOUT_PEERS]
+        return list(dict.fromkeys(entry.address for entry in told))
+
     def _become(self, chain: KeyChain) -> None:
         if chain == self.chain:
             return
         self.chain = chain
         self.digest = chain.digest
         # Told before it is used: what a peer has not yet installed it could not open.
-        for peer in self._membership.peers():
-            self._outbox.send(peer.address, KeyNews(chain))
+        for address in self._told_of_changes():
+            self._outbox.send(address, KeyNews(chain))
         self._outbox.emit(UseKeys(chain))

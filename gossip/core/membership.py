@@ -7,6 +7,15 @@ The RFC bounds peers by capacity; knowing more members than one's peers costs me
 loses peers find new ones. Dead and left members stay for a while as tombstones: without them a replayed or late claim
 would bring them back.
 
+In a full directory a newcomer takes the place of, in this order:
+
+    the dead or gone that this node never met     the longest unmentioned of them
+    the living that it never met                  the newest of them
+    those it met                                  the longest unmentioned of them
+
+Whoever holds the farm's key can name new identities without end. If the longest unmentioned of all had to go, as is
+usual, such a flood would wash out every quiet member within a second; like this its names replace one another.
+
 Iteration is in insertion order everywhere (dicts, never sets of bytes), so that a run repeats exactly under one seed.
 """
 
@@ -31,6 +40,8 @@ class Entry:
     peer_count: int | None = None
     contact_ms: int = 0
     """When it last spoke to this node itself, as against others who mention it."""
+    confirmed: bool = False
+    """Whether it ever spoke to this node itself: hearsay costs its teller nothing."""
     place: int = 0
     """Where it stands among those of its status: the membership's own bookkeeping."""
 
@@ -143,11 +154,7 @@ class Membership:
         """A new live member. Returns its entry (None if there is no room at all) and who had to go for it, if any."""
         evicted: NodeId | None = None
         if len(self._entries) >= self._limit:
-            victim = min(
-                (entry for entry in self._entries.values() if entry.node_id not in self._peers),
-                key=lambda entry: entry.heard_ms,
-                default=None,
-            )
+            victim = self._dispensable()
             if victim is None:
                 return None, None
             evicted = victim.node_id
@@ -157,6 +164,18 @@ class Membership:
         self._none_older_than = min(self._none_older_than, now)
         self._stand(entry)
         return entry, evicted
+
+    def _dispensable(self) -> Entry | None:
+        """Who makes room for a newcomer; see the module's text."""
+
+        def rank(place: int, entry: Entry) -> tuple[int, int]:
+            if entry.confirmed:
+                return 2, entry.heard_ms
+            return (1, -place) if entry.is_live else (0, entry.heard_ms)
+
+        others = (each for each in enumerate(self._entries.values()) if each[1].node_id not in self._peers)
+        found = min(others, key=lambda each: rank(*each), default=None)
+        return None if found is None else found[1]
 
     def remove(self, node_id: NodeId) -> None:
         """Forget a member."""
@@ -194,6 +213,7 @@ class Membership:
         if not self.has_room or not entry.is_live:
             return False
         self._peers[entry.node_id] = entry
+        entry.confirmed = True
         return True
 
     def unlink(self, node_id: NodeId) -> None:

@@ -285,5 +285,6 @@ class Prober:
     @staticmethod
     def _note_room(entry: Entry, payload: Payload, now: int) -> None:
         entry.heard_ms = entry.contact_ms = now
+        entry.confirmed = True
         if payload.capacity > 0:
             entry.peer_count = payload.peer_count

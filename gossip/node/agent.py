@@ -57,7 +57,7 @@ from gossip.node.counters import AgentDescription, Counters, Loss
 from gossip.node.discovery import Discovery
 from gossip.node.endpoints import is_private
 from gossip.node.gate import Gate
-from gossip.node.identity import keep_generation
+from gossip.node.generation_keeper import GenerationKeeper
 from gossip.node.intake import Arrival, Intake
 from gossip.node.key_keeper import KeyKeeper
 from gossip.node.life import Life, begin_life
@@ -87,7 +87,7 @@ class Agent:
     ) -> None:
         self._config = config
         self._identity = identity = life.identity
-        self._generation = life.generation
+        self._generation = GenerationKeeper(config.state_directory, identity.node_id, life.generation)
         self._key_keeper = KeyKeeper(config, life.chain)
         self._socket = socket
         self._discovery = discovery
@@ -124,7 +124,7 @@ class Agent:
     @property
     def generation(self) -> int:
         """The number of this life; it rises while the agent runs if peers remember a higher one."""
-        return self._generation
+        return self._generation.current
 
     @property
     def info(self) -> NodeInfo:
@@ -252,19 +252,13 @@ class Agent:
             case QueryEnded():
                 self._questions.ended(effect)
             case AdoptGeneration(generation):
-                await self._adopt(generation)
+                await self._generation.adopt(generation, self._publish)
             case UseKeys(chain):
                 alarm = await self._key_keeper.take_over(chain, self._codec)
                 if alarm is not None:
                     self._publish(alarm)
             case _:
                 assert_never(effect)
-
-    async def _adopt(self, generation: int) -> None:
-        directory = self._config.state_directory
-        if directory is not None:
-            await trio.to_thread.run_sync(keep_generation, directory, self.node_id, generation)
-        self._generation = generation
 
     async def _arrived(self, arrivals: list[Arrival]) -> None:
         now_ms = self.now_ms()

@@ -14,9 +14,8 @@ from gossip.node import agent as agent_module
 from gossip.node.agent import Agent, AgentEvent, open_agent
 from gossip.node.config import AgentConfig, ConfigError
 from gossip.node.counters import Counters
-from gossip.node.endpoints import endpoint
 from gossip.node.gate import NEWCOMERS_BURST
-from gossip.node.identity import GENERATION_FILE, StateError, keep_generation, load_identity
+from gossip.node.identity import GENERATION_FILE, StateError, keep_generation, load_identity, write_durably
 from gossip.node.intake import BATCH, BROADCASTS_LIMIT, Intake
 from gossip.wire.codec import Codec
 from gossip.wire.datagram import Code
@@ -310,8 +309,17 @@ async def test_a_node_whose_state_directory_was_copied_meets_its_twin_and_one_of
 
 
 @in_simulated_time
-async def test_a_generation_that_cannot_be_kept_ends_the_agent_before_it_sends_another_word(tmp_path: Path) -> None:
+async def test_on_a_full_disk_a_node_is_mute_under_a_later_generation_says_why_and_goes_on_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = MemoryNetwork()
+    kept_on_disk = write_durably
+    attempts: list[float] = []
+
+    def on_a_full_disk(path: Path, content: bytes) -> None:
+        attempts.append(trio.current_time())
+        raise OSError(28, "No space left on device", str(path), len(content))
+
     async with running_farm(network) as farm:
         seed = await farm.start()
         identity = load_identity(tmp_path)
@@ -321,19 +329,38 @@ async def test_a_generation_that_cannot_be_kept_ends_the_agent_before_it_sends_a
         await farm.crash(first)
         await until(seed, lambda: sees(seed, first, status=Status.DEAD))
         keep_generation(tmp_path, identity.node_id, 3)
-        seeds = (endpoint(seed.info.address),)
-        config = AgentConfig(bind=Address("127.0.0.1", 0), key_ring=RING, seeds=seeds, state_directory=tmp_path)
+        restored = await farm.start(seed, state_directory=tmp_path)
+        assert restored.generation == 4
 
-        async def live_on_a_broken_disk() -> None:
-            async with open_agent(config, network) as agent:
-                assert agent.generation == 4
-                (tmp_path / f"{GENERATION_FILE}.new").mkdir()
-                await trio.sleep(60)
+        monkeypatch.setattr("gossip.node.identity.write_durably", on_a_full_disk)
+        alarm = await next_alarm(restored)
+        assert (alarm.kind, alarm.over) == (AlarmKind.GENERATION_NOT_KEPT, False)
+        assert all(words in alarm.text for words in ("No space left", str(tmp_path), "Make room", "generation 42"))
+        said_before = len(network.sent)
+        await trio.sleep(300)
+        words = [each for each in network.sent[said_before:] if each[0] == restored.info.address]
+        assert words == [], "mute, not even under the old generation"
+        assert restored.generation == 4
+        assert (tmp_path / GENERATION_FILE).read_text().split()[0] == "4"
+        assert not sees(seed, restored)
+        assert 5 < len(attempts) < 20, "again and again, not without a pause"
+        assert not [each for each in received_so_far(restored) if isinstance(each, Alarm)], "said once"
 
-        with pytest.raises(ExceptionGroup) as caught:
-            await live_on_a_broken_disk()
-        assert caught.group_contains(StateError, match="cannot keep the generation")
-        assert not sees(seed, first)
+        monkeypatch.setattr("gossip.node.identity.write_durably", kept_on_disk)
+        passed = await next_alarm(restored)
+        assert (passed.kind, passed.over) == (AlarmKind.GENERATION_NOT_KEPT, True)
+        await until(seed, lambda: sees(seed, restored))
+        assert restored.generation >= 42
+        assert int((tmp_path / GENERATION_FILE).read_text().split()[0]) == restored.generation
+
+
+async def next_alarm(agent: Agent) -> Alarm:
+    """Wait for the agent's next alarm."""
+    with trio.fail_after(120):
+        while True:
+            event = await agent.events.receive()
+            if isinstance(event, Alarm):
+                return event
 
 
 @in_simulated_time

@@ -72,6 +72,7 @@ def fuzz_round(random_seed: int, count: int, tally: Tally) -> None:
     group.run(SETTLING_MS)
     if not group.agreed():
         raise FuzzError("the group did not even form")
+    group.forget_seeds()
     stranger, liar = Stranger(group, random), Liar(group, random)
     incarnations = {node.node_id: node.core.describe().self_info.incarnation for node in group.nodes}
     for _ in range(count):

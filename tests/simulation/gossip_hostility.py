@@ -7,7 +7,8 @@ incarnation is, so that its claims are the ones that hurt: just above, far above
 keys and rumours are put as far ahead as anybody may believe, too, and beyond.
 
 `burst` is its best at one moment: verdicts that win against every member, told to every other, links denied in the
-peers' names, a clock at the horizon told to one node only. Right after it nobody agrees with anybody.
+peers' names, more changes of the keys than are taken, with clocks at the horizon. Right after it nobody agrees with
+anybody.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,6 +50,9 @@ from tests.simulation.gossip_wire_group import RING, WireGroup, WireNode, key_of
 
 FIRST_LIAR = 100
 LIARS = 40
+KEY_STORM = 40
+"""More changes of the keys at once than a member takes, so that some are refused here and taken there."""
+STORM_KEYS = tuple(bytes([number]) * 32 for number in range(4))
 _CODES = bytes(sorted(Code))
 
 
@@ -124,13 +128,15 @@ class Liar:
             yield self._sealed(receiver, others[0].address, ping)
             for other in others:
                 yield self._sealed(receiver, other.address, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER, b""))
-        victim = self._random.choice(self._group.nodes)
-        chain = victim.ring.chain
         horizon = Horizon(0).at(self._group.now)
-        fresh = self._random.randbytes(32)
-        primary, spare = self._random.choice(((fresh, chain.primary), (chain.primary, fresh)))
-        far = KeyChain.of(primary, (spare,), (), horizon)
-        yield self._sealed(victim, self._random.choice(self._addresses), KeyNews(far))
+        for step in range(KEY_STORM):
+            victim = self._random.choice(self._group.nodes)
+            chain = victim.ring.chain
+            clock = horizon - KEY_STORM + 1 + step
+            spare = self._random.choice([key for key in STORM_KEYS if key != chain.primary])
+            primary, opens = (spare, chain.primary) if self._random.random() < 1 / 8 else (chain.primary, spare)
+            far = KeyChain.of(primary, (opens,), (), clock)
+            yield self._sealed(victim, self._random.choice(self._addresses), KeyNews(far))
 
     def _verdict(self, node: WireNode, status: Status) -> VerdictUpdate:
         known = node.core.describe().self_info

@@ -100,6 +100,11 @@ class WireGroup:
                 self._step(node, DeadlineReached())
         self.now = end
 
+    def forget_seeds(self) -> None:
+        """From now on the nodes find each other by themselves or not at all."""
+        for node in self.nodes:
+            node.core._joining._seeds.clear()
+
     def say(self, node: WireNode, body: bytes) -> None:
         """One node's application says a word to all."""
         self._step(node, SayRequested(WORD, body))

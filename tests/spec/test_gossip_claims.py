@@ -33,10 +33,10 @@ def test_a_suspect_that_does_not_refute_is_declared_dead_and_that_is_told() -> N
 def test_a_suspicion_ends_with_the_entry_that_a_full_directory_gives_up() -> None:
     story = Story(tuning=Tuning(directory_limit=16))
     story.befriend(1)
-    story.hear_of(2)
+    story.hear_of(*range(3, 17), 2)
     story.hear_news(1, verdict(2, Status.SUSPECT, by=1))
     story.now += 1
-    story.hear_of(*range(3, 20))
+    story.hear_of(17)
     assert story.entry(2) is None
     story.hear_of(2)
     effects = story.pass_time(30_000, answering=[1, 2])

@@ -18,7 +18,8 @@ from gossip.core.keychain import (
     KeyChain,
     KeyChainError,
 )
-from gossip.core.messages import KeyNews, Payload, PingRequest
+from gossip.core.messages import JoinNak, KeyNews, Payload, PingRequest
+from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.swim import Swim
 from gossip.simulation.network import GossipNetwork, address_of
 from tests.spec.gossip_story import Story, sent
@@ -229,6 +230,16 @@ def test_a_change_is_told_to_all_peers_before_this_node_seals_with_it() -> None:
     assert [type(each).__name__ for each in effects] == ["Send", "Send", "UseKeys"]
     assert {target for target, _ in sent(effects, KeyNews)} == {address_of(1), address_of(2)}
     assert used(effects) == [ROTATED]
+
+
+def test_a_change_without_peers_is_told_to_everybody_known() -> None:
+    story = keyed()
+    story.befriend(1, 2)
+    for number in (1, 2):
+        story.hear(number, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER, b""))
+    effects = story.step(KeysChanged(ROTATED))
+    assert {target for target, _ in sent(effects, KeyNews)} == {address_of(1), address_of(2)}
+    assert isinstance(effects[-1], UseKeys)
 
 
 def test_a_change_that_was_heard_is_told_on_once() -> None:

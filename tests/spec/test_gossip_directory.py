@@ -1,0 +1,72 @@
+"""Whom a full directory forgets: a flood of names washes out nobody but its own."""
+
+import pytest
+
+from gossip.core.member import NodeId, Status
+from gossip.core.messages import AliveUpdate
+from gossip.core.tuning import Tuning
+from gossip.simulation.network import node_id
+from tests.spec.gossip_story import Story, info_of, verdict
+
+LIMIT = 20
+FLOOD = range(1_000, 1_500)
+
+
+def full_of(*numbers: int) -> Story:
+    """A node with peer 1 and a directory that is filled to the limit by hearsay of these and of 100, 101, ..."""
+    story = Story(tuning=Tuning(directory_limit=LIMIT))
+    story.befriend(1)
+    story.hear_of(*numbers, *range(100, 100 + LIMIT - 1 - len(numbers)))
+    assert len(known(story)) == LIMIT
+    return story
+
+
+def known(story: Story) -> list[NodeId]:
+    return [member.node_id for member in story.swim.describe().members]
+
+
+@pytest.mark.parametrize("told_twice", [False, True])
+def test_a_flood_of_identities_takes_one_place_and_washes_out_no_quiet_member(told_twice: bool) -> None:  # noqa: FBT001
+    story = full_of(2, 3)
+    before = known(story)
+    for number in FLOOD:
+        story.now += 1
+        for _ in range(1 + told_twice):
+            story.hear_news(1, AliveUpdate(info_of(number)))
+    after = known(story)
+    assert len(after) == LIMIT
+    assert len(set(before) - set(after)) == 1
+    assert node_id(FLOOD[-1]) in after, "a newcomer still has its chance"
+
+
+def test_whoever_spoke_to_us_stays_while_there_is_anybody_whom_we_never_met() -> None:
+    story = full_of(2)
+    story.hear(2, story.ping(2))
+    for number in FLOOD:
+        story.now += 1
+        story.hear_news(1, AliveUpdate(info_of(number)))
+    assert {node_id(1), node_id(2)} <= set(known(story))
+
+
+def test_the_tombstones_of_those_we_never_met_go_first() -> None:
+    story = full_of(2, 3)
+    story.hear(2, story.ping(2))
+    story.hear_news(1, verdict(2, Status.DEAD, by=1), verdict(3, Status.DEAD, by=1))
+    story.hear_of(50)
+    assert story.status(2) is Status.DEAD
+    assert story.status(3) is None
+    assert story.status(100) is Status.ALIVE
+
+
+def test_among_those_that_we_met_the_longest_unmentioned_goes() -> None:
+    story = Story(tuning=Tuning(directory_limit=LIMIT))
+    story.befriend(1)
+    numbers = range(2, LIMIT + 1)
+    for number in numbers:
+        story.hear_of(number)
+        story.now += 1
+        story.hear(number, story.ping(number))
+    story.hear_of(2)
+    story.hear_of(50)
+    assert story.status(3) is None
+    assert story.status(2) is Status.ALIVE
