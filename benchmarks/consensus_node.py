@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -19,12 +20,12 @@ import trio
 
 from consensus.core import messages as core
 from consensus.core.dialect import GARLIC_FARM
-from consensus.core.effects import Outcome, Role
-from consensus.core.position import Configuration, Entry, Index, LogPosition, Server, ServerId
+from consensus.core.effects import Role
+from consensus.core.position import Configuration, Entry, Index, Server, ServerId
 from consensus.core.raft import Raft
 from consensus.core.tuning import lan
 from consensus.node.directory import open_storage
-from consensus.node.garlic_farm_conversation import ClientAnswer
+from consensus.node.garlic_farm_conversation import ClientAnswer, GiveUp, client_answer
 from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_server import GarlicFarmServer
@@ -85,34 +86,29 @@ class Door:
         self.server: ConsensusServer | None = None
         self._server_id = server_id
 
-    async def request(self, sender: ServerId, request: core.Request) -> core.Reply:
+    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> GiveUp:
         """A peer's request."""
-        if self.server is None:
+        server = self.server
+        if server is None:
             raise GarlicFarmError(Fault.BUSY, "not started")
         try:
-            return await self.server.request(sender, request)
+            number = server.ask(sender, request, answered)
         except (ServerBusyError, ServerStoppedError) as error:
             raise GarlicFarmError(Fault.BUSY, str(error)) from error
+        return lambda: server.forget(number)
 
-    async def client_request(self, commands: tuple[bytes, ...]) -> ClientAnswer | None:
+    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
         """A client's entries; without any, only who leads."""
         server = self.server
         if server is None:
-            return ClientAnswer(accepted=False, leader=None, next_index=0, term=0)
-        role = server.role
+            raise GarlicFarmError(Fault.BUSY, "not started")
         if not commands:
-            return ClientAnswer(accepted=role.role is Role.LEADER, leader=role.leader, next_index=1, term=role.term)
-        found = await server.propose(commands)
-        match found.outcome:
-            case Outcome.COMMITTED:
-                at = found.position or LogPosition(0, role.term)
-                return ClientAnswer(accepted=True, leader=role.leader, next_index=at.index + 1, term=at.term)
-            case Outcome.NOT_LEADER:
-                return ClientAnswer(accepted=False, leader=found.leader, next_index=0, term=role.term)
-            case Outcome.BUSY:
-                return ClientAnswer(accepted=False, leader=self._server_id, next_index=0, term=role.term)
-            case Outcome.UNKNOWN:
-                return None
+            role = server.role
+            leads = role.role is Role.LEADER
+            answered(ClientAnswer(accepted=leads, leader=role.leader, next_index=1, term=role.term))
+            return lambda: None
+        own_id = self._server_id
+        return server.submit(commands, lambda found: answered(client_answer(found, server.role, own_id))).abandon
 
 
 def main() -> None:

@@ -33,13 +33,13 @@ from bridge.wire.application import decode
 from consensus.core import messages as core
 from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Outcome, Resolve, Role
-from consensus.core.position import Configuration, LogPosition, Server, ServerId
+from consensus.core.position import Configuration, Server, ServerId
 from consensus.core.raft import Raft
 from consensus.core.tuning import Tuning, lan, local
 from consensus.node.directory import ThreadedDisk, open_storage
 from consensus.node.disk import StorageError
 from consensus.node.garlic_farm_client import GarlicFarmClient
-from consensus.node.garlic_farm_conversation import ClientAnswer
+from consensus.node.garlic_farm_conversation import ClientAnswer, GiveUp, client_answer
 from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_tally import Tally
@@ -147,48 +147,47 @@ class FrontDoor:
         self.replica: Replica | None = None
         self.identity = Identity()
 
-    async def request(self, sender: ServerId, request: core.Request) -> core.Reply:
+    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> GiveUp:
         """A peer's request."""
         if self.replica is None:
             raise GarlicFarmError(Fault.BUSY, "this node has not started its Raft server yet")
+        server = self.replica.server
         try:
-            return await self.replica.server.request(sender, request)
+            number = server.ask(sender, request, answered)
         except (ServerBusyError, ServerStoppedError) as error:
             raise GarlicFarmError(Fault.BUSY, str(error)) from error
+        return lambda: server.forget(number)
 
-    async def client_request(self, commands: tuple[bytes, ...]) -> ClientAnswer | None:
+    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
         """A client's entries; without any, only who leads."""
         # Kept by name: when the node stops, the door is closed while a request is under way.
         replica = self.replica
         if replica is None:
-            return ClientAnswer(accepted=False, leader=None, next_index=0, term=0)
-        role = replica.server.role
+            answered(ClientAnswer(accepted=False, leader=None, next_index=0, term=0))
+            return _nothing_to_give_up
+        server, own_id = replica.server, replica.server_id
         if not commands:
-            leads = replica.leads
-            following = replica.server.describe().raft.last.index + 1 if leads else 0
-            return ClientAnswer(accepted=leads, leader=role.leader, next_index=following, term=role.term)
+            leads, role = replica.leads, server.role
+            following = server.describe().raft.last.index + 1 if leads else 0
+            answered(ClientAnswer(accepted=leads, leader=role.leader, next_index=following, term=role.term))
+            return _nothing_to_give_up
         if any(is_clock(command) for command in commands):
             raise GarlicFarmError(Fault.OUT_OF_TURN, "a client sent a clock entry; only the leader writes those")
         try:
-            found = await replica.server.propose(commands)
+            proposal = server.submit(commands, lambda found: answered(client_answer(found, server.role, own_id)))
         except ValueError as error:
             raise GarlicFarmError(Fault.TOO_LARGE, str(error)) from error
-        role = replica.server.role
-        match found.outcome:
-            case Outcome.COMMITTED:
-                at = found.position or LogPosition(0, role.term)
-                return ClientAnswer(accepted=True, leader=role.leader, next_index=at.index + 1, term=at.term)
-            case Outcome.NOT_LEADER:
-                return ClientAnswer(accepted=False, leader=found.leader, next_index=0, term=role.term)
-            case Outcome.BUSY:
-                return ClientAnswer(accepted=False, leader=replica.server_id, next_index=0, term=role.term)
-            case Outcome.UNKNOWN:
-                return None
+        return proposal.abandon
+
+
+def _nothing_to_give_up() -> None:
+    """The answer has been given."""
 
 
 def is_clock(command: bytes) -> bool:
     """Whether an entry would move log time: a client must not."""
-    return isinstance(decode(command), Clock)
+    # Only what names it, or hides it behind an escape, is worth decoding.
+    return (b'"clock"' in command or b"\\" in command) and isinstance(decode(command), Clock)
 
 
 @asynccontextmanager

@@ -25,8 +25,10 @@ from typing import Protocol
 import trio
 
 from consensus.core import messages as core
-from consensus.core.position import Index, ServerId, Term
+from consensus.core.effects import Outcome, Resolve, RoleChanged
+from consensus.core.position import Index, LogPosition, ServerId, Term
 from consensus.node.garlic_farm_tally import Tally
+from consensus.node.tls_stream import TlsStream
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.codec import RequestReader, encode_reply
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
@@ -52,15 +54,42 @@ class ClientAnswer:
     term: Term
 
 
-class RequestHandler(Protocol):
-    """What stands behind the connections. Calls may be cancelled when the connection ends."""
+def client_answer(found: Resolve, role: RoleChanged, own_id: ServerId) -> ClientAnswer | None:
+    """What a client is told of its proposal's end by server `own_id`; None: unknown, so the connection ends."""
+    match found.outcome:
+        case Outcome.COMMITTED:
+            at = found.position or LogPosition(0, role.term)
+            return ClientAnswer(accepted=True, leader=role.leader, next_index=at.index + 1, term=at.term)
+        case Outcome.NOT_LEADER:
+            return ClientAnswer(accepted=False, leader=found.leader, next_index=0, term=role.term)
+        case Outcome.BUSY:
+            return ClientAnswer(accepted=False, leader=own_id, next_index=0, term=role.term)
+        case Outcome.UNKNOWN:
+            return None
 
-    async def request(self, sender: ServerId, request: core.Request) -> core.Reply:
-        """The core's reply. `request.correlation` is unique within the process."""
+
+GiveUp = Callable[[], None]
+"""Nobody waits for the answer any more: `answered` must not be called from now on."""
+
+
+class RequestHandler(Protocol):
+    """What stands behind the connections. It answers by a callback, at once or later, exactly once.
+
+    A task for each request would say the same in a plainer way, and cost more than the request itself.
+    """
+
+    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> GiveUp:
+        """Have the core answer; None: there will be no reply. May raise `GarlicFarmError` instead.
+
+        `request.correlation` is unique within the process.
+        """
         ...
 
-    async def client_request(self, commands: tuple[bytes, ...]) -> ClientAnswer | None:
-        """Append `commands` (without any, only say who leads); None if it is unknown whether they are or will be."""
+    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+        """Append `commands` (without any, only say who leads); None if it is unknown whether they are or will be.
+
+        May raise `GarlicFarmError` instead.
+        """
         ...
 
 
@@ -83,6 +112,7 @@ class _Slot:
     due_s: float
     reply: wire.Reply | None = None
     hang_up: bool = False
+    give_up: GiveUp | None = None
 
 
 _correlations = count(1)
@@ -112,7 +142,6 @@ class Conversation:
         self._tuning = tuning
         self._reader = RequestReader(limits)
         self._slots: deque[_Slot] = deque()
-        self._unbegun: deque[_Slot] = deque()
         self._ready = trio.Event()
         self._patience = trio.CancelScope()
         self._room = trio.Event()
@@ -123,14 +152,16 @@ class Conversation:
             nursery.start_soon(self._write, nursery.cancel_scope)
             try:
                 self._reader.feed(self._upgraded.trailing)
-                await self._read(nursery)
+                await self._read()
             except GarlicFarmError as error:
                 self._tally.incident(error.fault, self._source, f"connection from {self._source} closed: {error}")
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self._tally.count("connections-broken")
+            finally:
+                self._give_up()
             nursery.cancel_scope.cancel()
 
-    async def _read(self, nursery: trio.Nursery) -> None:
+    async def _read(self) -> None:
         while True:
             while (request := self._reader.next()) is not None:
                 self._check_turn(request)
@@ -139,10 +170,9 @@ class Conversation:
                     await self._room.wait()
                 slot = _Slot(request, trio.current_time() + self._tuning.answer_s)
                 self._slots.append(slot)
-                self._unbegun.append(slot)
                 if len(self._slots) == 1:
                     self._patience.deadline = slot.due_s
-                nursery.start_soon(self._answer)
+                self._begin(slot)
             if not await self._receive():
                 return
 
@@ -176,18 +206,16 @@ class Conversation:
         if request.source in {0, ours}:
             raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {spoken} from server {request.source}, which is no peer")
 
-    async def _answer(self) -> None:
-        slot = self._unbegun.popleft()
+    def _begin(self, slot: _Slot) -> None:
+        """Hand a request to the handler; its answer fills the slot."""
         try:
-            slot.reply = await self._reply(slot.request)
-            slot.hang_up = slot.reply is None
+            slot.give_up = self._handle(slot)
         except GarlicFarmError as error:
             self._tally.incident(error.fault, self._source, f"connection from {self._source} closed: {error}")
-            slot.hang_up = True
-        if self._slots and self._slots[0] is slot:
-            self._ready.set()
+            self._settle(slot, None)
 
-    async def _reply(self, request: wire.Request) -> wire.Reply | None:
+    def _handle(self, slot: _Slot) -> GiveUp:
+        request = slot.request
         match request:
             case (
                 wire.RequestVoteRequest()
@@ -198,24 +226,58 @@ class Conversation:
                 | wire.InstallSnapshotRequest()
             ):
                 asked = request_from_wire(request, next(_correlations))
-                return reply_to_wire(await self._handler.request(ServerId(request.source), asked), request)
+                return self._handler.request(
+                    ServerId(request.source),
+                    asked,
+                    lambda reply: self._settle(slot, None if reply is None else reply_to_wire(reply, request)),
+                )
             case wire.ClientRequest():
-                answer = await self._handler.client_request(commands_from_wire(request))
-                return None if answer is None else self._client_reply(answer)
+                return self._handler.client_request(
+                    commands_from_wire(request),
+                    lambda answer: self._settle(slot, None if answer is None else self._client_reply(answer)),
+                )
             case _:
                 # Membership and catch-up are driven by the operator's side so far; accepted 0 changes nothing.
                 self._tally.count("requests-refused")
-                return await self._refusal(request)
+                return self._handler.client_request(
+                    (),
+                    lambda answer: self._settle(slot, None if answer is None else self._refusal(request, answer)),
+                )
+
+    def _settle(self, slot: _Slot, reply: wire.Reply | None) -> None:
+        """The slot's answer is known; without a reply the connection ends when it is this slot's turn."""
+        slot.reply, slot.hang_up = reply, reply is None
+        if not self._slots or self._slots[0] is not slot:
+            return
+        if reply is not None and len(self._slots) == 1 and self._sent_at_once(reply):
+            self._slots.popleft()
+            return
+        self._ready.set()
+
+    def _sent_at_once(self, reply: wire.Reply) -> bool:
+        """A lone reply need not wait until the writer gets its turn, if the kernel has room."""
+        stream = self._stream
+        if not isinstance(stream, TlsStream) or stream.unsent_bytes:
+            return False
+        try:
+            stream.send_now(encode_reply(reply))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return False
+        if stream.unsent_bytes:
+            self._ready.set()
+        return True
+
+    def _give_up(self) -> None:
+        for slot in self._slots:
+            if slot.give_up is not None and slot.reply is None and not slot.hang_up:
+                slot.give_up()
 
     def _client_reply(self, answer: ClientAnswer) -> wire.Reply:
         leader = UNKNOWN_SERVER if answer.leader is None else answer.leader
         ours = self._identity().server_id or UNKNOWN_SERVER
         return wire.AppendEntriesResponse(ours, leader, answer.term, answer.next_index, accepted=answer.accepted)
 
-    async def _refusal(self, request: wire.Request) -> wire.Reply | None:
-        answer = await self._handler.client_request(())
-        if answer is None:
-            return None
+    def _refusal(self, request: wire.Request, answer: ClientAnswer) -> wire.Reply:
         ours = self._identity().server_id or UNKNOWN_SERVER
         reply = wire.ANSWERS[type(request)]
         destination = request.source
@@ -229,7 +291,7 @@ class Conversation:
             while self._slots and (reply := self._slots[0].reply) is not None:
                 batch += encode_reply(reply)
                 self._slots.popleft()
-            if batch:
+            if batch or (isinstance(self._stream, TlsStream) and self._stream.unsent_bytes):
                 self._room.set()
                 if not await self._send(bytes(batch)):
                     break

@@ -14,12 +14,14 @@ from math import inf
 
 import trio
 
+from consensus.node.tls_stream import TlsStream
 from consensus.wire.garlic_farm.codec import ReplyReader
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.messages import Reply
 
 _READ_BYTES = 65_536
 _WRITE_BYTES = 262_144
+_EAGER_BYTES = 16_384
 _SLOWEST_BYTES_PER_S = 1_000_000
 """What a request may take to get there, before the wait for its reply begins."""
 
@@ -64,6 +66,8 @@ class RequestPipe:
         """Queue a request; `answered` is called exactly once. False, and never called, when full or closed."""
         if not self.open or len(self._queue) >= self._queue_max:
             return False
+        if not self.waiting and self._sent_at_once(request, answered):
+            return True
         self._queue.append((request, answered))
         self._work.set()
         return True
@@ -87,8 +91,27 @@ class RequestPipe:
         if self._fault is not None:
             raise self._fault
 
+    def _sent_at_once(self, request: bytes, answered: Answered) -> bool:
+        """A lone request need not wait until the writer gets its turn, if the kernel has room."""
+        stream = self._stream
+        if not isinstance(stream, TlsStream) or stream.unsent_bytes or len(request) > _EAGER_BYTES:
+            return False
+        try:
+            stream.send_now(request)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return False
+        self._in_flight.append((trio.current_time() + self._reply_timeout_s, answered))
+        self._patience.deadline = self._deadline()
+        if stream.unsent_bytes:
+            self._work.set()
+        return True
+
     async def _write(self, connection: trio.CancelScope) -> None:
         while True:
+            if isinstance(self._stream, TlsStream) and self._stream.unsent_bytes:
+                if not await self._send(b"", connection):
+                    return
+                continue
             if not self._queue or len(self._in_flight) >= self._window:
                 self._work = trio.Event()
                 await self._work.wait()
@@ -100,11 +123,16 @@ class RequestPipe:
                 due = trio.current_time() + self._reply_timeout_s + len(batch) / _SLOWEST_BYTES_PER_S
                 self._in_flight.append((due, answered))
             self._patience.deadline = self._deadline()
-            try:
-                await self._stream.send_all(bytes(batch))
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                connection.cancel()
+            if not await self._send(bytes(batch), connection):
                 return
+
+    async def _send(self, data: bytes, connection: trio.CancelScope) -> bool:
+        try:
+            await self._stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            connection.cancel()
+            return False
+        return True
 
     async def _read(self) -> None:
         try:

@@ -21,6 +21,7 @@ has stays admitted until it answers.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -92,34 +93,38 @@ class Admission:
 class Proposal:
     """One client's commands, from admission to the answer."""
 
-    def __init__(self, commands: tuple[bytes, ...], admission: Admission) -> None:
+    def __init__(self, commands: tuple[bytes, ...], admission: Admission, answered: Callable[[Resolve], None]) -> None:
         self.commands = commands
         self.size_bytes = sum(map(len, commands))
-        self.answer: Resolve | None = None
         self.submitted = False
         self.abandoned = False
-        self._answered = trio.Event()
         self._admission = admission
-        admission.enter(self.size_bytes)
+        self._admitted = False
+        self._answered: Callable[[Resolve], None] | None = answered
+
+    def admit(self) -> None:
+        """It counts from now on until it is answered, or abandoned before the core has it."""
+        self._admitted = True
+        self._admission.enter(self.size_bytes)
 
     def resolve(self, answer: Resolve) -> None:
-        """Wake whoever waits."""
-        self.answer = answer
-        self._answered.set()
-        self._admission.leave(self.size_bytes)
+        """Answer whoever waits."""
+        self._leave()
+        answered, self._answered = self._answered, None
+        if answered is not None:
+            answered(answer)
 
-    async def wait(self) -> Resolve:
-        """The answer. Cancelled before the proposal was submitted, it never takes effect; later, it still may."""
-        try:
-            await self._answered.wait()
-        except trio.Cancelled:
-            if not self.submitted and self.answer is None:
-                self.abandoned = True
-                self._admission.leave(self.size_bytes)
-            raise
-        if self.answer is None:
-            raise RuntimeError("a proposal was woken without an answer")
-        return self.answer
+    def abandon(self) -> None:
+        """Nobody waits any more. Not yet submitted, it never takes effect; submitted, it still may."""
+        self._answered = None
+        if not self.submitted:
+            self.abandoned = True
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._admitted:
+            self._admitted = False
+            self._admission.leave(self.size_bytes)
 
 
 class Inbox:

@@ -102,7 +102,7 @@ class ConsensusServer:
         self._batches = Batches()
         self._changes = Changes(self._inbox)
         self._applying = Applying(state_machine, tuning.apply_queue_bytes)
-        self._requests: dict[int, Awaited[Reply]] = {}
+        self._requests: dict[int, tuple[int, Callable[[Reply | None], None]]] = {}
         self._reads: dict[int, Awaited[tuple[Entry, ...]]] = {}
         self._last_number = 0
         self._worker = DiskWorker(disk, self._job_done, self._set_disk_full, tuning.full_disk_retry_ms)
@@ -140,23 +140,48 @@ class ConsensusServer:
 
         Raises `ValueError` for commands that can never be stored. If cancelled, their fate is unknown.
         """
+        awaited = Awaited[Resolve]()
+        proposal = self.submit(commands, awaited.give)
+        try:
+            answer = await awaited.wait()
+        except trio.Cancelled:
+            proposal.abandon()
+            raise
+        if answer is None:
+            raise RuntimeError("a proposal was woken without an answer")
+        return answer
+
+    def submit(self, commands: tuple[bytes, ...], answered: Callable[[Resolve], None]) -> Proposal:
+        """Submit commands; `answered` is called once, at once or later, unless the proposal is abandoned before.
+
+        Raises `ValueError` for commands that can never be stored.
+        """
         if not commands:
             raise ValueError("a proposal needs at least one command")
         largest = max(map(len, commands))
         if largest > ENTRY_LIMIT_BYTES:
             raise ValueError(f"a command has {largest} bytes; at most {ENTRY_LIMIT_BYTES} can be stored")
+        proposal = Proposal(commands, self._admission, answered)
+        refusal = self._refusal(proposal.size_bytes)
+        if refusal is not None:
+            answered(refusal)
+        else:
+            proposal.admit()
+            self._inbox.propose(proposal)
+        return proposal
+
+    def _refusal(self, size_bytes: int) -> Resolve | None:
+        """Why commands of this size are not even tried, if they are not."""
         if self._stopped:
             return Resolve(0, Outcome.NOT_LEADER)
         overloaded = self._disk_full or self._executor.backlog_bytes > self._tuning.max_backlog_bytes
         if overloaded and self._role.role is not Role.LEADER:
             # Busy is a leader's answer: a client would wait here for room, while the leader elsewhere has plenty.
             return Resolve(0, Outcome.NOT_LEADER, leader=self._role.leader)
-        if overloaded or not self._admission.allows(sum(map(len, commands))):
+        if overloaded or not self._admission.allows(size_bytes):
             self._dropped["proposal refused as busy"] += 1
             return Resolve(0, Outcome.BUSY, leader=self._role.leader)
-        proposal = Proposal(commands, self._admission)
-        self._inbox.propose(proposal)
-        return await proposal.wait()
+        return None
 
     async def change_configuration(
         self, voters: tuple[Server, ...], learners: tuple[Server, ...] = ()
@@ -172,6 +197,18 @@ class ConsensusServer:
 
         Raises `ServerBusyError` or `ServerStoppedError`: the transport then closes the connection.
         """
+        awaited = Awaited[Reply]()
+        number = self.ask(sender, request, awaited.give)
+        try:
+            reply = await awaited.wait()
+        finally:
+            self.forget(number)
+        if reply is None:
+            raise ServerStoppedError("the server has stopped")
+        return reply
+
+    def ask(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> int:
+        """Like `request`, by a callback, which gets None if the server stops; returns a number for `forget`."""
         if self._stopped:
             raise ServerStoppedError("the server has stopped")
         if len(self._requests) >= self._tuning.max_requests:
@@ -181,14 +218,12 @@ class ConsensusServer:
         if not self._inbox.put(Received(sender, replace(request, correlation=number))):
             self._dropped["request refused as busy"] += 1
             raise ServerBusyError("too many events wait")
-        awaited = self._requests[number] = Awaited[Reply]()
-        try:
-            reply = await awaited.wait()
-        finally:
-            del self._requests[number]
-        if reply is None:
-            raise ServerStoppedError("the server has stopped")
-        return replace(reply, correlation=request.correlation)
+        self._requests[number] = (request.correlation, answered)
+        return number
+
+    def forget(self, number: int) -> None:
+        """Nobody waits for the answer to this request any more."""
+        self._requests.pop(number, None)
 
     def deliver_reply(self, sender: ServerId, reply: Reply) -> None:
         """A peer answered a request that went out through `PeerLink.send`. Dropped and counted if too much waits."""
@@ -322,8 +357,9 @@ class ConsensusServer:
             raise TypeError(f"a {type(message).__name__} cannot leave by links that push")
         if isinstance(message, Request):
             self._links.send(send.recipient, message)
-        elif (awaited := self._requests.get(message.correlation)) is not None:
-            awaited.give(message)
+        elif (waiting := self._requests.pop(message.correlation, None)) is not None:
+            correlation, answered = waiting
+            answered(replace(message, correlation=correlation))
 
     def _start_job(self) -> None:
         job = self._executor.next_job()
@@ -363,8 +399,9 @@ class ConsensusServer:
         self._inbox.end()
         self._batches.end()
         self._changes.end()
-        for request in self._requests.values():
-            request.give(None)
+        requests, self._requests = self._requests, {}
+        for _, answered in requests.values():
+            answered(None)
         for read in self._reads.values():
             read.give(None)
         self._questions.end()

@@ -1,6 +1,6 @@
 """A stage for Garlic Farm tests: servers behind memory streams, with handlers that the test scripts."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import Random
 
 import trio
@@ -8,7 +8,7 @@ from trio.testing import memory_stream_pair
 
 from consensus.core import messages as core
 from consensus.core.position import ServerId
-from consensus.node.garlic_farm_conversation import ClientAnswer, ConversationTuning
+from consensus.node.garlic_farm_conversation import ClientAnswer, ConversationTuning, GiveUp
 from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.garlic_farm_server import AdmissionTuning, GarlicFarmServer
 from consensus.node.garlic_farm_tally import Incident, Tally
@@ -37,9 +37,26 @@ class ScriptedHandler:
         self.delay_s: Callable[[core.Request], float] = lambda _: 0
         self.client_answer: Callable[[tuple[bytes, ...]], ClientAnswer | None] = self._append
 
-    async def request(self, sender: ServerId, request: core.Request) -> core.Reply:
+    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> GiveUp:
         """The scripted reply, after the scripted delay."""
         self.asked.append((sender, request))
+
+        async def answer() -> None:
+            answered(await self._reply(request))
+
+        return _in_the_background(answer)
+
+    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+        """The scripted answer."""
+        self.asked_by_clients.append(commands)
+
+        async def answer() -> None:
+            await trio.lowlevel.checkpoint()
+            answered(self.client_answer(commands))
+
+        return _in_the_background(answer)
+
+    async def _reply(self, request: core.Request) -> core.Reply:
         await trio.sleep(self.delay_s(request))
         if isinstance(request, core.RequestVote):
             return core.VoteReply(
@@ -59,17 +76,22 @@ class ScriptedHandler:
         next_index = request.previous.index + len(request.entries) + 1
         return core.AppendReply(request.term, success=True, next_index=next_index, correlation=request.correlation)
 
-    async def client_request(self, commands: tuple[bytes, ...]) -> ClientAnswer | None:
-        """The scripted answer."""
-        self.asked_by_clients.append(commands)
-        await trio.lowlevel.checkpoint()
-        return self.client_answer(commands)
-
     def _append(self, commands: tuple[bytes, ...]) -> ClientAnswer:
         if self.leader != self.own_id:
             return ClientAnswer(accepted=False, leader=self.leader, next_index=0, term=self.term)
         self.log += commands
         return ClientAnswer(accepted=True, leader=self.own_id, next_index=len(self.log) + 1, term=self.term)
+
+
+def _in_the_background(answer: Callable[[], Awaitable[None]]) -> GiveUp:
+    scope = trio.CancelScope()
+
+    async def run() -> None:
+        with scope:
+            await answer()
+
+    trio.lowlevel.spawn_system_task(run)
+    return scope.cancel
 
 
 class Host:

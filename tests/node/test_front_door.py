@@ -2,7 +2,7 @@
 
 # ruff: noqa: ARG001, ARG002 - the clock works by being asked for; stand-ins take what the real ones take
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -20,6 +20,7 @@ from consensus.core.position import ORIGIN, LogPosition, ServerId
 from consensus.node.garlic_farm_client import GarlicFarmClient, Submission
 from consensus.node.garlic_farm_conversation import ClientAnswer
 from consensus.node.garlic_farm_links import PeerLinks
+from consensus.node.inbox import Admission, Proposal
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
 from consensus.node.server import ConsensusServer
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
@@ -36,18 +37,29 @@ class Server:
     role: RoleChanged = LEADING
     error: Exception | None = None
     proposed: list[tuple[bytes, ...]] = field(default_factory=list)
-    gate: trio.Event | None = None
+    late: list[Callable[[Resolve], None]] | None = None
 
-    async def propose(self, commands: tuple[bytes, ...]) -> Resolve:
+    def submit(self, commands: tuple[bytes, ...], answered: Callable[[Resolve], None]) -> Proposal:
         """As decided."""
         self.proposed.append(commands)
-        if self.gate is not None:
-            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        if self.late is None:
+            answered(self.answer)
+        else:
+            self.late.append(answered)
+        return Proposal(commands, Admission(1, 1), answered)
+
+    async def propose(self, commands: tuple[bytes, ...]) -> Resolve:
+        """As decided; never, if the answer comes late."""
+        if self.late is not None:
+            await trio.sleep_forever()
+        self.proposed.append(commands)
         if self.error is not None:
             raise self.error
         return self.answer
 
-    async def request(self, sender: ServerId, request: core.Request) -> core.Reply:
+    def ask(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> int:
         """As decided."""
         assert self.error is not None
         raise self.error
@@ -78,6 +90,14 @@ def replica(server: Server, client: Client | None = None) -> Replica:
     )
 
 
+def asked(opened: FrontDoor, commands: tuple[bytes, ...]) -> ClientAnswer | None:
+    """What the door answers at once."""
+    answers: list[ClientAnswer | None] = []
+    opened.client_request(commands, answers.append)
+    (answer,) = answers
+    return answer
+
+
 def door(server: Server) -> FrontDoor:
     opened = FrontDoor()
     opened.replica = replica(server)
@@ -101,63 +121,61 @@ def door(server: Server) -> FrontDoor:
     ],
     ids=["committed", "not leader", "no leader", "busy", "unknown: hang up"],
 )
-async def test_each_outcome_has_its_answer_on_the_wire(resolve: Resolve, expected: ClientAnswer | None) -> None:
-    assert await door(Server(resolve)).client_request((b"{}",)) == expected
+def test_each_outcome_has_its_answer_on_the_wire(resolve: Resolve, expected: ClientAnswer | None) -> None:
+    assert asked(door(Server(resolve)), (b"{}",)) == expected
 
 
 async def test_a_client_that_sends_nothing_learns_who_leads() -> None:
-    assert await door(Server(role=FOLLOWING)).client_request(()) == ClientAnswer(
-        accepted=False, leader=OTHER, next_index=0, term=7
-    )
+    assert asked(door(Server(role=FOLLOWING)), ()) == ClientAnswer(accepted=False, leader=OTHER, next_index=0, term=7)
     stage = Stage()
     opened = FrontDoor()
     opened.replica = cast("Replica", stage.replica)
-    assert await opened.client_request(()) == ClientAnswer(accepted=True, leader=OWN, next_index=1, term=1)
+    assert asked(opened, ()) == ClientAnswer(accepted=True, leader=OWN, next_index=1, term=1)
 
 
-async def test_a_client_may_not_write_clock_entries_not_even_among_others() -> None:
+def test_a_client_may_not_write_clock_entries_not_even_among_others() -> None:
     server = Server()
     with pytest.raises(GarlicFarmError, match="only the leader writes those") as refused:
-        await door(server).client_request((b"{}", encode(Clock(NOW_MS, OWN))))
+        asked(door(server), (b"{}", encode(Clock(NOW_MS, OWN))))
     assert refused.value.fault is Fault.OUT_OF_TURN
     assert server.proposed == []
 
 
-async def test_a_command_too_large_to_be_stored_is_a_fault_of_the_client() -> None:
+def test_a_command_too_large_to_be_stored_is_a_fault_of_the_client() -> None:
     with pytest.raises(GarlicFarmError, match="at most 5 can be stored") as refused:
-        await door(Server(error=ValueError("a command has 9 bytes; at most 5 can be stored"))).client_request((b"x",))
+        asked(door(Server(error=ValueError("a command has 9 bytes; at most 5 can be stored"))), (b"x",))
     assert refused.value.fault is Fault.TOO_LARGE
 
 
 @pytest.mark.parametrize("error", [ServerBusyError("1024 requests"), ServerStoppedError("the server has stopped")])
-async def test_a_peer_that_comes_too_early_too_late_or_too_often_is_told_to_try_again(error: Exception) -> None:
-    asked = core.RequestVote(1, OTHER, ORIGIN, correlation=1)
+def test_a_peer_that_comes_too_early_too_late_or_too_often_is_told_to_try_again(error: Exception) -> None:
+    request = core.RequestVote(1, OTHER, ORIGIN, correlation=1)
     with pytest.raises(GarlicFarmError) as refused:
-        await door(Server(error=error)).request(OTHER, asked)
+        door(Server(error=error)).request(OTHER, request, nobody_answers)
     assert refused.value.fault is Fault.BUSY
     with pytest.raises(GarlicFarmError, match="has not started its Raft server yet"):
-        await FrontDoor().request(OTHER, asked)
+        FrontDoor().request(OTHER, request, nobody_answers)
 
 
-async def test_before_the_farm_is_founded_a_client_is_told_that_nobody_leads() -> None:
-    assert await FrontDoor().client_request((b"{}",)) == ClientAnswer(accepted=False, leader=None, next_index=0, term=0)
+def nobody_answers(reply: core.Reply | None) -> None:
+    pytest.fail(f"answered by {reply}")
+
+
+def test_before_the_farm_is_founded_a_client_is_told_that_nobody_leads() -> None:
+    assert asked(FrontDoor(), (b"{}",)) == ClientAnswer(accepted=False, leader=None, next_index=0, term=0)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.BUSY, Outcome.NOT_LEADER])
-async def test_a_door_that_closes_while_a_request_is_under_way_lets_it_end(outcome: Outcome) -> None:
-    server = Server(Resolve(0, outcome), gate=trio.Event())
+def test_a_door_that_closes_while_a_request_is_under_way_lets_it_end(outcome: Outcome) -> None:
+    server = Server(Resolve(0, outcome), late=[])
     opened = door(server)
     answers: list[ClientAnswer | None] = []
-
-    async def ask() -> None:
-        answers.append(await opened.client_request((b"{}",)))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask)
-        await trio.testing.wait_all_tasks_blocked()
-        opened.replica = None
-        assert server.gate is not None
-        server.gate.set()
+    opened.client_request((b"{}",), answers.append)
+    assert answers == []
+    opened.replica = None
+    assert server.late is not None
+    for answer_now in server.late:
+        answer_now(server.answer)
     [answer] = answers
     assert answer is not None
     assert not answer.accepted
@@ -207,6 +225,6 @@ async def test_what_was_unknown_once_is_never_refused_afterwards(autojump_clock:
 
 
 async def test_a_server_that_never_answers_leaves_the_fate_unknown(autojump_clock: MockClock) -> None:
-    answer = await replica(Server(gate=trio.Event())).submit(b"{}")
+    answer = await replica(Server(late=[])).submit(b"{}")
     assert answer.outcome is SubmitOutcome.UNKNOWN
     assert "committed or not" in answer.reason

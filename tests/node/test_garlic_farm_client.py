@@ -1,6 +1,6 @@
 """A client finds the leader, and says honestly how each submission ended."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from random import Random
 
 import pytest
@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from consensus.core.effects import Outcome
 from consensus.core.position import LogPosition
 from consensus.node.garlic_farm_client import ClientTuning, GarlicFarmClient
-from consensus.node.garlic_farm_conversation import ClientAnswer
+from consensus.node.garlic_farm_conversation import ClientAnswer, GiveUp
 from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage
 
 
@@ -160,10 +160,9 @@ async def test_silence_beyond_the_callers_patience_is_an_unknown_outcome(
     assert "has not answered in time" in submission.reason
 
 
-async def never(commands: tuple[bytes, ...]) -> ClientAnswer | None:
-    del commands
-    await trio.sleep_forever()
-    return None
+def never(commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+    del commands, answered
+    return lambda: None
 
 
 async def test_with_no_server_to_reach_a_submission_gives_up_and_was_never_sent(

@@ -360,11 +360,9 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(autojump_clock: tri
 
 async def test_a_proposal_given_up_before_the_core_has_it_never_takes_effect() -> None:
     inbox, admission = Inbox(10, 10, 1_000, 1.0), Admission(10, 1_000)
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        proposal = Proposal((b"never",), admission)
-        inbox.propose(proposal)
-        await proposal.wait()
+    proposal = admitted(b"never", admission)
+    inbox.propose(proposal)
+    proposal.abandon()
     assert inbox.take_batch() == []
     assert admission == Admission(10, 1_000)
 
@@ -374,7 +372,7 @@ async def test_proposals_are_held_for_the_batch_under_way_until_they_fill_one_or
 ) -> None:
     del autojump_clock
     inbox, admission = Inbox(10, 3, 100, 0.5), Admission(10, 1_000)
-    inbox.propose(Proposal((b"first",), admission))
+    inbox.propose(admitted(b"first", admission))
     assert inbox.batch_is_due(under_way=False), "nobody waits for company"
     assert not inbox.batch_is_due(under_way=True)
     began = trio.current_time()
@@ -393,13 +391,19 @@ async def test_proposals_are_held_for_the_batch_under_way_until_they_fill_one_or
     assert trio.current_time() == pytest.approx(began + 0.3), "a full batch need not wait"
     assert len(inbox.take_batch()) == 3
 
-    inbox.propose(Proposal((b"x" * 100,), admission))
+    inbox.propose(admitted(b"x" * 100, admission))
     assert inbox.batch_is_due(under_way=True), "full by its bytes"
+
+
+def admitted(command: bytes, admission: Admission) -> Proposal:
+    proposal = Proposal((command,), admission, lambda _: None)
+    proposal.admit()
+    return proposal
 
 
 async def propose_later(inbox: Inbox, admission: Admission, delay_s: float) -> None:
     await trio.sleep(delay_s)
-    inbox.propose(Proposal((b"later",), admission))
+    inbox.propose(admitted(b"later", admission))
 
 
 async def test_clients_that_come_one_by_one_share_batches_while_the_disk_is_slow(
