@@ -24,6 +24,8 @@ from bridge.node.key_files import KeyFileError, load_farm_key, load_signing_key
 from bridge.wire.destination_keys import TRANSIENT_ALARM_S
 from gossip.core.member import Address
 from gossip.node.endpoints import endpoint
+from gossip.node.identity import StateError
+from gossip.node.state_files import known_chain
 
 PYTHON_LEAST = (3, 11)
 RELEASED_S = 1_760_000_000
@@ -68,7 +70,7 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
         state_dir = overrides.state_dir or default_state_directory()
     else:
         checks.append(Check("configuration", Result.OK, f"complete; this node is {configuration.name!r}"))
-        checks.append(farm_key_check(configuration.farm_key))
+        checks.append(farm_key_check(configuration.farm_key, configuration.state_dir))
         checks.append(signing_key_check(configuration.publishing.signing_key, int(time.time())))
         checks.extend(port_checks(configuration))
         state_dir = configuration.state_dir
@@ -115,12 +117,19 @@ def clock_check(now_s: int, synchronized: bool | None) -> Check:  # noqa: FBT001
             )
 
 
-def farm_key_check(path: Path) -> Check:
-    """The farm's key can be read, by its owner only."""
+def farm_key_check(path: Path, state_dir: Path) -> Check:
+    """The farm's key can be read, by its owner only, and so can the ring that this node remembers."""
     try:
         farm_key = load_farm_key(path)
     except KeyFileError as error:
         return Check("farm key", Result.PROBLEM, str(error), "make one with `garlicfarm keys new-farm --expect N`")
+    try:
+        remembered = known_chain(state_dir, farm_key.label)
+    except StateError as error:
+        return Check("farm key", Result.PROBLEM, str(error), "`garlicfarm keys export FILE` at a router of the farm")
+    if remembered is not None and remembered.used_at > farm_key.epoch:
+        text = f"{path} is of epoch {farm_key.epoch}; this node remembers epoch {remembered.used_at}, which counts"
+        return Check("farm key", Result.WARNING, text, f"`garlicfarm keys export --replace {path}` while the node runs")
     text = f"{path}: farm {farm_key.label.hex()} ({farm_key.cluster}), founded by {farm_key.expect} routers"
     return Check("farm key", Result.OK, text)
 

@@ -128,7 +128,10 @@ class KeyOffice:
 
     def _absent(self) -> tuple[str, ...]:
         view = self._make_view()
-        down = {member.name for member in view.members if member.status is MemberStatus.DEAD}
+        # A node with a new identity has taken the address, and the place, of what can no more come back.
+        taken = {member.address for member in view.members if member.status in _RUNNING}
+        dead = (member for member in view.members if member.status is MemberStatus.DEAD)
+        down = {member.name for member in dead if member.address not in taken}
         here = {member.raft_id for member in view.members if member.status in _RUNNING}
         voters = {voter.name or f"server {voter.raft_id}" for voter in view.raft.voters if voter.raft_id not in here}
         return tuple(sorted(down | voters))

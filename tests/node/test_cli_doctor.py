@@ -23,6 +23,7 @@ from bridge.node.checks import (
 from bridge.node.key_files import save_farm_key, save_signing_key
 from bridge.wire.destination_keys import new_master_key
 from bridge.wire.farm_key import new_farm_key
+from gossip.node.state_files import KEYS_FILE, keep_keys
 
 NOW_S = int(time.time())
 
@@ -72,6 +73,20 @@ def test_a_key_that_others_can_read_is_a_problem(configuration: Path) -> None:
     code, found = results("--config", str(configuration))
     assert code == 1
     assert found["farm key"] == "problem"
+
+
+def test_a_key_file_behind_the_remembered_ring_is_a_warning_and_a_damaged_ring_a_problem(tmp_path: Path) -> None:
+    path, farm_key = tmp_path / "farm.key", new_farm_key(3)
+    save_farm_key(path, farm_key)
+    keep_keys(tmp_path, farm_key.label, farm_key.key_ring.chain)
+    assert farm_key_check(path, tmp_path).result is Result.OK
+    keep_keys(tmp_path, farm_key.label, farm_key.key_ring.chain.install(bytes(32)).use(bytes(32)))
+    behind = farm_key_check(path, tmp_path)
+    assert (behind.result, "epoch 1; this node remembers epoch 3" in behind.text) == (Result.WARNING, True)
+    assert f"keys export --replace {path}" in behind.action
+    (tmp_path / KEYS_FILE).write_bytes(b"rubbish")
+    damaged = farm_key_check(path, tmp_path)
+    assert (damaged.result, "is damaged: remove it" in damaged.text) == (Result.PROBLEM, True)
 
 
 def test_people_are_told_what_to_do(tmp_path: Path) -> None:
@@ -135,7 +150,7 @@ def test_a_signing_key_is_warned_about_before_it_ends(tmp_path: Path, life_s: in
 
 
 def test_a_missing_key_says_how_to_make_one(tmp_path: Path) -> None:
-    check = farm_key_check(tmp_path / "absent")
+    check = farm_key_check(tmp_path / "absent", tmp_path)
     assert check.result is Result.PROBLEM
     assert "garlicfarm keys new-farm" in check.action
 

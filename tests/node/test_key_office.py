@@ -106,7 +106,8 @@ async def test_a_key_is_not_removed_while_a_voter_or_a_member_is_down(tmp_path: 
         members = stage.view.members
         left = replace(members[4], status=MemberStatus.LEFT)
         observer = replace(members[3], status=MemberStatus.DEAD, name="attic", raft_id=None)
-        gone_voters_and_dead = (*members[:3], left, observer)
+        superseded = replace(observer, name="renewed", address=members[0].address)
+        gone_voters_and_dead = (*members[:3], left, observer, superseded)
         stage.view = replace(stage.view, members=gone_voters_and_dead)
         listing = await stage.office.listing()
         assert listing.absent == ("attic", "node-4", "node-5"), "a voter that left comes back, one unheard of too"
