@@ -13,6 +13,7 @@ messages wait until they are delivered, clocks stand until a server's timer is t
     fade 1 2 3                            their clocks go on by a minimum election timeout; nobody's timer is looked at
     empty 4 …                             server 4 starts with an empty log and knows of no configuration
     change 1 to 2 3 4 [learners 5]        server 1 is asked for this configuration
+    pass 1 500                            server 1's clock goes on by 500 ms, and its timer is looked at
     propose 1 x                           a client asks server 1 to append the command x
     read 1                                a client asks server 1 for a linearizable read
     transfer 1 [2]                        an operator asks server 1 to hand leadership over [to server 2]
@@ -158,6 +159,11 @@ class Story:
     def _do_expire(self, words: list[str]) -> None:
         actor = self._actors[int(words[0])]
         actor.now = actor.core.deadline
+        self._step(int(words[0]), DeadlineReached())
+
+    def _do_pass(self, words: list[str]) -> None:
+        actor = self._actors[int(words[0])]
+        actor.now += int(words[1])
         self._step(int(words[0]), DeadlineReached())
 
     def _do_fade(self, words: list[str]) -> None:
