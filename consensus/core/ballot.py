@@ -10,6 +10,7 @@ The vote itself is durable before its answer leaves: otherwise a crash and resta
 
 from consensus.core.messages import RequestVote
 from consensus.core.position import Ballot, LogPosition
+from consensus.core.pull_messages import PullError
 from consensus.core.replica import Replica
 
 
@@ -27,15 +28,27 @@ def would_vote(ballot: Ballot, last: LogPosition, request: RequestVote) -> bool:
     return request.term > ballot.term and request.last.at_least_as_up_to_date_as(last)
 
 
+def objection(replica: Replica, request: RequestVote) -> PullError | None:
+    """Why this candidate gets no vote whatever its log holds, where the protocol has such rules (KIP-595, Vote)."""
+    if replica.is_foreign(request.cluster_id):
+        return PullError.INCONSISTENT_CLUSTER_ID
+    if replica.dialect.votes_for_members_only and request.candidate not in replica.voters:
+        return PullError.INCONSISTENT_VOTER_SET
+    return None
+
+
 def answer_pre_vote(replica: Replica, request: RequestVote) -> None:
     """Answer a pre-vote: nothing changes here."""
-    replica.answer_vote(request, granted=would_vote(replica.ballot, replica.log.last, request))
+    error = objection(replica, request)
+    granted = error is None and would_vote(replica.ballot, replica.log.last, request)
+    replica.answer_vote(request, granted=granted, error=error)
 
 
 def answer_vote(replica: Replica, request: RequestVote) -> bool:
     """Answer a vote request of the current term or an older one; returns whether it was granted."""
-    granted = may_vote(replica.ballot, replica.log.last, request)
+    error = objection(replica, request)
+    granted = error is None and may_vote(replica.ballot, replica.log.last, request)
     if granted and replica.ballot.voted_for is None:
         replica.set_ballot(Ballot(request.term, request.candidate))
-    replica.answer_vote(request, granted=granted)
+    replica.answer_vote(request, granted=granted, error=error)
     return granted

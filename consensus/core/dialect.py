@@ -8,8 +8,9 @@ zmq-raft      one request per follower in flight; joint configurations of voters
               no word for pre-vote or for a transfer; a CHECKPOINT entry is the no-op; an entry begins with its
               submission's id
 kraft         the follower fetches, one request at a time; Vote carries a pre-vote flag (KIP-996); voters come and go
-              one at a time (KIP-853) and whoever else fetches is an observer; a leader that goes names its successors
-              in EndQuorumEpoch; a LeaderChange control record is the no-op; an id travels in a record's header
+              one at a time (KIP-853) and get no vote from a server that does not know them; whoever else fetches is
+              an observer; a leader that goes names its successors in EndQuorumEpoch; a LeaderChange control record is
+              the no-op; an id travels in a record's header
 """
 
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ class Dialect:
     """Whether a configuration may be joint; without it the voters change one at a time."""
     observers_in_configuration: bool
     """Whether a configuration may name learners."""
+    votes_for_members_only: bool
+    """Whether a candidate outside the voter's own configuration is refused; elsewhere the log alone decides."""
     request_id: RequestIdPlace
     """Where a submission's id travels."""
     max_requests_in_flight: int
@@ -62,6 +65,7 @@ GARLIC_FARM = Dialect(
     no_op=False,
     joint=True,
     observers_in_configuration=True,
+    votes_for_members_only=False,
     request_id=RequestIdPlace.COMMAND,
     max_requests_in_flight=64,
 )
@@ -74,6 +78,7 @@ ZMQ_RAFT = Dialect(
     no_op=True,
     joint=True,
     observers_in_configuration=False,
+    votes_for_members_only=False,
     request_id=RequestIdPlace.ENTRY,
     max_requests_in_flight=1,
 )
@@ -86,6 +91,7 @@ KRAFT = Dialect(
     no_op=True,
     joint=False,
     observers_in_configuration=False,
+    votes_for_members_only=True,
     request_id=RequestIdPlace.RECORD_HEADER,
     max_requests_in_flight=1,
 )

@@ -45,6 +45,8 @@ class Leader:
         self._replica = replica
         self._pending: deque[Pending] = deque()
         self._pending_bytes = 0
+        self.successor: ServerId | None = None
+        """Whom to put first if we resign, where the strategy has a word for it."""
         self.followers: dict[ServerId, Standing] = {}
         self.reconfiguration = Reconfiguration(replica, self.followers)
         self._reads = Reads(replica.tuning.max_pending_reads)
@@ -170,7 +172,7 @@ class Leader:
         for read_id in self._reads.end():
             self._replica.outbox.add(ReadRefused(read_id, ReadRefusal.NOT_LEADER, leader=None))
         self.reconfiguration.resign()
-        self.replication.resign()
+        self.replication.resign(self.successor)
 
     def _adjust_followers(self) -> None:
         if self.reconfiguration.adjust_followers():

@@ -8,7 +8,7 @@ exactly once, even a refused one: wires that answer in order would stall otherwi
 from dataclasses import dataclass
 
 from consensus.core.position import Configuration, Entry, Index, LogPosition, ServerId, Term
-from consensus.core.pull_messages import PullReply, PullRequest
+from consensus.core.pull_messages import PullError, PullReply, PullRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class VoteReply:
     granted: bool
     correlation: int
     pre_vote: bool = False
+    error: PullError | None = None
+    """Why it could not be granted, whatever the candidate's log holds, where the protocol tells that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,11 +145,11 @@ class Pull:
         for voter in self._replica.others:
             self._begin_quorum_epoch(voter)
 
-    def resign(self) -> None:
+    def resign(self, successor: ServerId | None) -> None:
         """Nobody waits for ever; if the term ends by our own choice, the voters need not wait to find out."""
         replica = self._replica
         if replica.term == self._term:
-            preferred = self._successors()
+            preferred = self._successors(successor)
             for voter in preferred:
                 correlation = replica.next_correlation()
                 end = EndQuorumEpoch(self._term, replica.server_id, preferred, correlation, replica.cluster_id)
@@ -274,10 +274,10 @@ class Pull:
         self._office.heard(sender)
         self._office.confirmed(sender, round_number)
 
-    def _successors(self) -> tuple[ServerId, ...]:
-        """The other voters, the fullest log first."""
+    def _successors(self, chosen: ServerId | None) -> tuple[ServerId, ...]:
+        """The other voters: who is chosen, then the fullest log first."""
         matches = {peer: standing.match for peer, standing in self._followers.items()}
-        return tuple(sorted(self._replica.others, key=lambda voter: (-matches.get(voter, 0), voter)))
+        return tuple(sorted(self._replica.others, key=lambda voter: (voter != chosen, -matches.get(voter, 0), voter)))
 
     def _describe(self, peer: ServerId, match: Index, contact_ms: Milliseconds | None) -> FollowerProgress:
         replica = self._replica

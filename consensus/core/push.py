@@ -143,7 +143,7 @@ class Push:
         for peer, progress in self.progress.items():
             self._send(peer, progress, ())
 
-    def resign(self) -> None:
+    def resign(self, _successor: ServerId | None) -> None:
         """Nobody is owed anything: followers notice by the silence."""
 
     def describe(self) -> tuple[FollowerProgress, ...]:

@@ -214,7 +214,8 @@ class Raft:
         if request.pre_vote:
             voting.answer_pre_vote(replica, request)
             return
-        self._check_term(request.term)
+        if not replica.is_foreign(request.cluster_id):
+            self._check_term(request.term)
         if voting.answer_vote(replica, request):
             self._role = Follower(replica.random_election_deadline())
 
@@ -420,6 +421,8 @@ class Raft:
         if self._leader is not None and not self._leader.settle():
             self._become_follower()
         if self._transfers.pursue(self._leader, self._role_leader()):
+            if self._leader is not None:
+                self._leader.successor = self._transfers.target
             self._become_follower()
             self._role = Follower(self._transfers.abstain_until())
             self._transfers.pursue(None, None)

@@ -26,6 +26,7 @@ from consensus.core.position import (
     SnapshotDescription,
     Term,
 )
+from consensus.core.pull_messages import PullError
 from consensus.core.tuning import Tuning
 
 MAX_NUMBER = 2**63 - 1
@@ -182,11 +183,11 @@ class Replica:
         self.applier.restore(snapshot)
         return number
 
-    def answer_vote(self, request: RequestVote, *, granted: bool) -> None:
+    def answer_vote(self, request: RequestVote, *, granted: bool, error: PullError | None = None) -> None:
         """Answer a vote request; a vote waits for its Persist, a refusal or a pre-vote rests on nothing durable."""
         term = request.term if granted else self.term
         after = self.ballot_number if granted and not request.pre_vote else 0
-        reply = VoteReply(term, granted, request.correlation, request.pre_vote)
+        reply = VoteReply(term, granted, request.correlation, request.pre_vote, error)
         self.outbox.send(request.candidate, reply, after)
 
     def refuse_append(self, recipient: ServerId, correlation: int, hint: Index) -> None:

@@ -64,8 +64,8 @@ class Replication(Protocol):
     def confirm(self, round_number: int) -> None:
         """Ask every voter, by a correlated request, whether we still lead; answers go to `Office.confirmed`."""
 
-    def resign(self) -> None:
-        """Leadership ended: settle whatever is owed to others."""
+    def resign(self, successor: ServerId | None) -> None:
+        """Leadership ended: settle whatever is owed to others, and if it is by choice, say who should be next."""
 
     def describe(self) -> tuple[FollowerProgress, ...]:
         """The followers as plain data."""

@@ -7,18 +7,20 @@ import pytest
 from consensus.core.invariants import InvariantBrokenError
 from tests.simulation.consensus.checker import ViolationError
 from tests.simulation.consensus.command import main
-from tests.simulation.consensus.history import run_history
+from tests.simulation.consensus.history import CORES, run_history
 from tests.simulation.consensus.mutants import MUTANTS, Mutant
+from tests.simulation.consensus.pull_mutants import PULL_MUTANTS
 
 SEEDS_FOR_MUTANTS = 300
 """Each planted bug is found within these; most within ten."""
 
 
-@pytest.mark.parametrize("block", range(10))
-def test_no_invariant_breaks_and_every_world_recovers_after_healing(block: int) -> None:
+@pytest.mark.parametrize("strategy", CORES)
+@pytest.mark.parametrize("block", range(5))
+def test_no_invariant_breaks_and_every_world_recovers_after_healing(block: int, strategy: str) -> None:
     totals: Counter[str] = Counter()
     for seed in range(10_000 + block * 20, 10_000 + (block + 1) * 20):
-        report = run_history(seed, steps=1_000)
+        report = run_history(seed, 1_000, CORES[strategy])
         totals.update(
             elections=report.elections,
             crashes=report.crashes,
@@ -30,12 +32,12 @@ def test_no_invariant_breaks_and_every_world_recovers_after_healing(block: int) 
     assert min(totals[what] for what in ("elections", "crashes", "commits", "acknowledged", "lost")) > 20, totals
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *PULL_MUTANTS], ids=lambda mutant: mutant.name)
 def test_every_planted_bug_is_found(mutant: Mutant) -> None:
     with mutant.planted():
-        for seed in range(SEEDS_FOR_MUTANTS):
+        for seed in range(mutant.first_seed, SEEDS_FOR_MUTANTS):
             try:
-                run_history(seed)
+                run_history(seed, make_core=CORES[mutant.strategy])
             except (ViolationError, InvariantBrokenError):
                 return
     pytest.fail(f"{mutant.name} ({mutant.story}) survived {SEEDS_FOR_MUTANTS} histories: the simulator is blind to it")

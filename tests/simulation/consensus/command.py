@@ -8,14 +8,16 @@ from contextlib import nullcontext
 
 from tests.simulation.consensus.history import CORES, DEFAULT_STEPS, Report, run_history
 from tests.simulation.consensus.mutants import MUTANTS
+from tests.simulation.consensus.pull_mutants import PULL_MUTANTS
 
 _PROGRESS_EVERY = 100
+_ALL_MUTANTS = (*MUTANTS, *PULL_MUTANTS)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run histories; 0 if every invariant held, 1 with the line that shows the violation again."""
     options = _parse(arguments)
-    mutants = {mutant.name: mutant for mutant in MUTANTS}
+    mutants = {mutant.name: mutant for mutant in _ALL_MUTANTS}
     seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
     show = _say if options.trace else None
     reports: list[Report] = []
@@ -45,7 +47,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--seed", type=int, help="only this history")
     parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, help=f"of trouble (default {DEFAULT_STEPS})")
-    parser.add_argument("--mutant", choices=[mutant.name for mutant in MUTANTS], help="with this bug planted")
+    parser.add_argument("--mutant", choices=[mutant.name for mutant in _ALL_MUTANTS], help="with this bug planted")
     parser.add_argument("--strategy", choices=list(CORES), default="push", help="who moves the entries (default push)")
     parser.add_argument("--trace", action="store_true", help="print every event and its effects")
     return parser.parse_args(arguments)

@@ -30,6 +30,9 @@ class Mutant:
     name: str
     story: str
     changes: tuple[tuple[Any, str, Any], ...]
+    strategy: str = "push"
+    first_seed: int = 0
+    """Where to begin to look, if the bug takes a rare history."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -128,11 +131,11 @@ def _refuse_on_resignation(self: Leader) -> None:
     self._pending.clear()
 
 
-def _answer_only_granted_votes(self: Replica, request: RequestVote, *, granted: bool) -> None:
+def _answer_only_granted_votes(self: Replica, request: RequestVote, *, granted: bool, error: Any = None) -> None:
     if granted:
         after = 0 if request.pre_vote else self.ballot_number
         self.outbox.send(
-            request.candidate, VoteReply(request.term, granted, request.correlation, request.pre_vote), after
+            request.candidate, VoteReply(request.term, granted, request.correlation, request.pre_vote, error), after
         )
 
 

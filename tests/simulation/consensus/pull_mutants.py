@@ -1,0 +1,97 @@
+"""Bugs planted in pulling replication, each of which the simulator must find."""
+
+from typing import Any
+
+from consensus.core import pulling
+from consensus.core.fetcher import Asked, Fetcher
+from consensus.core.leader import Leader
+from consensus.core.log import Log
+from consensus.core.outbox import Outbox
+from consensus.core.position import Index, LogPosition, ServerId
+from consensus.core.pull_messages import Fetch, PullError
+from consensus.core.pulling import Pulling
+from tests.simulation.consensus.mutants import Mutant
+
+_send = Outbox.send
+
+
+def _answers_anything(self: Fetcher, sender: ServerId, _correlation: int) -> Asked:
+    replica = self._replica
+    self._waiting = None
+    return Asked(sender, replica.term, replica.log.last, replica.now, replica.now)
+
+
+def _send_fetches_at_once(self: Outbox, recipient: Any, message: Any, after: int = 0) -> None:
+    _send(self, recipient, message, 0 if isinstance(message, Fetch) else after)
+
+
+def _before_the_whole_term(self: Log, other: LogPosition) -> LogPosition:
+    index = min(other.index, self.last_index)
+    if index <= self.start.index:
+        return self.start
+    index = self.first_of_term_at(index) - 1
+    return LogPosition(index, self.term_at(index) or 0)
+
+
+def _any_index_commits(_self: Leader, index: Index) -> bool:
+    return index > 0
+
+
+def _last_index(self: Leader) -> Index:
+    return self._replica.log.last_index
+
+
+def _serve_any_term(self: Pulling, fetch: Fetch) -> None:
+    strategy = self._roles.strategy
+    if strategy is None:
+        self._refuse(fetch.replica, fetch, PullError.NOT_LEADER)
+    else:
+        strategy.receive(fetch.replica, fetch)
+
+
+PULL_MUTANTS = (
+    Mutant(
+        "fetch-without-correlation",
+        "any fetch reply counts as the answer to what would be asked now, so a late one cuts what came since",
+        ((Fetcher, "answered", _answers_anything),),
+        "pull",
+    ),
+    Mutant(
+        "fetch-reply-for-another-end",
+        "a fetch reply is taken although the log has grown since it was asked for",
+        ((pulling, "still_answers", lambda _last, _asked: True),),
+        "pull",
+    ),
+    Mutant(
+        "fetch-before-durable",
+        "a follower fetches from the end of its log, and so acknowledges it, before it is durable",
+        ((Outbox, "send", _send_fetches_at_once), (Fetcher, "_is_writing", False)),
+        "pull",
+    ),
+    Mutant(
+        "divergence-by-whole-terms",
+        "where logs diverge, the whole term is cut, with what both agree on and others were told is stored",
+        ((Log, "divergence", _before_the_whole_term),),
+        "pull",
+    ),
+    Mutant(
+        "pull-old-term-by-counting",
+        "entries of older terms are committed by counting fetches",
+        ((Leader, "_may_commit", _any_index_commits),),
+        "pull",
+        25,
+    ),
+    Mutant(
+        "pull-leader-counts-itself-early",
+        "a leader that is fetched from counts its own entries before they are durable",
+        ((Leader, "_own_match", _last_index),),
+        "pull",
+    ),
+    Mutant(
+        "fetch-of-any-term",
+        "a leader takes the position of a follower of another term for an acknowledgement",
+        ((Pulling, "_fetch_requested", _serve_any_term),),
+        "pull",
+        30,
+    ),
+)
