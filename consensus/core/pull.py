@@ -69,6 +69,8 @@ class Pull:
         self._observers: dict[ServerId, Observer] = {}
         self._unannounced: dict[ServerId, Milliseconds] = {}
         """Voters that have not shown yet that they know of us, and when they were last told."""
+        self._unconfirmed: dict[ServerId, Milliseconds] = {}
+        """Voters that have not answered in the newest round of `confirm`, and when they were last asked."""
         self._begun: dict[int, tuple[ServerId, int]] = {}
         """Announcements without an answer: to whom, in which round of `confirm`."""
 
@@ -77,6 +79,7 @@ class Pull:
         """When a parked fetch's time is up, or an announcement is to be repeated."""
         due = [parked.until_ms for parked in self._parked.values() if parked.read_id is None]
         due += [told_ms + self._announce_every_ms for told_ms in self._unannounced.values()]
+        due += [asked_ms + self._replica.tuning.retry_ms for asked_ms in self._unconfirmed.values()]
         return min(due, default=None)
 
     def begin(self) -> None:
@@ -95,6 +98,12 @@ class Pull:
                 del self._unannounced[voter]
             elif now >= told_ms + self._announce_every_ms:
                 self._announce(voter)
+        for voter, asked_ms in list(self._unconfirmed.items()):
+            if voter not in self._replica.voters:
+                del self._unconfirmed[voter]
+            elif now >= asked_ms + self._replica.tuning.retry_ms:
+                self._unconfirmed[voter] = now
+                self._begin_quorum_epoch(voter)
 
     def appended(self) -> None:
         """Whoever waited for entries gets them."""
@@ -140,9 +149,13 @@ class Pull:
         return False
 
     def confirm(self, round_number: int) -> None:
-        """Announce ourselves again: whoever endorses that has not seen a later term before it was sent."""
+        """Announce ourselves again, until it is answered: whoever does has not seen a later term before it was sent.
+
+        A fetch says nothing about the round: it may have been sent long ago.
+        """
         self._round_number = round_number
         for voter in self._replica.others:
+            self._unconfirmed[voter] = self._replica.now
             self._begin_quorum_epoch(voter)
 
     def resign(self, successor: ServerId | None) -> None:
@@ -271,6 +284,8 @@ class Pull:
             self._replica.dropped["stale or foreign endorsement"] += 1
             return
         self._unannounced.pop(sender, None)
+        if round_number == self._round_number:
+            self._unconfirmed.pop(sender, None)
         self._office.heard(sender)
         self._office.confirmed(sender, round_number)
 
