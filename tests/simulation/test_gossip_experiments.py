@@ -122,6 +122,7 @@ def test_with_one_interval_for_each_cell_every_duration_meets_all_of_them() -> N
 
 
 def test_the_cells_for_the_parts_are_of_the_grid_and_each_cell_has_a_seed_of_its_own() -> None:
+    assert len(sampled()) == 3
     assert set(sampled()) < set(grid(1))
     seeds = [seed_of(cell, 3) for cell in grid()]
     assert len(set(seeds)) == len(seeds)

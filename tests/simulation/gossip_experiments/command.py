@@ -5,7 +5,7 @@
     mass-crash   a tenth of the group crashes at once: until everyone knows, without loss and at 50 %
     steadiness   100 members at 5 % loss for 1,000 periods: suspicions and deaths, of which none is right
     latency      Lifeguard's threshold experiment, the parts one at a time
-    parts        Lifeguard's interval experiment on nine cells, the parts one at a time
+    parts        Lifeguard's interval experiment on three cells, the parts one at a time
     lifeguard    Lifeguard's interval experiment, plain SWIM against the whole, over the grid
 
 Figures go to the standard output as Markdown tables, progress to the standard error. Everything follows from --seed.
