@@ -1,7 +1,7 @@
 """What an agent is told at its start, checked before anything is opened."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +9,7 @@ from gossip.core.admission import AdmissionPolicy, admit_all
 from gossip.core.member import METADATA_LIMIT_BYTES, Address
 from gossip.core.tuning import Tuning
 from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
+from gossip.node.setting_types import wrong_kinds
 from gossip.wire.codec import DATAGRAM_LIMIT_BYTES
 from gossip.wire.layout import CAPACITY_LIMIT
 from gossip.wire.seal import KeyRing
@@ -57,24 +58,34 @@ class AgentConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, by name."""
+        wrong = next(iter(wrong_kinds({each.name: getattr(self, each.name) for each in fields(self)})), None)
+        if wrong is not None:
+            raise ConfigError(wrong)
         if (self.key_ring is None) != self.insecure:
             raise ConfigError(
                 "give either a farm key or `insecure` (datagrams in clear, readable and forgeable by all)"
             )
         if not 1 <= self.capacity <= CAPACITY_LIMIT:
-            raise ConfigError(f"capacity = {self.capacity}: a node needs room for at least one peer")
+            raise ConfigError(f"capacity = {self.capacity}: expected from 1 (room for one peer) to {CAPACITY_LIMIT}")
         if len(self.metadata) > METADATA_LIMIT_BYTES:
             raise ConfigError(f"metadata has {len(self.metadata)} bytes, the limit is {METADATA_LIMIT_BYTES}")
         if len(self.seeds) > SEEDS_LIMIT:
             raise ConfigError(f"{len(self.seeds)} seeds: the limit is {SEEDS_LIMIT}, and a handful is enough")
         if not _LEAST_DATAGRAM_BYTES <= self.datagram_limit_bytes <= _UDP_LIMIT_BYTES:
-            raise ConfigError(f"datagram_limit_bytes = {self.datagram_limit_bytes}: at least {_LEAST_DATAGRAM_BYTES}")
+            raise ConfigError(
+                f"datagram_limit_bytes = {self.datagram_limit_bytes}: expected from {_LEAST_DATAGRAM_BYTES} to "
+                f"{_UDP_LIMIT_BYTES}"
+            )
+        if self.leave_linger_ms < 0:
+            raise ConfigError(f"leave_linger_ms = {self.leave_linger_ms}: expected 0 or more")
         self._check_addresses()
 
     def _check_addresses(self) -> None:
         for name, address in (("bind", self.bind), ("advertise", self.advertise), ("broadcast", self.broadcast)):
             if address is None:
                 continue
+            if name != "bind" and address.port == 0:
+                raise ConfigError(f"{name} = {endpoint(address)}: expected the port that others can reach, not 0")
             if numeric(address.host) != address.host:
                 raise ConfigError(f"{name} = {endpoint(address)}: expected a numeric address in its usual spelling")
             if not self.allow_wan and not is_private(address.host):

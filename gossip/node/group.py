@@ -21,6 +21,7 @@ from gossip.node.endpoints import numeric
 from gossip.node.event_ring import EventRing, Reader
 from gossip.node.key_room import KeyRoom
 from gossip.node.questions import Answer
+from gossip.node.setting_types import key_ring_of, unknown_names
 from gossip.node.udp import Network
 from gossip.wire.seal import KeyRing
 
@@ -122,9 +123,16 @@ def open_group(
     `bind` is an address or a numeric host (any free port). `key` is the group's secret of 32 bytes; without one, say
     `insecure`. `settings` are the further fields of `AgentConfig`. Errors: `ConfigError`, `StateError`.
     """
+    strange = unknown_names(settings)
+    if strange:
+        raise ConfigError(f"{', '.join(strange)}: no such setting; see the fields of AgentConfig")
+    try:
+        key_ring: Any = key_ring_of(key)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     config = AgentConfig(
         bind=_address(bind),
-        key_ring=KeyRing(key) if isinstance(key, bytes) else key,
+        key_ring=key_ring,
         insecure=insecure,
         seeds=seeds,
         state_directory=state_directory,
@@ -133,12 +141,12 @@ def open_group(
     return _running(config, network)
 
 
-def _address(bind: Address | str) -> Address:
+def _address(bind: Any) -> Address:
     if isinstance(bind, Address):
         return bind
-    host = numeric(bind)
+    host = numeric(bind) if isinstance(bind, str) else None
     if host is None:
-        raise ConfigError(f"bind = {bind}: expected a numeric host, as in 192.168.1.5, or an Address with a port")
+        raise ConfigError(f"bind = {bind!r}: expected a numeric host, as in 192.168.1.5, or an Address with a port")
     return Address(host, 0)
 
 

@@ -39,6 +39,11 @@ class BusyError(Exception):
     """Too much was said in a short time: nothing was sent, try again a little later."""
 
 
+def _must_be_bytes(what: str, value: object) -> None:
+    if not isinstance(value, bytes):
+        raise TypeError(f"{what} must be bytes, not {type(value).__name__}: encode it first")
+
+
 class Requests:
     """The wishes since the owner last looked."""
 
@@ -55,6 +60,7 @@ class Requests:
 
     def describe(self, metadata: bytes) -> None:
         """Other metadata."""
+        _must_be_bytes("metadata", metadata)
         if len(metadata) > METADATA_LIMIT_BYTES:
             raise ValueError(f"metadata has {len(metadata)} bytes, the limit is {METADATA_LIMIT_BYTES}")
         self._metadata = metadata
@@ -79,6 +85,8 @@ class Requests:
 
     def speak(self, word: Word, now_ms: int) -> None:
         """Something for the group; `BusyError` beyond the pace."""
+        if not isinstance(word, KeysChanged):
+            _must_be_bytes("what is said", word.body)
         if isinstance(word, SayRequested | AskRequested) and not is_sayable(word.name, word.body):
             raise ValueError(
                 f"a broadcast or query has a name of 1 to {NAME_LIMIT_CHARACTERS} printable characters and at most "
