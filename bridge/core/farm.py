@@ -6,6 +6,9 @@
                  publisher that comes back late is fenced here, before anything is signed
     foreign      kept in the log, no meaning here
 
+A report may name its request; the table of sessions then sees to it that a repetition of it, which a sender that got no
+answer has to make, is not applied again.
+
 After each report and each clock entry the publisher and the leaves of every master are chosen again, so the choice is
 part of the state and needs no message of its own. Nothing but the record, its index and the tuning enters; entries up
 to the applied index are ignored, which makes replay harmless.
@@ -20,8 +23,8 @@ from bridge.core.farm_state import (
     MASTERS_MAX,
     PERIOD_MAX_MS,
     PERIOD_MIN_MS,
-    REMEMBERED_REQUESTS,
     SERVERS_MAX,
+    SESSION_LIMITS,
     FarmState,
     FarmTuning,
     MasterState,
@@ -30,6 +33,7 @@ from bridge.core.farm_state import (
 from bridge.core.lease_set import select_leaves
 from bridge.core.publisher import choose, standings
 from bridge.core.records import Clock, Foreign, Publication, Record, Report
+from consensus.core.sessions import SessionTable, Verdict, parse_request_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,14 @@ class ServerForgotten:
     server_id: int
 
 
-Change = PublisherChanged | PublicationAccepted | PublicationRefused | ClockOff | ServerForgotten
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """Whether this request was applied before is forgotten, so it is not applied: its sender must begin a session."""
+
+    request: str
+
+
+Change = PublisherChanged | PublicationAccepted | PublicationRefused | ClockOff | ServerForgotten | RequestRefused
 
 
 class Farm:
@@ -81,6 +92,7 @@ class Farm:
         # The period in it is only where the farm begins: clock entries change it, on all servers at the same index.
         self.tuning = tuning if tuning is not None else FarmTuning()
         self.state = FarmState(log_time_ms=log_time_base_ms)
+        self.sessions = SessionTable(SESSION_LIMITS)
 
     def apply(self, index: int, term: int, record: Record) -> tuple[Change, ...]:
         """Take one committed record; what changed is for traces and for the publisher's next act."""
@@ -89,8 +101,14 @@ class Farm:
         state = replace(self.state, applied_index=index, applied_term=term)
         changes: list[Change]
         match record:
-            case Report():
-                state, changes = _apply_report(state, record, self.tuning)
+            case Report(request=request):
+                match self._admit(request, index):
+                    case Verdict.NEW:
+                        state, changes = _apply_report(state, record, self.tuning)
+                    case Verdict.DUPLICATE:
+                        changes = []
+                    case Verdict.EXPIRED:
+                        changes = [RequestRefused(request or "")]
             case Clock():
                 if record.period_ms is not None and PERIOD_MIN_MS <= record.period_ms <= PERIOD_MAX_MS:
                     self.tuning = replace(self.tuning, period_ms=record.period_ms)
@@ -104,23 +122,28 @@ class Farm:
         self.state = state
         return tuple(changes)
 
+    def _admit(self, request: str | None, index: int) -> Verdict:
+        """What becomes of a submission under this request id. Without one it is applied as often as it is there."""
+        request_id = None if request is None else parse_request_id(request)
+        if request_id is None:
+            return Verdict.NEW
+        verdict = self.sessions.admit(request_id, index, self.state.log_time_ms)
+        if verdict is Verdict.NEW:
+            self.sessions.remember(request_id, b"")
+        return verdict
+
 
 def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:
     before = state.servers.get(report.server_id)
-    if before is not None and report.request is not None and report.request in before.requests:
-        return state, []
     # Log time is up to one period behind the true time, because it moves only once a period.
     earliest_ms, latest_ms = state.log_time_ms, state.log_time_ms + tuning.period_ms
     offset_ms = max(0, report.date_ms - latest_ms) + min(0, report.date_ms - earliest_ms)
     clock_off = abs(offset_ms) > tuning.clock_tolerance_ms
     lag_ms = before.lag_ms if before is not None else 0
     lag_ms = min(max(lag_ms, earliest_ms - report.date_ms), latest_ms - report.date_ms)
-    requests = before.requests if before is not None else ()
-    if report.request is not None:
-        requests = (*requests, report.request)[-REMEMBERED_REQUESTS:]
     kept = replace(report, destinations=report.destinations[:LEAVES_PER_SERVER_MAX])
     servers = dict(state.servers)
-    servers[report.server_id] = ServerState(kept, report.date_ms + lag_ms, lag_ms, clock_off, requests)
+    servers[report.server_id] = ServerState(kept, report.date_ms + lag_ms, lag_ms, clock_off)
     if len(servers) > SERVERS_MAX:
         longest_silent = min(
             (each for each in servers if each != report.server_id), key=lambda each: (servers[each].heard_ms, each)

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bridge.core.records import Publication, Report
+from consensus.core.sessions import SessionLimits
 
 SERVERS_MAX = 64
 MASTERS_MAX = 8
 LEAVES_PER_SERVER_MAX = 64
-REMEMBERED_REQUESTS = 8
 PERIOD_MIN_MS, PERIOD_MAX_MS = 500, 600_000
+SESSION_LIMITS = SessionLimits(sessions_max=256, window=16, result_bytes_max=0, expiry_ms=3_600_000)
 LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000
 """Meta LS2 seconds are 32 bits wide; a clock entry beyond is ignored."""
 
@@ -49,7 +50,6 @@ class ServerState:
     heard_ms: int
     lag_ms: int = 0
     clock_off: bool = False
-    requests: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from random import Random
 import trio
 
 from bridge.core.control import SubmitOutcome
-from bridge.core.farm import Change, PublicationAccepted, PublicationRefused, PublisherChanged
+from bridge.core.farm import Change, PublicationAccepted, PublicationRefused, PublisherChanged, RequestRefused
 from bridge.core.publication import Pace, PlannedPublication, plan_publication
 from bridge.core.records import Clock, LeafStatus, MetaStatus, Publication, PublishConfig, Report, RouterStatus
 from bridge.node.alarms import Alarms
@@ -35,6 +35,8 @@ from bridge.wire.destination_keys import TRANSIENT_ALARM_S, SigningKey
 from bridge.wire.i2p import I2pError
 from bridge.wire.meta_lease_set import LeaseSetError
 from consensus.core.effects import Outcome
+from consensus.core.position import Index
+from consensus.core.sessions import RequestId
 from consensus.node.server import now_ms
 
 CLOCK_ALARM = "clock"
@@ -62,7 +64,7 @@ class Member:
     trace: EventLog
     alarms: Alarms
     request_prefix: str
-    """NodeId and generation: with a sequence number behind it, it names a submission for ever."""
+    """NodeId and generation: with the birth of a session and a number behind it, it names a submission for ever."""
 
 
 class Duties:
@@ -72,6 +74,7 @@ class Duties:
         self._member = member
         self._random = Random()
         self._sequence = 0
+        self._born: Index | None = None
         self._proposed: PlannedPublication | None = None
         """Submitted, and neither accepted nor refused so far."""
         self._accepted: PlannedPublication | None = None
@@ -106,6 +109,8 @@ class Duties:
                     self._back_off()
             case PublisherChanged():
                 self._review.set()
+            case RequestRefused(request) if request.startswith(f"{self._member.request_prefix}-"):
+                self._born = None
             case _:
                 pass
 
@@ -159,7 +164,6 @@ class Duties:
 
     async def _own_report(self) -> Report:
         member = self._member
-        self._sequence += 1
         status, leaves = await self._ask_router()
         return Report(
             cluster=member.cluster,
@@ -168,8 +172,15 @@ class Duties:
             router=status,
             meta=self._meta_status(),
             destinations=leaves,
-            request=f"{member.request_prefix}-{self._sequence}",
+            request=self._next_request(),
         )
+
+    def _next_request(self) -> str:
+        """A number in this node's session, which begins with the first report and whenever the farm forgot it."""
+        if self._born is None:
+            self._born, self._sequence = self._member.ledger.state.applied_index, 0
+        self._sequence += 1
+        return str(RequestId(self._member.request_prefix, self._born, self._sequence))
 
     async def _ask_router(self) -> tuple[RouterStatus, tuple[LeafStatus, ...]]:
         """How router and leaves are. A router that does not answer is none: the node goes on reporting without it."""

@@ -26,6 +26,7 @@ from bridge.core.farm import (
     PublicationAccepted,
     PublicationRefused,
     PublisherChanged,
+    RequestRefused,
     ServerForgotten,
 )
 from bridge.core.farm_state import FarmState
@@ -155,6 +156,8 @@ def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:
             return "publication-refused", {"server": publication.server_id, "reason": reason}
         case ClockOff(server_id, offset_ms):
             return "clock-off", {"server": server_id, "offsetMs": offset_ms}
+        case RequestRefused(request):
+            return "request-refused", {"request": request}
         case ServerForgotten(server_id):
             return "server-forgotten", {"server": server_id}
         case _:

@@ -30,6 +30,7 @@ from consensus.core.position import Index, Milliseconds
 CLIENT_BYTES_MAX = 64
 SEQUENCE_MAX = 2**63 - 1
 _FORMAT = 1
+_DIGITS_MAX = 19
 
 
 class SessionTableError(ValueError):
@@ -50,6 +51,21 @@ class RequestId:
             raise ValueError(f"a client's name has 1 to {CLIENT_BYTES_MAX} bytes, not {len(self.client.encode())}")
         if not (0 <= self.born <= SEQUENCE_MAX and 1 <= self.sequence <= SEQUENCE_MAX):
             raise ValueError(f"birth {self.born} and sequence {self.sequence} must be 63-bit numbers, from 0 and 1 on")
+
+    def __str__(self) -> str:
+        """As it stands in a text protocol; `parse_request_id` reads it."""
+        return f"{self.client}-{self.born}-{self.sequence}"
+
+
+def parse_request_id(text: str) -> RequestId | None:
+    """`CLIENT-BORN-SEQUENCE`; the client's name may have dashes of its own. None for anything else."""
+    client, born, sequence = ["", "", *text.rsplit("-", 2)][-3:]
+    if not all(part.isascii() and part.isdigit() and len(part) <= _DIGITS_MAX for part in (born, sequence)):
+        return None
+    try:
+        return RequestId(client, int(born), int(sequence))
+    except ValueError:
+        return None
 
 
 class Verdict(Enum):

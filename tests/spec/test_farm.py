@@ -6,8 +6,16 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from bridge.core.farm import ClockOff, Farm, PublicationAccepted, PublicationRefused, PublisherChanged, ServerForgotten
-from bridge.core.farm_state import LOG_TIME_LIMIT_MS, MASTERS_MAX, SERVERS_MAX
+from bridge.core.farm import (
+    ClockOff,
+    Farm,
+    PublicationAccepted,
+    PublicationRefused,
+    PublisherChanged,
+    RequestRefused,
+    ServerForgotten,
+)
+from bridge.core.farm_state import LOG_TIME_LIMIT_MS, MASTERS_MAX, SERVERS_MAX, SESSION_LIMITS
 from bridge.core.lease_set import LEAVES_MAX
 from bridge.core.records import (
     Clock,
@@ -52,8 +60,26 @@ def test_the_latest_report_of_each_server_counts() -> None:
 
 def test_a_report_repeated_under_its_request_changes_nothing() -> None:
     log = Log()
-    log.append(report(1, job_lag_ms=500, request="a"), report(1, job_lag_ms=7, request="b"))
-    log.append(report(1, job_lag_ms=500, request="a"))
+    log.append(report(1, job_lag_ms=500, request="one-3-0-1"), report(1, job_lag_ms=7, request="one-3-0-2"))
+    log.append(report(1, job_lag_ms=500, request="one-3-0-1"))
+    assert log.farm.state.servers[1].report.router.job_lag_ms == 7
+
+
+def test_a_report_of_a_session_that_was_forgotten_is_refused_and_not_applied() -> None:
+    log = Log()
+    log.append(report(1, job_lag_ms=500, request="one-3-0-1"))
+    log.clock(SESSION_LIMITS.expiry_ms + PERIOD_MS)
+    assert log.append(report(1, request="one-3-0-1")) == [RequestRefused("one-3-0-1")]
+    assert 1 not in log.farm.state.servers
+    born = log.farm.state.applied_index
+    log.append(report(1, job_lag_ms=9, request=f"one-3-{born}-1"))
+    assert log.farm.state.servers[1].report.router.job_lag_ms == 9
+
+
+def test_a_report_without_a_request_of_ours_is_applied_as_often_as_it_is_in_the_log() -> None:
+    log = Log()
+    for lag_ms in (500, 7):
+        log.append(report(1, job_lag_ms=lag_ms, request="theirs"))
     assert log.farm.state.servers[1].report.router.job_lag_ms == 7
 
 
@@ -246,7 +272,7 @@ records = some.one_of(
             ),
             max_size=12,
         ).map(tuple),
-        request=some.one_of(some.none(), some.sampled_from(["a", "b"])),
+        request=some.one_of(some.none(), some.sampled_from(["a-0-1", "a-0-2", "b-1-1", "a-9-1", "c"])),
     ),
     some.builds(Clock, time_ms=times_ms, server_id=server_ids),
     some.builds(
@@ -269,6 +295,7 @@ def test_two_servers_with_the_same_log_agree_after_every_entry_and_no_log_breaks
         changes = one.apply(index, 1, record)
         other.apply(index, 1, record)
         assert repr(one.state) == repr(other.state)
+        assert one.sessions.dump() == other.sessions.dump()
         assert one.state.log_time_ms >= log_time_ms
         log_time_ms = one.state.log_time_ms
         for change in changes:

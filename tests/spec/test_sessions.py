@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from consensus.core.sessions import RequestId, SessionLimits, SessionTable, SessionTableError, Verdict
+from consensus.core.sessions import RequestId, SessionLimits, SessionTable, SessionTableError, Verdict, parse_request_id
 
 SMALL = SessionLimits(sessions_max=3, window=4, result_bytes_max=8, expiry_ms=100)
 
@@ -154,3 +154,11 @@ def test_a_damaged_dump_raises_the_one_error_or_is_a_table_within_the_limits(see
 def test_a_request_id_that_no_table_could_hold_is_refused(client: str, born: int, sequence: int) -> None:
     with pytest.raises(ValueError, match=r"bytes|63-bit"):
         RequestId(client, born, sequence)
+
+
+def test_a_request_id_is_read_back_from_its_text_and_nothing_else_is_taken_for_one() -> None:
+    request = RequestId("0011223344556677-3", 120, 9)
+    assert str(request) == "0011223344556677-3-120-9"
+    assert parse_request_id(str(request)) == request
+    for text in ("", "a", "a-1", "a-1-0", "-1-1", "a-1-x", "a--1", f"a-1-{2**63}", "x" * 65 + "-1-1", "a-1-²"):
+        assert parse_request_id(text) is None

@@ -65,7 +65,7 @@ FULL = Report(
             current_connections=1,
         ),
     ),
-    request="0011223344556677-3-9",
+    request="0011223344556677-3-0-9",
 )
 
 
@@ -75,7 +75,7 @@ def test_a_report_is_written_with_the_keys_of_the_proposal() -> None:
         "cluster": "farm",
         "date": 1_767_225_600_000,
         "id": 2,
-        "request": "0011223344556677-3-9",
+        "request": "0011223344556677-3-0-9",
         "config": {"reportingPeriod": 2000},
         "meta": {
             "destination": destination(0),
