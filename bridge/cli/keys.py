@@ -28,7 +28,16 @@ force_option = click.option(
 )
 
 
-@click.group()
+class InOrder(click.Group):
+    """Shows its commands in the order of their use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """As they are defined."""
+        del ctx
+        return list(self.commands)
+
+
+@click.group(cls=InOrder)
 def keys() -> None:
     """Make the keys of a farm, list them, and change them while it runs."""
 
@@ -67,7 +76,7 @@ def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
 @node_option
 @json_option
 def list_keys(node: str | None, *, as_json: bool) -> None:
-    """Show the key ring by key ids, and how many members have it."""
+    """Show the key ring by key ids, and who has it."""
     answer = ask_node(node, ControlClient.keys)
     if as_json:
         print_json(keys_document(answer))
@@ -119,7 +128,10 @@ def _row(key: FarmKeyView, answer: KeysAnswer) -> tuple[str, ...]:
 @node_option
 @json_option
 def install(node: str | None, *, as_json: bool) -> None:
-    """Have a new key opened by every member (first step of a rotation)."""
+    """Have a new key opened by every member.
+
+    The first step of a rotation: the key is made at random in the node, and not used yet.
+    """
     key = ask_node(node, ControlClient.install_key)
     if as_json:
         print_json({"schema": 1, "key": key})
@@ -134,7 +146,10 @@ def install(node: str | None, *, as_json: bool) -> None:
 @force_option
 @json_option
 def use(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
-    """Have every member seal with an installed KEY (an id, as `list` shows it)."""
+    """Have every member seal with KEY.
+
+    KEY is the id of an installed key, as `list` shows it. The key before it still opens.
+    """
     _step(node, lambda client: client.use_key(key, force=force))
     if as_json:
         print_json({"schema": 1, "key": key})
@@ -149,7 +164,10 @@ def use(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
 @force_option
 @json_option
 def remove(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
-    """Have every member refuse KEY (an id). A removed key does not come back."""
+    """Have every member refuse KEY for good.
+
+    KEY is the id of an installed key that is not in use. A removed key does not come back.
+    """
     _step(node, lambda client: client.remove_key(key, force=force))
     if as_json:
         print_json({"schema": 1, "key": key})
@@ -174,9 +192,10 @@ def _step(node: str | None, step: Callable[[ControlClient], Awaitable[None]]) ->
 @force_option
 @json_option
 def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_json: bool) -> None:
-    """Replace the farm's key while it runs: install a new one, use it, remove the old one.
+    """Replace the farm's key while it runs.
 
-    Waits after each step until every member has confirmed it. Interrupted, it can be run again, at any node.
+    Installs a new one, uses it, and removes the old one. Waits after each step until every member has confirmed it.
+    Interrupted, it can be run again, at any node.
     """
 
     def say(line: str) -> None:
@@ -216,7 +235,10 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
 @node_option
 @json_option
 def export(file: Path, node: str | None, *, replace: bool, as_json: bool) -> None:
-    """Write the current farm key to FILE (mode 0600): what a router needs to join after a rotation."""
+    """Write the current farm key file.
+
+    FILE is made with mode 0600. It is what a router needs to join after a rotation.
+    """
     text = ask_node(node, ControlClient.export_keys)
     with failures(FarmKeyError, KeyFileError):
         farm_key = parse_farm_key(text)

@@ -214,6 +214,17 @@ def test_a_chain_that_breaks_the_rules_is_not_sound_and_not_taken(chain: KeyChai
     assert (story.swim.keys, story.dropped("bad-keys")) == (FIRST, 1)
 
 
+def test_a_chain_whose_key_would_take_the_id_of_ours_is_not_taken() -> None:
+    ours, theirs = (KeyChain.of(each, (), (), epoch=1) for each in ALIKE)
+    story = keyed(ours)
+    story.befriend(1)
+    assert theirs.is_sound()
+    assert story.hear(1, KeyNews(theirs)) == []
+    assert (story.swim.keys, story.dropped("bad-keys")) == (ours, 1)
+    with pytest.raises(KeyChainError, match="the id of another one"):
+        ours.install(ALIKE[1])
+
+
 def test_a_chain_prints_no_key() -> None:
     assert key(7).hex() not in repr(KeyNews(FIRST.install(b"7" * 32)))
     assert "7777" not in repr(KeyNews(FIRST.install(b"7" * 32)))
