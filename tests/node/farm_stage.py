@@ -254,5 +254,5 @@ def rival_report(sequence: int = 1) -> Report:
             can_sign_until_s=2**32 - 1,
         ),
         destinations=(LeafStatus(LEAF.base64, healthy=True),),
-        request=f"02-1-{sequence}",
+        request=f"02-1-0-{sequence}",
     )
