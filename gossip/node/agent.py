@@ -27,7 +27,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from random import Random
 from time import time_ns
-from typing import assert_never
+from typing import Final, assert_never
 
 import trio
 
@@ -72,6 +72,7 @@ from gossip.wire.datagram import DatagramError
 from gossip.wire.identity import Signer
 from gossip.wire.layout import Refusal
 
+_NEWCOMERS: Final = (JoinReq, Broadcast)
 AgentEvent = MembershipChanged | Alarm | BroadcastHeard | QueryHeard
 
 
@@ -277,7 +278,7 @@ class Agent:
         if incoming.outdated_key_id:
             self._tell_keys(source, incoming.outdated_key_id)
         # Counted behind the seal, so that only holders of the farm's key can use up what a source is allowed.
-        if isinstance(incoming.received.message, JoinReq | Broadcast) and not self._gate.newcomers.allows(
+        if isinstance(incoming.received.message, _NEWCOMERS) and not self._gate.newcomers.allows(
             source.host, now_ms
         ):
             self._counters.drop(Loss.RATE_LIMITED)

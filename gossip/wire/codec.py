@@ -8,8 +8,8 @@ time, so simulations run it as it is.
 """
 
 import hmac
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from gossip.core.events import Received
 from gossip.core.member import Address, NodeId
@@ -34,8 +34,7 @@ class RefusedError(Exception):
         self.retired_key_id = retired_key_id
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
+class Incoming(NamedTuple):
     """What the core is told, and how many unproved infos were left out of it."""
 
     received: Received

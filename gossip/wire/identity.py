@@ -96,17 +96,20 @@ class Verifier:
     """Verifies infos, each only once while it is remembered (least recently seen forgotten first)."""
 
     limit: int = VERIFIED_LIMIT
-    verified: OrderedDict[tuple[NodeInfo, Purpose], None] = field(default_factory=OrderedDict)
+    verified: OrderedDict[bytes, tuple[NodeInfo, Purpose]] = field(default_factory=OrderedDict)
+    """By credential. Bytes know their hash, and decoding hands out one object for one spelling of an info: to find out
+    that it was verified takes a look-up and a comparison of an object with itself."""
 
     def holds(self, info: NodeInfo, purpose: Purpose = Purpose.PRESENCE) -> bool:
         """Whether the info is its node's own word."""
-        key = info, purpose
-        if key in self.verified:
-            self.verified.move_to_end(key)
+        credential = info.credential
+        found = self.verified.get(credential)
+        if found is not None and found[1] is purpose and (found[0] is info or found[0] == info):
+            self.verified.move_to_end(credential)
             return True
         if not verify(info, purpose):
             return False
-        self.verified[key] = None
+        self.verified[credential] = info, purpose
         if len(self.verified) > self.limit:
             self.verified.popitem(last=False)
         return True

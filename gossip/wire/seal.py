@@ -26,7 +26,7 @@ the answer, sealed with the same key, can then tell the applicant that its key i
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -142,8 +142,7 @@ class _Salt:
     window: _Window = field(default_factory=_Window)
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(NamedTuple):
     """A datagram's plain text, and the id of its key if that is retired, or outdated (open, not primary)."""
 
     plain: bytes

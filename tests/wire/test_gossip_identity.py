@@ -101,12 +101,12 @@ def test_what_was_verified_is_remembered_within_the_limit_and_what_was_forged_is
     verifier = Verifier(limit=2)
     infos = [sign(replace(ALICE, capacity=capacity), ALICE_KEY) for capacity in (1, 2, 3)]
     assert all(verifier.holds(info) for info in infos)
-    assert [info for info, _ in verifier.verified] == infos[1:]
+    assert [info for info, _ in verifier.verified.values()] == infos[1:]
     assert not verifier.holds(replace(SIGNED, capacity=9))
     assert len(verifier.verified) == 2
     assert verifier.holds(infos[1])
     assert verifier.holds(infos[0])
-    assert [info for info, _ in verifier.verified] == [infos[1], infos[0]]
+    assert [info for info, _ in verifier.verified.values()] == [infos[1], infos[0]]
 
 
 def test_our_own_infos_are_signed_on_their_way_out_and_those_of_others_travel_as_they_came() -> None:
