@@ -19,7 +19,7 @@ usual, such a flood would wash out every quiet member within a second; like this
 Iteration is in insertion order everywhere (dicts, never sets of bytes), so that a run repeats exactly under one seed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
@@ -44,11 +44,12 @@ class Entry:
     """Whether it ever spoke to this node itself: hearsay costs its teller nothing."""
     place: int = 0
     """Where it stands among those of its status: the membership's own bookkeeping."""
+    node_id: NodeId = field(init=False)
+    """Whose entry it is. The description may be replaced by a newer one, never by another member's."""
 
-    @property
-    def node_id(self) -> NodeId:
-        """Whose entry it is."""
-        return self.info.node_id
+    def __post_init__(self) -> None:
+        """Name the entry after its first description."""
+        self.node_id = self.info.node_id
 
     @property
     def address(self) -> Address:

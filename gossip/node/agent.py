@@ -11,7 +11,8 @@ nothing comes between the effects of one step, except the fsync that AdoptGenera
 be sent.
 
 Datagrams that wait together go through each stage together: all are opened and read, then the core steps through them,
-then all effects are carried out. One datagram's journey runs through more code than a processor's innermost cache
+then all answers
+are sealed, then they are sent. One datagram's journey runs through more code than a processor's innermost cache
 holds; taken one by one, every datagram would fetch all of it anew, which costs a quarter of the whole (Blackwell,
 "Speeding up Protocols for Small Messages", SIGCOMM 1996). The core cannot tell: it only decides, and to the network
 it is as if the batch had arrived a moment later.
@@ -58,7 +59,7 @@ from gossip.node.discovery import Discovery
 from gossip.node.endpoints import is_private
 from gossip.node.gate import Gate
 from gossip.node.generation_keeper import GenerationKeeper
-from gossip.node.intake import Arrival, Intake
+from gossip.node.intake import Intake, Letter
 from gossip.node.key_keeper import KeyKeeper
 from gossip.node.life import Life, begin_life
 from gossip.node.opening import opened
@@ -230,11 +231,15 @@ class Agent:
         effects: list[Effect] = []
         for event in events:
             effects += self._core.step(event, now_ms)
+        sealed: list[Letter] = []
         for effect in effects:
-            if isinstance(effect, Send):  # nearly all: an await for each would cost as much as the sending
-                self._send(effect.target, effect.message)
+            if isinstance(effect, Send):
+                sealed += self._sealed(effect.target, effect.message)
             else:
+                self._post(sealed)
+                sealed.clear()
                 await self._carry_out(effect)
+        self._post(sealed)
 
     async def _carry_out(self, effect: Effect) -> None:  # noqa: C901 - one case per effect
         match effect:
@@ -261,7 +266,7 @@ class Agent:
             case _:
                 assert_never(effect)
 
-    async def _arrived(self, arrivals: list[Arrival]) -> None:
+    async def _arrived(self, arrivals: list[Letter]) -> None:
         now_ms = self.now_ms()
         opened = [self._open(datagram, source, now_ms) for datagram, source in arrivals]
         await self._step(*[received for received in opened if received is not None])
@@ -278,9 +283,7 @@ class Agent:
         if incoming.outdated_key_id:
             self._tell_keys(source, incoming.outdated_key_id)
         # Counted behind the seal, so that only holders of the farm's key can use up what a source is allowed.
-        if isinstance(incoming.received.message, _NEWCOMERS) and not self._gate.newcomers.allows(
-            source.host, now_ms
-        ):
+        if isinstance(incoming.received.message, _NEWCOMERS) and not self._gate.newcomers.allows(source.host, now_ms):
             self._counters.drop(Loss.RATE_LIMITED)
             return None
         return incoming.received
@@ -294,18 +297,25 @@ class Agent:
     # -- out -----------------------------------------------------------------------------------------------------------
 
     def _send(self, target: Address, message: Message, answered_key_id: bytes = b"") -> None:
+        self._post(self._sealed(target, message, answered_key_id))
+
+    def _sealed(self, target: Address, message: Message, answered_key_id: bytes = b"") -> Sequence[Letter]:
+        """The datagram for `target`, if there is one to be sent."""
         if not self._config.allow_wan and not is_private(target.host):
             self._counters.drop(Loss.WIDE_AREA)
-            return
+            return ()
         try:
-            datagram = self._codec.outgoing(message, answered_key_id)
+            return ((self._codec.outgoing(message, answered_key_id), target),)
         except DatagramError:
             self._counters.drop(Loss.UNENCODABLE)
-            return
-        if self._socket.send(datagram, target):
-            self._counters.told(datagram)
-        else:
-            self._counters.drop(Loss.SEND_FAILED)
+            return ()
+
+    def _post(self, sealed: Sequence[Letter]) -> None:
+        for datagram, target in sealed:
+            if self._socket.send(datagram, target):
+                self._counters.told(datagram)
+            else:
+                self._counters.drop(Loss.SEND_FAILED)
 
     def _announce(self, message: Message) -> None:
         if self._discovery is not None and self._discovery.may_announce(self.now_ms()):

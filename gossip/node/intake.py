@@ -26,7 +26,8 @@ BATCH: Final = 64
 BROADCASTS_LIMIT: Final = 256
 """So many broadcasts wait at most; each sender repeats its own."""
 
-Arrival = tuple[bytes, Address]
+Letter = tuple[bytes, Address]
+"""A datagram, and from or to whom."""
 
 
 class Intake:
@@ -36,7 +37,7 @@ class Intake:
         self._socket = socket
         self._limit_bytes = limit_bytes
         self._counters = counters
-        self._broadcasts: deque[Arrival] = deque()
+        self._broadcasts: deque[Letter] = deque()
         self._waiting = trio.CancelScope()
         self._is_more = False
         self.is_rung = False
@@ -55,9 +56,9 @@ class Intake:
         with trio.CancelScope(deadline=deadline_s) as self._waiting:
             await self._socket.readable()
 
-    def take(self) -> list[Arrival]:
+    def take(self) -> list[Letter]:
         """What waits, up to a batch."""
-        arrivals: list[Arrival] = []
+        arrivals: list[Letter] = []
         while self._broadcasts:
             arrivals.append(self._broadcasts.popleft())
         receive, heard, limit_bytes = self._socket.receive_waiting, self._counters.heard, self._limit_bytes
@@ -87,7 +88,7 @@ class Intake:
                 if loss is not None:
                     self._counters.drop(loss)
 
-    def _queue(self, arrival: Arrival) -> Loss | None:
+    def _queue(self, arrival: Letter) -> Loss | None:
         if len(arrival[0]) > self._limit_bytes:
             return Loss.OVERSIZE
         if not Discovery.is_presence(arrival[0]):
