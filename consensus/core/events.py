@@ -116,7 +116,15 @@ class TransferLeadership:
     target: ServerId | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterIdKnown:
+    """The state machine has learnt which cluster this is; requests of another are refused from now on."""
+
+    cluster_id: str
+
+
 SnapshotEvent = SnapshotWanted | SnapshotTaken | SnapshotRead | SnapshotChecked
 StorageEvent = SnapshotEvent | DiskSpace
 Requested = Proposed | ChangeConfiguration | ReadRequested | TransferLeadership
-Event = Received | DeadlineReached | Requested | Persisted | EntriesRead | PeerExtensions | StorageEvent
+Learnt = PeerExtensions | ClusterIdKnown
+Event = Received | DeadlineReached | Requested | Persisted | EntriesRead | Learnt | StorageEvent

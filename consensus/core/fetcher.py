@@ -90,6 +90,12 @@ class Fetcher:
             self._waiting = None
         return asked
 
+    def begin_anew(self) -> None:
+        """A leader has announced itself: whatever was asked before, and of whom, says nothing about it."""
+        self._asked.clear()
+        self._waiting = None
+        self.go_on()
+
     def go_on(self) -> None:
         """The answer brought something, or a leader is known: the next fetch may leave at once."""
         self._rest_until_ms = self._replica.now

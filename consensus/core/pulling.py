@@ -127,8 +127,9 @@ class Pulling:
             replica.dropped["announcement of a second leader of the term"] += 1
             self._refuse(sender, begin, PullError.INVALID_QUORUM_STATE)
             return
+        if self._roles.leader is None:
+            self.fetcher.begin_anew()
         self._roles.follow(sender)
-        self.fetcher.go_on()
         reply = BeginQuorumEpochReply(replica.term, sender, begin.correlation)
         replica.outbox.send(sender, reply, after=replica.ballot_number)
 

@@ -38,6 +38,7 @@ from consensus.core.effects import (
 )
 from consensus.core.events import (
     ChangeConfiguration,
+    ClusterIdKnown,
     DeadlineReached,
     DiskSpace,
     EntriesRead,
@@ -73,14 +74,6 @@ from consensus.core.messages import (
 from consensus.core.plausibility import implausible
 from consensus.core.position import Ballot, Configuration, Milliseconds, ServerId
 from consensus.core.pull import Pull
-from consensus.core.pull_messages import (
-    BeginQuorumEpoch,
-    BeginQuorumEpochReply,
-    EndQuorumEpoch,
-    EndQuorumEpochReply,
-    Fetch,
-    FetchReply,
-)
 from consensus.core.pulling import Pulling
 from consensus.core.push import Push
 from consensus.core.quorum import Verdict
@@ -166,6 +159,8 @@ class Raft:
                 self._entries_read(event)
             case PeerExtensions():
                 self._learn_extensions(event)
+            case ClusterIdKnown(cluster_id):
+                self._replica.cluster_id = cluster_id
             case SnapshotWanted() | SnapshotTaken() | SnapshotRead() | SnapshotChecked() | DiskSpace():
                 self._storage_told(event)
             case _:
@@ -193,18 +188,9 @@ class Raft:
                 self._told_to_campaign(message)
             case VoteReply() | AppendReply() | SnapshotReply() | TimeoutNowReply():
                 self._replied(sender, message)
-            case (
-                Fetch()
-                | BeginQuorumEpoch()
-                | EndQuorumEpoch()
-                | FetchReply()
-                | BeginQuorumEpochReply()
-                | EndQuorumEpochReply()
-            ):
+            case _:
                 if self._pulling is not None:
                     self._pulling.receive(sender, message)
-            case _:
-                assert_never(message)
 
     def _vote_requested(self, request: RequestVote) -> None:
         replica = self._replica

@@ -52,6 +52,7 @@ class Bench:
         entries: Sequence[Entry] | None = None,
         dialect: Dialect = GARLIC_FARM,
         extended: bool = True,
+        cluster_id: str | None = None,
     ) -> None:
         self.fast = fast
         self.now = 0
@@ -66,6 +67,7 @@ class Bench:
             dialect,
             Random(seed),
             0,
+            cluster_id,
         )
         self.correlation = 1_000
         if pre_vote is not None:  # None: no peer was reached yet

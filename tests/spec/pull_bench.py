@@ -1,0 +1,116 @@
+"""One replica of a group that pulls, on the test bench."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from consensus.core.dialect import KRAFT
+from consensus.core.effects import Effect, Role, Send
+from consensus.core.events import DeadlineReached
+from consensus.core.messages import Message
+from consensus.core.position import ORIGIN, Entry, LogPosition, ServerId
+from consensus.core.pull_messages import (
+    BeginQuorumEpoch,
+    BeginQuorumEpochReply,
+    EndQuorumEpoch,
+    EndQuorumEpochReply,
+    Fetch,
+    FetchReply,
+    PullError,
+)
+from tests.spec.raft_bench import TWO, Bench
+
+M = TypeVar("M", bound=Message)
+
+
+class PullBench(Bench):
+    """Server 1 of a group whose followers fetch."""
+
+    def __init__(self, *terms: int, **options: Any) -> None:
+        self.asked: dict[ServerId, Fetch] = {}
+        super().__init__(*terms, dialect=KRAFT, **options)
+
+    def step(self, *arguments: Any, **options: Any) -> list[Effect]:
+        """As ever, and remember what was fetched last."""
+        effects = super().step(*arguments, **options)
+        self._note_fetches()
+        return effects
+
+    def sent(self, kind: type[M], recipient: ServerId | None = None) -> list[M]:
+        """The messages of one kind in the latest step."""
+        return [
+            send.message
+            for send in self.all(Send)
+            if isinstance(send.message, kind) and recipient in (None, send.recipient)
+        ]
+
+    def campaign(self) -> list[Effect]:
+        """The election timer runs out, whatever else is due before."""
+        self.now = max(self.now, self.raft._role.deadline)
+        return self.step(DeadlineReached())
+
+    def lead(self) -> list[Effect]:
+        """Campaign without pre-vote and win with the votes of everybody."""
+        self.campaign()
+        effects = self.grant(*(server for server in sorted(self.about.configuration.voter_ids) if server != 1))
+        self.effects = effects
+        assert self.about.role is Role.LEADER
+        return effects
+
+    def follow(self, leader: ServerId = TWO, term: int = 1) -> Fetch:
+        """A leader announces itself; returns the fetch that it gets."""
+        assert self.begin(leader, term).error is None
+        return self.asked[leader]
+
+    def fetch(
+        self,
+        replica: ServerId,
+        position: LogPosition = ORIGIN,
+        *,
+        term: int | None = None,
+        commit: int = 0,
+        max_wait_ms: int = 100,
+        cluster_id: str | None = None,
+    ) -> list[FetchReply]:
+        """A replica fetches; returns the answers that it gets at once."""
+        self.correlation += 1
+        own_term = self.about.term if term is None else term
+        fetch = Fetch(own_term, replica, position, commit, max_wait_ms, self.correlation, cluster_id)
+        self.receive(replica, fetch)
+        return self.sent(FetchReply, replica)
+
+    def reply(
+        self,
+        asked: Fetch,
+        entries: Sequence[Entry] = (),
+        *,
+        commit: int = 0,
+        sender: ServerId = TWO,
+        leader: ServerId | None = TWO,
+        term: int | None = None,
+        diverging: LogPosition | None = None,
+        error: PullError | None = None,
+    ) -> list[Effect]:
+        """The answer to a fetch of ours arrives."""
+        own_term = asked.term if term is None else term
+        answer = FetchReply(own_term, leader, commit, asked.correlation, tuple(entries), diverging, error)
+        return self.receive(sender, answer)
+
+    def begin(self, leader: ServerId, term: int, cluster_id: str | None = None) -> BeginQuorumEpochReply:
+        """A leader announces itself; returns the answer."""
+        self.correlation += 1
+        self.receive(leader, BeginQuorumEpoch(term, leader, self.correlation, cluster_id))
+        (answer,) = self.sent(BeginQuorumEpochReply, leader)
+        return answer
+
+    def end(self, leader: ServerId, term: int, *preferred: int, cluster_id: str | None = None) -> EndQuorumEpochReply:
+        """A leader resigns; returns the answer."""
+        self.correlation += 1
+        successors = tuple(map(ServerId, preferred))
+        self.receive(leader, EndQuorumEpoch(term, leader, successors, self.correlation, cluster_id))
+        (answer,) = self.sent(EndQuorumEpochReply, leader)
+        return answer
+
+    def _note_fetches(self) -> None:
+        for send in self.all(Send):
+            if isinstance(send.message, Fetch):
+                self.asked[send.recipient] = send.message
