@@ -91,6 +91,9 @@ class SessionLimits:
     expiry_ms: Milliseconds = 3_600_000
 
 
+DEFAULT_LIMITS = SessionLimits()
+
+
 @dataclass(slots=True)
 class _Session:
     last_index: Index
@@ -102,7 +105,7 @@ class _Session:
 class SessionTable:
     """The sessions of all clients, the longest silent first."""
 
-    def __init__(self, limits: SessionLimits = SessionLimits()) -> None:
+    def __init__(self, limits: SessionLimits = DEFAULT_LIMITS) -> None:
         self.limits = limits
         self.floor: Index = 0
         """The last index of every session that was forgotten so far."""
@@ -168,7 +171,7 @@ class SessionTable:
         return b"".join(parts)
 
     @classmethod
-    def load(cls, data: bytes, limits: SessionLimits = SessionLimits()) -> "SessionTable":
+    def load(cls, data: bytes, limits: SessionLimits = DEFAULT_LIMITS) -> "SessionTable":
         """The table that was dumped, under the same limits; anything else is a `SessionTableError`."""
         table, reader = cls(limits), _Reader(data)
         if reader.take(1) != bytes([_FORMAT]):

@@ -1,0 +1,99 @@
+"""A client whose commands are executed once each, whatever becomes of leaders and connections meanwhile.
+
+    submit ─▶ room in the window? ─▶ number it ─▶ GarlicFarmClient: follow redirects, back off while busy or leaderless,
+              (session open?)                     repeat what is unknown, the same bytes under the same number
+                                                  ─▶ committed │ patience at an end: an honest "unknown" or "refused"
+
+The state machine executes a number once (`core/sessions.py`), so repeating does no harm, and committed means executed
+exactly once. That holds as long as the session is remembered: it begins with an entry of no effect, whose place in the
+log is its birth, begins anew after a quarter of its expiry in silence, and no submission may be patient for longer than
+that quarter. The window is kept to by starting no number that lies a whole window above the oldest unanswered one.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from consensus.core.effects import Outcome
+from consensus.core.position import Index
+from consensus.core.sessions import DEFAULT_LIMITS, RequestId, SessionLimits
+from consensus.node.garlic_farm_client import GarlicFarmClient, Submission
+
+Seal = Callable[[RequestId, bytes], bytes]
+"""Puts the request id where the state machine looks for it."""
+
+
+class ExactlyOnceClient:
+    """One session after the other over a `GarlicFarmClient`, whose `run` must be running.
+
+    `name` is unique to this life of the client; `limits` are those of the servers' table.
+    """
+
+    def __init__(
+        self,
+        client: GarlicFarmClient,
+        name: str,
+        seal: Seal,
+        opening: bytes,
+        limits: SessionLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._seal = seal
+        self._opening = opening
+        self._limits = limits
+        self._born: Index | None = None
+        self._sequence = 0
+        self._used_s = 0.0
+        self._unanswered: set[int] = set()
+        self._changed = trio.Event()
+        self._beginning = trio.Lock()
+
+    async def submit(self, command: bytes, *, patience_s: float = 30.0) -> Submission:
+        """Have `command` executed once. Committed: it was. Unknown: it was or will be once, or never. Else never."""
+        longest_s = self._limits.expiry_ms / 4000
+        if patience_s > longest_s:
+            raise ValueError(f"a patience of {patience_s:g} s may outlast the session; at most {longest_s:g} s will do")
+        deadline_s = trio.current_time() + patience_s
+        request = None
+        with trio.move_on_at(deadline_s):
+            request = await self._next_request(patience_s)
+        if request is None:
+            reason = f"no session could be begun within {patience_s:g} s: no leader answered; nothing was submitted"
+            return Submission(Outcome.NOT_LEADER, reason=reason)
+        try:
+            return await self._client.submit(
+                (self._seal(request, command),),
+                patience_s=max(0.0, deadline_s - trio.current_time()),
+                repeat_unknown=True,
+            )
+        finally:
+            self._unanswered.discard(request.sequence)
+            self._used_s = trio.current_time()
+            self._wake()
+
+    async def _next_request(self, patience_s: float) -> RequestId | None:
+        while True:
+            async with self._beginning:
+                if not await self._session(patience_s):
+                    return None
+            oldest = min(self._unanswered, default=self._sequence + 1)
+            if self._born is not None and self._sequence + 1 - oldest < self._limits.window:
+                self._sequence += 1
+                self._unanswered.add(self._sequence)
+                return RequestId(self._name, self._born, self._sequence)
+            await self._changed.wait()
+
+    async def _session(self, patience_s: float) -> bool:
+        silent_s = trio.current_time() - self._used_s
+        if self._born is not None and (self._unanswered or silent_s < self._limits.expiry_ms / 4000):
+            return True
+        opened = await self._client.submit((self._opening,), patience_s=patience_s, repeat_unknown=True)
+        if opened.position is None:
+            return False
+        self._born, self._sequence, self._used_s = opened.position.index, 0, trio.current_time()
+        return True
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()

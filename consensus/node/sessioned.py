@@ -1,0 +1,112 @@
+"""A state machine that executes each client's request once, for services that have no session table of their own.
+
+    command ──▶ a request in an envelope ──▶ table: new ─▶ execute, remember │ repeated, forgotten ─▶ nothing
+            └▶ a clock entry ──▶ log time, by which sessions expire
+            └▶ an opening ──▶ nothing; its index is a birth for its sender's session (`core/sessions.py`)
+            └▶ anything else ──▶ executed as often as it is in the log
+
+The envelope is one byte of kind and fields in network byte order. What came of a request is asked for by its id, on any
+server that has applied the entry. Log time comes from clock entries that whoever leads appends (`clock_entry`); without
+them sessions end only by their number.
+"""
+
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from consensus.core.position import Command, Entry, Index, Milliseconds
+from consensus.core.sessions import DEFAULT_LIMITS, RequestId, SessionLimits, SessionTable, SessionTableError, Verdict
+
+Execute = Callable[[Index, bytes], Awaitable[bytes]]
+"""Executes the command at an index and returns its result."""
+
+_REQUEST, _CLOCK, _OPENING = b"\xf1", b"\xf2", b"\xf3"
+_REQUEST_HEAD = struct.Struct(">BQQ")
+_CLOCK_TIME = struct.Struct(">Q")
+_DUMP_SIZE = struct.Struct(">Q")
+_DUMP_MAX_BYTES = 256 * 1024 * 1024
+
+OPENING_ENTRY = _OPENING
+"""Has no effect; the index at which it commits is one that its sender has seen."""
+
+
+def request_entry(request: RequestId, command: bytes) -> bytes:
+    """The command, sealed with the request that it belongs to."""
+    client = request.client.encode()
+    return _REQUEST + _REQUEST_HEAD.pack(len(client), request.born, request.sequence) + client + command
+
+
+def clock_entry(log_time_ms: Milliseconds) -> bytes:
+    """Moves log time on; what would move it back is ignored."""
+    return _CLOCK + _CLOCK_TIME.pack(log_time_ms)
+
+
+class SessionedStateMachine:
+    """Wraps a state machine; `apply` is what a `ConsensusServer` feeds."""
+
+    def __init__(self, execute: Execute, limits: SessionLimits = DEFAULT_LIMITS) -> None:
+        self._execute = execute
+        self._log_time_ms: Milliseconds = 0
+        self.sessions = SessionTable(limits)
+
+    async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
+        """Take committed entries."""
+        for index, entry in enumerate(entries, start=first):
+            if isinstance(entry.content, Command):
+                await self._take(index, entry.content.data)
+
+    def result_of(self, request: RequestId) -> bytes | None:
+        """The result of an executed request; None if it was not executed, was forgotten, or was too long to keep."""
+        return self.sessions.result_of(request) if self.sessions.was_executed(request) else None
+
+    async def snapshot(self, inner: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The table, and behind it the wrapped state machine's own snapshot, both of the same index."""
+        table = self.sessions.dump()
+        yield _DUMP_SIZE.pack(len(table)) + _CLOCK_TIME.pack(self._log_time_ms) + table
+        async for chunk in inner:
+            yield chunk
+
+    def restore(self, data: bytes) -> bytes:
+        """Take the table out of a snapshot; returns what the wrapped state machine put behind it."""
+        head = _DUMP_SIZE.size + _CLOCK_TIME.size
+        if len(data) < head:
+            raise SessionTableError(f"a snapshot of {len(data)} bytes holds no table of sessions")
+        (size,) = _DUMP_SIZE.unpack_from(data)
+        if size > min(_DUMP_MAX_BYTES, len(data) - head):
+            raise SessionTableError(f"a snapshot whose table of sessions would have {size} bytes")
+        (log_time_ms,) = _CLOCK_TIME.unpack_from(data, _DUMP_SIZE.size)
+        self.sessions = SessionTable.load(data[head : head + size], self.sessions.limits)
+        self._log_time_ms = log_time_ms
+        return data[head + size :]
+
+    async def _take(self, index: Index, data: bytes) -> None:
+        match data[:1]:
+            case b"\xf1":
+                await self._take_request(index, data)
+            case b"\xf2" if len(data) == 1 + _CLOCK_TIME.size:
+                (time_ms,) = _CLOCK_TIME.unpack_from(data, 1)
+                self._log_time_ms = max(self._log_time_ms, time_ms)
+                self.sessions.expire(self._log_time_ms)
+            case b"\xf3":
+                pass
+            case _:
+                await self._execute(index, data)
+
+    async def _take_request(self, index: Index, data: bytes) -> None:
+        opened = _open(data)
+        if opened is None:
+            return  # not of our make: it has no meaning on any server
+        request, command = opened
+        if self.sessions.admit(request, index, self._log_time_ms) is Verdict.NEW:
+            self.sessions.remember(request, await self._execute(index, command))
+
+
+def _open(data: bytes) -> tuple[RequestId, bytes] | None:
+    head = 1 + _REQUEST_HEAD.size
+    if len(data) < head:
+        return None
+    client_bytes, born, sequence = _REQUEST_HEAD.unpack_from(data, 1)
+    try:
+        request = RequestId(data[head : head + client_bytes].decode(), born, sequence)
+    except ValueError:
+        return None
+    return request, data[head + client_bytes :]

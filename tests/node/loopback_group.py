@@ -1,0 +1,175 @@
+"""Three real servers on loopback: TLS, Garlic Farm, journals on disk; each can be killed and started again."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import trio
+
+from consensus.core import messages as core
+from consensus.core.dialect import GARLIC_FARM
+from consensus.core.effects import Role, RoleChanged
+from consensus.core.position import Configuration, Server, ServerId
+from consensus.core.raft import Raft
+from consensus.core.tuning import Tuning
+from consensus.node.directory import open_storage
+from consensus.node.garlic_farm_client import GarlicFarmClient
+from consensus.node.garlic_farm_conversation import ClientAnswer, GiveUp, client_answer
+from consensus.node.garlic_farm_dial import Dialer, PeerAddress
+from consensus.node.garlic_farm_links import PeerLinks
+from consensus.node.garlic_farm_server import GarlicFarmServer
+from consensus.node.garlic_farm_tally import Tally
+from consensus.node.refusals import ServerBusyError, ServerStoppedError
+from consensus.node.server import ConsensusServer, now_ms
+from consensus.node.server_description import Notice
+from consensus.node.sessioned import SessionedStateMachine
+from consensus.node.storage import StorageTuning
+from consensus.node.tls import load_or_create_certificate
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.nonces import NonceBook
+from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade_client import Caller
+from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
+from tests.node.garlic_farm_stage import CREDENTIALS
+
+PATIENT = Tuning(election_timeout_min_ms=300, election_timeout_max_ms=600, heartbeat_ms=50, retry_ms=150)
+SMALL = StorageTuning(segment_bytes=256 * 1024)
+
+
+@dataclass
+class Life:
+    """One life of one server."""
+
+    server: ConsensusServer
+    machine: SessionedStateMachine
+    scope: trio.CancelScope
+    ended: trio.Event
+    executed: list[bytes] = field(default_factory=list)
+
+
+class Door:
+    """What stands behind a listener."""
+
+    def __init__(self, server: ConsensusServer, server_id: ServerId) -> None:
+        self._server = server
+        self._server_id = server_id
+
+    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> GiveUp:
+        """A peer's request."""
+        try:
+            number = self._server.ask(sender, request, answered)
+        except (ServerBusyError, ServerStoppedError) as error:
+            raise GarlicFarmError(Fault.BUSY, str(error)) from error
+        return lambda: self._server.forget(number)
+
+    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+        """A client's entries."""
+        found = self._server.submit(
+            commands, lambda resolve: answered(client_answer(resolve, self._server.role, self._server_id))
+        )
+        return found.abandon
+
+
+class LoopbackGroup:
+    """The servers 1 to 3. `changed` is set whenever one of them announces something."""
+
+    def __init__(self, directory: Path, nursery: trio.Nursery) -> None:
+        self._directory = directory
+        self._nursery = nursery
+        self._ports: dict[ServerId, int] = {}
+        self._generation = 0
+        self._changed = trio.Event()
+        self.ids = tuple(ServerId(number) for number in (1, 2, 3))
+        self.lives: dict[ServerId, Life] = {}
+
+    async def start(self, server_id: ServerId) -> Life:
+        """Begin a life with what the disk holds."""
+        self._generation += 1
+        return await self._nursery.start(self._live, server_id, self._generation)  # type: ignore[no-any-return]  # trio's
+
+    async def kill(self, server_id: ServerId) -> None:
+        """End a life in the midst of whatever it does; its connections break."""
+        life = self.lives.pop(server_id)
+        life.scope.cancel()
+        await life.ended.wait()
+
+    async def leader(self) -> ServerId:
+        """Whoever leads, as soon as somebody does."""
+        while True:
+            changed = self._changed
+            for server_id, life in self.lives.items():
+                if life.server.role.role is Role.LEADER:
+                    return server_id
+            await changed.wait()
+
+    def resolve(self, server_id: ServerId) -> PeerAddress | None:
+        """Where a server listens, once it has ever listened."""
+        port = self._ports.get(server_id)
+        if port is None:
+            return None
+        certificate = load_or_create_certificate(self._directory / str(server_id))
+        return PeerAddress("127.0.0.1", port, certificate.fingerprint)
+
+    def client(self) -> GarlicFarmClient:
+        """A client that knows all three."""
+        return GarlicFarmClient(self._dialer(None), self.resolve, self.ids, random=Random(5))
+
+    def _dialer(self, server_id: ServerId | None) -> Dialer:
+        identity = Identity("loopback", server_id)
+        return Dialer(Caller("farm", lambda: (CREDENTIALS,), lambda: identity, Random(server_id or 9).randbytes))
+
+    async def _live(
+        self, server_id: ServerId, generation: int, task_status: trio.TaskStatus[Life] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        home = self._directory / str(server_id)
+        home.mkdir(exist_ok=True)
+        disk, recovery = open_storage(home / "raft", server_id.to_bytes(8, "big"), generation, SMALL)
+        ended = trio.Event()
+        try:
+            members = Configuration(tuple(Server(each, f"tcp://127.0.0.1:{each}") for each in self.ids))
+            seed = Random(generation)
+            raft = Raft(server_id, members, recovery.ballot, recovery.log, PATIENT, GARLIC_FARM, seed, now_ms())
+            links = PeerLinks(
+                self._dialer(server_id),
+                self.resolve,
+                deliver_reply=lambda sender, reply: server.deliver_reply(sender, reply),  # noqa: PLW0108 - made below
+                peer_extensions=lambda peer, known: server.peer_extensions(peer, known),  # noqa: PLW0108 - likewise
+                tally=Tally(),
+                random=seed,
+            )
+            executed: list[bytes] = []
+
+            async def execute(_index: int, command: bytes) -> bytes:
+                executed.append(command)
+                return b"%d" % len(executed)
+
+            machine = SessionedStateMachine(execute)
+            server = ConsensusServer(raft, recovery.storage, disk, links, machine.apply, self._observe)
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(links.run)
+                    await nursery.start(server.run)
+                    await self._listen(nursery, server_id, Door(server, server_id))
+                    self.lives[server_id] = life = Life(server, machine, scope, ended, executed)
+                    task_status.started(life)
+        finally:
+            disk.close()
+            ended.set()
+
+    async def _listen(self, nursery: trio.Nursery, server_id: ServerId, door: Door) -> None:
+        gatekeeper = Gatekeeper(
+            "farm",
+            {CREDENTIALS.user: CREDENTIALS.password}.get,
+            NonceBook(b"secret", Random(server_id).randbytes),
+            lambda: Identity("loopback", server_id),
+        )
+        listener = GarlicFarmServer(gatekeeper, door, Tally())
+        certificate = load_or_create_certificate(self._directory / str(server_id))
+        port = self._ports.get(server_id, 0)
+        self._ports[server_id] = await nursery.start(listener.listen, "127.0.0.1", port, certificate)
+
+    def _observe(self, notice: Notice) -> None:
+        if isinstance(notice, RoleChanged):
+            self._changed.set()
+            self._changed = trio.Event()
