@@ -68,7 +68,7 @@ class Pull:
         self._parked: dict[ServerId, Parked] = {}
         self._observers: dict[ServerId, Observer] = {}
         self._unannounced: dict[ServerId, Milliseconds] = {}
-        """Voters that have not shown yet that they know of us, and when they were last told."""
+        """Voters and newcomers that have not shown yet that they know of us, and when they were last told."""
         self._unconfirmed: dict[ServerId, Milliseconds] = {}
         """Voters that have not answered in the newest round of `confirm`, and when they were last asked."""
         self._begun: dict[int, tuple[ServerId, int]] = {}
@@ -94,7 +94,7 @@ class Pull:
             if parked.read_id is None and now >= parked.until_ms:
                 self._reply(self._parked.pop(peer).fetch)
         for voter, told_ms in list(self._unannounced.items()):
-            if voter not in self._replica.voters:
+            if voter not in self._followers:
                 del self._unannounced[voter]
             elif now >= told_ms + self._announce_every_ms:
                 self._announce(voter)
@@ -112,11 +112,10 @@ class Pull:
                 self._serve(self._parked.pop(peer).fetch)
 
     def followers_changed(self) -> None:
-        """A new voter is told who leads."""
-        for voter in self._replica.others:
-            standing = self._followers.get(voter)
-            if standing is not None and not standing.heard and voter not in self._unannounced:
-                self._announce(voter)
+        """Whoever joined is told who leads: a newcomer knows of no voter whom it could ask."""
+        for peer, standing in self._followers.items():
+            if not standing.heard and peer not in self._unannounced:
+                self._announce(peer)
 
     def committed(self) -> None:
         """Whoever waits and does not know the new commit index hears of it."""

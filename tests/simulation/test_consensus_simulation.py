@@ -26,10 +26,12 @@ def test_no_invariant_breaks_and_every_world_recovers_after_healing(block: int, 
             crashes=report.crashes,
             commits=report.commits,
             acknowledged=report.acknowledged,
+            changes=report.changes,
             lost=report.lost,
         )
     # The faults did happen, and work was done all the same.
     assert min(totals[what] for what in ("elections", "crashes", "commits", "acknowledged", "lost")) > 20, totals
+    assert totals["changes"] > 0, totals
 
 
 @pytest.mark.parametrize("mutant", [*MUTANTS, *PULL_MUTANTS], ids=lambda mutant: mutant.name)

@@ -5,18 +5,31 @@
     log matching           (index, term) names one entry and, by induction over the previous term, one prefix
     leader completeness    a new leader holds everything that was committed before
     state machine safety   everybody applies the same entry at the same index, in order, each once in a life
-    durable commitment     what a leader commits lies on the disks of a majority; what is acknowledged stays
+    durable commitment     what a leader commits lies on the disks of a majority of each set of voters that its
+                           configuration has; what is acknowledged stays
+    one change at a time   a configuration follows the commitment of the one before; C_old,new only C_old, C_new only it
     answers                every request is answered once; a proposal is refused only if it never can be committed
 
 Its picture of a log is built from `Persist` effects alone, so a replica cannot talk it out of anything.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from consensus.core.effects import Apply, Effect, Outcome, Persist, Resolve, Role, RoleChanged
+from consensus.core.effects import (
+    Apply,
+    ChangeOutcome,
+    ChangeResolved,
+    Effect,
+    Outcome,
+    Persist,
+    Resolve,
+    Role,
+    RoleChanged,
+)
 from consensus.core.events import Event, Received
 from consensus.core.messages import Message, RequestVote, VoteReply
-from consensus.core.position import Ballot, Command, Entry, Index, ServerId, Term
+from consensus.core.position import Ballot, Command, Configuration, Entry, Index, ServerId, Term
 from tests.simulation.consensus.accounts import AccountError, Accounts
 
 
@@ -35,6 +48,8 @@ class Shadow:
     applied: Index = 0
     term: Term = 0
     leads: Term | None = None
+    known: Index = 0
+    """Where its log ended before the step that is under way: the commitments of that step rest on no more."""
 
 
 def apply_persist(entries: list[Entry], persist: Persist) -> None:
@@ -50,7 +65,7 @@ def apply_persist(entries: list[Entry], persist: Persist) -> None:
 class Checker:
     """All that the judge remembers of one history."""
 
-    def __init__(self, servers: list[ServerId]) -> None:
+    def __init__(self, servers: list[ServerId], configuration: Configuration) -> None:
         self.shadows = {server: Shadow() for server in servers}
         self._accounts = Accounts()
         self.committed: list[Entry] = []
@@ -58,7 +73,11 @@ class Checker:
         self.acknowledged: dict[int, Index] = {}
         self.refused: set[bytes] = set()
         self.leaders: dict[Term, ServerId] = {}
-        self._majority = len(servers) // 2 + 1
+        self._initial = configuration
+        self.configuration = configuration
+        """The latest that is committed."""
+        self.changes = 0
+        self._requested: dict[int, Configuration] = {}
         self._votes: dict[tuple[Term, ServerId], ServerId] = {}
         self._entries: dict[tuple[Index, Term], tuple[Entry, Term]] = {}
         self._proposals: dict[int, tuple[bytes, ...]] = {}
@@ -73,6 +92,7 @@ class Checker:
         changes = [effect for effect in effects if isinstance(effect, RoleChanged)]
         for change in changes:
             self.shadows[server].leads = change.term if change.role is Role.LEADER else None
+        self.shadows[server].known = len(self.shadows[server].volatile)
         for effect in effects:
             if isinstance(effect, Persist):
                 self._staged(server, effect)
@@ -135,6 +155,23 @@ class Checker:
                 self.refused.update(commands)
             case Outcome.UNKNOWN:
                 pass
+
+    def change_requested(self, change_id: int, target: Configuration) -> None:
+        """Somebody asks for a configuration."""
+        self._requested[change_id] = target
+
+    def change_resolved(self, server: ServerId, resolved: ChangeResolved) -> None:
+        """Somebody is told how the change ended."""
+        target = self._requested.pop(resolved.change_id, None)
+        if target is None:
+            raise ViolationError(f"server {server} answers change {resolved.change_id} twice")
+        position = resolved.position
+        if resolved.outcome is ChangeOutcome.COMMITTED and position is not None:
+            log = self.shadows[server].volatile
+            for index in range(len(self.committed) + 1, position.index + 1):
+                self._commit(server, index, log[index - 1])
+            if self._configuration_at(self.committed, position.index) != target:
+                raise ViolationError(f"server {server} says {resolved}, but the log has something else there")
 
     def crashed(self, server: ServerId) -> None:
         """Everything volatile is gone; how much of the unfinished writes survived shows at recovery."""
@@ -205,16 +242,50 @@ class Checker:
             raise ViolationError(f"one vote: server {voter} votes for {known} and for {candidate} in term {term}")
 
     def _commit(self, server: ServerId, index: Index, entry: Entry) -> None:
-        holders = sum(
-            len(shadow.durable) >= index and shadow.durable[index - 1] == entry for shadow in self.shadows.values()
-        )
-        if holders < self._majority:
+        holders = {
+            holder
+            for holder, shadow in self.shadows.items()
+            if len(shadow.durable) >= index and shadow.durable[index - 1] == entry
+        }
+        if not any(_is_majority(holders, deciding) for deciding in self._deciding(server, index, entry)):
             raise ViolationError(
-                f"durable commitment: server {server} applies index {index}, which {holders} of "
-                f"{len(self.shadows)} disks hold"
+                f"durable commitment: server {server} applies index {index}, which the disks of "
+                f"{sorted(holders)} hold: no majority"
             )
+        if isinstance(entry.content, Configuration) and entry.content != self.configuration:
+            self._commit_configuration(server, index, entry.content)
         self.committed.append(entry)
         self._committed_in.append(self.shadows[server].term)
+
+    def _deciding(self, server: ServerId, index: Index, entry: Entry) -> Iterator[Configuration]:
+        """The configurations by which this entry may be committed: the ones in effect at it and later, in any log.
+
+        Who applies first has usually committed, but may have heard of it from one whose log goes on further.
+        """
+        for holder, shadow in self.shadows.items():
+            log = shadow.volatile
+            if len(log) >= index and log[index - 1] == entry:
+                end = max(index, shadow.known) if holder == server else len(log)
+                yield self._configuration_at(log, index)
+                yield from (later.content for later in log[index:end] if isinstance(later.content, Configuration))
+
+    def _configuration_at(self, log: list[Entry], index: Index) -> Configuration:
+        for entry in reversed(log[:index]):
+            if isinstance(entry.content, Configuration):
+                return entry.content
+        return self._initial
+
+    def _commit_configuration(self, server: ServerId, index: Index, configuration: Configuration) -> None:
+        before = self.configuration
+        follows = configuration.old_voters == before.voters if configuration.is_joint else True
+        if before.is_joint:
+            follows = configuration == Configuration(before.voters, (), before.learners)
+        elif not configuration.is_joint and len(configuration.voter_ids ^ before.voter_ids) > 1:
+            follows = False
+        if not follows:
+            raise ViolationError(f"one change at a time: {configuration} at {index} of {server} follows {before}")
+        self.configuration = configuration
+        self.changes += not configuration.is_joint
 
     def _check_acknowledged(self, server: ServerId, resolve: Resolve, commands: tuple[bytes, ...]) -> None:
         position = resolve.position
@@ -229,6 +300,15 @@ class Checker:
         if held != [Command(data) for data in commands] or (self.committed[position.index - 1].term != position.term):
             raise ViolationError(f"server {server} acknowledges {resolve}, but the log has something else there")
         self.acknowledged[resolve.proposal_id] = position.index
+
+
+def _is_majority(holders: set[ServerId], configuration: Configuration) -> bool:
+    """The judge counts for itself: more than half of C_new and, if there is one, of C_old."""
+    return all(
+        2 * sum(server.server_id in holders for server in servers) > len(servers)
+        for servers in (configuration.voters, configuration.old_voters)
+        if servers
+    )
 
 
 def _partly_done(entries: list[Entry], persist: Persist) -> list[list[Entry]]:

@@ -60,6 +60,7 @@ def _summary(reports: Sequence[Report], seconds: float) -> str:
         f"{sum(report.crashes for report in reports)} crashes, "
         f"{sum(report.commits for report in reports)} commits, "
         f"{sum(report.acknowledged for report in reports)} proposals acknowledged, "
+        f"{sum(report.changes for report in reports)} changes of the configuration, "
         f"{sum(report.lost for report in reports)} messages lost; {seconds:.1f} s"
     )
 

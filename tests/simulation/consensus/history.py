@@ -2,20 +2,20 @@
 
     trouble     servers crash between effects and start again, links are cut, clocks jump, clients propose
     healing     everybody runs, everything arrives; within a bound a leader must exist, a fresh proposal must be
-                committed, and every server must have applied the same entries
+                committed, and every member must have applied the same entries
 
 One random source decides everything, so a seed and a number of steps name a history exactly.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
 
 from consensus.core.dialect import GARLIC_FARM, KRAFT
 from consensus.core.effects import Role
-from consensus.core.events import Proposed, Received
+from consensus.core.events import ChangeConfiguration, Proposed, Received
 from consensus.core.log import RecoveredLog
 from consensus.core.messages import Message
 from consensus.core.position import Ballot, Configuration, Server, ServerId
@@ -71,6 +71,8 @@ class Report:
     crashes: int
     commits: int
     acknowledged: int
+    changes: int
+    """Committed changes of the configuration; joint ones count with their C_new."""
     lost: int
     trace_digest: str
 
@@ -86,17 +88,18 @@ class World:
         self._digest = sha256()
         self._show = show
         self._proposals = 0
+        self._changes = 0
         self._trouble = True
         self.now = 0
         self.steps = 0
-        ids = [ServerId(number) for number in range(1, self._profile.servers + 1)]
-        configuration = Configuration(tuple(Server(server, f"tcp://10.0.0.{server}:7669") for server in ids))
-        self.checker = Checker(ids)
+        ids = [ServerId(number) for number in range(1, self._profile.servers + self._profile.strangers + 1)]
+        configuration = Configuration(_servers(ids[: self._profile.servers]))
+        self.checker = Checker(ids, configuration)
         self.network = Network(self._random, self._profile, self._deliver_later)
         self.machines = {
             server: Machine(
                 server,
-                configuration,
+                configuration if server in configuration.voter_ids else Configuration(()),
                 self._profile,
                 self._random,
                 self,
@@ -135,6 +138,8 @@ class World:
             self._start(server)
         self.after(self._profile.nuisance_ms, self._trouble_somebody)
         self.after(self._profile.proposal_ms, self._propose_somewhere)
+        if self._profile.change_ms:
+            self.after(self._profile.change_ms, self._change_somewhere)
         while self.steps < steps:
             self._turn()
         self._heal()
@@ -215,6 +220,32 @@ class World:
         pause_ms = self._profile.proposal_ms if self._trouble else 200
         self.after(1 + int(self._random.expovariate(1 / pause_ms)), self._propose_somewhere)
 
+    def _change_somewhere(self) -> None:
+        """Ask for a configuration: some voter replaced, added or removed, or any servers at all."""
+        if not self._trouble:
+            return
+        random, everybody = self._random, sorted(self.machines)
+        machine = random.choice(self._leaders() or list(self.machines.values()))
+        if machine.life is not None:
+            voters = set(machine.life.core.describe().configuration.voter_ids)
+            match random.choice(("one more", "one less", "replace", "replace", "any")):
+                case "one more":
+                    voters.add(random.choice(everybody))
+                case "one less":
+                    voters.discard(random.choice(everybody))
+                case "replace":
+                    voters.discard(random.choice(everybody))
+                    voters.add(random.choice(everybody))
+                case _:
+                    voters = set(random.sample(everybody, random.randint(1, len(everybody))))
+            others = [server for server in everybody if server not in voters]
+            learners = random.sample(others, random.choice((0, 0, 1)) if others else 0)
+            self._changes += 1
+            target = Configuration(_servers(sorted(voters)), (), _servers(learners))
+            self.checker.change_requested(self._changes, target)
+            machine.step(ChangeConfiguration(self._changes, target))
+        self.after(1 + int(random.expovariate(1 / self._profile.change_ms)), self._change_somewhere)
+
     def _heal(self) -> None:
         self._trace(f"{self.now} heal")
         self._trouble = False
@@ -226,12 +257,15 @@ class World:
             self._start(server)
 
     def _settled(self) -> bool:
-        """A proposal made since healing is acknowledged, and all have applied everything that is committed."""
+        """A proposal made since healing is acknowledged, and all members have applied everything that is committed."""
         committed = len(self.checker.committed)
         return (
             len(self.checker.acknowledged) > self._acknowledged_at_healing
             and committed > self._committed_at_healing
-            and all(shadow.applied == committed for shadow in self.checker.shadows.values())
+            and not self.checker.configuration.is_joint
+            and all(
+                self.checker.shadows[member].applied == committed for member in self.checker.configuration.member_ids
+            )
         )
 
     def _leaders(self) -> list[Machine]:
@@ -254,6 +288,10 @@ class World:
             self._show(line)
 
 
+def _servers(ids: Sequence[ServerId]) -> tuple[Server, ...]:
+    return tuple(Server(server, f"tcp://10.0.0.{server}:7669") for server in ids)
+
+
 def run_history(
     seed: int,
     steps: int = DEFAULT_STEPS,
@@ -274,6 +312,7 @@ def run_history(
         crashes=sum(machine.crashes for machine in world.machines.values()),
         commits=len(world.checker.committed),
         acknowledged=len(world.checker.acknowledged),
+        changes=world.checker.changes,
         lost=world.network.lost,
         trace_digest=world.digest(),
     )

@@ -126,7 +126,7 @@ class Machine:
         self.life = Life(core, Executor(recovery.storage, group_bytes=self._profile.group_bytes))
         for other in others:
             both = self.understands_pre_vote and other.understands_pre_vote
-            self.step(PeerExtensions(other.server_id, Extensions(pre_vote=both, configurations=True)))
+            self.step(PeerExtensions(other.server_id, Extensions(pre_vote=both, configurations=self._profile.joint)))
         self._set_timer()
 
     def crash(self) -> None:
@@ -214,7 +214,9 @@ class Machine:
                     self._world.elected(self.server_id)
                 case ReadReady() | ReadRefused() | TransferEnded():
                     pass
-                case RoleChanged() | ChangeResolved() | ConfigurationChanged():
+                case ChangeResolved():
+                    self._checker.change_resolved(self.server_id, effect)
+                case RoleChanged() | ConfigurationChanged():
                     pass
                 case Halt(reason):
                     raise ViolationError(f"server {self.server_id} halts: {reason}")

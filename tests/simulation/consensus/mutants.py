@@ -10,16 +10,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from consensus.core import ballot, follower
+from consensus.core import ballot, configuration, follower
 from consensus.core.effects import Outcome, Resolve
 from consensus.core.follower import Follower
 from consensus.core.leader import Leader
 from consensus.core.log import Log
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
 from consensus.core.outbox import Outbox
-from consensus.core.position import Ballot, Index, LogPosition
+from consensus.core.position import Ballot, Configuration, Index, LogPosition
 from consensus.core.progress import Progress, SentAppend
 from consensus.core.raft import Raft
+from consensus.core.reconfiguration import Reconfiguration
 from consensus.core.replica import Replica
 
 
@@ -143,6 +144,37 @@ def _never_back_off(_self: Progress, _request: SentAppend, _hint: Index) -> bool
     return False
 
 
+def _union(self: Configuration) -> tuple[frozenset[Any], ...]:
+    return (self.voter_ids,)
+
+
+def _learners_count(self: Configuration) -> tuple[frozenset[Any], ...]:
+    return (self.member_ids,)
+
+
+def _only_the_new(self: Configuration) -> tuple[frozenset[Any], ...]:
+    return (frozenset(server.server_id for server in self.voters),)
+
+
+def _always(_self: Reconfiguration) -> bool:
+    return True
+
+
+def _never(_self: Reconfiguration) -> bool:
+    return False
+
+
+def _switch_directly(_current: Configuration, target: Configuration, *, joint: bool, learners: bool) -> Configuration:
+    del joint, learners
+    return replace(target, learners=())
+
+
+def _keep_truncated_configuration(self: Log, index: Index) -> None:
+    known = list(self._configurations)
+    _truncate(self, index)
+    self._configurations = known
+
+
 MUTANTS = (
     Mutant(
         "vote-before-persist",
@@ -220,6 +252,41 @@ MUTANTS = (
         "no-back-off",
         "a refused append does not move the leader back",
         ((Progress, "refused", _never_back_off),),
+    ),
+    Mutant(
+        "joint-majority-of-the-union",
+        "in joint consensus one majority of all servers decides",
+        ((Configuration, "majorities", property(_union)),),
+    ),
+    Mutant(
+        "joint-majority-of-the-new",
+        "in joint consensus the new servers decide alone",
+        ((Configuration, "majorities", property(_only_the_new)),),
+    ),
+    Mutant(
+        "learner-counted-as-voter",
+        "learners count towards majorities",
+        ((Configuration, "majorities", property(_learners_count)),),
+    ),
+    Mutant(
+        "switch-without-joint-consensus",
+        "a leader appends C_new at once, however many servers change",
+        ((configuration, "first_step", _switch_directly),),
+    ),
+    Mutant(
+        "change-before-own-term-commit",
+        "a configuration is changed before an entry of the leader's term is committed",
+        ((Reconfiguration, "has_committed_in_term", _always),),
+    ),
+    Mutant(
+        "change-before-the-last-is-committed",
+        "a configuration follows one that is not committed",
+        ((Reconfiguration, "_is_uncommitted", _never),),
+    ),
+    Mutant(
+        "configuration-outlives-its-entry",
+        "a truncated configuration stays in effect",
+        ((Log, "truncate_from", _keep_truncated_configuration),),
     ),
 )
 """Every planted bug, by name."""

@@ -34,6 +34,12 @@ class Profile:
     proposal_ms: int
     pre_vote: float
     """Share of servers that understand pre-vote."""
+    strangers: int
+    """Servers with empty logs that belong to no configuration at first."""
+    change_ms: int
+    """Mean time between requests to change the configuration; 0: it never changes."""
+    joint: bool
+    """Whether the servers have agreed on joint configurations and learners."""
 
 
 def draw_profile(random: Random) -> Profile:
@@ -62,6 +68,7 @@ def _make_storm(general: Profile, random: Random) -> Profile:
 
 
 def _draw_general(random: Random) -> Profile:
+    change_ms = random.choice((0, 30, 100, 300))
     return Profile(
         servers=random.choice((1, 2, 3, 3, 3, 4, 5, 5, 5, 5)),
         tuning=Tuning(
@@ -74,6 +81,8 @@ def _draw_general(random: Random) -> Profile:
             max_bytes_per_append=random.choice((1, 100, 100_000)),
             in_flight=random.choice((1, 2, 5)),
             tail_entries=random.choice((1, 4, 1_000)),
+            catch_up_rounds=random.choice((1, 3, 10)),
+            catch_up_stall_ms=random.choice((500, 3_000)),
             tail_bytes=random.choice((100, 1_000_000)),
             max_pending_proposals=random.choice((2, 8, 100)),
             max_pending_bytes=random.choice((200, 100_000)),
@@ -91,4 +100,7 @@ def _draw_general(random: Random) -> Profile:
         leader_trouble=random.choice((0, 0.3, 0.7, 0.9)),
         proposal_ms=random.choice((5, 20, 100)),
         pre_vote=random.choice((0, 0.5, 1, 1)),
+        strangers=random.choice((1, 2, 3)) if change_ms else 0,
+        change_ms=change_ms,
+        joint=random.random() < 0.7,
     )
