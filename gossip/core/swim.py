@@ -249,15 +249,14 @@ class Swim:
             return
         self._rumours.tune_in(welcome.clock, now)
         entry = self._claims.hear_alive(welcome.description, now)
-        for info in welcome.sample:
-            self._claims.hear_alive(info, now, tell_on=False)
-        if entry is None:
-            return
-        if not entry.is_live:
+        if entry is not None and not entry.is_live:
             self._prober.correct(entry, source, now)
-        elif not self._membership.link(entry):
+        elif entry is not None and not self._membership.link(entry):
             # Others joined us meanwhile: no room for the peer that we asked for.
             self._outbox.send(source, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER))
+        # Only now: in a full directory the sample could push out the very member that names it.
+        for info in welcome.sample:
+            self._claims.hear_alive(info, now, tell_on=False)
 
     def _receive_nak(self, source: Address, nak: JoinNak, now: int) -> None:
         peer = self._membership.peer_at(source)

@@ -2,10 +2,11 @@
 
 import pytest
 
+from gossip.core.events import SeedsGiven
 from gossip.core.member import NodeId, Status
-from gossip.core.messages import AliveUpdate
+from gossip.core.messages import AliveUpdate, JoinAck
 from gossip.core.tuning import Tuning
-from gossip.simulation.network import node_id
+from gossip.simulation.network import address_of, node_id
 from tests.spec.gossip_story import Story, info_of, verdict
 
 LIMIT = 20
@@ -46,6 +47,15 @@ def test_whoever_spoke_to_us_stays_while_there_is_anybody_whom_we_never_met() ->
         story.now += 1
         story.hear_news(1, AliveUpdate(info_of(number)))
     assert {node_id(1), node_id(2)} <= set(known(story))
+
+
+def test_the_sample_of_a_welcome_does_not_push_out_the_member_that_welcomes() -> None:
+    story = full_of(2)
+    story.step(SeedsGiven((address_of(60),)))
+    story.pass_time(1, answering=(1,))
+    story.hear(60, JoinAck(info_of(60), tuple(info_of(number) for number in (61, 62, 63))))
+    assert node_id(60) in known(story)
+    assert all(peer in known(story) for peer in story.swim.membership.peer_ids())
 
 
 def test_the_tombstones_of_those_we_never_met_go_first() -> None:

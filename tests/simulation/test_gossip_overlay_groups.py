@@ -1,0 +1,101 @@
+"""Groups in which nobody has room for everybody: a partition heals, and who leaves is told from who fails.
+
+Both presets that such a group may run: with a directory of everybody and peers for few (`lan`), and the overlay, where
+members know hardly more than their peers. Each test runs under several random seeds; the seed is in every message.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gossip.core.member import Status
+from gossip.core.tuning import Tuning
+from tests.simulation.gossip_network import GossipNetwork, Node
+
+SEEDS = [1, 19]
+MEMBERS = 24
+CAPACITY = 6
+PRESETS = {"lan": Tuning.lan(), "overlay": replace(Tuning.for_overlay(), directory_limit=16)}
+PERIOD_MS = Tuning.lan().probe_period_ms
+both_presets = pytest.mark.parametrize("preset", PRESETS)
+several_seeds = pytest.mark.parametrize("random_seed", SEEDS)
+
+
+def formed(random_seed: int, preset: str) -> tuple[GossipNetwork, list[Node]]:
+    """A group at rest, in which nobody has more peers than it may."""
+    network = GossipNetwork(random_seed, PRESETS[preset])
+    nodes = network.start(MEMBERS, capacity=CAPACITY)
+    must(network, lambda: is_one(network, nodes), within_periods=120, what="one connected overlay")
+    network.run(20 * PERIOD_MS)
+    assert all(len(network.peers(node)) <= CAPACITY < MEMBERS for node in nodes)
+    return network, nodes
+
+
+def must(network: GossipNetwork, holds: Callable[[], bool], *, within_periods: int, what: str) -> None:
+    """Run until it holds; the failure names the random seed."""
+    held = network.run_until(holds, limit_ms=within_periods * PERIOD_MS)
+    assert held, f"random seed {network.random_seed}: not within {within_periods} periods: {what}"
+
+
+def is_one(network: GossipNetwork, nodes: list[Node]) -> bool:
+    """Whether links lead from the first to all of them."""
+    return {node.number for node in nodes} <= network.reached_from(nodes[0])
+
+
+def holders(network: GossipNetwork, of: Node, *statuses: Status) -> list[int]:
+    """Who sees a member in one of these states."""
+    return [node.number for node in network.up if node is not of and network.status(of, node) in statuses]
+
+
+@both_presets
+@several_seeds
+def test_the_halves_of_a_partition_become_one_group_again_by_themselves(random_seed: int, preset: str) -> None:
+    network, nodes = formed(random_seed, preset)
+    for node in nodes:
+        node.core._joining._seeds.clear()
+    left, right = nodes[: MEMBERS // 2], nodes[MEMBERS // 2 :]
+    network.partition(left, right)
+    network.run(60 * PERIOD_MS)
+    across = [(near, far) for near, far in ((left, right), (right, left))]
+    for near, far in across:
+        assert is_one(network, near), f"random seed {random_seed}: each half holds together"
+        listed = [n.number for each in far for n in near if network.status(each, n) in {Status.ALIVE, Status.SUSPECT}]
+        assert listed == [], f"random seed {random_seed}: nobody lists the other half after 60 periods"
+    network.heal()
+    must(network, lambda: is_one(network, nodes), within_periods=60, what="one overlay again")
+
+    def nobody_is_buried() -> bool:
+        return not any(holders(network, node, Status.DEAD, Status.LEFT) for node in nodes)
+
+    must(network, nobody_is_buried, within_periods=90, what="nobody that lives is held for dead")
+    network.run(30 * PERIOD_MS)
+    assert is_one(network, nodes)
+    assert network.is_symmetrical()
+    assert all(len(network.peers(node)) <= CAPACITY for node in nodes)
+
+
+@both_presets
+@several_seeds
+def test_who_leaves_is_known_to_have_left_at_once_by_its_peers_and_is_never_taken_for_failed(
+    random_seed: int, preset: str
+) -> None:
+    network, nodes = formed(random_seed, preset)
+    gone = nodes[7]
+    peers = network.peers(gone)
+    assert len(peers) >= 2
+    network.leave(gone)
+    network.run(500)
+    assert peers <= set(holders(network, gone, Status.LEFT)), f"random seed {random_seed}: its peers know at once"
+    network.kill(gone)
+
+    def nobody_lists_it() -> bool:
+        return not holders(network, gone, Status.ALIVE, Status.SUSPECT)
+
+    must(network, nobody_lists_it, within_periods=30, what="nobody lists the one that left")
+    network.run(30 * PERIOD_MS)
+    assert nobody_lists_it(), f"random seed {random_seed}: and nobody hears of it anew"
+    assert network.ever(Status.DEAD, gone) == []
+    rest = [node for node in nodes if node is not gone]
+    assert is_one(network, rest)
+    assert network.ever(Status.DEAD) == [], f"random seed {random_seed}: nor does anybody else suffer from it"
