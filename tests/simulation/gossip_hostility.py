@@ -133,7 +133,8 @@ class Liar:
             victim = self._random.choice(self._group.nodes)
             chain = victim.ring.chain
             clock = horizon - KEY_STORM + 1 + step
-            spare = self._random.choice([key for key in STORM_KEYS if key != chain.primary])
+            # Known keys where there are some: beyond its limit a chain forgets open ones, and merging loses its order.
+            spare = self._random.choice(chain.others or [key for key in STORM_KEYS if key != chain.primary])
             primary, opens = (spare, chain.primary) if self._random.random() < 1 / 8 else (chain.primary, spare)
             far = KeyChain.of(primary, (opens,), (), clock)
             yield self._sealed(victim, self._random.choice(self._addresses), KeyNews(far))
