@@ -125,12 +125,20 @@ class PeerLinks:
         """Send, or queue, or drop, and return at once. What is dropped is counted."""
         link = self._links.get(recipient)
         if link is None:
-            if self._nursery is None or len(self._links) >= self.tuning.peers_max:
+            if self._nursery is None or not self._has_room():
                 self.tally.count("requests-without-link")
                 return
             link = self._links[recipient] = _Link(self, recipient)
             self._nursery.start_soon(link.run)
         link.send(message)
+
+    def _has_room(self) -> bool:
+        """Members come and go: in a full table a link that nobody uses, to a server that left, gives way."""
+        if len(self._links) >= self.tuning.peers_max:
+            unused = next((peer for peer, link in self._links.items() if link.is_unused), None)
+            if unused is not None:
+                self.forget(unused)
+        return len(self._links) < self.tuning.peers_max
 
     def forget(self, peer: ServerId) -> None:
         """Close the link to a server that is no longer a member."""
@@ -166,6 +174,11 @@ class _Link:
             self._drop()
         self._unsent.append((trio.current_time(), request))
         self._work.set()
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether there is neither a connection nor anything to send."""
+        return self._pipe is None and not self._unsent
 
     def view(self) -> LinkView:
         waiting = len(self._unsent) + (self._pipe.waiting if self._pipe is not None else 0)

@@ -298,3 +298,21 @@ async def test_a_repeated_incident_is_counted_each_time_and_told_once_in_a_while
         await trio.sleep(0.25)
     assert tally.counts["silent"] == 200
     assert len(told) == 6
+
+
+async def test_a_full_table_makes_room_for_a_new_server_by_a_link_that_nobody_uses(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    """Servers come and go; who left does not keep out who comes."""
+    del autojump_clock
+    stage.add(Host(CAROL))
+    sender = Sender(stage, tuning=LinkTuning(peers_max=1))
+    await stage.nursery.start(sender.links.run)
+    sender.links.send(BOB, vote(1))
+    sender.links.send(CAROL, vote(2))
+    assert sender.tally.counts["requests-without-link"] == 1
+    await trio.sleep(3)
+    sender.links.send(CAROL, vote(3))
+    await trio.sleep(1)
+    assert sender.correlations() == [3]
+    assert [view.peer for view in sender.links.describe()] == [CAROL]

@@ -100,12 +100,12 @@ def build(
     disk: MemoryDisk,
     count: int = 1,
     tuning: ServerTuning | None = None,
+    configuration: Configuration | None = None,
 ) -> Node:
     recovery = recover(disk, Owner(b"node-%03d" % server_id, 1, 1), bytes(16), SMALL)
     disk.run(recovery.operations)
-    core = Raft(
-        server_id, voters(count), recovery.ballot, recovery.log, lan(), GARLIC_FARM, Random(server_id), now_ms()
-    )
+    known = voters(count) if configuration is None else configuration
+    core = Raft(server_id, known, recovery.ballot, recovery.log, lan(), GARLIC_FARM, Random(server_id), now_ms())
     node: Node
 
     async def apply(first: Index, entries: tuple[Entry, ...]) -> None:

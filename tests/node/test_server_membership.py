@@ -1,0 +1,128 @@
+"""Changes of the configuration through real servers: whoever asks the leader awaits the outcome."""
+
+import trio
+import trio.testing
+
+from consensus.core.configuration import ChangeRefusal
+from consensus.core.effects import ChangeOutcome, ConfigurationChanged, Role
+from consensus.core.position import Configuration, Server, ServerId
+from tests.node.test_server_owner import MemoryDisk, Node, build, data, until
+
+
+def server(number: int) -> Server:
+    return Server(ServerId(number), f"tcp://127.0.0.1:{7000 + number}")
+
+
+def servers(*numbers: int) -> tuple[Server, ...]:
+    return tuple(map(server, numbers))
+
+
+async def start(nursery: trio.Nursery, founders: int, strangers: int) -> dict[ServerId, Node]:
+    """Founders that know each other, and servers with empty logs that know nobody."""
+    nodes: dict[ServerId, Node] = {}
+    for number in range(1, founders + strangers + 1):
+        server_id = ServerId(number)
+        known = Configuration(servers(*range(1, founders + 1)) if number <= founders else ())
+        nodes[server_id] = build(server_id, nodes, nursery, MemoryDisk(), configuration=known)
+        await nursery.start(nodes[server_id].server.run)
+    return nodes
+
+
+async def leader_of(nodes: dict[ServerId, Node]) -> Node:
+    def leaders() -> list[Node]:
+        return [node for node in nodes.values() if node.server.role.role is Role.LEADER]
+
+    await until(lambda: bool(leaders()) and leaders()[0].server.commit_index > 0)
+    return leaders()[0]
+
+
+async def test_a_group_moves_to_other_servers_and_loses_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    """Clients are served before, during and after; the first leader is among those who leave."""
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        nodes = await start(nursery, founders=3, strangers=3)
+        leader = await leader_of(nodes)
+        await leader.server.propose((b"before",))
+        answer = await leader.server.change_configuration(servers(4, 5, 6))
+        assert answer.outcome is ChangeOutcome.COMMITTED
+        newcomers = {number: node for number, node in nodes.items() if number > 3}
+        successor = await leader_of(newcomers)
+        await successor.server.propose((b"after",))
+        await until(lambda: all(data(node) == [b"before", b"after"] for node in newcomers.values()))
+        assert leader.server.role.role is Role.FOLLOWER
+        told = [notice for notice in leader.notices if isinstance(notice, ConfigurationChanged)]
+        assert [(notice.configuration.is_joint, len(notice.newcomers)) for notice in told] == [
+            (False, 3),
+            (True, 0),
+            (False, 0),
+        ]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_learner_follows_without_a_vote(autojump_clock: trio.testing.MockClock) -> None:
+    """It applies what is committed, and the group does not wait for it."""
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        nodes = await start(nursery, founders=1, strangers=1)
+        leader = await leader_of(nodes)
+        answer = await leader.server.change_configuration(servers(1), learners=servers(2))
+        assert answer.outcome is ChangeOutcome.COMMITTED
+        await leader.server.propose((b"x",))
+        await until(lambda: data(nodes[ServerId(2)]) == [b"x"])
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_change_that_cannot_be_is_refused_with_its_reason(autojump_clock: trio.testing.MockClock) -> None:
+    """By a follower, which names the leader, and by the leader."""
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        nodes = await start(nursery, founders=3, strangers=0)
+        leader = await leader_of(nodes)
+        follower = next(node for node in nodes.values() if node is not leader)
+        await until(lambda: follower.server.role.leader is not None)
+        elsewhere = await follower.server.change_configuration(servers(1, 2))
+        assert (elsewhere.refusal, elsewhere.leader) == (ChangeRefusal.NOT_LEADER, leader.server.role.leader)
+        nobody = await leader.server.change_configuration(())
+        assert (nobody.outcome, nobody.refusal) == (ChangeOutcome.REFUSED, ChangeRefusal.NO_VOTERS)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_server_that_nobody_can_reach_is_given_up_and_the_group_stays(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The caller waits no longer than a newcomer may stand still."""
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        nodes = await start(nursery, founders=1, strangers=0)
+        leader = await leader_of(nodes)
+        began = trio.current_time()
+        answer = await leader.server.change_configuration(servers(1, 9))
+        assert answer.refusal is ChangeRefusal.CATCH_UP_STALLED
+        assert trio.current_time() - began < 60
+        assert leader.server.describe().raft.configuration == Configuration(servers(1))
+        nursery.cancel_scope.cancel()
+
+
+async def test_too_many_requests_and_requests_to_a_stopped_server_are_refused(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Whoever waits when the server stops is told that the fate is unknown."""
+    del autojump_clock
+    answers: list[tuple[ChangeOutcome, ChangeRefusal | None]] = []
+    async with trio.open_nursery() as clients, trio.open_nursery() as nursery:
+        nodes = await start(nursery, founders=1, strangers=0)
+        leader = await leader_of(nodes)
+
+        async def ask(number: int) -> None:
+            answer = await leader.server.change_configuration(servers(1, number))
+            answers.append((answer.outcome, answer.refusal))
+
+        for number in range(2, 19):
+            clients.start_soon(ask, number)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert (ChangeOutcome.REFUSED, ChangeRefusal.BUSY) in answers
+    assert (ChangeOutcome.REFUSED, ChangeRefusal.CHANGE_UNDER_WAY) in answers
+    assert (ChangeOutcome.UNKNOWN, None) in answers
+    late = await leader.server.change_configuration(servers(1))
+    assert late.refusal is ChangeRefusal.NOT_LEADER
