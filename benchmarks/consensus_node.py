@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -21,7 +21,7 @@ import trio
 from consensus.core import messages as core
 from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Role
-from consensus.core.position import Configuration, Entry, Index, Server, ServerId
+from consensus.core.position import Configuration, Entry, Index, LogPosition, Server, ServerId
 from consensus.core.raft import Raft
 from consensus.core.tuning import lan
 from consensus.node.directory import open_storage
@@ -77,6 +77,14 @@ class CountingMachine:
     async def apply(self, _first: Index, entries: tuple[Entry, ...]) -> None:
         """Take committed entries."""
         self.entries += len(entries)
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Their number."""
+        return iter((b"%d" % self.entries,))
+
+    async def restore(self, _last: LogPosition, state: AsyncIterator[bytes]) -> None:
+        """Their number, from a snapshot."""
+        self.entries = int(b"".join([piece async for piece in state]))
 
 
 class Door:
@@ -142,7 +150,7 @@ async def _run(specification: Specification) -> None:
         tuple(Server(ServerId(each), f"tcp://{LISTENS}:{each}") for each in range(1, specification.servers + 1))
     )
     raft = Raft(server_id, configuration, recovery.ballot, recovery.log, lan(), GARLIC_FARM, Random(), now_ms())
-    server = ConsensusServer(raft, recovery.storage, disk, links, CountingMachine().apply, _observe)
+    server = ConsensusServer(raft, recovery.storage, disk, links, CountingMachine(), _observe)
     async with trio.open_nursery() as nursery:
         listener = GarlicFarmServer(gatekeeper, door, tally)
         port = await nursery.start(listener.listen, LISTENS, specification.port, certificate)

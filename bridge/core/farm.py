@@ -94,6 +94,12 @@ class Farm:
         self.state = FarmState(log_time_ms=log_time_base_ms)
         self.sessions = SessionTable(SESSION_LIMITS)
 
+    def restore(self, state: FarmState, period_ms: int, sessions: bytes) -> None:
+        """Go on from what another server, or an earlier life of this one, held; raises `SessionTableError`."""
+        self.sessions = SessionTable.load(sessions, SESSION_LIMITS)
+        self.tuning = replace(self.tuning, period_ms=period_ms)
+        self.state = state
+
     def apply(self, index: int, term: int, record: Record) -> tuple[Change, ...]:
         """Take one committed record; what changed is for traces and for the publisher's next act."""
         if index <= self.state.applied_index:

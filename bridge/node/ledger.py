@@ -3,7 +3,8 @@
     committed entries ──▶ decode ──▶ Farm.apply ──▶ changes ──▶ trace, publishing
                                 └──▶ LogTime                └──▶ whoever waits for news
 
-Everything here is rebuilt from the log at each start, in silence: what entries of an earlier life changed is no news,
+Everything here is rebuilt at each start, from a snapshot and the log after it, in silence: what entries of an earlier
+life changed is no news,
 and told with the time of this start it would be wrong. The ledger also remembers at which index log time moved, so that
 the control endpoint can tell for any entry when it was, in log time: one number pair a reporting period, and only for
 as long as `MOMENTS_MAX` of them (16 bytes each: half a year of 30 s periods in 8 MB); of older entries it says that it
@@ -13,7 +14,7 @@ does not know. Configurations are remembered likewise: there is one for each ele
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import assert_never
 
 import trio
@@ -34,12 +35,14 @@ from bridge.core.log_time import LogTime
 from bridge.core.records import Clock, Foreign, Publication, Record, Report
 from bridge.node.event_log import EventLog
 from bridge.wire.application import decode
-from consensus.core.position import Command, Configuration, Entry, Index, NoOp
+from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm, encode_farm
+from consensus.core.position import Command, Configuration, Entry, Index, LogPosition, NoOp
 from consensus.node.server import now_ms
 
 MOMENTS_MAX = 500_000
 CONFIGURATIONS_MAX = 4096
 BREATH_ENTRIES = 64
+RETENTION_MS = 7 * 24 * 3600 * 1000
 
 
 class Ledger:
@@ -93,6 +96,37 @@ class Ledger:
                 await trio.lowlevel.checkpoint()
         self._news.set()
         self._news = trio.Event()
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The state of this moment: what is immutable as it is, what grows as a copy."""
+        return encode_farm(
+            FarmSnapshot(
+                self.state,
+                self._farm.tuning.period_ms,
+                self._farm.sessions.dump(),
+                self._moment_indexes[:],
+                self._moment_times_ms[:],
+                self._configuration_indexes[:],
+            )
+        )
+
+    async def restore(self, last: LogPosition, state: AsyncIterator[bytes]) -> None:
+        """Become what `snapshot` gave after the entry at `last`. Like a replayed log it is no news."""
+        snapshot = await decode_farm(state)
+        self._farm.restore(snapshot.farm, snapshot.period_ms, snapshot.sessions)
+        self._moment_indexes = array("q", snapshot.moment_indexes)
+        self._moment_times_ms = array("q", snapshot.moment_times_ms)
+        self._configuration_indexes = array("q", snapshot.configuration_indexes)
+        self._history_ends = max(self._history_ends, last.index)
+        self.log_time.period_changed(snapshot.period_ms)
+        self.log_time.clock_applied(self.state.log_time_ms, now_ms())
+        self._news.set()
+        self._news = trio.Event()
+
+    def keep_from(self) -> Index:
+        """Entries before this are older than seven days of log time."""
+        place = bisect_right(self._moment_times_ms, self.state.log_time_ms - RETENTION_MS) - 1
+        return self._moment_indexes[place] if place >= 0 else 0
 
     def _apply(self, index: Index, entry: Entry) -> None:
         match entry.content:

@@ -233,7 +233,7 @@ async def open_replica(
             random=Random(),
             configuration_before=ledger.configuration_before,
         )
-        server = ConsensusServer(raft, recovery.storage, directory, links, ledger.apply, observe)
+        server = ConsensusServer(raft, recovery.storage, directory, links, ledger, observe, keep_from=ledger.keep_from)
         others = [ServerId(number) for number in range(1, len(founding.founders) + 1) if number != server_id]
         client = GarlicFarmClient(dialer, resolve, others, random=Random()) if others else None
         async with trio.open_nursery() as nursery:

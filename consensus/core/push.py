@@ -116,7 +116,8 @@ class Push:
         for peer, progress in self.progress.items():
             if progress.read_id == event.request_id:
                 progress.read_id = None
-                if event.first == progress.next and event.entries and progress.may_send_entries(1):
+                wanted = event.first == progress.next > self._replica.log.start.index
+                if wanted and event.entries and progress.may_send_entries(1):
                     self._send(peer, progress, event.entries)
                 self._replicate(peer, progress)
                 return True
@@ -237,7 +238,7 @@ class Push:
         replica = self._replica
         # The entry before `next` exists: `next` is at most one beyond the leader's log, which never shrinks at its end.
         # To a follower that needs what is compacted, a heartbeat speaks of the oldest place whose term is known.
-        previous = max(progress.next - 1, replica.log.start.index)
+        previous = progress.next - 1 if entries else max(progress.next - 1, replica.log.start.index)
         position = LogPosition(previous, replica.log.term_at(previous) or 0)
         correlation = replica.next_correlation()
         commit = replica.applier.commit

@@ -11,16 +11,16 @@ the place to resume from. It lies behind the last sync that succeeded, so that w
 import errno
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 import trio
 
-from consensus.core.position import Entry
 from consensus.node.disk import (
     CreateFile,
     DiskOperation,
+    DiskReader,
     RemoveFile,
     RenameFile,
     StorageError,
@@ -29,10 +29,10 @@ from consensus.node.disk import (
     SyncFile,
     WriteBytes,
 )
-from consensus.node.journal import Extent
-from consensus.node.recovery import RecoveryReport
-from consensus.node.storage import Owner, Recovery, StorageTuning, read_extents, recover, verify
-from consensus.wire.record import Binding
+from consensus.node.recovery_report import RecoveryReport
+from consensus.node.storage import Owner, Recovery, StorageTuning, recover, verify
+
+Answer = TypeVar("Answer")
 
 LOCK_FILE = "lock"
 STORAGE_ID_BYTES = 16
@@ -201,9 +201,9 @@ class ThreadedDisk:
         """Carry out operations in a thread. A call that has begun is finished even if it is cancelled."""
         await trio.to_thread.run_sync(self._directory.perform_all, operations, start)
 
-    async def read_extents(self, binding: Binding, extents: Sequence[Extent]) -> tuple[Entry, ...]:
-        """Read and check entries in a thread."""
-        return await trio.to_thread.run_sync(read_extents, self._directory, binding, extents)
+    async def ask(self, question: Callable[[DiskReader], Answer]) -> Answer:
+        """Have a question answered in a thread."""
+        return await trio.to_thread.run_sync(question, self._directory)
 
     def close(self) -> None:
         """Close all files and give up the lock."""

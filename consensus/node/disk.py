@@ -34,7 +34,11 @@ class CreateFile:
 
 @dataclass(frozen=True, slots=True)
 class WriteBytes:
-    """Overwrite `data` at `offset_bytes`. Planners never write beyond the size that the file was created with."""
+    """Overwrite `data` at `offset_bytes`.
+
+    Planners write beyond the size that a file was created with only while it has a name that ends in `.new`: a snapshot
+    grows, because its size is not known before its end.
+    """
 
     file: str
     offset_bytes: int

@@ -9,12 +9,9 @@ from typing import Protocol, assert_never
 
 import trio
 
-from consensus.core.position import Entry
 from consensus.node.directory import OutOfSpaceError
-from consensus.node.disk import DiskOperation
-from consensus.node.executor import Job, ReadJob, WriteJob
-from consensus.node.journal import Extent
-from consensus.wire.record import Binding
+from consensus.node.disk import DiskOperation, DiskReader, RemoveFile
+from consensus.node.executor import Job, Reading, ReadJob, SideJob, WriteJob
 
 
 class ServerDisk(Protocol):
@@ -23,17 +20,17 @@ class ServerDisk(Protocol):
     async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
         """Carry out operations from number `start` on; raises `OutOfSpaceError` or `OSError`."""
 
-    async def read_extents(self, binding: Binding, extents: Sequence[Extent]) -> tuple[Entry, ...]:
-        """Read and check entries; raises `StorageError` or `OSError`."""
+    async def ask(self, question: Callable[[DiskReader], Reading]) -> Reading:
+        """Have a question answered from the disk; raises `StorageError` or `OSError`."""
 
 
 class DiskWorker:
-    """Give it a job by `submit`; it answers by `done(job, entries)`, and tells by `set_full` when the disk fills."""
+    """Give it a job by `submit`; it answers by `done(job, answer)`, and tells by `set_full` when the disk fills."""
 
     def __init__(
         self,
         disk: ServerDisk,
-        done: Callable[[Job, tuple[Entry, ...]], None],
+        done: Callable[[Job, Reading | None], None],
         set_full: Callable[[bool], None],
         retry_ms: int,
     ) -> None:
@@ -50,16 +47,17 @@ class DiskWorker:
     async def run(self) -> None:
         """Work until cancelled, or until the disk fails."""
         async for job in self._jobs_to_do:
-            entries: tuple[Entry, ...] = ()
+            answer: Reading | None = None
             match job:
                 case WriteJob(operations=operations):
                     await self._write(operations)
-                case ReadJob(binding=binding, extents=extents):
-                    if extents:
-                        entries = await self._disk.read_extents(binding, extents)
+                case ReadJob():
+                    answer = await self._disk.ask(job.answer)
+                case SideJob():
+                    await self._write_aside(job)
                 case _:
                     assert_never(job)
-            self._done(job, entries)
+            self._done(job, answer)
 
     async def _write(self, operations: Sequence[DiskOperation]) -> None:
         start = 0
@@ -73,3 +71,11 @@ class DiskWorker:
             else:
                 self._set_full(False)  # noqa: FBT003 - the one fact that this callback carries
                 return
+
+    async def _write_aside(self, job: SideJob) -> None:
+        """Nothing waits for this: what finds no space gives back what it took, and is told as given up."""
+        try:
+            await self._disk.perform_all(job.operations)
+        except OutOfSpaceError:
+            await self._disk.perform_all((RemoveFile(job.file),))
+            job.given_up = True

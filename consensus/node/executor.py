@@ -1,7 +1,7 @@
 """Carries out a core's effects in the order that durability demands: a planner, without threads or files.
 
     accept(effects) ──▶ effects to carry out now        what waits for a Persist is held
-    next_job()      ──▶ WriteJob | ReadJob | None       one at a time; the shell performs it on the disk
+    next_job()      ──▶ WriteJob | ReadJob | SideJob | None       one at a time; the shell performs it on the disk
     written(job)    ──▶ Sends that waited for it; the shell then steps the core with Persisted(job.number)
 
 *Group commit.* While one write is under way, Persists gather; the next job carries them all, with one sync. Nobody
@@ -15,6 +15,9 @@ own disk. Applies, answers to clients and role changes wait for nothing; the cor
 *Reads* and writes take turns, so that a follower that must be fed from disk neither starves commits nor is starved. A
 read sees every Persist that was emitted before it: while one of those waits, the disk may still hold the entries that
 it is going to truncate, which were never committed.
+
+*Snapshots* being taken are written aside, piece by piece, in the reads' turns. Nothing rests on them until the Persist
+that makes one the stored snapshot, and that one forms a group of its own, behind everything that was emitted before.
 
 Bounds: what waits is what the core has emitted and not yet seen durable, and the core bounds that by its window; the
 server refuses new proposals while `backlog_bytes` is above its limit.
@@ -43,16 +46,21 @@ from consensus.core.effects import (
     Restore,
     RoleChanged,
     Send,
+    StoreChunk,
     TakeSnapshot,
     TransferEnded,
 )
+from consensus.core.events import EntriesRead, SnapshotChecked, SnapshotRead
 from consensus.core.log import entry_bytes
-from consensus.node.disk import DiskOperation
+from consensus.node.disk import DiskOperation, DiskReader
 from consensus.node.journal import Extent
-from consensus.node.storage import Storage
+from consensus.node.snapshots import Piece, received_snapshot
+from consensus.node.storage import Storage, read_extents
 from consensus.wire.record import Binding
 
-Released = Send | Apply | Answer | Announcement | Halt
+Released = Send | Apply | Answer | Announcement | Halt | TakeSnapshot | Restore
+Question = ReadEntries | ReadSnapshot | CheckSnapshot
+Reading = EntriesRead | SnapshotRead | SnapshotChecked
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +73,42 @@ class WriteJob:
 
 @dataclass(frozen=True, slots=True)
 class ReadJob:
-    """Read `extents` (`storage.read_extents`) and answer `request`. No extents: the range does not exist."""
+    """Answer a question, by `answer`, in any thread. `extents` and `piece` say where; without them it is gone."""
 
-    request: ReadEntries
+    request: Question
     binding: Binding
-    extents: tuple[Extent, ...]
+    extents: tuple[Extent, ...] = ()
+    piece: Piece | None = None
+
+    def answer(self, reader: DiskReader) -> Reading:
+        """Read; raises `StorageError` or `OSError`."""
+        match self.request:
+            case ReadEntries(request_id, first):
+                entries = read_extents(reader, self.binding, self.extents) if self.extents else ()
+                return EntriesRead(request_id, first, entries)
+            case ReadSnapshot(request_id, last, offset):
+                if self.piece is None:
+                    return SnapshotRead(request_id, last, offset, None, done=False)
+                data = reader.read(self.piece.file, self.piece.offset_bytes, self.piece.length_bytes)
+                return SnapshotRead(request_id, last, offset, data, self.piece.done)
+            case CheckSnapshot(request_id):
+                return SnapshotChecked(request_id, received_snapshot(reader))
+            case _:
+                assert_never(self.request)
 
 
-Job = WriteJob | ReadJob
+@dataclass(slots=True, eq=False)
+class SideJob:
+    """Perform `operations` on `file`, which nothing rests on yet: a snapshot being taken. Given up on a full disk."""
+
+    operations: tuple[DiskOperation, ...]
+    file: str
+    settle: bool = False
+    """Wait for everything that was emitted before."""
+    given_up: bool = False
+
+
+Job = WriteJob | ReadJob | SideJob
 
 
 class Executor:
@@ -84,7 +120,7 @@ class Executor:
         self._emitted = 0
         self._durable = 0
         self._waiting: deque[tuple[Persist, int]] = deque()
-        self._reads: deque[tuple[ReadEntries, int]] = deque()
+        self._reads: deque[tuple[Question | SideJob, int]] = deque()
         self._held: deque[Send] = deque()
         self._job: Job | None = None
         self._job_bytes = 0
@@ -109,7 +145,7 @@ class Executor:
         for effect in effects:
             match effect:
                 case Persist():
-                    size = sum(map(entry_bytes, effect.entries))
+                    size = persist_bytes(effect)
                     self._waiting.append((effect, size))
                     self._emitted = effect.number
                     self._waiting_bytes += size
@@ -118,14 +154,14 @@ class Executor:
                         released.append(effect)
                     else:
                         self._held.append(effect)
-                case ReadEntries():
+                case ReadEntries() | ReadSnapshot() | CheckSnapshot():
                     self._reads.append((effect, self._emitted))
                 case Apply() | Resolve() | ReadReady() | ReadRefused() | TransferEnded() | ChangeResolved():
                     released.append(effect)
                 case RoleChanged() | ConfigurationChanged() | Halt():
                     released.append(effect)
-                case TakeSnapshot() | ReadSnapshot() | CheckSnapshot() | Restore():
-                    raise RuntimeError("no snapshot was asked for")
+                case TakeSnapshot() | Restore():
+                    released.append(effect)
                 case _:
                     assert_never(effect)
         return released
@@ -151,7 +187,11 @@ class Executor:
         self._held = still_held
         return released
 
-    def read(self, job: ReadJob) -> None:
+    def write_aside(self, job: SideJob) -> None:
+        """Do something that no Persist waits for, in turn with everything else."""
+        self._reads.append((job, self._emitted if job.settle else 0))
+
+    def read(self, job: ReadJob | SideJob) -> None:
         """`job` was performed. Answer its request next."""
         self._end(job)
 
@@ -164,13 +204,12 @@ class Executor:
         readable = bool(self._reads) and self._reads[0][1] <= self._durable
         if readable and (self._wrote_last or not self._waiting):
             self._wrote_last = False
-            request, _ = self._reads.popleft()
-            return ReadJob(request, self._storage.binding, tuple(self._storage.extents(request)))
+            return self._begin_read(self._reads.popleft()[0])
         if not self._waiting:
             return None
         self._wrote_last = True
         group: list[Persist] = []
-        while self._waiting and (not group or self._job_bytes + self._waiting[0][1] <= self._group_bytes):
+        while self._waiting and (not group or self._may_join(group[-1], *self._waiting[0])):
             persist, size = self._waiting.popleft()
             group.append(persist)
             self._job_bytes += size
@@ -178,3 +217,28 @@ class Executor:
         self.groups += 1
         self.persists += len(group)
         return WriteJob(group[-1].number, tuple(self._storage.plan(group)))
+
+    def _may_join(self, newest: Persist, persist: Persist, size: int) -> bool:
+        """Whether one more Persist goes into the group; a change of the snapshot stands alone."""
+        alone = newest.snapshot is not None or persist.snapshot is not None
+        return not alone and self._job_bytes + size <= self._group_bytes
+
+    def _begin_read(self, wanted: Question | SideJob) -> ReadJob | SideJob:
+        storage = self._storage
+        match wanted:
+            case SideJob():
+                return wanted
+            case ReadEntries():
+                return ReadJob(wanted, storage.binding, extents=tuple(storage.extents(wanted)))
+            case ReadSnapshot():
+                return ReadJob(wanted, storage.binding, piece=storage.piece(wanted))
+            case CheckSnapshot():
+                return ReadJob(wanted, storage.binding)
+            case _:
+                assert_never(wanted)
+
+
+def persist_bytes(persist: Persist) -> int:
+    """What a Persist adds to the backlog of the disk."""
+    size = sum(map(entry_bytes, persist.entries))
+    return size + len(persist.snapshot.data) if isinstance(persist.snapshot, StoreChunk) else size

@@ -28,9 +28,9 @@ from typing import Generic, TypeVar
 import trio
 
 from consensus.core.effects import Outcome, Resolve
-from consensus.core.events import PeerExtensions, Proposed, Received, Requested
-from consensus.core.position import Entry, LogPosition
-from consensus.node.executor import ReadJob, WriteJob
+from consensus.core.events import DiskSpace, PeerExtensions, Proposed, Received, Requested
+from consensus.core.position import LogPosition
+from consensus.node.executor import Job, Reading
 
 T = TypeVar("T")
 
@@ -55,13 +55,13 @@ class Awaited(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class JobDone:
-    """The disk worker finished a job; `entries` is what a read found."""
+    """The disk worker finished a job; `answer` is what a read found."""
 
-    job: WriteJob | ReadJob
-    entries: tuple[Entry, ...] = ()
+    job: Job
+    answer: Reading | None = None
 
 
-Urgent = Received | PeerExtensions | Requested | JobDone
+Urgent = Received | PeerExtensions | Requested | JobDone | DiskSpace
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
     plan_append(first, entries) ──▶ [WriteBytes, SyncFile]              one sync for a group of entries
                                     … + [CreateFile, WriteBytes, SyncFile, RenameFile, SyncDirectory]   at a roll-over
+    plan_compact(first_kept) ────▶ [RemoveFile, SyncDirectory …]        whole segments that a snapshot covers
     plan_truncate(first_removed) ─▶ [RemoveFile …, SyncDirectory, WriteBytes (zeros) …, SyncFile]
     done()                          the planned operations were performed: all planned entries are durable
 
@@ -24,6 +25,9 @@ lie behind the new ones and could follow a torn tail. So the suffix is erased wi
 appended. The erasing itself can be interrupted, and would then look like rot; therefore `Storage` first notes
 `truncating_from` in the ballot file, and recovery finishes what it finds noted.
 
+*A compaction* removes whole segments from the front. The first segment's header names the entry before it, index and
+term, so what is left explains itself; that the snapshot covers it is checked by recovery.
+
 Memory: four bytes for each entry (where its record begins), and one run for each term.
 """
 
@@ -33,7 +37,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from consensus.core.log import TermRun
-from consensus.core.position import Entry, Index, LogPosition, Term
+from consensus.core.position import ORIGIN, Entry, Index, LogPosition, Term
 from consensus.node.disk import CreateFile, DiskOperation, RemoveFile, RenameFile, SyncDirectory, SyncFile, WriteBytes
 from consensus.wire.record import SEGMENT_HEADER_BYTES, Binding, SegmentHeader, encode_record, encode_segment_header
 
@@ -100,6 +104,7 @@ class Journal:
         self._segment_bytes = segment_bytes
         self._segments: list[Segment] = []
         self._runs: list[TermRun] = []
+        self._begin = ORIGIN
         self._durable: Index = 0
 
     @property
@@ -110,7 +115,13 @@ class Journal:
     @property
     def last(self) -> LogPosition:
         """Where the log ends, planned or durable."""
-        return LogPosition(self._segments[-1].last if self._segments else 0, self._runs[-1].term if self._runs else 0)
+        index = self._segments[-1].last if self._segments else self._begin.index
+        return LogPosition(index, self._runs[-1].term if self._runs else self.start.term)
+
+    @property
+    def start(self) -> LogPosition:
+        """The place before the first entry."""
+        return self._segments[0].previous if self._segments else self._begin
 
     @property
     def durable(self) -> Index:
@@ -127,8 +138,9 @@ class Journal:
         """The files, oldest first."""
         return self._segments
 
-    def restore(self, segments: Sequence[Segment], runs: Sequence[TermRun]) -> None:
+    def restore(self, start: LogPosition, segments: Sequence[Segment], runs: Sequence[TermRun]) -> None:
         """Take over what recovery found; it counts as durable once recovery's operations are done."""
+        self._begin = start
         self._segments = list(segments)
         self._runs = list(runs)
         self._durable = self.last.index
@@ -179,6 +191,50 @@ class Journal:
             self._runs.pop()
         self._durable = min(self._durable, self.last.index)
         return operations
+
+    def plan_compact(self, first_kept: Index) -> list[DiskOperation]:
+        """Remove the segments that hold nothing from `first_kept` on; what a snapshot covers only.
+
+        One at a time, oldest first, each made durable before the next, so that a crash leaves no hole.
+        """
+        operations: list[DiskOperation] = []
+        while len(self._segments) > 1 and self._segments[0].last < first_kept:
+            operations += [RemoveFile(self._segments.pop(0).file), SyncDirectory()]
+        first = self.start.index + 1
+        while len(self._runs) > 1 and self._runs[1].first <= first:
+            self._runs.pop(0)
+        if self._runs and self._runs[0].first < first:
+            self._runs[0] = TermRun(first, self._runs[0].term)
+        return operations
+
+    def plan_replace(self, start: LogPosition) -> list[DiskOperation]:
+        """Remove everything: the log is empty and goes on after `start`. A crash in between leaves any of the files."""
+        operations: list[DiskOperation] = [RemoveFile(segment.file) for segment in self._segments]
+        self._segments.clear()
+        self._runs.clear()
+        self._begin = start
+        self._durable = start.index
+        return [*operations, SyncDirectory()]
+
+    def size_after(self, index: Index) -> int:
+        """Bytes of the records behind the one of `index`."""
+        return sum(
+            segment.end_bytes - segment.offset_of(max(index + 1, segment.first))
+            for segment in self._segments
+            if segment.last > index
+        )
+
+    def first_within(self, last: Index, limit_bytes: int) -> Index:
+        """First entry of the oldest segment that lies within `limit_bytes` before `last`; `last` + 1 if none does."""
+        first, size_bytes = last + 1, 0
+        for segment in reversed(self._segments):
+            if segment.first > last:
+                continue
+            size_bytes += segment.offset_of(min(last, segment.last) + 1) - SEGMENT_HEADER_BYTES
+            if size_bytes > limit_bytes:
+                break
+            first = segment.first
+        return first
 
     def done(self) -> None:
         """What was planned is performed."""

@@ -11,18 +11,22 @@ valid record follows:
 What says so: the ballot file's `durable`, the first index of a later segment, `durable` of a valid record further on.
 A truncation noted in the ballot file is finished first: entries from there on are erased, whatever is left of them.
 
+A snapshot covers the log up to its position; the log may begin anywhere before that, and if it does not hold that very
+entry, the snapshot has replaced it: then an installation was interrupted, and is finished.
+
 The repairs are operations like any others; they may be interrupted by the next crash, and recovery starts over. The
 newest records, which nothing calls durable, are written again and synced: they may be in the page cache only, after a
 process died, or after a sync that failed and let the cache forget what it had not written. The same holds for names and
 for erased bytes. At last the ballot file says that everything found is durable.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from consensus.core.log import RecoveredLog, TermRun, entry_bytes
-from consensus.core.position import Configuration, Entry, Index, LogPosition
+from consensus.core.position import ORIGIN, Configuration, Entry, Index, LogPosition, SnapshotDescription
 from consensus.node.disk import (
     DamagedStorageError,
     DiskOperation,
@@ -59,36 +63,6 @@ _REBUILD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryReport:
-    """What was found and what had to be repaired."""
-
-    entries: int
-    segments: int
-    last: LogPosition
-    torn_bytes: int = 0
-    """Bytes of an unfinished write that were cut; nothing in them had been acknowledged."""
-    torn_at: str = ""
-    rewritten_bytes: int = 0
-    truncation_finished: Index = 0
-    ballot_slot_repaired: bool = False
-    created: bool = False
-
-    def lines(self) -> list[str]:
-        """For an operator: one sentence each."""
-        if self.created:
-            return ["a new, empty storage was made"]
-        found = f"{self.entries} entries in {self.segments} segments, the last at index {self.last.index}"
-        said = [f"{found} of term {self.last.term}; every checksum matches"]
-        if self.torn_bytes:
-            said.append(f"an unfinished write of {self.torn_bytes} bytes was cut at {self.torn_at}: never acknowledged")
-        if self.truncation_finished:
-            said.append(f"a truncation from index {self.truncation_finished} on, interrupted by a stop, was finished")
-        if self.ballot_slot_repaired:
-            said.append("one of the ballot's two slots was unfinished or damaged and was copied from the other")
-        return said
-
-
 @dataclass(slots=True)
 class Scan:
     """What reading the segments gave, and the operations that make it clean."""
@@ -100,28 +74,53 @@ class Scan:
     torn_bytes: int = 0
     torn_at: str = ""
     rewritten_bytes: int = 0
+    start: LogPosition = ORIGIN
+    replaced: bool = False
+    """The snapshot replaced this log, and its files are still to be removed."""
 
     @property
     def last(self) -> LogPosition:
         """Where the log ends."""
-        return LogPosition(self.segments[-1].last if self.segments else 0, self.runs[-1].term if self.runs else 0)
+        index = self.segments[-1].last if self.segments else self.start.index
+        return LogPosition(index, self.runs[-1].term if self.runs else self.start.term)
+
+    def holds(self, position: LogPosition) -> bool:
+        """Whether the entry at `position`, of that term, is in this log or just before it."""
+        if position == self.start:
+            return True
+        if not self.start.index < position.index <= self.last.index:
+            return False
+        run = bisect_right(self.runs, position.index, key=lambda run: run.first) - 1
+        return self.runs[run].term == position.term
 
 
 class _Scanner:
     """Reads segments one after the other, growing a `Scan`."""
 
-    def __init__(self, reader: DiskReader, hard_state: HardState) -> None:
+    def __init__(self, reader: DiskReader, hard_state: HardState, snapshot: SnapshotDescription | None) -> None:
         self._reader = reader
         self._binding = hard_state.binding
         self._seed = hard_state.binding.seed
         self._durable = hard_state.durable
         self._stop = hard_state.truncating_from
+        self._snapshot = snapshot
         self._claimed: Index = 0
         self.scan = Scan([], [], [], [])
 
     def run(self) -> Scan:
         """Everything, in order."""
+        covered = self._snapshot.last if self._snapshot is not None else ORIGIN
+        if 0 < self._stop <= covered.index:
+            # Only an installation erases what a snapshot covers: the log is given up, whatever is left of it.
+            self.scan.start, self.scan.replaced = covered, True
+            return self.scan
         segments = self._open_segments()
+        self.scan.start = segments[0].previous if segments else covered
+        if self.scan.start.index > covered.index:
+            raise DamagedStorageError(
+                f"the log begins at index {self.scan.start.index + 1}, but no snapshot covers what came before (the "
+                f"newest one covers {covered.index} entries): a file is missing. {_REBUILD}"
+            )
         for number, segment in enumerate(segments):
             later = segments[number + 1] if number + 1 < len(segments) else None
             if segment.previous != self.scan.last:
@@ -141,7 +140,11 @@ class _Scanner:
                 f"the log ends at index {self.scan.last.index}, but the ballot file knows that it was durable up to "
                 f"index {self._durable}: a segment is missing. {_REBUILD}"
             )
-        self._rewrite_newest()
+        if self.scan.holds(covered):
+            self._rewrite_newest()
+        else:
+            # Its rename was durable, the removal of the log that it replaces had not begun.
+            self.scan = Scan([], [], [], self.scan.repairs, start=covered, replaced=True)
         return self.scan
 
     def _open_segments(self) -> list[Segment]:
@@ -194,7 +197,7 @@ class _Scanner:
                     f"after term {header.previous_term}, but follows index {index} of term {term}. {_REBUILD}"
                 )
             index += 1
-            if header.term != term or index == 1:
+            if header.term != term or not scan.runs:
                 term = header.term
                 scan.runs.append(TermRun(index, term))
             segment.offsets.append(offset)
@@ -318,9 +321,9 @@ class _Scanner:
         self.scan.repairs += [WriteBytes(segment.file, offset, data), SyncFile(segment.file)]
 
 
-def scan_segments(reader: DiskReader, hard_state: HardState) -> Scan:
+def scan_segments(reader: DiskReader, hard_state: HardState, snapshot: SnapshotDescription | None = None) -> Scan:
     """Read and check all segments; raises `StorageError` with the reason why they cannot be used."""
-    return _Scanner(reader, hard_state).run()
+    return _Scanner(reader, hard_state, snapshot).run()
 
 
 def decode_extent(reader: DiskReader, binding: Binding, extent: Extent) -> tuple[Entry, ...]:
@@ -348,19 +351,28 @@ def decode_extent(reader: DiskReader, binding: Binding, extent: Extent) -> tuple
     return tuple(entries)
 
 
-def recovered_log(reader: DiskReader, journal: Journal, scan: Scan, tail_entries: int, tail_bytes: int) -> RecoveredLog:
+def recovered_log(
+    reader: DiskReader,
+    journal: Journal,
+    scan: Scan,
+    snapshot: SnapshotDescription | None,
+    tail_entries: int,
+    tail_bytes: int,
+) -> RecoveredLog:
     """What the core starts from: the runs of terms, where configurations change, and the newest entries."""
     last = scan.last.index
     tail: deque[Entry] = deque()
     size = 0
-    first = max(1, last - tail_entries + 1)
-    for extent in journal.extents(first, last, 2**63) if last else []:
+    first = max(scan.start.index + 1, last - tail_entries + 1)
+    for extent in journal.extents(first, last, 2**63) if first <= last else []:
         for entry in decode_extent(reader, journal.binding, extent):
             tail.append(entry)
             size += entry_bytes(entry)
             while size > tail_bytes:
                 size -= entry_bytes(tail.popleft())
-    return RecoveredLog(tuple(scan.runs), last - len(tail) + 1, tuple(tail), tuple(scan.configurations))
+    return RecoveredLog(
+        tuple(scan.runs), last - len(tail) + 1, tuple(tail), tuple(scan.configurations), scan.start, snapshot
+    )
 
 
 def _first_in(file: str) -> Index:

@@ -9,44 +9,46 @@ take everything urgent, expire the deadline, submit one batch of proposals, star
 worker performs jobs in a thread; while it syncs, the owner goes on, and whatever the core emits meanwhile gathers into
 the next group. How proposals are joined to batches is told in `inbox`, how writes are joined in `executor`.
 
-*Correlation.* A request that a transport hands in gets a number of this process; the core's reply carries it back to
-the very call that asked, whatever else is under way with that sender. Replies to our own requests come in by
-`deliver_reply`, with the correlation that the request had when it went out through `PeerLink.send`.
+*Correlation.* How a request that a transport hands in finds its reply is told in `requests`. Replies to our own
+requests come in by `deliver_reply`, with the correlation that the request had when it went out through `PeerLink.send`.
 
 *Bounds.* Requests being answered, urgent events, proposals, the backlog of the disk and the state machine's queue are
 each limited; what exceeds them is refused with `BUSY` or `ServerBusyError`, or dropped and counted where Raft repeats.
 
+*Snapshots* are taken by `snapshotting`, without stopping this task; `disk_questions` are what the server reads back.
+
 *Failure.* An error of the disk ends `run` with that error: what was not acknowledged may be lost, nothing else is. A
-full disk is waited out: proposals are refused as busy, what was not durable stays unacknowledged, the write is tried
-again every `full_disk_retry_ms`, and a `DiskFull` notice tells when it begins and when it ends.
+full disk is waited out: a leader resigns and nobody campaigns, what was not durable stays unacknowledged, the write is
+tried again every `full_disk_retry_ms`, and a `DiskFull` notice tells when it begins and when it ends.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import assert_never
 
 import trio
 
 from consensus.core.effects import (
+    Answer,
     Apply,
     ChangeResolved,
     ConfigurationChanged,
     Halt,
     Outcome,
-    ReadEntries,
     ReadReady,
     ReadRefused,
     Resolve,
+    Restore,
     Role,
     RoleChanged,
     Send,
+    TakeSnapshot,
     TransferEnded,
 )
 from consensus.core.events import (
     DeadlineReached,
-    EntriesRead,
+    DiskSpace,
     Event,
     PeerExtensions,
     Persisted,
@@ -54,19 +56,23 @@ from consensus.core.events import (
 )
 from consensus.core.extensions import Extensions
 from consensus.core.messages import Reply, Request
-from consensus.core.position import Configuration, Entry, Index, Milliseconds, Server, ServerId
+from consensus.core.position import Configuration, Entry, Index, Milliseconds, Server, ServerId, SnapshotDescription
+from consensus.core.progress import Pace
 from consensus.core.pull_messages import PullMessage
 from consensus.node.applying import Applying, StateMachine
 from consensus.node.changes import Changes
 from consensus.node.directory import OutOfSpaceError
+from consensus.node.disk_questions import DiskQuestions
 from consensus.node.disk_worker import DiskWorker, ServerDisk
-from consensus.node.executor import Executor, Job, ReadJob, Released, WriteJob
+from consensus.node.executor import Executor, Job, Question, Reading, ReadJob, Released, SideJob, WriteJob
 from consensus.node.inbox import Admission, Awaited, Batches, Inbox, JobDone, Proposal, Urgent
 from consensus.node.questions import Questions
 from consensus.node.refusals import HaltedError, ServerBusyError, ServerStoppedError
+from consensus.node.requests import Requests
 from consensus.node.server_description import DiskFull, Notice, ServerDescription
 from consensus.node.server_ports import Core, PeerLink
 from consensus.node.server_tuning import ServerTuning
+from consensus.node.snapshotting import Snapshotting
 from consensus.node.storage import Storage
 from consensus.wire.record import ENTRY_LIMIT_BYTES
 
@@ -74,8 +80,9 @@ from consensus.wire.record import ENTRY_LIMIT_BYTES
 class ConsensusServer:
     """One replica at work. `run` it once; everything else may be called from any task of the same trio run.
 
-    `state_machine(first, entries)` takes committed entries; it is awaited in a task of its own, at its own pace.
-    `observe` hears role changes and alarms; it must return at once.
+    The state machine takes committed entries in a task of its own, at its own pace. Of the log that a snapshot covers,
+    entries before `keep_from()` are of no use to anybody any more. `observe` hears role changes and alarms; it must
+    return at once.
     """
 
     def __init__(
@@ -87,6 +94,7 @@ class ConsensusServer:
         state_machine: StateMachine,
         observe: Callable[[Notice], None],
         tuning: ServerTuning | None = None,
+        keep_from: Callable[[], Index] = lambda: 0,
     ) -> None:
         tuning = tuning or ServerTuning()
         self._core = core
@@ -102,13 +110,15 @@ class ConsensusServer:
         self._batches = Batches()
         self._changes = Changes(self._inbox)
         self._applying = Applying(state_machine, tuning.apply_queue_bytes)
-        self._requests: dict[int, tuple[int, Callable[[Reply | None], None]]] = {}
-        self._reads: dict[int, Awaited[tuple[Entry, ...]]] = {}
-        self._last_number = 0
+        self._disk_questions = DiskQuestions(self._ask)
+        self._snapshots = Snapshotting(self, storage, self._applying, tuning, keep_from)
+        if storage.snapshot is not None:
+            self._applying.push_restore(Restore(storage.snapshot))
         self._worker = DiskWorker(disk, self._job_done, self._set_disk_full, tuning.full_disk_retry_ms)
         self._disk_full = False
         self._stopped = False
         self._dropped: Counter[str] = Counter()
+        self._requests = Requests(self._inbox, tuning.max_requests, self._dropped)
         description = core.describe()
         self._role = RoleChanged(description.role, description.term, description.leader)
 
@@ -127,7 +137,8 @@ class ConsensusServer:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._worker.run)
-                nursery.start_soon(self._applying.run, self._read)
+                nursery.start_soon(self._applying.run, self._disk_questions.entries, self._disk_questions.state)
+                nursery.start_soon(self._snapshots.run)
                 task_status.started()
                 await self._own()
         finally:
@@ -209,21 +220,11 @@ class ConsensusServer:
 
     def ask(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> int:
         """Like `request`, by a callback, which gets None if the server stops; returns a number for `forget`."""
-        if self._stopped:
-            raise ServerStoppedError("the server has stopped")
-        if len(self._requests) >= self._tuning.max_requests:
-            self._dropped["request refused as busy"] += 1
-            raise ServerBusyError(f"{len(self._requests)} requests are being answered")
-        number = self._next_number()
-        if not self._inbox.put(Received(sender, replace(request, correlation=number))):
-            self._dropped["request refused as busy"] += 1
-            raise ServerBusyError("too many events wait")
-        self._requests[number] = (request.correlation, answered)
-        return number
+        return self._requests.ask(sender, request, answered)
 
     def forget(self, number: int) -> None:
         """Nobody waits for the answer to this request any more."""
-        self._requests.pop(number, None)
+        self._requests.forget(number)
 
     def deliver_reply(self, sender: ServerId, reply: Reply) -> None:
         """A peer answered a request that went out through `PeerLink.send`. Dropped and counted if too much waits."""
@@ -258,9 +259,13 @@ class ConsensusServer:
         last = min(self._applying.commit, first + limit_entries - 1)
         if first < 1 or last < first:
             return ()
-        if len(self._reads) >= self._tuning.max_reads:
-            raise ServerBusyError(f"{len(self._reads)} reads are under way")
-        return await self._read(first, last, limit_bytes)
+        if len(self._disk_questions) >= self._tuning.max_reads:
+            raise ServerBusyError(f"{len(self._disk_questions)} reads are under way")
+        return await self._disk_questions.entries(first, last, limit_bytes)
+
+    async def take_snapshot(self) -> SnapshotDescription | None:
+        """Write the state machine down now and shorten the log; None if there is nothing new, or no space for it."""
+        return await self._snapshots.take()
 
     async def wait_commit(self, index: Index) -> Index:
         """Wait until the entry at `index` is committed; returns the commit index."""
@@ -284,6 +289,9 @@ class ConsensusServer:
             groups=self._executor.groups,
             persists=self._executor.persists,
             entries_reread=self._applying.reread,
+            snapshots_taken=self._snapshots.taken,
+            snapshots_given_up=self._snapshots.given_up,
+            restores=self._applying.restores,
             dropped=tuple(sorted(self._dropped.items())),
         )
 
@@ -293,39 +301,40 @@ class ConsensusServer:
             for _ in range(self._inbox.urgent_count):
                 self._handle(self._inbox.take_urgent())
             if now_ms() >= self._core.deadline:
-                self._step(DeadlineReached())
+                self.step(DeadlineReached())
             if self._inbox.batch_is_due(under_way=self._batches.under_way):
                 batch = self._inbox.take_batch()
                 if batch:
-                    self._step(self._batches.submit(batch))
+                    self.step(self._batches.submit(batch))
             self._start_job()
             await self._inbox.wait(self._core.deadline / 1000, under_way=self._batches.under_way)
 
     def _handle(self, event: Urgent | None) -> None:
         match event:
-            case JobDone(job, entries):
-                self._end_job(job, entries)
+            case JobDone(job, answer):
+                self._end_job(job, answer)
             case None:
                 pass
             case _:
-                self._step(event)
+                self.step(event)
 
-    def _end_job(self, job: Job, entries: tuple[Entry, ...]) -> None:
+    def _end_job(self, job: Job, answer: Reading | None) -> None:
         match job:
             case WriteJob(number=number):
                 self._carry_out(self._executor.written(job))
-                self._step(Persisted(number))
+                self.step(Persisted(number))
             case ReadJob(request=request):
                 self._executor.read(job)
-                awaited = self._reads.get(request.request_id)
-                if awaited is not None:
-                    awaited.give(entries)
-                elif request.request_id > 0:
-                    self._step(EntriesRead(request.request_id, request.first, entries))
+                if answer is not None and not self._disk_questions.answered(request.request_id, answer):
+                    self.step(answer)
+            case SideJob():
+                self._executor.read(job)
+                self._snapshots.written(job)
             case _:
                 assert_never(job)
 
-    def _step(self, event: Event) -> None:
+    def step(self, event: Event) -> None:
+        """Step the core and carry out what it wants; only for this server's own parts."""
         self._carry_out(self._executor.accept(self._core.step(event, now_ms())))
 
     def _carry_out(self, effects: Sequence[Released]) -> None:
@@ -335,12 +344,12 @@ class ConsensusServer:
                     self._send(effect)
                 case Apply():
                     self._applying.push(effect)
-                case Resolve():
-                    self._batches.resolve(effect)
-                case ChangeResolved():
-                    self._changes.resolve(effect)
-                case ReadReady() | ReadRefused() | TransferEnded():
-                    self._questions.answer(effect)
+                case Restore():
+                    self._applying.push_restore(effect)
+                case TakeSnapshot():
+                    self._snapshots.granted(effect)
+                case Resolve() | ChangeResolved() | ReadReady() | ReadRefused() | TransferEnded():
+                    self._answer(effect)
                 case RoleChanged():
                     self._role = effect
                     self._observe(effect)
@@ -351,59 +360,61 @@ class ConsensusServer:
                 case _:
                     assert_never(effect)
 
+    def _answer(self, effect: Answer) -> None:
+        match effect:
+            case Resolve():
+                self._batches.resolve(effect)
+            case ChangeResolved():
+                self._changes.resolve(effect)
+            case ReadReady() | ReadRefused() | TransferEnded():
+                self._questions.answer(effect)
+            case _:
+                assert_never(effect)
+
     def _send(self, send: Send) -> None:
         message = send.message
         if isinstance(message, PullMessage):
             raise TypeError(f"a {type(message).__name__} cannot leave by links that push")
         if isinstance(message, Request):
             self._links.send(send.recipient, message)
-        elif (waiting := self._requests.pop(message.correlation, None)) is not None:
-            correlation, answered = waiting
-            answered(replace(message, correlation=correlation))
+        else:
+            self._requests.answer(message)
 
     def _start_job(self) -> None:
         job = self._executor.next_job()
         if job is not None:
             self._worker.submit(job)
 
-    def _job_done(self, job: Job, entries: tuple[Entry, ...]) -> None:
-        self._inbox.put(JobDone(job, entries))
+    def _job_done(self, job: Job, answer: Reading | None) -> None:
+        self._inbox.put(JobDone(job, answer))
 
     def _set_disk_full(self, full: bool) -> None:  # noqa: FBT001 - the one fact that this callback carries
         if full != self._disk_full:
             self._disk_full = full
+            self._inbox.put(DiskSpace(full))
             self._observe(DiskFull(full))
 
-    async def _read(self, first: Index, last: Index, limit_bytes: int) -> tuple[Entry, ...]:
-        """Read for ourselves; the core's own reads have positive numbers."""
-        if self._stopped:
-            raise ServerStoppedError("the server has stopped")
-        number = -self._next_number()
-        awaited = self._reads[number] = Awaited[tuple[Entry, ...]]()
-        self._executor.accept([ReadEntries(number, first, last, limit_bytes)])
+    def write_aside(self, job: SideJob) -> None:
+        """Have the disk do something that no Persist waits for; only for this server's own parts."""
+        self._executor.write_aside(job)
         self._start_job()
-        try:
-            entries = await awaited.wait()
-        finally:
-            del self._reads[number]
-        if entries is None:
-            raise ServerStoppedError("the server has stopped")
-        return entries
 
-    def _next_number(self) -> int:
-        self._last_number += 1
-        return self._last_number
+    def feeds_a_snapshot(self) -> bool:
+        """Whether a follower is being sent the snapshot now."""
+        return any(follower.pace is Pace.SNAPSHOT for follower in self._core.describe().followers)
+
+    def _ask(self, question: Question) -> None:
+        self._executor.accept([question])
+        self._start_job()
 
     def _stop(self) -> None:
         self._stopped = True
         self._inbox.end()
         self._batches.end()
         self._changes.end()
-        requests, self._requests = self._requests, {}
-        for _, answered in requests.values():
-            answered(None)
-        for read in self._reads.values():
-            read.give(None)
+        self._requests.end()
+        self._disk_questions.end()
+        self._snapshots.end()
         self._questions.end()
 
     async def _note_clean_stop(self) -> None:

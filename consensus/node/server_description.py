@@ -32,4 +32,7 @@ class ServerDescription:
     groups: int
     persists: int
     entries_reread: int
+    snapshots_taken: int
+    snapshots_given_up: int
+    restores: int
     dropped: tuple[tuple[str, int], ...]

@@ -20,3 +20,10 @@ class ServerTuning:
     apply_queue_bytes: int = 4 * 1024 * 1024
     max_reads: int = 16
     full_disk_retry_ms: int = 1_000
+    snapshot_log_bytes: int = 64 * 1024 * 1024
+    """A snapshot is taken when the log behind the last one has grown to this; well above the size of a snapshot."""
+    snapshot_age_ms: int = 24 * 3600 * 1000
+    """… or when this long ago the last one was taken, if anything has been applied since."""
+    snapshot_check_ms: int = 1_000
+    retain_bytes: int = 256 * 1024 * 1024
+    """How much of the log stays behind a snapshot, for followers and readers that are only a little late."""

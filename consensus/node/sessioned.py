@@ -11,13 +11,19 @@ them sessions end only by their number.
 """
 
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from itertools import chain
 
-from consensus.core.position import Command, Entry, Index, Milliseconds
+import trio
+
+from consensus.core.position import Command, Entry, Index, LogPosition, Milliseconds
 from consensus.core.sessions import DEFAULT_LIMITS, RequestId, SessionLimits, SessionTable, SessionTableError, Verdict
 
 Execute = Callable[[Index, bytes], Awaitable[bytes]]
 """Executes the command at an index and returns its result."""
+
+Restore = Callable[[LogPosition, AsyncIterator[bytes]], Awaitable[None]]
+"""Takes the service's own part of a snapshot."""
 
 _REQUEST, _CLOCK, _OPENING = b"\xf1", b"\xf2", b"\xf3"
 _REQUEST_HEAD = struct.Struct(">BQQ")
@@ -41,10 +47,19 @@ def clock_entry(log_time_ms: Milliseconds) -> bytes:
 
 
 class SessionedStateMachine:
-    """Wraps a state machine; `apply` is what a `ConsensusServer` feeds."""
+    """Wraps a state machine; this is what a `ConsensusServer` feeds."""
 
-    def __init__(self, execute: Execute, limits: SessionLimits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        execute: Execute,
+        limits: SessionLimits = DEFAULT_LIMITS,
+        snapshot: Callable[[], Iterator[bytes]] = lambda: iter(()),
+        restore: Restore | None = None,
+    ) -> None:
+        """Without `snapshot` and `restore` the service has no state of its own, beside what came of requests."""
         self._execute = execute
+        self._snapshot = snapshot
+        self._restore = restore or _nothing_to_restore
         self._log_time_ms: Milliseconds = 0
         self.sessions = SessionTable(limits)
 
@@ -58,25 +73,30 @@ class SessionedStateMachine:
         """The result of an executed request; None if it was not executed, was forgotten, or was too long to keep."""
         return self.sessions.result_of(request) if self.sessions.was_executed(request) else None
 
-    async def snapshot(self, inner: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The table, and behind it the wrapped state machine's own snapshot, both of the same index."""
+    def snapshot(self) -> Iterator[bytes]:
+        """The table, and behind it the wrapped state machine's own snapshot, both of this moment."""
         table = self.sessions.dump()
-        yield _DUMP_SIZE.pack(len(table)) + _CLOCK_TIME.pack(self._log_time_ms) + table
-        async for chunk in inner:
-            yield chunk
+        return chain((_DUMP_SIZE.pack(len(table)) + _CLOCK_TIME.pack(self._log_time_ms) + table,), self._snapshot())
 
-    def restore(self, data: bytes) -> bytes:
-        """Take the table out of a snapshot; returns what the wrapped state machine put behind it."""
+    async def restore(self, last: LogPosition, state: AsyncIterator[bytes]) -> None:
+        """Take the table out of a snapshot; the wrapped state machine gets what lies behind it."""
+        data = b""
         head = _DUMP_SIZE.size + _CLOCK_TIME.size
-        if len(data) < head:
+        size = 0
+        async for piece in state:
+            data += piece
+            if len(data) >= head:
+                (size,) = _DUMP_SIZE.unpack_from(data)
+            if size > _DUMP_MAX_BYTES:
+                raise SessionTableError(f"a snapshot whose table of sessions would have {size} bytes")
+            if len(data) >= head + size:
+                break
+        if len(data) < head + size:
             raise SessionTableError(f"a snapshot of {len(data)} bytes holds no table of sessions")
-        (size,) = _DUMP_SIZE.unpack_from(data)
-        if size > min(_DUMP_MAX_BYTES, len(data) - head):
-            raise SessionTableError(f"a snapshot whose table of sessions would have {size} bytes")
         (log_time_ms,) = _CLOCK_TIME.unpack_from(data, _DUMP_SIZE.size)
         self.sessions = SessionTable.load(data[head : head + size], self.sessions.limits)
         self._log_time_ms = log_time_ms
-        return data[head + size :]
+        await self._restore(last, _behind(data[head + size :], state))
 
     async def _take(self, index: Index, data: bytes) -> None:
         match data[:1]:
@@ -110,3 +130,14 @@ def _open(data: bytes) -> tuple[RequestId, bytes] | None:
     except ValueError:
         return None
     return request, data[head + client_bytes :]
+
+
+async def _behind(data: bytes, state: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if data:
+        yield data
+    async for piece in state:
+        yield piece
+
+
+async def _nothing_to_restore(_last: LogPosition, _state: AsyncIterator[bytes]) -> None:
+    await trio.lowlevel.checkpoint()

@@ -15,21 +15,33 @@ another directory (a copy has another inode), or by a later generation of this n
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
-from consensus.core.effects import Persist, ReadEntries
+from consensus.core.effects import Compact, Install, Persist, ReadEntries, ReadSnapshot, SnapshotChange, StoreChunk
 from consensus.core.log import RecoveredLog
-from consensus.core.position import Ballot, Entry, Index, LogPosition
+from consensus.core.position import Ballot, Entry, Index, LogPosition, SnapshotDescription
 from consensus.node.disk import (
     DamagedStorageError,
     DiskOperation,
     DiskReader,
     ForeignStorageError,
     RemoveFile,
+    SyncDirectory,
     SyncFile,
 )
 from consensus.node.hard_state import FILE, HardState, HardStateFile
 from consensus.node.journal import NEW_SUFFIX, SEGMENT_SUFFIX, Extent, Journal
-from consensus.node.recovery import RecoveryReport, decode_extent, recovered_log, scan_segments
+from consensus.node.recovery import decode_extent, recovered_log, scan_segments
+from consensus.node.recovery_report import RecoveryReport
+from consensus.node.snapshots import (
+    INCOMING,
+    Piece,
+    SnapshotFiles,
+    plan_removal,
+    snapshot_file,
+    stored_snapshot,
+    taking_file,
+)
 from consensus.wire.record import Binding
 
 
@@ -60,7 +72,7 @@ class StorageTuning:
 
 
 def merge(persists: Sequence[Persist]) -> Persist:
-    """One Persist that leaves the same state behind as all of them in order."""
+    """One Persist that leaves the same state behind as all of them in order. One with a snapshot stands alone."""
     ballot: Ballot | None = None
     truncate_from: Index | None = None
     first: Index = 0
@@ -78,15 +90,17 @@ def merge(persists: Sequence[Persist]) -> Persist:
             if persist.first != first + len(entries):
                 raise ValueError(f"entries from {persist.first} on do not follow index {first + len(entries) - 1}")
             entries += persist.entries
-    return Persist(persists[-1].number, ballot, truncate_from, first, tuple(entries))
+    snapshot = persists[0].snapshot if len(persists) == 1 else None
+    return Persist(persists[-1].number, ballot, truncate_from, first, tuple(entries), snapshot)
 
 
 class Storage:
     """The planner. Made by `recover`."""
 
-    def __init__(self, hard_state: HardStateFile, journal: Journal) -> None:
+    def __init__(self, hard_state: HardStateFile, journal: Journal, snapshots: SnapshotFiles) -> None:
         self._hard_state = hard_state
         self._journal = journal
+        self._snapshots = snapshots
         self._in_flight = False
 
     @property
@@ -113,6 +127,8 @@ class Storage:
         """One group. The next may be planned only after `done`."""
         if self._in_flight:
             raise RuntimeError("a group was planned while another is under way")
+        if len(persists) > 1 and any(persist.snapshot is not None for persist in persists):
+            raise ValueError("a change of the snapshot shares its group with others")
         group = merge(persists)
         state = self._hard_state.state
         ballot = group.ballot or state.ballot
@@ -126,8 +142,32 @@ class Storage:
             operations += self._hard_state.plan_ballot(ballot, self._journal.durable)
         if group.entries:
             operations += self._journal.plan_append(group.first, group.entries)
+        if group.snapshot is not None:
+            operations += self._plan_snapshot(group.snapshot, ballot)
         self._in_flight = True
         return operations
+
+    def _plan_snapshot(self, change: SnapshotChange, ballot: Ballot) -> list[DiskOperation]:
+        """What is kept instead goes only after the snapshot is durable under its name."""
+        before = self._snapshots.stored
+        match change:
+            case StoreChunk():
+                return self._snapshots.plan_chunk(change)
+            case Compact(snapshot, first_kept):
+                operations = self._snapshots.plan_adopt(snapshot, taking_file(snapshot.last))
+                operations += self._journal.plan_compact(first_kept)
+            case Install(snapshot):
+                operations = self._snapshots.plan_adopt(snapshot, INCOMING)
+                operations += self._plan_replacement(snapshot.last, ballot)
+            case _:
+                assert_never(change)
+        return [*operations, *(plan_removal([snapshot_file(before.last)]) if before is not None else [])]
+
+    def _plan_replacement(self, start: LogPosition, ballot: Ballot) -> list[DiskOperation]:
+        begin = self._journal.start.index
+        operations = self._hard_state.plan_ballot(ballot, begin, begin + 1)
+        operations += self._journal.plan_replace(start)
+        return operations + self._hard_state.plan_ballot(ballot, start.index)
 
     def done(self) -> None:
         """The planned group was performed."""
@@ -140,6 +180,29 @@ class Storage:
         if self._in_flight or state.durable == self._journal.durable:
             return []
         return self._hard_state.plan(replace(state, durable=self._journal.durable))
+
+    @property
+    def snapshot(self) -> SnapshotDescription | None:
+        """The stored snapshot, planned or durable."""
+        return self._snapshots.stored
+
+    @property
+    def start(self) -> LogPosition:
+        """The log begins after this place."""
+        return self._journal.start
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of the log that the snapshot does not cover."""
+        return self._journal.size_after(self.snapshot.last.index if self.snapshot is not None else 0)
+
+    def first_within(self, last: Index, limit_bytes: int) -> Index:
+        """The first entry to keep behind a snapshot of `last`, so that about `limit_bytes` of the log stay."""
+        return self._journal.first_within(last, limit_bytes)
+
+    def piece(self, request: ReadSnapshot) -> Piece | None:
+        """Where the asked piece of the snapshot lies; None if another snapshot is stored (by now)."""
+        return self._snapshots.piece(request.last, request.offset, request.limit_bytes)
 
     def extents(self, request: ReadEntries) -> list[Extent]:
         """Where the asked entries lie; empty if the range does not exist (any more)."""
@@ -173,16 +236,19 @@ def recover(reader: DiskReader, owner: Owner, new_storage_id: bytes, tuning: Sto
     hard_state, slots_agree = HardStateFile.read(reader)
     state = hard_state.state
     _check_owner(state, owner)
-    scan = scan_segments(reader, state)
+    snapshot, outdated = stored_snapshot(reader, state.binding)
+    scan = scan_segments(reader, state, snapshot)
     journal = Journal(state.binding, tuning.segment_bytes)
-    journal.restore(scan.segments, scan.runs)
+    journal.restore(scan.start, scan.segments, scan.runs)
     # A slot that a dead process wrote may be in the cache only; with the other being written, a crash could tear both.
-    operations: list[DiskOperation] = [SyncFile(FILE), *scan.repairs]
+    operations: list[DiskOperation] = [SyncFile(FILE), *scan.repairs, *plan_removal(outdated)]
+    if scan.replaced:
+        operations += _plan_giving_up(reader, hard_state, scan.start.index)
     operations += hard_state.plan(
         replace(state, generation=owner.generation, durable=scan.last.index, truncating_from=0)
     )
     report = RecoveryReport(
-        entries=scan.last.index,
+        entries=scan.last.index - scan.start.index,
         segments=len(scan.segments),
         last=scan.last,
         torn_bytes=scan.torn_bytes,
@@ -190,9 +256,12 @@ def recover(reader: DiskReader, owner: Owner, new_storage_id: bytes, tuning: Sto
         rewritten_bytes=scan.rewritten_bytes,
         truncation_finished=state.truncating_from,
         ballot_slot_repaired=not slots_agree,
+        snapshot=snapshot,
+        install_finished=scan.replaced,
     )
-    log = recovered_log(reader, journal, scan, tuning.tail_entries, tuning.tail_bytes)
-    return Recovery(Storage(hard_state, journal), state.ballot, log, report, tuple(operations))
+    log = recovered_log(reader, journal, scan, snapshot, tuning.tail_entries, tuning.tail_bytes)
+    storage = Storage(hard_state, journal, SnapshotFiles(state.binding, snapshot))
+    return Recovery(storage, state.ballot, log, report, tuple(operations))
 
 
 def verify(reader: DiskReader) -> RecoveryReport:
@@ -220,8 +289,18 @@ def _create(files: Sequence[str], owner: Owner, storage_id: bytes, tuning: Stora
     hard_state, operations = HardStateFile.plan_creation(state)
     leftovers: list[DiskOperation] = [RemoveFile(file) for file in files if file.endswith(NEW_SUFFIX)]
     report = RecoveryReport(0, 0, LogPosition(0, 0), created=True)
-    storage = Storage(hard_state, Journal(binding, tuning.segment_bytes))
+    storage = Storage(hard_state, Journal(binding, tuning.segment_bytes), SnapshotFiles(binding, None))
     return Recovery(storage, Ballot(0), RecoveredLog(), report, (*leftovers, *operations))
+
+
+def _plan_giving_up(reader: DiskReader, hard_state: HardStateFile, covered: Index) -> list[DiskOperation]:
+    """Finish an installation: the snapshot is durable, so the log that it replaces goes, and that is noted first."""
+    state = hard_state.state
+    segments: list[DiskOperation] = [RemoveFile(file) for file in reader.files() if file.endswith(SEGMENT_SUFFIX)]
+    leftovers: list[DiskOperation] = [RemoveFile(file) for file in reader.files() if file.endswith(NEW_SUFFIX)]
+    noted = state.truncating_from if 0 < state.truncating_from <= covered else 1
+    note = hard_state.plan(replace(state, durable=0, truncating_from=noted))
+    return [SyncDirectory(), *note, *segments, *leftovers, SyncDirectory()]
 
 
 def _check_owner(state: HardState, owner: Owner) -> None:

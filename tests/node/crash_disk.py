@@ -60,7 +60,9 @@ class CrashDisk:
                 self._name(file, StoredFile(bytearray(size_bytes), bytearray()))
             case WriteBytes(file, offset_bytes, data):
                 stored = self.names[file]
-                assert offset_bytes + len(data) <= len(stored.now), "a write beyond the end of the file"
+                end = offset_bytes + len(data)
+                assert end <= len(stored.now) or file.endswith(".new"), "a write beyond the end of the file"
+                stored.now.extend(bytes(max(0, end - len(stored.now))))
                 stored.now[offset_bytes : offset_bytes + len(data)] = data
                 stored.unsynced.append((offset_bytes, data))
             case SyncFile(file):

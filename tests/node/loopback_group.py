@@ -145,7 +145,7 @@ class LoopbackGroup:
                 return b"%d" % len(executed)
 
             machine = SessionedStateMachine(execute)
-            server = ConsensusServer(raft, recovery.storage, disk, links, machine.apply, self._observe)
+            server = ConsensusServer(raft, recovery.storage, disk, links, machine, self._observe)
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(links.run)

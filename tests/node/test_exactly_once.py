@@ -198,21 +198,30 @@ async def test_sessions_expire_by_the_clock_entries_of_the_log() -> None:
 
 async def test_a_snapshot_carries_the_table_and_the_time_in_front_of_the_machines_own() -> None:
     random = Random(3)
+    inner: list[bytes] = []
 
-    async def inner() -> AsyncIterator[bytes]:
-        yield b"inner "
-        yield b"state"
+    async def pieces(data: bytes) -> AsyncIterator[bytes]:
+        for start in range(0, len(data), 7):
+            yield data[start : start + 7]
 
-    before: list[bytes] = []
-    state = machine(before)
+    async def restore(_last: LogPosition, state: AsyncIterator[bytes]) -> None:
+        inner.append(b"".join([piece async for piece in state]))
+
+    async def execute(_index: int, command: bytes) -> bytes:
+        await trio.lowlevel.checkpoint()
+        inner.append(command)
+        return b""
+
+    state = SessionedStateMachine(execute, snapshot=lambda: iter((b"inner ", b"state")))
     log = [clock_entry(7), *(request_entry(RequestId("c", 0, number), b"x") for number in range(1, 6))]
     await state.apply(1, tuple(Entry(1, Command(data)) for data in log))
-    data = b"".join([chunk async for chunk in state.snapshot(inner())])
-    after: list[bytes] = []
-    restored = machine(after)
-    assert restored.restore(data) == b"inner state"
+    data = b"".join(state.snapshot())
+    inner.clear()
+    restored = SessionedStateMachine(execute, restore=restore)
+    await restored.restore(LogPosition(6, 1), pieces(data))
+    assert inner == [b"inner state"]
     await restored.apply(7, (Entry(1, Command(log[3])),))
-    assert after == []
+    assert inner == [b"inner state"]
     for _ in range(50):
         with pytest.raises(SessionTableError):
-            restored.restore(data[: random.randrange(len(data) - len(b"inner state"))])
+            await restored.restore(LogPosition(6, 1), pieces(data[: random.randrange(len(data) - len(b"inner state"))]))

@@ -11,7 +11,7 @@ import trio
 from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Outcome, Role, RoleChanged
 from consensus.core.messages import Request
-from consensus.core.position import Command, Configuration, Entry, Index, Server, ServerId
+from consensus.core.position import Command, Configuration, Entry, Server, ServerId
 from consensus.core.raft import Raft
 from consensus.core.tuning import Tuning
 from consensus.node.directory import open_storage, verify_directory
@@ -19,6 +19,7 @@ from consensus.node.disk import StorageInUseError
 from consensus.node.server import ConsensusServer, now_ms
 from consensus.node.server_description import Notice
 from consensus.node.storage import StorageTuning
+from tests.node.kept_entries import KeptEntries
 
 ALONE = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
 FAST = Tuning(election_timeout_min_ms=20, election_timeout_max_ms=40, heartbeat_ms=5, retry_ms=20)
@@ -39,16 +40,12 @@ async def life(path: Path, generation: int, applied: list[Entry]) -> AsyncIterat
     leads = trio.Event()
     disk, recovery = open_storage(path, b"node-one", generation, SMALL)
 
-    async def apply(first: Index, entries: tuple[Entry, ...]) -> None:
-        assert first == len(applied) + 1
-        applied.extend(entries)
-
     def observe(notice: Notice) -> None:
         if isinstance(notice, RoleChanged) and notice.role is Role.LEADER:
             leads.set()
 
     core = Raft(ServerId(1), ALONE, recovery.ballot, recovery.log, FAST, GARLIC_FARM, Random(generation), now_ms())
-    server = ConsensusServer(core, recovery.storage, disk, NoLinks(), apply, observe)
+    server = ConsensusServer(core, recovery.storage, disk, NoLinks(), KeptEntries(applied), observe)
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)

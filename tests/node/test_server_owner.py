@@ -12,20 +12,20 @@ import trio.testing
 from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Outcome, Resolve, Role
 from consensus.core.messages import Request, RequestVote, VoteReply
-from consensus.core.position import Command, Configuration, Entry, Index, LogPosition, Server, ServerId
+from consensus.core.position import Command, Configuration, Entry, LogPosition, Server, ServerId
 from consensus.core.raft import Raft
 from consensus.core.tuning import lan
 from consensus.node.directory import OutOfSpaceError
-from consensus.node.disk import DiskOperation, SyncFile
+from consensus.node.disk import DiskOperation, DiskReader, SyncFile
+from consensus.node.executor import Reading
 from consensus.node.inbox import Admission, Inbox, Proposal
-from consensus.node.journal import Extent
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
 from consensus.node.server import ConsensusServer, now_ms
 from consensus.node.server_description import DiskFull, Notice
 from consensus.node.server_tuning import ServerTuning
-from consensus.node.storage import Owner, StorageTuning, read_extents, recover
-from consensus.wire.record import Binding
+from consensus.node.storage import Owner, StorageTuning, recover
 from tests.node.crash_disk import CrashDisk
+from tests.node.kept_entries import KeptEntries
 
 ONE = ServerId(1)
 SMALL = StorageTuning(segment_bytes=256 * 1024)
@@ -47,10 +47,10 @@ class MemoryDisk(CrashDisk):
             raise OSError(5, "Input/output error")
         self.run(operations[start:])
 
-    async def read_extents(self, binding: Binding, extents: Sequence[Extent]) -> tuple[Entry, ...]:
+    async def ask(self, question: Callable[[DiskReader], Reading]) -> Reading:
         """Read after a while."""
         await trio.sleep(0.001)
-        return read_extents(self, binding, extents)
+        return question(self)
 
 
 @dataclass
@@ -59,15 +59,13 @@ class Node:
 
     server: ConsensusServer
     disk: MemoryDisk
-    applied: list[Entry] = field(default_factory=list)
+    machine: KeptEntries
     notices: list[Notice] = field(default_factory=list)
-    gate: trio.Event = field(default_factory=trio.Event)
 
-    async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        """A state machine that can be held up."""
-        await self.gate.wait()
-        assert first == len(self.applied) + 1
-        self.applied += entries
+    @property
+    def applied(self) -> list[Entry]:
+        """What the state machine holds."""
+        return self.machine.entries
 
 
 class Links:
@@ -108,16 +106,14 @@ def build(
     core = Raft(server_id, known, recovery.ballot, recovery.log, lan(), GARLIC_FARM, Random(server_id), now_ms())
     node: Node
 
-    async def apply(first: Index, entries: tuple[Entry, ...]) -> None:
-        await node.apply(first, entries)
+    machine = KeptEntries()
 
     def observe(notice: Notice) -> None:
         node.notices.append(notice)
 
     links = Links(server_id, nodes, nursery)
-    server = ConsensusServer(core, recovery.storage, disk, links, apply, observe, tuning or ServerTuning())
-    node = Node(server, disk)
-    node.gate.set()
+    server = ConsensusServer(core, recovery.storage, disk, links, machine, observe, tuning or ServerTuning())
+    node = Node(server, disk, machine)
     return node
 
 
@@ -245,12 +241,12 @@ async def test_a_slow_state_machine_delays_nobody_and_fills_no_memory(autojump_c
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk(), tuning)
         await until(lambda: node.server.describe().applied == 1)
-        node.gate = trio.Event()
+        node.machine.gate = trio.Event()
         for number in range(100):
             answer = await node.server.propose((b"%04d" % number * 250,))
             assert answer.outcome is Outcome.COMMITTED
         assert data(node) == []
-        node.gate.set()
+        node.machine.gate.set()
         await node.server.wait_applied(node.server.commit_index)
         assert data(node) == [b"%04d" % number * 250 for number in range(100)]
         assert node.server.describe().entries_reread > 50
@@ -275,7 +271,9 @@ async def test_committed_entries_are_read_in_ranges_and_waited_for(autojump_cloc
         nursery.cancel_scope.cancel()
 
 
-async def test_a_full_disk_is_told_refuses_proposals_and_is_waited_out(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_leader_whose_disk_is_full_says_so_and_resigns_and_does_not_campaign_until_there_is_space(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
@@ -287,13 +285,45 @@ async def test_a_full_disk_is_told_refuses_proposals_and_is_waited_out(autojump_
 
         nursery.start_soon(client)
         await until(lambda: DiskFull(full=True) in node.notices)
-        assert (await node.server.propose((b"refused",))).outcome is Outcome.BUSY
-        assert answers == []
-        node.disk.full = False
+        await until(lambda: node.server.role.role is Role.FOLLOWER)
+        assert (await node.server.propose((b"refused",))).outcome is Outcome.NOT_LEADER
         await until(lambda: bool(answers))
-        assert answers[0].outcome is Outcome.COMMITTED
-        assert node.notices[-1] == DiskFull(full=False)
+        assert answers[0].outcome is Outcome.UNKNOWN
+        term = node.server.role.term
+        await trio.sleep(60)
+        assert node.server.role.role is Role.FOLLOWER
+        assert node.server.role.term == term
+        node.disk.full = False
+        await until(lambda: node.server.role.role is Role.LEADER)
+        assert DiskFull(full=False) in node.notices
         assert (await node.server.propose((b"again",))).outcome is Outcome.COMMITTED
+        await until(lambda: data(node) == [b"held", b"again"])
+        nursery.cancel_scope.cancel()
+
+
+async def test_another_server_leads_while_the_disk_of_the_old_leader_is_full_and_the_old_one_catches_up_afterwards(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    nodes: dict[ServerId, Node] = {}
+    async with trio.open_nursery() as nursery:
+        for number in (1, 2, 3):
+            nodes[ServerId(number)] = build(ServerId(number), nodes, nursery, MemoryDisk(), count=3)
+            await nursery.start(nodes[ServerId(number)].server.run)
+        await until(lambda: any(node.server.role.role is Role.LEADER for node in nodes.values()))
+        full = next(node for node in nodes.values() if node.server.role.role is Role.LEADER)
+        others = [node for node in nodes.values() if node is not full]
+        full.disk.full = True
+        nursery.start_soon(full.server.propose, (b"of unknown fate",))
+        await until(lambda: any(node.server.role.role is Role.LEADER for node in others))
+        leader = next(node for node in others if node.server.role.role is Role.LEADER)
+        for number in range(20):
+            assert (await leader.server.propose((b"meanwhile %d" % number,))).outcome is Outcome.COMMITTED
+        assert full.server.role.role is Role.FOLLOWER
+        assert dict(full.server.describe().raft.dropped).get("append while the disk is full", 0) > 0
+        full.disk.full = False
+        await until(lambda: full.applied == leader.applied and b"meanwhile 19" in data(full))
+        assert full.notices.count(DiskFull(full=False)) == 1
         nursery.cancel_scope.cancel()
 
 

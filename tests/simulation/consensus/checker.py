@@ -21,6 +21,7 @@ from consensus.core.effects import (
     ChangeOutcome,
     ChangeResolved,
     Effect,
+    Install,
     Outcome,
     Persist,
     Resolve,
@@ -29,7 +30,7 @@ from consensus.core.effects import (
 )
 from consensus.core.events import Event, Received
 from consensus.core.messages import Message, RequestVote, VoteReply
-from consensus.core.position import Ballot, Command, Configuration, Entry, Index, ServerId, Term
+from consensus.core.position import Ballot, Command, Configuration, Entry, Index, ServerId, SnapshotDescription, Term
 from tests.simulation.consensus.accounts import AccountError, Accounts
 
 
@@ -52,8 +53,10 @@ class Shadow:
     """Where its log ended before the step that is under way: the commitments of that step rest on no more."""
 
 
-def apply_persist(entries: list[Entry], persist: Persist) -> None:
-    """Change a list of entries as the effect says."""
+def apply_persist(entries: list[Entry], persist: Persist, committed: list[Entry]) -> None:
+    """Change a list of entries as the effect says; a snapshot that is installed stands for what is `committed`."""
+    if isinstance(persist.snapshot, Install):
+        entries[:] = committed[: persist.snapshot.snapshot.last.index]
     if persist.truncate_from is not None:
         del entries[persist.truncate_from - 1 :]
     if persist.entries:
@@ -180,20 +183,34 @@ class Checker:
         shadow.leads = None
         self._accounts.crashed(server)
 
-    def recovered(self, server: ServerId, ballot: Ballot, entries: list[Entry]) -> None:
-        """A server starts with what its disk gave back: all that was durable, and maybe some unfinished writes."""
+    def restored(self, server: ServerId, snapshot: SnapshotDescription, entries: list[Entry]) -> None:
+        """A state machine begins anew from a snapshot: it must be what the log would have made of it."""
+        last = snapshot.last
+        if entries != self.committed[: last.index] or not entries or entries[-1].term != last.term:
+            raise ViolationError(f"server {server} restores a state that is not that of the log up to {last}")
+        configurations = [entry.content for entry in entries if isinstance(entry.content, Configuration)]
+        if snapshot.configuration != configurations[-1]:
+            raise ViolationError(f"server {server} restores a snapshot with another configuration than that of {last}")
+        self.shadows[server].applied = last.index
+
+    def recovered(self, server: ServerId, ballot: Ballot, first: Index, entries: list[Entry]) -> None:
+        """A server starts with what its disk gave back: all that was durable, and maybe some unfinished writes.
+
+        The log begins at `first`: a snapshot, which is checked when it is restored, covers what comes before.
+        """
         shadow = self.shadows[server]
         ballots = [shadow.ballot, *(persist.ballot for persist in shadow.writing if persist.ballot is not None)]
         logs = [list(shadow.durable)]
         for persist in shadow.writing:
-            logs.extend(_partly_done(logs[-1], persist))
-        if ballot not in ballots or entries not in logs:
+            logs.extend(_partly_done(logs[-1], persist, self.committed))
+        found = next((log for log in logs if log[first - 1 :] == entries and len(log) >= first - 1), None)
+        if ballot not in ballots or found is None:
             raise ViolationError(
                 f"server {server} recovered {ballot} and {len(entries)} entries, which no crash can have left"
             )
         shadow.writing.clear()
         shadow.term = ballot.term
-        shadow.ballot, shadow.durable, shadow.volatile = ballot, list(entries), list(entries)
+        shadow.ballot, shadow.durable, shadow.volatile = ballot, list(found), list(found)
 
     def check_settled(self) -> None:
         """At the end: what was acknowledged is committed, what was refused is not."""
@@ -207,12 +224,16 @@ class Checker:
         shadow.writing.append(persist)
         if persist.ballot is not None:
             shadow.term = persist.ballot.term
+        if isinstance(persist.snapshot, Install) and (
+            shadow.leads is not None or persist.snapshot.snapshot.last.index <= shadow.applied
+        ):
+            raise ViolationError(f"server {server} discards its log for a snapshot that it has no need of")
         if persist.truncate_from is not None:
             if shadow.leads is not None:
                 raise ViolationError(f"leader append-only: {server} truncates from {persist.truncate_from}")
             if persist.truncate_from <= shadow.applied:
                 raise ViolationError(f"server {server} truncates {persist.truncate_from}, which it has applied")
-        apply_persist(shadow.volatile, persist)
+        apply_persist(shadow.volatile, persist, self.committed)
         for index, entry in enumerate(persist.entries, start=persist.first):
             previous = shadow.volatile[index - 2].term if index > 1 else 0
             known = self._entries.setdefault((index, entry.term), (entry, previous))
@@ -220,7 +241,7 @@ class Checker:
                 raise ViolationError(f"log matching: two entries at index {index} in term {entry.term}")
 
     def _now_durable(self, shadow: Shadow, persist: Persist) -> None:
-        apply_persist(shadow.durable, persist)
+        apply_persist(shadow.durable, persist, self.committed)
         if persist.ballot is not None:
             shadow.ballot = persist.ballot
 
@@ -311,9 +332,11 @@ def _is_majority(holders: set[ServerId], configuration: Configuration) -> bool:
     )
 
 
-def _partly_done(entries: list[Entry], persist: Persist) -> list[list[Entry]]:
+def _partly_done(entries: list[Entry], persist: Persist, committed: list[Entry]) -> list[list[Entry]]:
     """The logs that a crash during `persist` may leave, in order; the last one is completion."""
     states = [entries]
+    if isinstance(persist.snapshot, Install):
+        states.append(committed[: persist.snapshot.snapshot.last.index])
     if persist.truncate_from is not None:
         states.append(entries[: persist.truncate_from - 1])
     for entry in persist.entries:

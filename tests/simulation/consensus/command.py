@@ -61,6 +61,8 @@ def _summary(reports: Sequence[Report], seconds: float) -> str:
         f"{sum(report.commits for report in reports)} commits, "
         f"{sum(report.acknowledged for report in reports)} proposals acknowledged, "
         f"{sum(report.changes for report in reports)} changes of the configuration, "
+        f"{sum(report.snapshots for report in reports)} snapshots, "
+        f"{sum(report.restores for report in reports)} restores, "
         f"{sum(report.lost for report in reports)} messages lost; {seconds:.1f} s"
     )
 

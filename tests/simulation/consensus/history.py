@@ -9,7 +9,7 @@ One random source decides everything, so a seed and a number of steps name a his
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from random import Random
 
@@ -74,6 +74,8 @@ class Report:
     changes: int
     """Committed changes of the configuration; joint ones count with their C_new."""
     lost: int
+    snapshots: int
+    restores: int
     trace_digest: str
 
 
@@ -83,6 +85,9 @@ class World:
     def __init__(self, seed: int, make_core: CoreFactory, show: Callable[[str], None] | None = None) -> None:
         self._random = Random(seed)
         self._profile = draw_profile(self._random)
+        if make_core is pulling_core:
+            # Followers that fetch are not brought a snapshot, so their logs are not shortened.
+            self._profile = replace(self._profile, snapshot_entries=0)
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         self._digest = sha256()
@@ -314,5 +319,7 @@ def run_history(
         acknowledged=len(world.checker.acknowledged),
         changes=world.checker.changes,
         lost=world.network.lost,
+        snapshots=sum(machine.snapshots for machine in world.machines.values()),
+        restores=sum(machine.restores for machine in world.machines.values()),
         trace_digest=world.digest(),
     )

@@ -19,23 +19,27 @@ from consensus.core.effects import (
     ReadReady,
     ReadRefused,
     Resolve,
+    Restore,
     Role,
     RoleChanged,
     Send,
+    TakeSnapshot,
     TransferEnded,
 )
-from consensus.core.events import DeadlineReached, EntriesRead, Event, PeerExtensions, Persisted
+from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, SnapshotRead, SnapshotWanted
 from consensus.core.extensions import Extensions
-from consensus.core.messages import AppendReply, VoteReply
-from consensus.core.position import Configuration, ServerId
+from consensus.core.messages import AppendReply, SnapshotReply, VoteReply
+from consensus.core.position import Configuration, Entry, ServerId, SnapshotDescription
+from consensus.core.progress import Pace
 from consensus.core.raft import Raft
 from consensus.node.disk import DiskOperation
-from consensus.node.executor import Executor, Job, ReadJob, Released, WriteJob
+from consensus.node.executor import Executor, Job, ReadJob, Released, SideJob, WriteJob
 from consensus.node.storage import Owner, Recovery, StorageTuning, read_extents, recover
 from tests.node.crash_disk import CrashDisk
 from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.network import Network
 from tests.simulation.consensus.profile import Profile
+from tests.simulation.consensus.state import OWN_READ, StateMachine
 
 
 class Schedule(Protocol):
@@ -62,6 +66,7 @@ class Life:
 
     core: Raft
     executor: Executor
+    state: StateMachine
     job: Job | None = None
     timer: int = -1
 
@@ -96,6 +101,8 @@ class Machine:
         self._paused_until_ms = 0
         self.life: Life | None = None
         self.crashes = 0
+        self.snapshots = 0
+        self.restores = 0
         self.healthy = False
         self.understands_pre_vote = random.random() < profile.pre_vote
 
@@ -109,10 +116,10 @@ class Machine:
         recovery = self._recover()
         if recovery is None:
             return
-        last = recovery.storage.last.index
-        everything = recovery.storage.extents(ReadEntries(0, 1, last, 2**62))
+        first, last = recovery.storage.start.index + 1, recovery.storage.last.index
+        everything = recovery.storage.extents(ReadEntries(0, first, last, 2**62))
         entries = list(read_extents(self._disk, recovery.storage.binding, everything))
-        self._checker.recovered(self.server_id, recovery.ballot, entries)
+        self._checker.recovered(self.server_id, recovery.ballot, first, entries)
         self._trace(f"start {self.server_id} {recovery.ballot} {last}")
         core = self._make_core(
             self.server_id,
@@ -123,7 +130,13 @@ class Machine:
             Random(self._random.getrandbits(64)),
             self.clock_ms,
         )
-        self.life = Life(core, Executor(recovery.storage, group_bytes=self._profile.group_bytes))
+        state = StateMachine(
+            lambda effect: self._checker.applied(self.server_id, effect),
+            self._restored,
+        )
+        self.life = Life(core, Executor(recovery.storage, group_bytes=self._profile.group_bytes), state)
+        if recovery.log.snapshot is not None:
+            self._carry_out([Restore(recovery.log.snapshot)])
         for other in others:
             both = self.understands_pre_vote and other.understands_pre_vote
             self.step(PeerExtensions(other.server_id, Extensions(pre_vote=both, configurations=self._profile.joint)))
@@ -195,6 +208,7 @@ class Machine:
         if survived < len(effects):
             self.crash()
             return
+        self._consider_snapshot(life)
         self._start_job(life)
         self._set_timer()
 
@@ -207,16 +221,16 @@ class Machine:
                 case Send():
                     self._transmit(effect)
                 case Apply():
-                    self._checker.applied(self.server_id, effect)
+                    self._living().state.apply(effect)
+                case Restore() | TakeSnapshot():
+                    self._begin_with_snapshot(self._living(), effect)
                 case Resolve():
                     self._checker.resolved(self.server_id, effect)
                 case RoleChanged(role=Role.LEADER):
                     self._world.elected(self.server_id)
-                case ReadReady() | ReadRefused() | TransferEnded():
-                    pass
                 case ChangeResolved():
                     self._checker.change_resolved(self.server_id, effect)
-                case RoleChanged() | ConfigurationChanged():
+                case ReadReady() | ReadRefused() | TransferEnded() | RoleChanged() | ConfigurationChanged():
                     pass
                 case Halt(reason):
                     raise ViolationError(f"server {self.server_id} halts: {reason}")
@@ -235,10 +249,16 @@ class Machine:
             return
         life.job = None
         match job:
-            case ReadJob(request=request):
-                entries = read_extents(self._disk, job.binding, job.extents)
+            case ReadJob():
+                self._answer(life, job)
+            case SideJob():
+                try:
+                    self._operate(job.operations)
+                except CrashedError:
+                    self.crash()
+                    return
                 life.executor.read(job)
-                self.step(EntriesRead(request.request_id, request.first, entries))
+                self._go_on_with_snapshot(life)
             case WriteJob(number=number):
                 try:
                     self._operate(job.operations)
@@ -258,8 +278,53 @@ class Machine:
         if self.life is life:
             self._start_job(life)
 
+    def _begin_with_snapshot(self, life: Life, effect: Restore | TakeSnapshot) -> None:
+        match effect:
+            case Restore():
+                life.executor.accept([life.state.begin_restore(effect)])
+            case TakeSnapshot():
+                life.state.begin_snapshot(effect)
+                life.executor.write_aside(life.state.jobs.popleft())
+
+    def _answer(self, life: Life, job: ReadJob) -> None:
+        answer = job.answer(self._disk)
+        life.executor.read(job)
+        if isinstance(answer, SnapshotRead) and answer.request_id == OWN_READ:
+            life.state.restore(answer)
+        else:
+            self.step(answer)
+
+    def _go_on_with_snapshot(self, life: Life) -> None:
+        if life.state.jobs:
+            life.executor.write_aside(life.state.jobs.popleft())
+        else:
+            kept_behind = self._random.choice((0, 0, 1, 5, 1_000))
+            self.snapshots += 1
+            self.step(life.state.end_snapshot(kept_behind))
+
+    def _consider_snapshot(self, life: Life) -> None:
+        """Have a snapshot taken when enough has been applied since the last; when healthy not while one is sent."""
+        state, limit = life.state, self._profile.snapshot_entries
+        if self.healthy and any(follower.pace is Pace.SNAPSHOT for follower in life.core.describe().followers):
+            return
+        if limit and state.restoring is None and state.writer is None and len(state.entries) >= state.covered + limit:
+            state.covered = len(state.entries)
+            self._world.after(0, lambda: self._want_snapshot(life))
+
+    def _want_snapshot(self, life: Life) -> None:
+        if life.state.writer is None and life.state.restoring is None:
+            self._step_in(life, SnapshotWanted(len(life.state.entries)))
+
+    def _restored(self, snapshot: SnapshotDescription, entries: list[Entry]) -> None:
+        self.restores += 1
+        self._checker.restored(self.server_id, snapshot, entries)
+
+    def _living(self) -> Life:
+        assert self.life is not None
+        return self.life
+
     def _transmit(self, effect: Send) -> None:
-        if isinstance(effect.message, VoteReply | AppendReply):
+        if isinstance(effect.message, VoteReply | AppendReply | SnapshotReply):
             self._checker.reply_sent(self.server_id, effect.recipient, effect.message)
         else:
             self._checker.sent(self.server_id, effect.message)

@@ -40,6 +40,8 @@ class Profile:
     """Mean time between requests to change the configuration; 0: it never changes."""
     joint: bool
     """Whether the servers have agreed on joint configurations and learners."""
+    snapshot_entries: int
+    """A server takes a snapshot whenever it has applied so many entries since the last; 0: never."""
 
 
 def draw_profile(random: Random) -> Profile:
@@ -86,6 +88,7 @@ def _draw_general(random: Random) -> Profile:
             tail_bytes=random.choice((100, 1_000_000)),
             max_pending_proposals=random.choice((2, 8, 100)),
             max_pending_bytes=random.choice((200, 100_000)),
+            snapshot_chunk_bytes=random.choice((50, 500, 100_000)),
         ),
         loss=random.choice((0, 0, 0.02, 0.1, 0.3)),
         duplication=random.choice((0, 0, 0.02, 0.2)),
@@ -103,4 +106,5 @@ def _draw_general(random: Random) -> Profile:
         strangers=random.choice((1, 2, 3)) if change_ms else 0,
         change_ms=change_ms,
         joint=random.random() < 0.7,
+        snapshot_entries=random.choice((0, 1, 3, 10)),
     )

@@ -1,0 +1,67 @@
+"""Requests of other servers that are being answered, between the transports and the owner of the core.
+
+A request gets a number of this process in place of its correlation; the core's reply carries it back to the very call
+that asked, whatever else is under way with that sender.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+from consensus.core.events import Received
+from consensus.core.messages import Reply, Request
+from consensus.core.position import ServerId
+from consensus.node.inbox import Inbox
+from consensus.node.refusals import ServerBusyError, ServerStoppedError
+
+Answered = Callable[[Reply | None], None]
+"""Takes the answer, or None if the server stops."""
+
+
+class Requests:
+    """What the core has not answered, bounded."""
+
+    def __init__(self, inbox: Inbox, requests_max: int, dropped: Counter[str]) -> None:
+        self._inbox = inbox
+        self._requests_max = requests_max
+        self._dropped = dropped
+        self._waiting: dict[int, tuple[int, Answered]] = {}
+        self._last_number = 0
+        self._ended = False
+
+    def __len__(self) -> int:
+        """How many are under way."""
+        return len(self._waiting)
+
+    def ask(self, sender: ServerId, request: Request, answered: Answered) -> int:
+        """Hand the request to the core; returns a number for `forget`. Raises what `refusals` lists."""
+        if self._ended:
+            raise ServerStoppedError("the server has stopped")
+        if len(self._waiting) >= self._requests_max:
+            self._dropped["request refused as busy"] += 1
+            raise ServerBusyError(f"{len(self._waiting)} requests are being answered")
+        self._last_number += 1
+        number = self._last_number
+        if not self._inbox.put(Received(sender, replace(request, correlation=number))):
+            self._dropped["request refused as busy"] += 1
+            raise ServerBusyError("too many events wait")
+        self._waiting[number] = (request.correlation, answered)
+        return number
+
+    def forget(self, number: int) -> None:
+        """Nobody waits for the answer to this request any more."""
+        self._waiting.pop(number, None)
+
+    def answer(self, reply: Reply) -> None:
+        """The core has answered."""
+        waiting = self._waiting.pop(reply.correlation, None)
+        if waiting is not None:
+            correlation, answered = waiting
+            answered(replace(reply, correlation=correlation))
+
+    def end(self) -> None:
+        """The server stops."""
+        self._ended = True
+        waiting, self._waiting = self._waiting, {}
+        for _, answered in waiting.values():
+            answered(None)

@@ -1,0 +1,52 @@
+"""A state machine for tests: it keeps every entry it took, and its snapshot holds them all."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import trio
+
+from consensus.core.position import Entry, Index, LogPosition
+from consensus.wire.record import RECORD_HEADER_BYTES, decode_content, decode_record_header, encode_record
+
+
+class KeptEntries:
+    """`entries` are those from index 1 on, whether they came one by one or in a snapshot. `gate` can hold it up."""
+
+    def __init__(self, entries: list[Entry] | None = None) -> None:
+        self.entries: list[Entry] = [] if entries is None else entries
+        self.restored: list[Index] = []
+        self.gate = trio.Event()
+        self.gate.set()
+
+    async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
+        """Take entries in order."""
+        await self.gate.wait()
+        assert first == len(self.entries) + 1
+        self.entries += entries
+
+    def snapshot(self) -> Iterator[bytes]:
+        """All entries of this moment."""
+        return encoded(tuple(self.entries))
+
+    async def restore(self, last: LogPosition, state: AsyncIterator[bytes]) -> None:
+        """Begin anew."""
+        data = b"".join([piece async for piece in state])
+        self.entries[:] = decoded(data)
+        assert len(self.entries) == last.index
+        self.restored.append(last.index)
+
+
+def encoded(entries: tuple[Entry, ...]) -> Iterator[bytes]:
+    """One record for each entry."""
+    for index, entry in enumerate(entries, start=1):
+        yield encode_record(0, index, 0, 0, entry)
+
+
+def decoded(data: bytes) -> list[Entry]:
+    """Reverse of `encoded`."""
+    entries, offset = [], 0
+    while offset < len(data):
+        header = decode_record_header(0, data, offset)
+        assert header is not None
+        start, offset = offset + RECORD_HEADER_BYTES, offset + header.size_bytes
+        entries.append(decode_content(0, header, data[start:offset]))
+    return entries
