@@ -35,6 +35,7 @@ COMMANDS = {
     "log": LazyCommand("bridge.cli.log:log", "Print committed entries of the farm's log."),
     "submit": LazyCommand("bridge.cli.log:submit", "Have one entry (a JSON object) committed to the farm's log."),
     "leave": LazyCommand("bridge.cli.leave:leave", "Tell a node to leave the farm and stop."),
+    "transfer": LazyCommand("bridge.cli.transfer:transfer", "Hand leadership to another node."),
     "withdraw": LazyCommand("bridge.cli.leave:withdraw", "Take back a node's promise to found a farm."),
     "keys": LazyCommand("bridge.cli.keys:keys", "Make the keys of a farm, list them, and change them while it runs."),
     "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Look at published structures."),

@@ -36,6 +36,7 @@ from bridge.node.duties import Member as FarmMember
 from bridge.node.event_log import EventLog
 from bridge.node.farm_keys import FarmKeys
 from bridge.node.forming import Forming, load_formation
+from bridge.node.handover import hand_over_before_stop
 from bridge.node.host import HostSampler, LoopLag
 from bridge.node.key_files import load_signing_key
 from bridge.node.key_office import KeyOffice
@@ -154,6 +155,8 @@ class Node:
             nursery.start_soon(self._be_member, agent, certificate, roster, forming, sight, port)
             await self.stop.wait()
             self.trace.append("node-stopping", {"leaving": self.leaving})
+            if self.door.replica is not None and await hand_over_before_stop(self.door.replica):
+                self.trace.append("leadership-handed-over", {})
             if self.leaving:
                 await agent.leave()
             nursery.cancel_scope.cancel()

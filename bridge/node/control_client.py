@@ -109,6 +109,10 @@ class ControlClient:
         if status != OK:
             raise self._refused(status, body)
 
+    async def transfer(self, to: str | None = None) -> str:
+        """Hand leadership over, to the named node if one is; who leads now. ControlError says why it was not done."""
+        return str((await self._post("/v1/transfer", {"to": to})).get("leader", ""))
+
     async def keys(self) -> KeysAnswer:
         """The farm's key ring, and who has it."""
         return keys_from(decode_json(await self._get("/v1/keys")))

@@ -6,6 +6,7 @@
     GET  /v1/events?from=CURSOR&limit=M&wait=MS     the trace; waits likewise
     GET  /metrics, /healthz                         Prometheus text; whether this node can do its work
     POST /v1/submit, /v1/leave, /v1/withdraw        one entry for the log; goodbye; a founder's promise taken back
+    POST /v1/transfer                               leadership handed to another node
     GET  /v1/keys                                   the ids of the farm's gossip keys, and which members have them
     POST /v1/keys/install, use, remove, export      changes of the key ring; the current farm key file (secret)
 
@@ -107,6 +108,13 @@ class ControlPort(Protocol):
     async def withdraw(self) -> str | None:
         """Take back this node's promise to found the farm; a text says why that cannot be."""
 
+    async def transfer(self, to: str | None) -> str:
+        """Hand leadership to the node of that name or Raft id; who leads now. `Refused` says why it does not."""
+
+
+class _Transfer(Struct, forbid_unknown_fields=True):
+    to: str | None = None
+
 
 class _KeyStep(Struct, forbid_unknown_fields=True):
     key: str
@@ -164,6 +172,7 @@ class Routes:
             "/v1/submit": ("POST", self._submit),
             "/v1/leave": ("POST", self._leave),
             "/v1/withdraw": ("POST", self._withdraw),
+            "/v1/transfer": ("POST", self._transfer),
             "/v1/keys": ("GET", self._keys),
             "/v1/keys/install": ("POST", self._install_key),
             "/v1/keys/use": ("POST", self._use_key),
@@ -229,6 +238,13 @@ class Routes:
         if reason is not None:
             raise Refused(409, "not-withdrawn", reason)
         return _json(200, {"schema": 1, "withdrawn": True})
+
+    async def _transfer(self, request: Request, _query: str) -> Answer:
+        try:
+            asked = msgspec.json.decode(request.body or b"{}", type=_Transfer)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Refused(400, "bad-request", f'the body is {{"to": NODE}}, or nothing: {error}') from error
+        return _json(200, {"schema": 1, "leader": await self._port.transfer(asked.to)})
 
     async def _keys(self, _request: Request, _query: str) -> Answer:
         return _json(200, keys_document(await self._port.keys.listing()))

@@ -14,6 +14,7 @@ from bridge.core.records import Clock, Publication
 from bridge.core.view import FarmView, VoterView
 from bridge.node.control_routes import KeyPort, Refused
 from bridge.node.event_log import EventLog
+from bridge.node.handover import hand_over
 from bridge.node.ledger import Ledger
 from bridge.node.replica import Replica
 from bridge.wire.application import ENTRY_LIMIT_BYTES, decode
@@ -128,6 +129,12 @@ class NodePort:
     async def leave(self) -> None:
         """Begin to leave the farm and stop."""
         self._leave()
+
+    async def transfer(self, to: str | None) -> str:
+        """Hand leadership to the node of that name or Raft id, or to whoever is caught up best; who leads now."""
+        if self._replica is None:
+            raise Refused(409, "no-server", "this node is not a server of a founded farm; see `garlicfarm status`")
+        return await hand_over(self._replica, self._make_view().raft.voters, to)
 
     async def withdraw(self) -> str | None:
         """Take back this node's promise to found the farm; a text says why it cannot be."""

@@ -25,7 +25,7 @@ from bridge.core.control import (
 )
 from bridge.core.view import FarmView
 from bridge.node.control import ControlServer
-from bridge.node.control_routes import ControlPort
+from bridge.node.control_routes import ControlPort, Refused
 from bridge.node.key_files import load_farm_key
 from bridge.wire.view_json import encode_view
 from tests.node.fake_keys import FakeKeys
@@ -66,6 +66,12 @@ class Node:
         """Take the entry."""
         self.submitted.append(entry)
         return self.outcome
+
+    async def transfer(self, to: str | None) -> str:
+        """To whoever is named."""
+        if to == "nobody":
+            raise Refused(404, "no-such-voter", "no voter has the name or Raft id 'nobody'; there are node-1, node-2")
+        return to or "node-2"
 
     async def withdraw(self) -> str | None:
         """Nothing to take back."""
@@ -232,6 +238,15 @@ def test_what_is_not_json_is_refused_in_one_line(node: Node, garlicfarm: Callabl
 def test_leave_names_the_node(node: Node, garlicfarm: Callable[..., Result]) -> None:
     assert garlicfarm("leave").stdout == "node-1 leaves the farm and stops.\n"
     assert node.left
+
+
+def test_transfer_says_who_leads_now_or_why_not(node: Node, garlicfarm: Callable[..., Result]) -> None:
+    del node
+    assert garlicfarm("transfer").stdout == "node-2 leads now.\n"
+    assert json.loads(garlicfarm("transfer", "--to", "node-1", "--json").stdout) == {"schema": 1, "leader": "node-1"}
+    refused = garlicfarm("transfer", "--to", "nobody")
+    assert refused.exit_code == 1
+    assert "there are node-1, node-2" in said(refused)
 
 
 @pytest.mark.parametrize("arguments", [("status",), ("members", "--json"), ("log",), ("submit", "{}"), ("leave",)])

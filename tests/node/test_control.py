@@ -24,6 +24,7 @@ from bridge.core.control import (
 from bridge.core.view import FarmView
 from bridge.node.control import ControlLimits, ControlServer
 from bridge.node.control_client import ControlClient, ControlError, find_control_socket
+from bridge.node.control_routes import Refused
 from bridge.node.control_socket import ControlSocketError, answers
 from bridge.node.event_log import EventLog
 from tests.node.fake_keys import FakeKeys
@@ -73,6 +74,12 @@ class FakeNode:
         await trio.lowlevel.checkpoint()
         self.submitted.append(entry)
         return self.outcome
+
+    async def transfer(self, to: str | None) -> str:
+        """To whoever is named."""
+        if to == "nobody":
+            raise Refused(404, "no-such-voter", "no voter has the name or Raft id 'nobody'; there are node-1, node-2")
+        return to or "node-2"
 
     async def withdraw(self) -> str | None:
         """Nothing to take back."""
@@ -213,6 +220,8 @@ async def test_page_sizes_and_waits_are_bounded(tmp_path: Path) -> None:
         (request("GET", "/nowhere"), b"404", b"there are /v1/view"),
         (request("GET", "//["), b"400", b"does not parse"),
         (request("GET", "/v1/leave"), b"405", b"takes POST"),
+        (request("POST", "/v1/transfer", b'{"from": 1}'), b"400", b"bad-request"),
+        (request("POST", "/v1/transfer", b"{oops"), b"400", b"bad-request"),
         (request("POST", "/v1/view", b"x"), b"405", b"takes GET"),
         (b"nonsense\r\n\r\n", b"400", b"not HTTP"),
         (b"\x00" * 64 + b"\r\n\r\n", b"400", b"not HTTP"),

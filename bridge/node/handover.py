@@ -1,0 +1,71 @@
+"""Handing leadership over, for an operator and before a clean stop.
+
+Only the leader can hand leadership over. What came of it is told in words that say who leads now and what to do next.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import trio
+
+from bridge.core.view import VoterView
+from bridge.node.control_routes import Refused
+from bridge.node.replica import Replica
+from consensus.core.effects import TransferOutcome
+from consensus.core.position import ServerId
+from consensus.node.refusals import ServerBusyError, ServerStoppedError
+
+STOP_PATIENCE_SECONDS = 2.0
+"""A stop waits no longer than this for a successor: without one the others elect one by themselves."""
+
+
+EXPLAINED = {
+    TransferOutcome.NOT_LEADER: "only the leader can hand leadership over, and this node does not lead; who does: "
+    "{leader}. Ask it there",
+    TransferOutcome.ANOTHER_UNDER_WAY: "leadership is being handed over already; look again in a moment",
+    TransferOutcome.TO_ITSELF: "this node leads already",
+    TransferOutcome.NOT_A_VOTER: "there is no such voter to hand leadership to; `garlicfarm status` lists the voters",
+    TransferOutcome.NO_VOTER: "there is no other voter to hand leadership to; `garlicfarm status` lists the voters",
+    TransferOutcome.TIMED_OUT: "the other node was not caught up, or not reachable, within an election timeout; this "
+    "node leads on",
+    TransferOutcome.DECLINED: "the other node refused to take over (a full disk, or it follows another leader); this "
+    "node leads on",
+    TransferOutcome.ELSEWHERE: "another node was elected instead: {leader}",
+    TransferOutcome.UNKNOWN: "this node leads no more, and nobody is known to lead yet; `garlicfarm status` shows who "
+    "does",
+}
+"""What came of a transfer that did not end as it was meant to."""
+
+
+async def hand_over(replica: Replica, voters: Sequence[VoterView], to: str | None) -> str:
+    """Hand leadership to the voter of that name or Raft id, or to whoever is caught up best; the leader's name."""
+    target = None if to is None else _voter_named(voters, to)
+    try:
+        ended = await replica.server.transfer_leadership(target)
+    except (ServerBusyError, ServerStoppedError) as error:
+        raise Refused(503, "busy", f"this node cannot do it now: {error}; try again in a moment") from error
+    leader = "nobody known" if ended.leader is None else _name_of(voters, ended.leader)
+    if ended.outcome is TransferOutcome.DONE:
+        return leader
+    raise Refused(409, f"transfer-{ended.outcome.value}", EXPLAINED[ended.outcome].format(leader=leader))
+
+
+async def hand_over_before_stop(replica: Replica) -> bool:
+    """If this server leads, let another one lead; True if it does."""
+    if not replica.leads:
+        return False
+    with trio.move_on_after(STOP_PATIENCE_SECONDS), suppress(ServerBusyError, ServerStoppedError):
+        return (await replica.server.transfer_leadership()).outcome is TransferOutcome.DONE
+    return False
+
+
+def _voter_named(voters: Sequence[VoterView], wanted: str) -> ServerId:
+    for voter in voters:
+        if wanted in (voter.name, str(voter.raft_id)):
+            return ServerId(voter.raft_id)
+    known = ", ".join(_name_of(voters, voter.raft_id) for voter in voters)
+    raise Refused(404, "no-such-voter", f"no voter has the name or Raft id {wanted[:64]!r}; there are {known}")
+
+
+def _name_of(voters: Sequence[VoterView], raft_id: int) -> str:
+    return next((voter.name for voter in voters if voter.raft_id == raft_id and voter.name), f"server {raft_id}")

@@ -1,0 +1,86 @@
+"""Handing leadership over: by name, by whoever leads, and before a clean stop."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bridge.core.view import VoterView
+from bridge.node.control_routes import Refused
+from bridge.node.handover import EXPLAINED, STOP_PATIENCE_SECONDS, hand_over, hand_over_before_stop
+from bridge.node.replica import Replica
+from consensus.core.effects import TransferEnded, TransferOutcome
+from consensus.core.position import ServerId
+from consensus.node.refusals import ServerBusyError
+
+VOTERS = (VoterView(1, "tcp://one", "node-1"), VoterView(2, "tcp://two", "node-2"), VoterView(3, "tcp://three"))
+
+
+@dataclass
+class Serving:
+    """A replica and its server at once, whose transfers end as the test says."""
+
+    outcome: TransferOutcome = TransferOutcome.DONE
+    leader: int | None = 2
+    leads: bool = True
+    busy: bool = False
+    delay_s: float = 0
+    target: ServerId | str | None = "never asked"
+
+    @property
+    def server(self) -> "Serving":
+        """Itself."""
+        return self
+
+    async def transfer_leadership(self, target: ServerId | None = None) -> TransferEnded:
+        """As decided."""
+        self.target = target
+        await trio.sleep(self.delay_s)
+        if self.busy:
+            raise ServerBusyError("much to do")
+        return TransferEnded(1, self.outcome, None if self.leader is None else ServerId(self.leader))
+
+
+async def ask(serving: Serving, to: str | None) -> str:
+    return await hand_over(cast(Replica, serving), VOTERS, to)
+
+
+@pytest.mark.parametrize(("to", "target"), [("node-2", 2), ("3", 3), (None, None)])
+async def test_the_successor_is_named_by_name_or_raft_id_or_left_open(to: str | None, target: int | None) -> None:
+    serving = Serving()
+    assert await ask(serving, to) == "node-2"
+    assert serving.target == target
+
+
+async def test_a_name_that_no_voter_has_is_refused_with_those_there_are() -> None:
+    serving = Serving()
+    with pytest.raises(Refused, match="there are node-1, node-2, server 3"):
+        await ask(serving, "node-9")
+    assert serving.target == "never asked"
+
+
+@pytest.mark.parametrize("outcome", [outcome for outcome in TransferOutcome if outcome is not TransferOutcome.DONE])
+async def test_every_other_end_is_explained(outcome: TransferOutcome) -> None:
+    with pytest.raises(Refused) as refused:
+        await ask(Serving(outcome), None)
+    assert refused.value.code == f"transfer-{outcome.value}"
+    assert str(refused.value) == EXPLAINED[outcome].format(leader="node-2")
+
+
+async def test_a_server_that_is_busy_says_so() -> None:
+    with pytest.raises(Refused, match="much to do"):
+        await ask(Serving(busy=True), None)
+
+
+async def test_a_clean_stop_of_a_leader_waits_for_a_successor_and_not_for_ever(autojump_clock: MockClock) -> None:
+    del autojump_clock
+    assert await hand_over_before_stop(cast(Replica, Serving()))
+    assert not await hand_over_before_stop(cast(Replica, Serving(busy=True)))
+    follower = Serving(leads=False)
+    assert not await hand_over_before_stop(cast(Replica, follower))
+    assert follower.target == "never asked"
+    before_s = trio.current_time()
+    assert not await hand_over_before_stop(cast(Replica, Serving(delay_s=60)))
+    assert trio.current_time() - before_s == pytest.approx(STOP_PATIENCE_SECONDS)
