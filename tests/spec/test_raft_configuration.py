@@ -1,0 +1,123 @@
+"""The plan of a configuration change, against what makes it safe: majorities of neighbouring steps always meet."""
+
+from itertools import combinations, pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consensus.core.catch_up import CatchUp
+from consensus.core.configuration import (
+    ChangeRefusal,
+    first_step,
+    leave_joint,
+    newcomers,
+    possible_configuration,
+    target_refusal,
+)
+from consensus.core.position import Configuration, Server, ServerId
+from consensus.core.standing import Standing
+from consensus.core.tuning import lan
+
+TIMEOUT_MS = lan().election_timeout_min_ms
+
+
+@st.composite
+def configurations(draw: st.DrawFn) -> Configuration:
+    """Any that is not joint, of servers 1 to 7, some of which have moved."""
+    ids = draw(st.lists(st.integers(1, 7), min_size=1, max_size=7, unique=True))
+    count = draw(st.integers(1, len(ids)))
+    servers = tuple(Server(ServerId(number), f"tcp://{number}:{draw(st.integers(1, 2))}") for number in ids)
+    return Configuration(servers[:count], (), servers[count:])
+
+
+def quorums(configuration: Configuration) -> list[frozenset[ServerId]]:
+    """Every smallest set of servers that decides in this configuration."""
+    deciding = [frozenset[ServerId]()]
+    for servers in filter(None, (configuration.voters, configuration.old_voters)):
+        ids = [server.server_id for server in servers]
+        chosen = [frozenset(some) for some in combinations(ids, len(ids) // 2 + 1)]
+        deciding = [one | other for one in deciding for other in chosen]
+    return deciding
+
+
+def steps(current: Configuration, target: Configuration, *, joint: bool) -> list[Configuration] | ChangeRefusal:
+    """All configurations from `current` to `target`, as a leader would append them."""
+    step = first_step(current, target, joint=joint, learners=True)
+    if isinstance(step, ChangeRefusal):
+        return step
+    return [current, step, leave_joint(step)] if step.is_joint else [current, step]
+
+
+@given(configurations(), configurations(), st.booleans())
+def test_each_step_shares_a_server_with_every_majority_of_the_step_before(
+    current: Configuration,
+    target: Configuration,
+    joint: bool,  # noqa: FBT001 - drawn like the others
+) -> None:
+    """So two leaders can not be elected in one term, one by each."""
+    assert target_refusal(current, target) is None
+    way = steps(current, target, joint=joint)
+    if isinstance(way, ChangeRefusal):
+        assert not joint
+        assert way is ChangeRefusal.MORE_THAN_ONE_SERVER
+        assert len(current.voter_ids ^ target.voter_ids) > 1
+        return
+    assert way[-1] == target
+    for before, after in pairwise(way):
+        assert possible_configuration(after)
+        assert all(one & other for one in quorums(before) for other in quorums(after))
+
+
+@given(configurations(), configurations())
+def test_nobody_votes_anew_who_has_not_caught_up(current: Configuration, target: Configuration) -> None:
+    """Newcomers are exactly the voters that were none before, learners among them."""
+    expected = target.voter_ids - current.voter_ids
+    assert {server.server_id for server in newcomers(current, target)} == expected
+
+
+@given(configurations(), configurations())
+def test_learners_are_refused_where_no_configuration_can_name_them(
+    current: Configuration, target: Configuration
+) -> None:
+    """Whatever else changes."""
+    step = first_step(current, target, joint=True, learners=False)
+    assert (step is ChangeRefusal.NO_LEARNERS) == bool(target.learners)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3 * TIMEOUT_MS), st.integers(0, 30), st.integers(0, 30)), max_size=40),
+)
+def test_a_newcomer_votes_after_a_short_round_and_is_given_up_after_many_long_ones(
+    happenings: list[tuple[int, int, int]],
+) -> None:
+    """Against the plain rule: rounds end when what was there at their beginning is stored."""
+    tuning, now, last, standing = lan(), 0, 5, Standing(0)
+    catch_up = CatchUp(last, now)
+    goal, began, rounds = last, 0, 1
+    for wait_ms, grows, stores in happenings:
+        now += wait_ms
+        last += grows
+        standing.reached(min(last, standing.match + stores), now)
+        refusal = catch_up.check(standing, last, now, tuning)
+        expected, done = None, False
+        while standing.match >= goal and not done and expected is None:
+            if now - began <= TIMEOUT_MS:
+                done = True
+            elif rounds == tuning.catch_up_rounds:
+                expected = ChangeRefusal.CATCH_UP_TOO_SLOW
+            else:
+                goal, began, rounds = last, now, rounds + 1
+        if not done and expected is None and now - standing.advanced_ms >= tuning.catch_up_stall_ms:
+            expected = ChangeRefusal.CATCH_UP_STALLED
+        assert (refusal, catch_up.caught_up) == (expected, done)
+        if done or expected is not None:
+            return
+        assert catch_up.round_number <= tuning.catch_up_rounds
+
+
+def test_of_two_servers_that_change_places_without_joint_consensus_majorities_would_miss_each_other() -> None:
+    """What the rule of one server protects from: {1,2,3} and {1,4,5} can decide by {2,3} and {4,5}."""
+    old = Configuration(tuple(Server(ServerId(number), "") for number in (1, 2, 3)))
+    new = Configuration(tuple(Server(ServerId(number), "") for number in (1, 4, 5)))
+    assert any(not one & other for one in quorums(old) for other in quorums(new))
+    assert first_step(old, new, joint=False, learners=True) is ChangeRefusal.MORE_THAN_ONE_SERVER
