@@ -156,11 +156,11 @@ class EchoAsker:
 
 
 @contextmanager
-def echo_askers(address: str, count: int, size_bytes: int) -> Iterator[list[EchoAsker]]:
-    """As many sockets as there are peers, with as many datagrams."""
+def echo_askers(address: str, counts: Sequence[int], size_bytes: int) -> Iterator[list[EchoAsker]]:
+    """A socket for each of the counts, with so many datagrams to send."""
     askers: list[EchoAsker] = []
     try:
-        for _ in range(PEERS):
+        for count in counts:
             endpoint = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             askers.append(EchoAsker(endpoint, iter([bytes(size_bytes)] * count)))
             endpoint.connect(parse_endpoint(address))
@@ -171,8 +171,8 @@ def echo_askers(address: str, count: int, size_bytes: int) -> Iterator[list[Echo
             asker.endpoint.close()
 
 
-def ask(askers: Sequence[Asker], patience_s: float = _PATIENCE_S) -> tuple[int, float]:
-    """Ask what was prepared, `OUTSTANDING` at a time for each; how many answers came, and in what time.
+def ask(askers: Sequence[Asker], patience_s: float = _PATIENCE_S, outstanding: int = OUTSTANDING) -> tuple[int, float]:
+    """Ask what was prepared, `outstanding` at a time for each; how many answers came, and in what time.
 
     Ends when no answer came for the length of the patience.
     """
@@ -180,7 +180,7 @@ def ask(askers: Sequence[Asker], patience_s: float = _PATIENCE_S) -> tuple[int, 
     with selectors.DefaultSelector() as selector:
         for asker in askers:
             selector.register(asker.endpoint, selectors.EVENT_READ, asker)
-            _ask_next(asker, OUTSTANDING)
+            _ask_next(asker, outstanding)
         started = last = time.perf_counter()
         while time.perf_counter() - last < patience_s:
             for key, _ in selector.select(patience_s):
