@@ -156,11 +156,11 @@ class EchoAsker:
 
 
 @contextmanager
-def echo_askers(address: str, counts: Sequence[int], size_bytes: int) -> Iterator[list[EchoAsker]]:
-    """A socket for each of the counts, with so many datagrams to send."""
+def echo_askers(address: str, count: int, size_bytes: int) -> Iterator[list[EchoAsker]]:
+    """As many sockets as there are peers, with as many datagrams."""
     askers: list[EchoAsker] = []
     try:
-        for count in counts:
+        for _ in range(PEERS):
             endpoint = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             askers.append(EchoAsker(endpoint, iter([bytes(size_bytes)] * count)))
             endpoint.connect(parse_endpoint(address))
@@ -171,16 +171,19 @@ def echo_askers(address: str, counts: Sequence[int], size_bytes: int) -> Iterato
             asker.endpoint.close()
 
 
-def ask(askers: Sequence[Asker], patience_s: float = _PATIENCE_S, outstanding: int = OUTSTANDING) -> tuple[int, float]:
-    """Ask what was prepared, `outstanding` at a time for each; how many answers came, and in what time.
+def ask(askers: Sequence[Asker], patience_s: float = _PATIENCE_S, *, one_in_flight: bool = False) -> tuple[int, float]:
+    """Ask what was prepared, `OUTSTANDING` at a time for each; how many answers came, and in what time.
 
-    Ends when no answer came for the length of the patience.
+    With `one_in_flight` the askers ask one after the other, each a single question at a time. Ends when no answer came
+    for the length of the patience.
     """
     answers = 0
+    waiting = iter(askers)
     with selectors.DefaultSelector() as selector:
         for asker in askers:
             selector.register(asker.endpoint, selectors.EVENT_READ, asker)
-            _ask_next(asker, outstanding)
+        for asker in islice(waiting, 1 if one_in_flight else None):
+            _ask_next(asker, 1 if one_in_flight else OUTSTANDING)
         started = last = time.perf_counter()
         while time.perf_counter() - last < patience_s:
             for key, _ in selector.select(patience_s):
@@ -188,7 +191,9 @@ def ask(askers: Sequence[Asker], patience_s: float = _PATIENCE_S, outstanding: i
                 if came:
                     answers += came
                     last = time.perf_counter()
-                    _ask_next(key.data, came)
+                    if not _ask_next(key.data, came):
+                        for asker in islice(waiting, 1):
+                            _ask_next(asker, 1)
     return answers, last - started
 
 
@@ -200,9 +205,9 @@ def tend(peers: Sequence[Peer], seconds: float) -> None:
         time.sleep(_PATIENCE_S / 2)
 
 
-def _ask_next(asker: Asker, count: int) -> None:
-    for datagram in islice(asker.prepared, count):
-        asker.endpoint.send(datagram)
+def _ask_next(asker: Asker, count: int) -> int:
+    """Ask so many more; how many there still were."""
+    return sum(asker.endpoint.send(datagram) > 0 for datagram in islice(asker.prepared, count))
 
 
 def _drain(asker: Asker) -> int:

@@ -84,15 +84,10 @@ def _share(echoes: list[Speed], speeds: list[Speed]) -> str:
     return f"{shares[len(shares) // 2]:.0%} of the echo ({shares[0]:.0%} to {shares[-1]:.0%}); goal 50%"
 
 
-def _counts(questions: int, in_flight: int) -> list[int]:
-    """How many questions each peer asks. One in flight takes longer for each, so there are fewer."""
-    return [questions // PEERS] * PEERS if in_flight > 1 else [questions // 3, *[0] * (PEERS - 1)]
-
-
 async def _echo(questions: int, in_flight: int) -> Speed:
     async with processes() as group:
         server = await group.start(program="udp_echo")
-        with echo_askers(server.address, _counts(questions, in_flight), PING_BYTES) as askers:
+        with echo_askers(server.address, questions // PEERS, PING_BYTES) as askers:
             return await _timed(server, askers, in_flight)
 
 
@@ -102,15 +97,14 @@ async def _node(questions: int, load: Load) -> Speed:
         with peers_of(server.address, KeyRing(BENCHMARK_KEY) if load.sealed else None) as peers:
             node = [peer.join() for peer in peers][-1]
             riding = tuple(strangers(load.news))
-            for peer, count in zip(peers, _counts(questions, load.in_flight), strict=True):
-                peer.prepare(node, count, riding)
+            for peer in peers:
+                peer.prepare(node, questions // PEERS, riding)
             return await _timed(server, peers, load.in_flight)
 
 
 async def _timed(server: Member, askers: Sequence[Asker], in_flight: int) -> Speed:
     before_s = server.processor_seconds()
-    each = min(in_flight, OUTSTANDING)
-    answers, seconds = await trio.to_thread.run_sync(lambda: ask(askers, PATIENCE_S, each))
+    answers, seconds = await trio.to_thread.run_sync(lambda: ask(askers, PATIENCE_S, one_in_flight=in_flight == 1))
     if not answers:
         raise GroupError(f"no answer within {PATIENCE_S} s: the machine is too busy to be measured, try again")
     return Speed(answers / seconds, (server.processor_seconds() - before_s) / answers * 1e6)
