@@ -10,14 +10,18 @@ A reply answers the position that was asked for, and means nothing for another o
 would cut entries that came, and were committed, since. So what was asked is remembered, by correlation, and a reply
 whose position is no longer the end of the log is dropped (`still_answers`).
 
+Where the leader no longer has the entries it names its snapshot, and `assembly` says how much of that has come: pieces
+are fetched one after the other, each when the one before is durable, and entries again when all is installed.
+
 One fetch at a time. An answer that brings nothing is not followed by the next fetch before its time, whatever made the
 leader answer early; otherwise the two would keep each other busy for nothing.
 """
 
 from dataclasses import dataclass
 
+from consensus.core.assembly import Assembly
 from consensus.core.position import LogPosition, Milliseconds, ServerId, Term
-from consensus.core.pull_messages import Fetch
+from consensus.core.pull_messages import Fetch, FetchSnapshot
 from consensus.core.replica import Replica
 
 MAX_REMEMBERED_FETCHES = 16
@@ -32,11 +36,13 @@ class Asked:
     position: LogPosition
     sent_ms: Milliseconds
     overdue_ms: Milliseconds
+    offset: int | None = None
+    """From which byte of the snapshot of `position`; None if entries are asked for."""
 
 
 def still_answers(last: LogPosition, asked: Asked) -> bool:
     """Whether the log still ends where it did when this was asked."""
-    return asked.position == last
+    return asked.offset is None and asked.position == last
 
 
 class Fetcher:
@@ -57,7 +63,7 @@ class Fetcher:
             return self._waiting.overdue_ms
         if not self._replica.others:
             return None
-        return max(self._rest_until_ms, self._sign_of_life_ms) if self._is_writing else self._rest_until_ms
+        return max(self._rest_until_ms, self._sign_of_life_ms) if self._is_busy else self._rest_until_ms
 
     @property
     def remembered(self) -> int:
@@ -74,11 +80,16 @@ class Fetcher:
             self._waiting = None
             if redirected:
                 self._rest_until_ms = replica.now
-        if replica.now < self._rest_until_ms or (self._is_writing and replica.now < self._sign_of_life_ms):
+        if replica.now < self._rest_until_ms or (self._is_busy and replica.now < self._sign_of_life_ms):
             return
         target = self._next_voter() if leader is None else leader
-        if target is not None:
+        if target is None:
+            return
+        assembly = replica.assembly
+        if assembly is None or self._is_busy or (assembly.term, assembly.leader) != (replica.term, leader):
             self._ask(target)
+        else:
+            self._ask_for_piece(assembly)
 
     def answered(self, sender: ServerId, correlation: int) -> Asked | None:
         """What this reply answers, once; None if it was never asked of the sender, or is forgotten."""
@@ -109,6 +120,15 @@ class Fetcher:
         return self._replica.log.durable_index < self._replica.log.last_index
 
     @property
+    def _is_busy(self) -> bool:
+        """The disk writes or checks what came last, so the next fetch waits."""
+        assembly = self._replica.assembly
+        is_storing = assembly is not None and (
+            assembly.check_id is not None or assembly.number > self._replica.durable_number
+        )
+        return self._is_writing or is_storing
+
+    @property
     def _sign_of_life_ms(self) -> Milliseconds:
         return self._sent_ms + self._replica.tuning.election_timeout_min_ms // 3
 
@@ -137,11 +157,37 @@ class Fetcher:
             correlation=correlation,
             cluster_id=replica.cluster_id,
         )
-        replica.outbox.send(
-            target, fetch, after=max(replica.ballot_number, 0 if self._is_writing else log.writing_number)
+        after = 0 if self._is_writing else log.writing_number
+        replica.outbox.send(target, fetch, max(replica.ballot_number, after))
+        self._remember(correlation, target, position, replica.now + max_wait_ms + replica.tuning.retry_ms)
+
+    def _ask_for_piece(self, assembly: Assembly) -> None:
+        replica = self._replica
+        correlation = replica.next_correlation()
+        fetch = FetchSnapshot(
+            term=replica.term,
+            replica=replica.server_id,
+            snapshot=assembly.last,
+            offset=assembly.received,
+            max_bytes=replica.tuning.snapshot_chunk_bytes,
+            correlation=correlation,
+            cluster_id=replica.cluster_id,
         )
-        overdue_ms = replica.now + max_wait_ms + replica.tuning.retry_ms
-        self._waiting = self._asked[correlation] = Asked(target, replica.term, position, replica.now, overdue_ms)
+        replica.outbox.send(assembly.leader, fetch, max(replica.ballot_number, assembly.number))
+        overdue_ms = replica.now + replica.tuning.retry_ms
+        self._remember(correlation, assembly.leader, assembly.last, overdue_ms, assembly.received)
+
+    def _remember(
+        self,
+        correlation: int,
+        target: ServerId,
+        position: LogPosition,
+        overdue_ms: Milliseconds,
+        offset: int | None = None,
+    ) -> None:
+        replica = self._replica
+        asked = Asked(target, replica.term, position, replica.now, overdue_ms, offset)
+        self._waiting = self._asked[correlation] = asked
         self._sent_ms = replica.now
         if len(self._asked) > MAX_REMEMBERED_FETCHES:
             del self._asked[next(iter(self._asked))]

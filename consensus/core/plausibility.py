@@ -32,6 +32,8 @@ from consensus.core.pull_messages import (
     EndQuorumEpochReply,
     Fetch,
     FetchReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
     PullMessage,
 )
 from consensus.core.replica import MAX_NUMBER
@@ -78,6 +80,8 @@ def _faults_of_pull(sender: ServerId, message: PullMessage) -> Iterator[str]:
             yield from _faults_of_fetch(sender, message)
         case FetchReply():
             yield from _faults_of_fetch_reply(message)
+        case FetchSnapshot() | FetchSnapshotReply():
+            yield from _faults_of_pieces(sender, message)
         case BeginQuorumEpoch(leader=leader) | EndQuorumEpoch(leader=leader):
             if leader != sender:
                 yield "announcement in another's name"
@@ -107,6 +111,22 @@ def _faults_of_append(sender: ServerId, append: AppendEntries) -> Iterator[str]:
     yield from _faults_of_contents(append.entries)
 
 
+def _faults_of_pieces(sender: ServerId, message: FetchSnapshot | FetchSnapshotReply) -> Iterator[str]:
+    if not _possible_position(message.snapshot) or not 0 <= message.offset <= MAX_NUMBER:
+        yield "impossible place in a snapshot"
+    match message:
+        case FetchSnapshot():
+            if message.replica != sender:
+                yield "fetch in another's name"
+            if not 0 < message.max_bytes <= MAX_NUMBER:
+                yield "fetch with numbers out of range"
+        case FetchSnapshotReply(error=None):
+            if not message.offset + len(message.data) <= message.size_bytes <= MAX_NUMBER:
+                yield "piece beyond the end of its snapshot"
+        case FetchSnapshotReply():
+            pass
+
+
 def _faults_of_fetch(sender: ServerId, fetch: Fetch) -> Iterator[str]:
     if fetch.replica != sender:
         yield "fetch in another's name"
@@ -119,10 +139,13 @@ def _faults_of_fetch(sender: ServerId, fetch: Fetch) -> Iterator[str]:
 def _faults_of_fetch_reply(reply: FetchReply) -> Iterator[str]:
     if not 0 <= reply.commit <= MAX_NUMBER:
         yield "commit index out of range"
-    if reply.diverging is not None and (reply.entries or not _possible_position(reply.diverging)):
+    if reply.diverging is not None and not _possible_position(reply.diverging):
         yield "fetch reply with an impossible divergence"
-    if reply.error is not None and (reply.entries or reply.diverging is not None):
-        yield "fetch reply with an error and something else"
+    if reply.snapshot is not None and (reply.snapshot.index == 0 or not _possible_position(reply.snapshot)):
+        yield "fetch reply with an impossible snapshot"
+    said = (reply.entries != (), reply.diverging is not None, reply.snapshot is not None, reply.error is not None)
+    if sum(said) > 1:
+        yield "fetch reply that says two things at once"
     terms = (*(entry.term for entry in reply.entries), reply.term)
     if any(later < earlier for earlier, later in pairwise(terms)) or 0 in terms[:-1]:
         yield "fetch reply with terms out of order"

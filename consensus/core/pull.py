@@ -30,10 +30,12 @@ from consensus.core.pull_messages import (
     EndQuorumEpoch,
     Fetch,
     FetchReply,
+    FetchSnapshot,
     PullError,
 )
 from consensus.core.replica import Replica
 from consensus.core.replication import Office
+from consensus.core.snapshot_serving import Pieces
 from consensus.core.standing import Standing
 
 MAX_OBSERVERS = 256
@@ -71,6 +73,7 @@ class Pull:
         """Voters and newcomers that have not shown yet that they know of us, and when they were last told."""
         self._unconfirmed: dict[ServerId, Milliseconds] = {}
         """Voters that have not answered in the newest round of `confirm`, and when they were last asked."""
+        self._pieces = Pieces(replica)
         self._begun: dict[int, tuple[ServerId, int]] = {}
         """Announcements without an answer: to whom, in which round of `confirm`."""
 
@@ -124,10 +127,13 @@ class Pull:
                 self._reply(self._parked.pop(peer).fetch)
 
     def receive(self, sender: ServerId, message: Message) -> None:
-        """A fetch, or the answer to an announcement."""
+        """A fetch, of entries or of a snapshot, or the answer to an announcement."""
         match message:
             case Fetch():
                 self._fetched(message)
+            case FetchSnapshot():
+                self._heard(sender)
+                self._pieces.asked(message)
             case BeginQuorumEpochReply(correlation=correlation, error=None):
                 self._endorsed(sender, correlation)
             case _:
@@ -143,9 +149,9 @@ class Pull:
                 return True
         return False
 
-    def snapshot_read(self, _event: SnapshotRead) -> bool:
-        """No snapshot is read for anybody who fetches entries."""
-        return False
+    def snapshot_read(self, event: SnapshotRead) -> bool:
+        """Storage gave back a piece of the snapshot for somebody who fetches it."""
+        return self._pieces.read(event)
 
     def confirm(self, round_number: int) -> None:
         """Announce ourselves again, until it is answered: whoever does has not seen a later term before it was sent.
@@ -169,6 +175,7 @@ class Pull:
         for parked in self._parked.values():
             refuse_fetch(replica, parked.fetch, None, PullError.NOT_LEADER)
         self._parked.clear()
+        self._pieces.resign()
 
     def describe(self) -> tuple[FollowerProgress, ...]:
         """Voters, then observers, as plain data."""
@@ -204,17 +211,31 @@ class Pull:
         if superseded is not None:
             # It asked again, so it gave the older one up; the answer settles the account of requests.
             self._reply(superseded.fetch)
-        if peer in self._followers:
-            self._unannounced.pop(peer, None)
-            self._office.heard(peer)
-        else:
+        self._heard(peer)
+        if peer not in self._followers:
             self._observe(fetch)
         if not replica.log.matches(fetch.position):
-            self._reply(fetch, diverging=replica.log.divergence(fetch.position))
+            self._turn_back(fetch)
             return
         if peer in self._followers:
             self._office.acknowledge(peer, fetch.position.index)
         self._serve(fetch)
+
+    def _turn_back(self, fetch: Fetch) -> None:
+        """The replica's log is not a part of ours: say where both may agree, or what stands for what we compacted."""
+        log = self._replica.log
+        agreement = log.divergence(fetch.position)
+        if log.snapshot is not None and (
+            fetch.position.index < log.start.index or agreement.term > fetch.position.term
+        ):
+            self._reply(fetch, snapshot=log.snapshot.last)
+        else:
+            self._reply(fetch, diverging=agreement)
+
+    def _heard(self, peer: ServerId) -> None:
+        if peer in self._followers:
+            self._unannounced.pop(peer, None)
+            self._office.heard(peer)
 
     def _serve(self, fetch: Fetch) -> None:
         """Answer a fetch whose position lies in our log, now or later."""
@@ -252,7 +273,13 @@ class Pull:
             del observers[silent]
         observers[fetch.replica] = Observer(fetch.position, now)
 
-    def _reply(self, fetch: Fetch, entries: tuple[Entry, ...] = (), diverging: LogPosition | None = None) -> None:
+    def _reply(
+        self,
+        fetch: Fetch,
+        entries: tuple[Entry, ...] = (),
+        diverging: LogPosition | None = None,
+        snapshot: LogPosition | None = None,
+    ) -> None:
         replica = self._replica
         reply = FetchReply(
             term=self._term,
@@ -261,6 +288,7 @@ class Pull:
             correlation=fetch.correlation,
             entries=entries,
             diverging=diverging,
+            snapshot=snapshot,
         )
         replica.outbox.send(fetch.replica, reply)
 

@@ -33,6 +33,12 @@ class PullError(Enum):
     """The request contradicts what the receiver knows of this term."""
     INCONSISTENT_VOTER_SET = "INCONSISTENT_VOTER_SET"
     """The receiver is not among the successors that the request names."""
+    SNAPSHOT_NOT_FOUND = "SNAPSHOT_NOT_FOUND"
+    """The leader has another snapshot by now, or none."""
+    POSITION_OUT_OF_RANGE = "POSITION_OUT_OF_RANGE"
+    """The snapshot ends before the byte that is asked for."""
+    THROTTLED = "THROTTLING_QUOTA_EXCEEDED"
+    """Too many pieces of the snapshot are being read already."""
     INVALID_REQUEST = "INVALID_REQUEST"
     """No correct server sends this."""
 
@@ -55,8 +61,9 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchReply:
-    """Answer to a Fetch: the entries after its position, or where the logs may still agree, or why not.
+    """Answer to a Fetch: the entries after its position, or one of three reasons why there are none.
 
+    `diverging`: where the logs may still agree. `snapshot`: what stands for these entries, to be fetched instead.
     `leader` is the sender when `error` is None.
     """
 
@@ -66,6 +73,35 @@ class FetchReply:
     correlation: int
     entries: tuple[Entry, ...] = ()
     diverging: LogPosition | None = None
+    snapshot: LogPosition | None = None
+    error: PullError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSnapshot:
+    """A replica asks its leader for bytes of the snapshot of `snapshot`, from `offset` on (KIP-630)."""
+
+    term: Term
+    replica: ServerId
+    snapshot: LogPosition
+    offset: int
+    max_bytes: int
+    correlation: int
+    cluster_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSnapshotReply:
+    """Answer to FetchSnapshot: at least one byte unless the snapshot ends at `offset`, or why not."""
+
+    term: Term
+    leader: ServerId | None
+    snapshot: LogPosition
+    offset: int
+    correlation: int
+    data: bytes = b""
+    size_bytes: int = 0
+    """Of the whole snapshot."""
     error: PullError | None = None
 
 
@@ -110,6 +146,6 @@ class EndQuorumEpochReply:
     error: PullError | None = None
 
 
-PullRequest = Fetch | BeginQuorumEpoch | EndQuorumEpoch
-PullReply = FetchReply | BeginQuorumEpochReply | EndQuorumEpochReply
+PullRequest = Fetch | FetchSnapshot | BeginQuorumEpoch | EndQuorumEpoch
+PullReply = FetchReply | FetchSnapshotReply | BeginQuorumEpochReply | EndQuorumEpochReply
 PullMessage = PullRequest | PullReply

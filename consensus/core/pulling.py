@@ -1,7 +1,9 @@
 """What arrives of pulling replication, in any role: who answers it, and what it means for the role (KIP-595).
 
     Fetch               the leader serves it (`pull`); anybody else says who leads, if he knows
+    FetchSnapshot       likewise, for a piece of the snapshot (`snapshot_serving`)
     FetchReply          the follower takes it: cuts where the logs diverge, appends, follows the commit index
+    FetchSnapshotReply  the follower stores the piece (`snapshot_receiving`), and asks for the next when it is durable
     BeginQuorumEpoch    follow its sender, unless it contradicts what is known of the term
     EndQuorumEpoch      the leader resigned: campaign, at once or after a back-off that grows with the place in its list
 
@@ -15,8 +17,9 @@ to candidates. Only the leader's own word does.
 
 from typing import Protocol, assert_never
 
+from consensus.core import snapshot_receiving
 from consensus.core.effects import Halt
-from consensus.core.fetcher import Asked, Fetcher, still_answers
+from consensus.core.fetcher import Fetcher
 from consensus.core.follower import Follower
 from consensus.core.position import Milliseconds, ServerId, Term
 from consensus.core.pull import refuse_fetch
@@ -27,12 +30,16 @@ from consensus.core.pull_messages import (
     EndQuorumEpochReply,
     Fetch,
     FetchReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
     PullError,
     PullMessage,
     PullRequest,
 )
 from consensus.core.replica import Replica
 from consensus.core.replication import Replication
+from consensus.core.snapshot_serving import refuse_piece
+from consensus.core.taking import take, take_piece
 
 
 class Roles(Protocol):
@@ -80,13 +87,13 @@ class Pulling:
     def receive(self, sender: ServerId, message: PullMessage) -> None:
         """A plausible message of the strategy arrives."""
         match message:
-            case Fetch():
+            case Fetch() | FetchSnapshot():
                 self._fetch_requested(message)
             case BeginQuorumEpoch():
                 self._begin_requested(message)
             case EndQuorumEpoch():
                 self._end_requested(message)
-            case FetchReply():
+            case FetchReply() | FetchSnapshotReply():
                 self._fetch_replied(sender, message)
             case BeginQuorumEpochReply() | EndQuorumEpochReply():
                 self._announcement_replied(sender, message)
@@ -96,7 +103,7 @@ class Pulling:
     def _refuse(self, sender: ServerId, request: PullRequest, error: PullError) -> None:
         refuse(self._replica, sender, request, self._roles.leader, error)
 
-    def _fetch_requested(self, fetch: Fetch) -> None:
+    def _fetch_requested(self, fetch: Fetch | FetchSnapshot) -> None:
         """KIP-595, Fetch request handling, steps 1 and 2; the strategy does the others."""
         replica, strategy = self._replica, self._roles.strategy
         if replica.is_foreign(fetch.cluster_id):
@@ -166,7 +173,7 @@ class Pulling:
         elif reply.error is not None:
             self._hear_of(reply.leader)
 
-    def _fetch_replied(self, sender: ServerId, reply: FetchReply) -> None:
+    def _fetch_replied(self, sender: ServerId, reply: FetchReply | FetchSnapshotReply) -> None:
         """KIP-595, Fetch response handling."""
         replica, roles = self._replica, self._roles
         asked = self.fetcher.answered(sender, reply.correlation)
@@ -186,11 +193,19 @@ class Pulling:
             replica.dropped["fetch reply of a second leader of the term"] += 1
         else:
             roles.follow(sender)
-            if take(replica, asked, reply):
+            brought = (
+                take(replica, asked, reply) if isinstance(reply, FetchReply) else take_piece(replica, asked, reply)
+            )
+            if brought:
                 self.fetcher.go_on()
 
-    def _turned_away(self, sender: ServerId, reply: FetchReply) -> None:
-        """Who was asked does not lead: go to whom it names, else try the next."""
+    def _turned_away(self, sender: ServerId, reply: FetchReply | FetchSnapshotReply) -> None:
+        """Who was asked does not lead: go to whom it names, else try the next. A leader lacks what was asked for."""
+        if reply.leader == sender:
+            self._roles.follow(sender)
+            if reply.error is not PullError.THROTTLED:
+                snapshot_receiving.abandon(self._replica)
+            return
         follower = self._roles.follower
         if follower is not None and follower.leader == sender:
             follower.disown()
@@ -222,34 +237,13 @@ def succession_backoff_ms(replica: Replica, place: int) -> Milliseconds:
     return min(replica.tuning.election_timeout_min_ms, replica.tuning.heartbeat_ms << min(place - 1, 32))
 
 
-def take(replica: Replica, asked: Asked, reply: FetchReply) -> bool:
-    """Do what the leader's answer says; returns whether it brought anything."""
-    log = replica.log
-    if not still_answers(log.last, asked):
-        replica.dropped["fetch reply for another end of the log"] += 1
-        return False
-    if reply.diverging is not None:
-        keep = log.divergence(reply.diverging).index
-        if keep < replica.applier.commit:
-            replica.dropped["fetch reply that contradicts committed entries"] += 1
-            return False
-        if keep < log.last_index:
-            replica.append((), truncate_from=keep + 1)
-        return True
-    if reply.entries and reply.entries[0].term < log.last.term:
-        replica.dropped["fetch reply with terms out of order"] += 1
-        return False
-    if reply.entries:
-        replica.append(reply.entries)
-    rose = replica.applier.commit_up_to(min(reply.commit, log.last_index))
-    return rose or bool(reply.entries)
-
-
 def refuse(replica: Replica, sender: ServerId, request: PullRequest, leader: ServerId | None, error: PullError) -> None:
     """Answer a request that changes nothing."""
     match request:
         case Fetch():
             refuse_fetch(replica, request, leader, error)
+        case FetchSnapshot():
+            refuse_piece(replica, request, leader, error)
         case BeginQuorumEpoch(correlation=correlation):
             replica.outbox.send(sender, BeginQuorumEpochReply(replica.term, leader, correlation, error))
         case EndQuorumEpoch(correlation=correlation):

@@ -5,19 +5,20 @@ Every request is answered once, even one that is dropped; a wire that answers in
 
 from typing import assert_never
 
-from consensus.core import pulling, snapshot_receiving
+from consensus.core import pulling
 from consensus.core.messages import (
     AppendEntries,
     InstallSnapshot,
     Message,
     Reply,
     RequestVote,
+    SnapshotReply,
     TimeoutNow,
     TimeoutNowReply,
     VoteReply,
 )
 from consensus.core.position import ServerId
-from consensus.core.pull_messages import BeginQuorumEpoch, EndQuorumEpoch, Fetch, PullError
+from consensus.core.pull_messages import BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot, PullError
 from consensus.core.replica import Replica
 
 
@@ -32,10 +33,13 @@ def refuse(replica: Replica, sender: ServerId, message: Message, leader: ServerI
         case AppendEntries(correlation=correlation):
             replica.refuse_append(sender, correlation, replica.log.last_index + 1)
         case InstallSnapshot(correlation=correlation):
-            snapshot_receiving.refuse(replica, sender, correlation, 0)
+            refusal = SnapshotReply(
+                replica.term, accepted=False, next_offset=0, installed=False, correlation=correlation
+            )
+            replica.outbox.send(sender, refusal)
         case TimeoutNow(correlation=correlation):
             replica.outbox.send(sender, TimeoutNowReply(replica.term, accepted=False, correlation=correlation))
-        case Fetch() | BeginQuorumEpoch() | EndQuorumEpoch():
+        case Fetch() | FetchSnapshot() | BeginQuorumEpoch() | EndQuorumEpoch():
             pulling.refuse(replica, sender, message, leader, PullError.INVALID_REQUEST)
         case _:
             assert_never(message)

@@ -14,6 +14,7 @@ leader's rotten file can replace a good log by a bad snapshot.
 """
 
 from consensus.core.assembly import Assembly
+from consensus.core.dialect import Strategy
 from consensus.core.effects import CheckSnapshot, StoreChunk
 from consensus.core.events import SnapshotChecked
 from consensus.core.messages import InstallSnapshot, SnapshotReply
@@ -66,7 +67,7 @@ def checked(replica: Replica, event: SnapshotChecked) -> bool:
 def refuse(replica: Replica, leader: ServerId, correlation: int, wanted: int) -> None:
     """Answer a piece that changed nothing."""
     reply = SnapshotReply(replica.term, accepted=False, next_offset=wanted, installed=False, correlation=correlation)
-    replica.outbox.send(leader, reply)
+    _answer(replica, leader, reply, 0)
 
 
 def abandon(replica: Replica) -> None:
@@ -113,9 +114,15 @@ def _store(replica: Replica, assembly: Assembly, request: InstallSnapshot) -> No
         installed=False,
         correlation=request.correlation,
     )
-    replica.outbox.send(request.leader, reply, assembly.number)
+    _answer(replica, request.leader, reply, assembly.number)
 
 
 def _answer_installed(replica: Replica, leader: ServerId, correlation: int, offset: int, after: int) -> None:
     reply = SnapshotReply(replica.term, accepted=True, next_offset=offset, installed=True, correlation=correlation)
-    replica.outbox.send(leader, reply, max(replica.ballot_number, after))
+    _answer(replica, leader, reply, max(replica.ballot_number, after))
+
+
+def _answer(replica: Replica, leader: ServerId, reply: SnapshotReply, after: int) -> None:
+    """Tell the leader, who pushes. One who is fetched from learns it by the next fetch (`fetcher`)."""
+    if replica.dialect.replication is Strategy.PUSH:
+        replica.outbox.send(leader, reply, after)

@@ -17,6 +17,8 @@ from consensus.core.pull_messages import (
     EndQuorumEpochReply,
     Fetch,
     FetchReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
     PullError,
     PullMessage,
 )
@@ -29,6 +31,16 @@ def told(message: PullMessage) -> str:
             return f"fetch after {_at(position)}, term {term}, knows commit {commit}"
         case FetchReply():
             return _told_of_fetch_reply(message)
+        case FetchSnapshot() | FetchSnapshotReply():
+            return _told_of_piece(message)
+        case _:
+            return _told_of_announcement(message)
+
+
+def _told_of_announcement(
+    message: BeginQuorumEpoch | EndQuorumEpoch | BeginQuorumEpochReply | EndQuorumEpochReply,
+) -> str:
+    match message:
         case BeginQuorumEpoch(term):
             return f"begin term {term}"
         case EndQuorumEpoch(term, _, preferred):
@@ -46,11 +58,23 @@ def _told_of_fetch_reply(reply: FetchReply) -> str:
         return f"fetch refused as {reply.error.value}, term {reply.term}, leader {reply.leader or 'unknown'}"
     if reply.diverging is not None:
         what = f"diverging after {_at(reply.diverging)}"
+    elif reply.snapshot is not None:
+        what = f"snapshot of {_at(reply.snapshot)}"
     elif reply.entries:
         what = f"fetched of terms {' '.join(str(entry.term) for entry in reply.entries)}"
     else:
         what = "fetched nothing"
     return f"{what}, term {reply.term}, commit {reply.commit}"
+
+
+def _told_of_piece(message: FetchSnapshot | FetchSnapshotReply) -> str:
+    if isinstance(message, FetchSnapshot):
+        return f"fetch snapshot of {_at(message.snapshot)} from byte {message.offset}, term {message.term}"
+    reply = message
+    if reply.error is not None:
+        return f"snapshot refused as {reply.error.value}, term {reply.term}, leader {reply.leader or 'unknown'}"
+    end = reply.offset + len(reply.data)
+    return f"snapshot of {_at(reply.snapshot)}, term {reply.term}, bytes {reply.offset}..{end} of {reply.size_bytes}"
 
 
 def _answered(error: PullError | None) -> str:

@@ -92,7 +92,7 @@ class PullBench(Bench):
     ) -> list[Effect]:
         """The answer to a fetch of ours arrives."""
         own_term = asked.term if term is None else term
-        answer = FetchReply(own_term, leader, commit, asked.correlation, tuple(entries), diverging, error)
+        answer = FetchReply(own_term, leader, commit, asked.correlation, tuple(entries), diverging, error=error)
         return self.receive(sender, answer)
 
     def begin(self, leader: ServerId, term: int, cluster_id: str | None = None) -> BeginQuorumEpochReply:

@@ -65,7 +65,7 @@ def request_to_wire(
             )
         case core.InstallSnapshot():
             return _snapshot_to_wire(request, recipient, configuration_before)
-        case pull.Fetch() | pull.BeginQuorumEpoch() | pull.EndQuorumEpoch():
+        case pull.Fetch() | pull.FetchSnapshot() | pull.BeginQuorumEpoch() | pull.EndQuorumEpoch():
             raise _no_word(request)
         case _:
             assert_never(request)
@@ -132,7 +132,7 @@ def reply_to_wire(reply: core.Reply, asked: wire.Request) -> wire.Reply:
         case core.SnapshotReply(term, accepted, next_offset, installed, _):
             offset = LONG_MAX if installed else next_offset
             return wire.InstallSnapshotResponse(asked.destination, asked.source, term, offset, accepted=accepted)
-        case pull.FetchReply() | pull.BeginQuorumEpochReply() | pull.EndQuorumEpochReply():
+        case pull.FetchReply() | pull.FetchSnapshotReply() | pull.BeginQuorumEpochReply() | pull.EndQuorumEpochReply():
             raise _no_word(reply)
         case _:
             assert_never(reply)

@@ -10,7 +10,19 @@ from collections import Counter
 from consensus.core.effects import Effect, Send
 from consensus.core.messages import InstallSnapshot, Message, PushRequest, RequestVote, SnapshotReply
 from consensus.core.position import ServerId
-from consensus.core.pull_messages import BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchReply, PullRequest
+from consensus.core.pull_messages import (
+    BeginQuorumEpoch,
+    EndQuorumEpoch,
+    Fetch,
+    FetchReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
+    PullRequest,
+)
+
+_MAX_READS = 64
+_WAITING = {Fetch: FetchReply, FetchSnapshot: FetchSnapshotReply, InstallSnapshot: SnapshotReply}
+"""Requests whose answer may wait, and what answers them."""
 
 
 class AccountError(Exception):
@@ -18,18 +30,16 @@ class AccountError(Exception):
 
 
 class Accounts:
-    """All requests that wait for an answer, by who owes it to whom."""
+    """All requests that wait for an answer, by who owes what kind of it to whom."""
 
     def __init__(self) -> None:
-        self._owed: dict[tuple[ServerId, ServerId], Counter[int]] = {}
-        self._pieces: dict[tuple[ServerId, ServerId], Counter[int]] = {}
+        self._owed: dict[tuple[ServerId, ServerId, type[Message]], Counter[int]] = {}
 
     def received(self, server: ServerId, sender: ServerId, message: Message, effects: list[Effect]) -> None:
         """A message was taken up, with these effects; raises `AccountError`."""
-        if isinstance(message, Fetch):
-            self._owed.setdefault((server, sender), Counter())[message.correlation] += 1
-        elif isinstance(message, InstallSnapshot):
-            self._pieces.setdefault((server, sender), Counter())[message.correlation] += 1
+        kind = _WAITING.get(type(message))
+        if kind is not None:
+            self._owed.setdefault((server, sender, kind), Counter())[message.correlation] += 1
         elif isinstance(message, RequestVote | PushRequest | BeginQuorumEpoch | EndQuorumEpoch):
             answers = sum(
                 isinstance(effect, Send)
@@ -44,23 +54,19 @@ class Accounts:
     def stepped(self, server: ServerId, effects: list[Effect], *, leads: bool) -> None:
         """A step is over; raises `AccountError`."""
         for effect in effects:
-            if isinstance(effect, Send) and isinstance(effect.message, FetchReply):
-                owed = self._owed.setdefault((server, effect.recipient), Counter())
+            if isinstance(effect, Send) and type(effect.message) in _WAITING.values():
+                owed = self._owed.setdefault((server, effect.recipient, type(effect.message)), Counter())
                 owed[effect.message.correlation] -= 1
                 if owed[effect.message.correlation] < 0:
-                    raise AccountError(f"server {server} answers a fetch twice: {effect}")
-            if isinstance(effect, Send) and isinstance(effect.message, SnapshotReply):
-                owed = self._pieces.setdefault((server, effect.recipient), Counter())
-                owed[effect.message.correlation] -= 1
-                if owed[effect.message.correlation] < 0:
-                    raise AccountError(f"server {server} answers a piece of a snapshot twice: {effect}")
-        if sum(owed.total() for pair, owed in self._pieces.items() if pair[0] == server) > 1:
+                    raise AccountError(f"server {server} answers a request twice: {effect}")
+        debts = {pair: owed.total() for pair, owed in self._owed.items() if pair[0] == server and owed.total()}
+        if sum(debt for (_, _, kind), debt in debts.items() if kind is SnapshotReply) > 1:
             raise AccountError(f"server {server} owes answers for two pieces of snapshots")
-        for (debtor, creditor), owed in self._owed.items():
-            if debtor == server and owed.total() > (1 if leads else 0):
-                raise AccountError(f"server {server} owes server {creditor} {owed.total()} answers")
+        for (_, creditor, kind), debt in debts.items():
+            limit = {SnapshotReply: 1, FetchReply: int(leads), FetchSnapshotReply: _MAX_READS * leads}[kind]
+            if debt > limit:
+                raise AccountError(f"server {server} owes server {creditor} {debt} times a {kind.__name__}")
 
     def crashed(self, server: ServerId) -> None:
         """What it owed is lost."""
         self._owed = {pair: owed for pair, owed in self._owed.items() if pair[0] != server}
-        self._pieces = {pair: owed for pair, owed in self._pieces.items() if pair[0] != server}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from consensus.core import pulling
+from consensus.core import taking
 from consensus.core.fetcher import Asked, Fetcher
 from consensus.core.leader import Leader
 from consensus.core.log import Log
@@ -59,7 +59,7 @@ PULL_MUTANTS = (
     Mutant(
         "fetch-reply-for-another-end",
         "a fetch reply is taken although the log has grown since it was asked for",
-        ((pulling, "still_answers", lambda _last, _asked: True),),
+        ((taking, "still_answers", lambda _last, _asked: True),),
         "pull",
     ),
     Mutant(
