@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from bridge.cli.failure import fail
+from bridge.cli.log_verify import verify
 from bridge.cli.options import ask_node, json_option, node_option, print_json
 from bridge.core.control import LogEntryView, LogPage, SubmitAnswer, SubmitOutcome
 from bridge.node.control_client import ControlClient
@@ -15,14 +16,20 @@ from bridge.wire.control_json import log_page_document, submit_document
 FOLLOW_WAIT_MS = 10_000
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--from", "first", default=1, show_default=True, type=click.IntRange(min=1), help="Index to begin at.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Entries at most.")
 @click.option("--follow", is_flag=True, help="Go on as entries are committed, until Ctrl-C.")
 @node_option
 @json_option
-def log(*, first: int, limit: int, follow: bool, node: str | None, as_json: bool) -> None:
-    """Print committed entries of the farm's log. With --follow and --json: one entry on each line."""
+@click.pass_context
+def log(context: click.Context, *, first: int, limit: int, follow: bool, node: str | None, as_json: bool) -> None:
+    """Print committed entries of the farm's log. With --follow and --json: one entry on each line.
+
+    `log verify DIR` checks a server's log on disk instead.
+    """
+    if context.invoked_subcommand is not None:
+        return
     if follow:
         ask_node(node, lambda client: _follow(client, first, limit, as_json=as_json))
         return
@@ -84,3 +91,6 @@ def _reason(answer: SubmitAnswer) -> str:
     leader = "" if answer.leader_id is None else f" (the leader is {answer.leader_id} at {answer.leader_endpoint})"
     reason = f": {answer.reason}" if answer.reason else ""
     return f"{heads[answer.outcome]}{reason}{leader}"
+
+
+log.add_command(verify)

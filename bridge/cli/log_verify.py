@@ -1,0 +1,77 @@
+"""`garlicfarm log verify DIR`: whether what lies in a server's directory is sound, and if not, what to do."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from bridge.cli.options import json_option, print_json
+from consensus.node.verification import Verdict, Verification, verify_storage
+
+DAMAGED, NOTHING_TO_CHECK = 1, 2
+
+_HEADS = {
+    Verdict.SOUND: "Sound.",
+    Verdict.REPAIRABLE: "Sound; the next start puts some things right by itself.",
+    Verdict.DAMAGED: "Damaged: a server refuses to start with it.",
+    Verdict.EMPTY: "Empty.",
+    Verdict.NOT_A_LOG: "Not the directory of a server's log.",
+}
+_LIVE = (
+    "A process has this directory open and goes on writing. What is called sound is sound; what seems torn, missing or "
+    "damaged may only be under way: stop the node and look again before you act."
+)
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@json_option
+def verify(*, directory: Path, as_json: bool) -> None:
+    """Check a server's log, ballot and snapshots on disk, changing nothing.
+
+    DIR is the directory `raft` inside a node's state directory. Exit codes: 0 sound, or put right by the next start;
+    1 damaged; 2 nothing to check there.
+    """
+    # A node's state directory is what people have at hand.
+    place = directory / "raft" if (directory / "raft").is_dir() else directory
+    try:
+        result = verify_storage(place)
+    except OSError as error:
+        click.echo(
+            f"{place} cannot be read: {error.strerror or error}. Give the directory of a server's log.", err=True
+        )
+        sys.exit(NOTHING_TO_CHECK)
+    if as_json:
+        print_json(_document(place, result))
+    else:
+        _tell(place, result)
+    sys.exit({Verdict.DAMAGED: DAMAGED, Verdict.EMPTY: 2, Verdict.NOT_A_LOG: 2}.get(result.verdict, 0))
+
+
+def _tell(place: Path, result: Verification) -> None:
+    click.echo(f"{place}: {_HEADS[result.verdict]}")
+    if result.live:
+        click.echo(f"  {_LIVE}")
+    for line in result.found:
+        click.echo(f"  {line}")
+    for line in result.repairs:
+        click.echo(f"  to be repaired: {line}")
+    for line in result.faults:
+        click.echo(f"  WRONG: {line}")
+
+
+def _document(place: Path, result: Verification) -> dict[str, object]:
+    return {
+        "directory": str(place),
+        "verdict": result.verdict.value,
+        "live": result.live,
+        "entries": result.entries,
+        "firstIndex": result.first_index,
+        "lastIndex": result.last_index,
+        "lastTerm": result.last_term,
+        "segments": result.segments,
+        "snapshotIndex": result.snapshot_index,
+        "found": result.found,
+        "repairs": result.repairs,
+        "faults": result.faults,
+    }

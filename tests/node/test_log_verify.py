@@ -1,0 +1,190 @@
+"""`garlicfarm log verify`: what it says of sound, torn, rotten, holed, copied, foreign, empty and live directories."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bridge.cli.log_verify import verify
+from consensus.core.effects import Compact, Persist
+from consensus.core.position import Ballot, Command, Configuration, Entry, LogPosition, Server, ServerId
+from consensus.node.directory import Directory, open_directory
+from consensus.node.snapshots import SnapshotWriter
+from consensus.node.storage import Storage, StorageTuning
+from consensus.wire.record import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES
+
+SMALL = StorageTuning(segment_bytes=64 * 1024)
+ALONE = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
+PAYLOAD_BYTES = 1_000
+RECORD_BYTES = RECORD_HEADER_BYTES + PAYLOAD_BYTES
+
+
+def write(directory: Directory, storage: Storage, *persists: Persist) -> None:
+    directory.perform_all(storage.plan(persists))
+    storage.done()
+
+
+def made(path: Path, count: int = 150, node: bytes = b"node-one") -> Path:
+    """A stopped directory with `count` entries in several segments."""
+    directory, recovery = open_directory(path, node, 1, SMALL)
+    storage = recovery.storage
+    write(directory, storage, Persist(1, Ballot(3, ServerId(1))))
+    for index in range(1, count + 1):
+        write(directory, storage, Persist(index + 1, None, None, index, (Entry(3, Command(bytes(PAYLOAD_BYTES))),)))
+    directory.perform_all(storage.plan_close())
+    directory.close()
+    return path
+
+
+def compacted(path: Path) -> Path:
+    """The same with a snapshot of entry 100, behind which the segments are removed."""
+    made(path)
+    directory, recovery = open_directory(path, b"node-one", 2, SMALL)
+    writer = SnapshotWriter(LogPosition(100, 3), ALONE)
+    directory.perform_all(writer.plan_begin() + writer.plan(b"the state" * 1_000) + writer.plan_end())
+    write(directory, recovery.storage, Persist(1, snapshot=Compact(writer.description, 101)))
+    directory.close()
+    return path
+
+
+def look(path: Path) -> tuple[int, str]:
+    result = CliRunner().invoke(verify, [str(path)])
+    return result.exit_code, " ".join(result.output.split())
+
+
+def flip(file: Path, place: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[place] ^= 0x40
+    file.write_bytes(data)
+
+
+def segments(path: Path) -> list[Path]:
+    return sorted(path.glob("*.segment"))
+
+
+def test_a_sound_directory_is_told_with_counts_and_stays_as_it_is(tmp_path: Path) -> None:
+    path = made(tmp_path / "raft")
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    code, said = look(path)
+    assert code == 0
+    assert "Sound." in said
+    assert "150 entries, 1 to 150, in 3 segments" in said
+    assert "term 3, vote for server 1" in said
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+
+
+def test_the_state_directory_of_a_node_will_do(tmp_path: Path) -> None:
+    made(tmp_path / "raft")
+    assert look(tmp_path)[0] == 0
+
+
+def test_a_snapshot_and_a_shorter_log_are_sound(tmp_path: Path) -> None:
+    code, said = look(compacted(tmp_path / "raft"))
+    assert code == 0
+    assert "covers the log up to index 100 of term 3" in said
+    assert "59 to 150" in said
+
+
+def test_a_torn_tail_is_called_repairable_and_told(tmp_path: Path) -> None:
+    path = made(tmp_path / "raft", count=10)
+    directory, recovery = open_directory(path, b"node-one", 2, SMALL)
+    write(directory, recovery.storage, Persist(1, None, None, 11, (Entry(3, Command(bytes(PAYLOAD_BYTES))),)))
+    directory.close()
+    flip(segments(path)[0], SEGMENT_HEADER_BYTES + 10 * RECORD_BYTES + 60)
+    code, said = look(path)
+    assert code == 0
+    assert "to be repaired: an unfinished write" in said
+    assert "index 11" in said
+
+
+def test_a_rotten_entry_is_damage_with_its_place_and_what_to_do(tmp_path: Path) -> None:
+    path = made(tmp_path / "raft")
+    flip(segments(path)[0], SEGMENT_HEADER_BYTES + 4 * RECORD_BYTES + 60)
+    code, said = look(path)
+    assert code == 1
+    assert "entry 5 at byte" in said
+    assert "join again as a new server" in said
+
+
+def test_a_hole_in_the_middle_is_damage(tmp_path: Path) -> None:
+    path = made(tmp_path / "raft")
+    segments(path)[1].unlink()
+    code, said = look(path)
+    assert code == 1
+    assert "is damaged or missing" in said
+
+
+def test_a_lost_beginning_that_no_snapshot_covers_is_damage(tmp_path: Path) -> None:
+    path = made(tmp_path / "raft")
+    segments(path)[0].unlink()
+    code, said = look(path)
+    assert code == 1
+    assert "no snapshot covers what came before" in said
+
+
+@pytest.mark.parametrize("place", [10, 4096 + 6, 4096 + 200, -1])
+def test_a_rotten_snapshot_is_damage_wherever_it_rots(tmp_path: Path, place: int) -> None:
+    path = compacted(tmp_path / "raft")
+    (snapshot,) = path.glob("*.snapshot")
+    flip(snapshot, place)
+    code, said = look(path)
+    assert code == 1
+    assert "the snapshot '" in said
+    assert "join again as a new server" in said
+
+
+def test_a_lost_snapshot_is_damage(tmp_path: Path) -> None:
+    path = compacted(tmp_path / "raft")
+    (snapshot,) = path.glob("*.snapshot")
+    snapshot.unlink()
+    assert look(path)[0] == 1
+
+
+def test_both_slots_of_the_ballot_rotten_are_damage_and_one_is_repairable(tmp_path: Path) -> None:
+    path = made(tmp_path / "raft", count=3)
+    flip(path / "ballot", 20)
+    code, said = look(path)
+    assert code == 0
+    assert "to be repaired: one of the ballot's two slots" in said
+    flip(path / "ballot", 4096 + 20)
+    assert look(path)[0] == 1
+
+
+def test_files_of_another_storage_and_a_copied_directory_are_told(tmp_path: Path) -> None:
+    path, other = made(tmp_path / "raft"), made(tmp_path / "other", node=b"node-two")
+    shutil.copytree(path, tmp_path / "copy")
+    assert "this directory is a copy" in look(tmp_path / "copy")[1]
+    shutil.copyfile(segments(other)[1], segments(path)[1])
+    code, said = look(path)
+    assert code == 1
+    assert "files of two directories were mixed" in said
+
+
+def test_an_empty_directory_one_without_a_log_and_none_at_all_leave_nothing_to_check(tmp_path: Path) -> None:
+    assert look(tmp_path) == (2, f"{tmp_path}: Empty. the directory is empty: a server would make a new log in it")
+    (tmp_path / "letter.txt").write_text("hello")
+    assert look(tmp_path)[0] == 2
+    code, said = look(tmp_path / "nowhere")
+    assert code == 2
+    assert "No such file" in said
+
+
+def test_a_live_directory_is_looked_at_without_its_lock_and_the_words_say_what_that_means(tmp_path: Path) -> None:
+    path = made(tmp_path / "raft")
+    directory, _ = open_directory(path, b"node-one", 2, SMALL)
+    try:
+        code, said = look(path)
+    finally:
+        directory.close()
+    assert code == 0
+    assert "A process has this directory open" in said
+
+
+def test_the_same_as_json(tmp_path: Path) -> None:
+    path = compacted(tmp_path / "raft")
+    found = json.loads(CliRunner().invoke(verify, [str(path), "--json"]).stdout)
+    assert found["verdict"] == "sound"
+    assert (found["entries"], found["firstIndex"], found["lastIndex"], found["snapshotIndex"]) == (92, 59, 150, 100)
+    assert found["faults"] == []
