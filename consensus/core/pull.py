@@ -74,6 +74,8 @@ class Pull:
         self._unconfirmed: dict[ServerId, Milliseconds] = {}
         """Voters that have not answered in the newest round of `confirm`, and when they were last asked."""
         self._pieces = Pieces(replica)
+        self._behind: set[ServerId] = set()
+        """Who was pointed to our snapshot, and has not fetched entries from our log since."""
         self._begun: dict[int, tuple[ServerId, int]] = {}
         """Announcements without an answer: to whom, in which round of `confirm`."""
 
@@ -116,6 +118,7 @@ class Pull:
 
     def followers_changed(self) -> None:
         """Whoever joined is told who leads: a newcomer knows of no voter whom it could ask."""
+        self._behind &= {*self._followers, *self._observers}
         for peer, standing in self._followers.items():
             if not standing.heard and peer not in self._unannounced:
                 self._announce(peer)
@@ -217,6 +220,7 @@ class Pull:
         if not replica.log.matches(fetch.position):
             self._turn_back(fetch)
             return
+        self._behind.discard(peer)
         if peer in self._followers:
             self._office.acknowledge(peer, fetch.position.index)
         self._serve(fetch)
@@ -228,6 +232,7 @@ class Pull:
         if log.snapshot is not None and (
             fetch.position.index < log.start.index or agreement.term > fetch.position.term
         ):
+            self._behind |= {fetch.replica} if self._is_remembered(fetch.replica) else set()
             self._reply(fetch, snapshot=log.snapshot.last)
         else:
             self._reply(fetch, diverging=agreement)
@@ -271,6 +276,7 @@ class Pull:
                 self._replica.dropped["observer beyond the number that is remembered"] += 1
                 return
             del observers[silent]
+            self._behind.discard(silent)
         observers[fetch.replica] = Observer(fetch.position, now)
 
     def _reply(
@@ -326,6 +332,8 @@ class Pull:
         ago_ms = None if contact_ms is None else replica.now - contact_ms
         if ago_ms is None:
             pace = Pace.PROBING
+        elif peer in self._behind:
+            pace = Pace.SNAPSHOT
         elif ago_ms > replica.tuning.retry_ms + replica.tuning.heartbeat_ms:
             pace = Pace.SILENT
         else:

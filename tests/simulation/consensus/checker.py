@@ -188,8 +188,7 @@ class Checker:
         last = snapshot.last
         if entries != self.committed[: last.index] or not entries or entries[-1].term != last.term:
             raise ViolationError(f"server {server} restores a state that is not that of the log up to {last}")
-        configurations = [entry.content for entry in entries if isinstance(entry.content, Configuration)]
-        if snapshot.configuration != configurations[-1]:
+        if snapshot.configuration != self._configuration_at(self.committed, last.index):
             raise ViolationError(f"server {server} restores a snapshot with another configuration than that of {last}")
         self.shadows[server].applied = last.index
 

@@ -9,7 +9,7 @@ One random source decides everything, so a seed and a number of steps name a his
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
 
@@ -85,9 +85,6 @@ class World:
     def __init__(self, seed: int, make_core: CoreFactory, show: Callable[[str], None] | None = None) -> None:
         self._random = Random(seed)
         self._profile = draw_profile(self._random)
-        if make_core is pulling_core:
-            # Followers that fetch are not brought a snapshot, so their logs are not shortened.
-            self._profile = replace(self._profile, snapshot_entries=0)
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         self._digest = sha256()
