@@ -1,0 +1,244 @@
+"""Crash points of snapshots: a crash at any operation leaves the old snapshot and log, or the new ones, never neither.
+
+Each story drives the production planners over a disk that crashes after a random operation: while a snapshot is being
+written or received, while it is adopted, while the log behind it is shortened or discarded, and during recovery.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import pytest
+
+from consensus.core.effects import Compact, Install, Persist, ReadSnapshot, StoreChunk
+from consensus.core.events import SnapshotRead
+from consensus.core.position import (
+    Ballot,
+    Command,
+    Configuration,
+    Entry,
+    LogPosition,
+    Server,
+    ServerId,
+    SnapshotDescription,
+)
+from consensus.node.disk import DiskOperation, StorageError, SyncDirectory, SyncFile, WriteBytes
+from consensus.node.executor import ReadJob
+from consensus.node.hard_state import HardStateFile
+from consensus.node.journal import Journal
+from consensus.node.snapshots import PIECE_BYTES, SnapshotFiles, SnapshotWriter, received_snapshot
+from consensus.node.storage import Owner, Recovery, Storage, StorageTuning, recover
+from consensus.wire.snapshot_image import ImageReader, ImageWriter
+from tests.node.crash_disk import CrashDisk
+
+OWNER = Owner(b"node-one", 1, 77)
+STORAGE_ID = bytes(range(16))
+SMALL = StorageTuning(segment_bytes=64 * 1024, tail_entries=10_000)
+CONFIGURATION = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
+
+
+@dataclass
+class State:
+    """What a directory holds: the newest snapshot's state, and the entries behind `start`."""
+
+    snapshot: SnapshotDescription | None = None
+    data: bytes = b""
+    terms: list[int] = field(default_factory=list)
+    """Of every index from 1 on; what the snapshot covers and the log does not hold counts with the snapshot's term."""
+
+    @property
+    def last(self) -> LogPosition:
+        """Where the log ends."""
+        return LogPosition(len(self.terms), self.terms[-1] if self.terms else 0)
+
+    @property
+    def covered(self) -> int:
+        """The last index in the snapshot."""
+        return self.snapshot.last.index if self.snapshot is not None else 0
+
+
+def entry(index: int, term: int) -> Entry:
+    """An entry follows from its position; some are large, so that segments roll over."""
+    return Entry(term, Command(b"%d.%d" % (index, term) * (1 + index * 7919 % 4_000)))
+
+
+class Story:
+    """One disk through several lives."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.disk = CrashDisk()
+        self.number = 0
+        self.term = 1
+
+    def tell(self) -> None:
+        """Lives, each with some durable acts and a crash within another."""
+        allowed = [State()]
+        for _ in range(8):
+            opening, state = self.open(allowed)
+            storage = opening.storage
+            for _ in range(self.random.randint(0, 5)):
+                groups, state = self.act(storage, state)
+                for group in groups:
+                    self.disk.run(group(storage))
+                    storage.done()
+            groups, after = self.act(storage, state)
+            stopped = self.random.randrange(len(groups))
+            for group in groups[:stopped]:
+                self.disk.run(group(storage))
+                storage.done()
+            operations = groups[stopped](storage)
+            self.disk.run(operations[: self.random.randint(0, len(operations))])
+            allowed = [state, after, *partial(state, after)]
+            self.crash()
+
+    def crash(self) -> None:
+        """The machine loses power, or only the process dies."""
+        if self.random.random() < 0.7:
+            self.disk = self.disk.crash(self.random)
+
+    def open(self, allowed: list[State]) -> tuple[Recovery, State]:
+        """Recover, with crashes in the midst; what is found must be allowed, and is what counts from now on."""
+        opening = recover(self.disk, OWNER, STORAGE_ID, SMALL)
+        while self.random.random() < 0.3:
+            operations = opening.operations
+            self.disk.run(operations[: self.random.randint(0, len(operations))])
+            self.crash()
+            opening = recover(self.disk, OWNER, STORAGE_ID, SMALL)
+        self.disk.run(opening.operations)
+        log = opening.log
+        found = next(
+            (state for state in allowed if state.snapshot == log.snapshot and state.last == log.last),
+            None,
+        )
+        assert found is not None, f"found a log that ends at {log.last} and the snapshot {log.snapshot}"
+        assert log.start.index <= found.covered
+        kept = range(log.start.index + 1, log.last.index + 1)
+        assert list(log.tail) == [entry(index, found.terms[index - 1]) for index in kept]
+        if found.snapshot is not None:
+            assert self.read(opening.storage, found.snapshot) == found.data
+        return opening, found
+
+    def read(self, storage: Storage, snapshot: SnapshotDescription) -> bytes:
+        """The state machine's bytes, as a follower or a restart would read them."""
+        image, data, offset, done = ImageReader(), b"", 0, False
+        while not done:
+            request = ReadSnapshot(1, snapshot.last, offset, self.random.choice((100, PIECE_BYTES)))
+            answer = ReadJob(request, storage.binding, piece=storage.piece(request)).answer(self.disk)
+            assert isinstance(answer, SnapshotRead)
+            assert answer.data is not None
+            data += b"".join(image.feed(answer.data))
+            offset, done = offset + len(answer.data), answer.done
+        assert image.finish() == snapshot
+        return data
+
+    def act(self, storage: Storage, state: State) -> tuple[list[Callable[[Storage], list[DiskOperation]]], State]:
+        """One act as groups of operations, and the state when all are done."""
+        del storage
+        kind = self.random.choice(("append", "append", "truncate", "compact", "install"))
+        if kind == "compact" and state.last.index > state.covered:
+            return self.compact(state)
+        if kind == "install":
+            return self.install(state)
+        cut = None
+        terms = list(state.terms)
+        if kind == "truncate" and len(terms) > state.covered:
+            self.term += 1
+            cut = self.random.randint(max(state.covered + 1, len(terms) - 4), len(terms))
+            del terms[cut - 1 :]
+        first = len(terms) + 1
+        new = [self.term] * self.random.choice((1, 5, 12))
+        entries = tuple(entry(index, term) for index, term in enumerate(new, start=first))
+        persist = self.persist(Persist(0, Ballot(self.term), cut, first, entries))
+        return [lambda storage: storage.plan([persist])], replace(state, terms=terms + new)
+
+    def compact(self, state: State) -> tuple[list[Callable[[Storage], list[DiskOperation]]], State]:
+        """Write a snapshot of our own, and shorten the log."""
+        index = self.random.randint(state.covered + 1, state.last.index)
+        last = LogPosition(index, state.terms[index - 1])
+        data = self.random.randbytes(self.random.choice((0, 10, 5_000)))
+        writer = SnapshotWriter(last, CONFIGURATION)
+        writing = [*writer.plan_begin(), *writer.plan(data), *writer.plan_end()]
+        kept = self.random.randint(1, index + 1)
+        persist = self.persist(Persist(0, snapshot=Compact(writer.description, kept)))
+        after = replace(state, snapshot=writer.description, data=data)
+        # The pieces are no group of the storage: an empty one stands for them.
+        return [lambda storage: [*storage.plan([self.persist(Persist(0))]), *writing], self.plan(persist)], after
+
+    def install(self, state: State) -> tuple[list[Callable[[Storage], list[DiskOperation]]], State]:
+        """Receive the leader's snapshot, of an index beyond our log or in conflict with it."""
+        index = self.random.randint(state.covered + 1, state.last.index + 5)
+        self.term += 1
+        last = LogPosition(index, self.term)
+        data = self.random.randbytes(self.random.choice((0, 10, 5_000)))
+        writer = ImageWriter(last, CONFIGURATION)
+        image = writer.begin() + writer.blocks(data) + writer.end()
+        size = max(self.random.choice((50, 1_000, 10_000)), len(image) // 8)
+        pieces = [
+            self.plan(self.persist(Persist(0, snapshot=StoreChunk(last, start, image[start : start + size]))))
+            for start in range(0, len(image), size)
+        ]
+        installing = self.persist(Persist(0, snapshot=Install(writer.description)))
+
+        def install(storage: Storage) -> list[DiskOperation]:
+            assert received_snapshot(self.disk) == writer.description
+            return storage.plan([installing])
+
+        return [*pieces, install], State(writer.description, data, [self.term] * index)
+
+    def plan(self, persist: Persist) -> Callable[[Storage], list[DiskOperation]]:
+        """A group of one."""
+        return lambda storage: storage.plan([persist])
+
+    def persist(self, persist: Persist) -> Persist:
+        """With the next number."""
+        self.number += 1
+        return replace(persist, number=self.number)
+
+
+def partial(before: State, after: State) -> list[State]:
+    """What a crash within an append or a truncation may leave."""
+    if before.snapshot != after.snapshot:
+        return []
+    common = 0
+    while common < min(len(before.terms), len(after.terms)) and before.terms[common] == after.terms[common]:
+        common += 1
+    return [replace(after, terms=after.terms[:end]) for end in range(common, len(after.terms))]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_crash_at_any_point_leaves_one_whole_snapshot_and_the_log_that_belongs_to_it(seed: int) -> None:
+    Story(seed).tell()
+
+
+Plan = Callable[..., list[DiskOperation]]
+
+
+def without(*kinds: type[DiskOperation]) -> Callable[[Plan], Plan]:
+    """A planner that forgets some kinds of operations."""
+    return lambda plan: lambda *arguments: [step for step in plan(*arguments) if not isinstance(step, kinds)]
+
+
+def not_noted(plan: Plan) -> Plan:
+    return lambda file, ballot, durable, _truncating_from=0: plan(file, ballot, durable)
+
+
+MUTANTS = {
+    "adopted without a directory sync": (SnapshotFiles, "plan_adopt", without(SyncDirectory)),
+    "header not synced before the name": (SnapshotFiles, "plan_adopt", without(SyncFile)),
+    "header not written": (SnapshotFiles, "plan_adopt", without(WriteBytes)),
+    "shortening of the log not synced file by file": (Journal, "plan_compact", without(SyncDirectory)),
+    "discarding of the log not noted": (HardStateFile, "plan_ballot", not_noted),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planner_that_forgets_something_about_snapshots_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, method, mutate = MUTANTS[name]
+    monkeypatch.setattr(owner, method, mutate(getattr(owner, method)))
+    for seed in range(1_000):
+        try:
+            Story(seed).tell()
+        except (AssertionError, StorageError):
+            return
+    pytest.fail(f"the mutant '{name}' survived 1,000 stories")
