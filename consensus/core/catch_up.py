@@ -19,9 +19,13 @@ from consensus.core.tuning import Tuning
 
 @dataclass(slots=True)
 class CatchUp:
-    """One new server's way to the end of the leader's log. `goal` is where the present round ends."""
+    """One new server's way to the end of the leader's log. `goal` is where the present round ends.
+
+    A learner that becomes a voter may have stood still for long, so its patience begins with `asked_ms`.
+    """
 
     goal: Index
+    asked_ms: Milliseconds
     began_ms: Milliseconds
     round_number: int = 1
     caught_up: bool = False
@@ -43,4 +47,4 @@ class CatchUp:
 
     def deadline(self, standing: Standing, tuning: Tuning) -> Milliseconds:
         """When the server is given up unless it gets further."""
-        return standing.advanced_ms + tuning.catch_up_stall_ms
+        return max(self.asked_ms, standing.advanced_ms) + tuning.catch_up_stall_ms

@@ -97,8 +97,9 @@ class Reconfiguration:
             self._answer(request.change_id, step)
             return
         self.change = change
+        now = self._replica.now
         for newcomer in change.newcomers:
-            change.catching_up[newcomer.server_id] = CatchUp(self._replica.log.last_index, self._replica.now)
+            change.catching_up[newcomer.server_id] = CatchUp(self._replica.log.last_index, now, began_ms=now)
 
     def advance(self) -> Configuration | None:
         """What to append now, if anything; answers the change that has come to its end."""

@@ -92,7 +92,7 @@ def test_a_newcomer_votes_after_a_short_round_and_is_given_up_after_many_long_on
 ) -> None:
     """Against the plain rule: rounds end when what was there at their beginning is stored."""
     tuning, now, last, standing = lan(), 0, 5, Standing(0)
-    catch_up = CatchUp(last, now)
+    catch_up = CatchUp(last, now, began_ms=now)
     goal, began, rounds = last, 0, 1
     for wait_ms, grows, stores in happenings:
         now += wait_ms

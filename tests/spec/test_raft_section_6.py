@@ -251,6 +251,21 @@ def test_a_newcomer_that_does_not_answer_is_given_up() -> None:
     assert bench.now - began == 5_000
 
 
+def test_a_learner_that_stood_still_for_long_has_its_time_to_catch_up_when_it_is_to_vote() -> None:
+    """(Its patience begins with the request, not with the last entry that it took.)."""
+    bench = Group(tuning=replace(lan(), catch_up_stall_ms=5_000))
+    bench.take_office()
+    bench.change(plain(1, 2, 3, learners=(4,)))
+    bench.store(2)
+    bench.pass_time(10_000, 2, 3)
+    bench.change(plain(1, 2, 3, 4), change_id=2)
+    assert len(bench.answers) == 1
+    bench.pass_time(4_000, 2, 3)
+    assert len(bench.answers) == 1
+    bench.store(4)
+    assert bench.configuration == plain(1, 2, 3, 4)
+
+
 def test_a_newcomer_of_a_later_term_is_given_up_and_deposes_nobody() -> None:
     """(It was a member once, or of another cluster: it comes with an empty log, or not at all.)."""
     bench = Group()
