@@ -156,6 +156,10 @@ def _only_the_new(self: Configuration) -> tuple[frozenset[Any], ...]:
     return (frozenset(server.server_id for server in self.voters),)
 
 
+def _ourselves_too(self: Replica) -> tuple[frozenset[Any], ...]:
+    return tuple(voters | {self.server_id} for voters in self.log.configuration.majorities)
+
+
 def _always(_self: Reconfiguration) -> bool:
     return True
 
@@ -267,6 +271,11 @@ MUTANTS = (
         "learner-counted-as-voter",
         "learners count towards majorities",
         ((Configuration, "majorities", property(_learners_count)),),
+    ),
+    Mutant(
+        "leader-outside-counts-itself",
+        "a leader that C_new removes counts towards its majority",
+        ((Replica, "majorities", property(_ourselves_too)),),
     ),
     Mutant(
         "switch-without-joint-consensus",
