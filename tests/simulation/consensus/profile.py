@@ -45,9 +45,12 @@ class Profile:
 
 
 def draw_profile(random: Random) -> Profile:
-    """The world of one history: a general one, or a storm of elections in which hardly an entry gets through."""
+    """The world of one history: a general one, a storm of elections, or one in which servers come and go."""
     general = _draw_general(random)
-    return _make_storm(general, random) if random.random() < 0.4 else general
+    kind = random.random()
+    if kind < 0.4:
+        return _make_storm(general, random)
+    return _make_restless(general, random) if kind < 0.62 else general
 
 
 def _make_storm(general: Profile, random: Random) -> Profile:
@@ -66,6 +69,26 @@ def _make_storm(general: Profile, random: Random) -> Profile:
         nuisance_ms=1_000,
         leader_trouble=0.95,
         proposal_ms=20,
+    )
+
+
+def _make_restless(general: Profile, random: Random) -> Profile:
+    """The configuration changes all the time and leaders fall in between, in a world that is calm enough for it."""
+    return replace(
+        general,
+        servers=random.choice((1, 2, 3, 4)),
+        tuning=replace(general.tuning, max_entries_per_append=random.choice((1, 100)), catch_up_rounds=10),
+        loss=random.choice((0, 0, 0.05)),
+        long_delay=random.choice((0, 0.1)),
+        max_delay_ms=random.choice((5, 20)),
+        crash_between_effects=random.choice((0, 0, 0.002)),
+        disk_ms=random.choice((1, 5)),
+        slow_disk=0,
+        nuisance_ms=random.choice((300, 2_000)),
+        leader_trouble=random.choice((0.3, 0.7)),
+        strangers=random.choice((2, 3)),
+        change_ms=20,
+        joint=random.random() < 0.8,
     )
 
 
