@@ -1,0 +1,374 @@
+"""Log compaction, sentence by sentence (Raft section 7, and the InstallSnapshot RPC's rules for the receiver)."""
+
+from consensus.core.effects import (
+    CheckSnapshot,
+    Compact,
+    Install,
+    Persist,
+    ReadSnapshot,
+    Restore,
+    Role,
+    Send,
+    StoreChunk,
+    TakeSnapshot,
+)
+from consensus.core.events import Persisted, SnapshotChecked, SnapshotRead, SnapshotTaken, SnapshotWanted
+from consensus.core.messages import AppendEntries, InstallSnapshot, SnapshotReply
+from consensus.core.position import Configuration, LogPosition, SnapshotDescription
+from consensus.core.progress import Pace
+from tests.spec.raft_bench import THREE, TWO, Bench, entries_of, group, suffix
+
+IMAGE = b"0123456789"
+
+
+def described(index: int, term: int, configuration: Configuration | None = None) -> SnapshotDescription:
+    return SnapshotDescription(LogPosition(index, term), configuration or group(3), len(IMAGE), 1)
+
+
+def piece(
+    bench: Bench, last: LogPosition, offset: int = 0, data: bytes = IMAGE, *, done: bool = True, term: int = 9
+) -> list[SnapshotReply]:
+    """Server 2, who leads, sends a piece; returns the answers of this step."""
+    bench.correlation += 1
+    bench.receive(TWO, InstallSnapshot(term, TWO, last, group(3), offset, data, done, bench.correlation))
+    return replies(bench)
+
+
+def replies(bench: Bench) -> list[SnapshotReply]:
+    return [send.message for send in bench.all(Send) if isinstance(send.message, SnapshotReply)]
+
+
+def checked(bench: Bench, snapshot: SnapshotDescription | None) -> list[SnapshotReply]:
+    """The disk has read the pieces back."""
+    (check,) = bench.all(CheckSnapshot)
+    bench.step(SnapshotChecked(check.request_id, snapshot))
+    return replies(bench)
+
+
+def changes(bench: Bench) -> list[object]:
+    return [persist.snapshot for persist in bench.all(Persist) if persist.snapshot is not None]
+
+
+def installed(bench: Bench, index: int, term: int) -> SnapshotDescription:
+    """The whole of it, in one piece."""
+    snapshot = described(index, term)
+    assert piece(bench, snapshot.last) == []
+    (reply,) = checked(bench, snapshot)
+    assert reply.installed
+    return snapshot
+
+
+class Leading(Bench):
+    """Server 1 leads term 3; the log up to index 4 is gone, and follower 2 has not answered yet."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1, 2, 2, 2, term=2)
+        self.lead()
+        (self.first_append,) = self.appends(TWO)
+        (append,) = self.appends(THREE)
+        self.matched(THREE, append)
+        self.step(SnapshotWanted(4))
+        self.step(SnapshotTaken(described(4, 2), 5))
+        assert self.about.log_start == LogPosition(4, 2)
+
+    def behind(self) -> ReadSnapshot:
+        """Follower 2 turns out to have an empty log."""
+        self.refused(TWO, self.first_append, 1)
+        (read,) = self.all(ReadSnapshot)
+        return read
+
+
+# -- taking one --------------------------------------------------------------------------------------------------------
+
+
+def test_the_snapshot_includes_the_last_included_index_and_its_term_and_the_latest_configuration_as_of_it() -> None:
+    """Raft also includes a small amount of metadata in the snapshot.
+
+    To support cluster membership changes, it also includes the latest configuration in the log as of last included
+    index.
+    """
+    bench = Bench(1, 1, 2, term=2)
+    bench.append(2, LogPosition(3, 2), commit=3)
+    bench.step(SnapshotWanted(2))
+    assert bench.all(TakeSnapshot) == [TakeSnapshot(LogPosition(2, 1), group(3))]
+
+
+def test_each_server_takes_snapshots_independently_covering_just_the_committed_entries() -> None:
+    """Each server takes snapshots independently, covering just the committed entries in its log."""
+    bench = Bench(1, 1, 2, term=2)
+    bench.append(2, LogPosition(3, 2), commit=2)
+    bench.step(SnapshotWanted(3))
+    assert bench.all(TakeSnapshot) == []
+    bench.step(SnapshotWanted(2))
+    assert len(bench.all(TakeSnapshot)) == 1
+
+
+def test_once_a_server_completes_writing_a_snapshot_it_may_delete_the_entries_up_through_the_last_included_index() -> (
+    None
+):
+    """Once a server completes writing a snapshot, it may delete all log entries up through the last included index."""
+    bench = Bench(1, 1, 2, term=2)
+    bench.append(2, LogPosition(3, 2), commit=3)
+    bench.step(SnapshotTaken(described(2, 1), 3))
+    assert changes(bench) == [Compact(described(2, 1), 3)]
+    assert bench.about.log_start == LogPosition(2, 1)
+    assert bench.about.last == LogPosition(3, 2)
+
+
+def test_the_consistency_check_for_the_first_entry_following_the_snapshot_works() -> None:
+    """These are preserved to support the consistency check for the first log entry following the snapshot."""
+    bench = Bench(1, 1, 2, term=2)
+    bench.append(2, LogPosition(3, 2), commit=3)
+    bench.step(SnapshotTaken(described(3, 2), 4))
+    assert bench.append(2, LogPosition(3, 2), suffix(4, 2)).success
+    assert not bench.append(2, LogPosition(9, 2)).success
+
+
+def test_an_old_append_that_begins_in_what_is_compacted_is_taken_for_what_it_brings_beyond() -> None:
+    bench = Bench(1, 1, 2, term=2)
+    bench.append(2, LogPosition(3, 2), commit=3)
+    bench.step(SnapshotTaken(described(3, 2), 4))
+    assert bench.append(2, LogPosition(1, 1), (*entries_of(1, 1, 2)[1:], *suffix(4, 2))).next_index == 5
+    reply = bench.append(2, LogPosition(0, 0), entries_of(1, 1))
+    assert reply.success
+    assert reply.next_index == 3
+
+
+def test_a_snapshot_that_is_finished_after_a_newer_one_came_changes_nothing() -> None:
+    bench = Bench(1, 1, term=1)
+    bench.append(1, LogPosition(2, 1), commit=2)
+    installed(bench, 20, 5)
+    bench.step(SnapshotTaken(described(2, 1), 3))
+    assert changes(bench) == []
+    assert bench.about.log_start == LogPosition(20, 5)
+
+
+# -- receiving one: the rules of the RPC -------------------------------------------------------------------------------
+
+
+def test_rule_1_reply_immediately_if_term_is_older_than_the_current_term() -> None:
+    bench = Bench(1, 1, term=9)
+    (reply,) = piece(bench, LogPosition(5, 2), term=8)
+    assert (reply.term, reply.accepted) == (9, False)
+    assert changes(bench) == []
+
+
+def test_rules_2_and_3_the_first_piece_creates_a_new_snapshot_and_data_is_written_at_its_offset() -> None:
+    bench = Bench(1, 1)
+    piece(bench, LogPosition(5, 2), 0, b"abc", done=False)
+    assert changes(bench) == [StoreChunk(LogPosition(5, 2), 0, b"abc")]
+    piece(bench, LogPosition(5, 2), 3, b"de", done=False)
+    assert changes(bench) == [StoreChunk(LogPosition(5, 2), 3, b"de")]
+
+
+def test_rule_4_reply_and_wait_for_more_pieces_if_done_is_false() -> None:
+    bench = Bench(1, 1)
+    (reply,) = piece(bench, LogPosition(5, 2), 0, b"abc", done=False)
+    assert (reply.accepted, reply.next_offset, reply.installed) == (True, 3, False)
+    assert bench.about.last == LogPosition(2, 1)
+
+
+def test_a_piece_is_answered_only_when_it_is_durable_and_the_next_is_not_taken_before() -> None:
+    bench = Bench(1, 1, fast=False)
+    piece(bench, LogPosition(5, 2), 0, b"abc", done=False)
+    (send,) = (send for send in bench.all(Send) if isinstance(send.message, SnapshotReply))
+    (persist,) = bench.all(Persist)
+    assert send.after == persist.number
+    (reply,) = piece(bench, LogPosition(5, 2), 3, b"de", done=False)
+    assert (reply.accepted, reply.next_offset) == (False, 3)
+    bench.step(Persisted(persist.number))
+    (reply,) = piece(bench, LogPosition(5, 2), 3, b"de", done=False)
+    assert reply.accepted
+
+
+def test_rule_6_if_the_log_has_the_last_included_entry_what_follows_it_is_retained_and_a_reply_sent() -> None:
+    bench = Bench(1, 1, 2, 2, 2)
+    (reply,) = piece(bench, LogPosition(3, 2), 0, b"abc", done=False)
+    assert reply.installed, "nothing is transferred that is there already"
+    assert changes(bench) == []
+    assert bench.about.last == LogPosition(5, 2)
+    assert bench.about.commit_index == 3, "a snapshot covers only what is committed"
+
+
+def test_rule_7_otherwise_the_entire_log_is_discarded() -> None:
+    """It may have uncommitted entries that conflict with the snapshot."""
+    bench = Bench(1, 1, 3, 3, 3, 3)
+    snapshot = described(4, 4)
+    assert piece(bench, snapshot.last) == []
+    (reply,) = checked(bench, snapshot)
+    assert reply.installed
+    assert Install(snapshot) in changes(bench)
+    assert bench.about.last == bench.about.log_start == LogPosition(4, 4)
+
+
+def test_rule_8_the_state_machine_is_reset_and_the_snapshots_configuration_loaded() -> None:
+    bench = Bench(1, 1, voters=3)
+    snapshot = described(10, 4, group(5))
+    piece(bench, snapshot.last)
+    checked(bench, snapshot)
+    assert bench.all(Restore) == [Restore(snapshot)]
+    assert bench.about.configuration == group(5)
+    assert bench.about.commit_index == bench.about.applied_index == 10
+
+
+def test_an_installed_snapshot_is_acknowledged_only_when_it_is_durable() -> None:
+    bench = Bench(1, 1, fast=False)
+    piece(bench, LogPosition(10, 4))
+    (check,) = bench.all(CheckSnapshot)
+    bench.step(SnapshotChecked(check.request_id, described(10, 4)))
+    (send,) = (send for send in bench.all(Send) if isinstance(send.message, SnapshotReply))
+    (persist,) = bench.all(Persist)
+    assert send.after == persist.number
+    assert bench.about.durable_index == 0
+
+
+def test_a_snapshot_older_than_the_commit_index_changes_nothing() -> None:
+    bench = Bench(1, 1, 2, 2)
+    bench.append(9, LogPosition(4, 2), commit=4)
+    (reply,) = piece(bench, LogPosition(3, 2))
+    assert reply.installed
+    assert changes(bench) == []
+    assert bench.about.last == LogPosition(4, 2)
+
+
+def test_a_wrong_offset_is_refused_with_the_one_that_is_wanted_and_the_transfer_goes_on() -> None:
+    bench = Bench(1, 1)
+    piece(bench, LogPosition(5, 2), 0, b"abc", done=False)
+    for offset in (0, 2, 7):
+        (reply,) = piece(bench, LogPosition(5, 2), offset, b"xy", done=False)
+        assert (reply.accepted, reply.next_offset) == (False, 3)
+        assert changes(bench) == []
+    (reply,) = piece(bench, LogPosition(5, 2), 3, b"de", done=False)
+    assert (reply.accepted, reply.next_offset) == (True, 5)
+
+
+def test_a_piece_of_another_snapshot_is_refused_unless_it_is_the_first() -> None:
+    bench = Bench(1, 1)
+    piece(bench, LogPosition(5, 2), 0, b"abc", done=False)
+    (reply,) = piece(bench, LogPosition(7, 2), 3, b"de", done=False)
+    assert (reply.accepted, reply.next_offset) == (False, 0)
+    (reply,) = piece(bench, LogPosition(7, 2), 0, b"de", done=False)
+    assert (reply.accepted, reply.next_offset) == (True, 2)
+
+
+def test_a_transfer_begins_anew_when_the_leader_changes() -> None:
+    bench = Bench(1, 1)
+    piece(bench, LogPosition(5, 2), 0, b"abc", done=False)
+    (reply,) = piece(bench, LogPosition(5, 2), 3, b"de", done=False, term=10)
+    assert (reply.accepted, reply.next_offset) == (False, 0)
+
+
+def test_pieces_that_fail_their_checksums_are_forgotten_and_the_log_stays() -> None:
+    bench = Bench(1, 1)
+    piece(bench, LogPosition(5, 2))
+    (reply,) = checked(bench, None)
+    assert (reply.accepted, reply.next_offset) == (False, 0)
+    assert bench.about.last == LogPosition(2, 1)
+    assert ("snapshot that failed its checksums", 1) in bench.about.dropped
+
+
+def test_a_snapshot_that_was_checked_too_late_for_its_leader_is_not_installed_but_answered() -> None:
+    bench = Bench(1, 1)
+    piece(bench, LogPosition(5, 2))
+    (check,) = bench.all(CheckSnapshot)
+    bench.append(10, LogPosition(2, 1), sender=THREE)
+    bench.step(SnapshotChecked(check.request_id, described(5, 2)))
+    (reply,) = replies(bench)
+    assert not reply.accepted
+    assert bench.about.last == LogPosition(2, 1)
+
+
+# -- sending one -------------------------------------------------------------------------------------------------------
+
+
+def test_the_leader_sends_a_snapshot_when_it_has_discarded_the_next_entry_that_a_follower_needs() -> None:
+    """This happens when the leader has already discarded the next log entry that it needs to send to a follower."""
+    bench = Leading()
+    read = bench.behind()
+    assert read.offset == 0
+    bench.step(SnapshotRead(read.request_id, read.last, 0, IMAGE[:4], done=False))
+    (sent,) = (send.message for send in bench.all(Send) if isinstance(send.message, InstallSnapshot))
+    assert (sent.last, sent.offset, sent.data, sent.done) == (LogPosition(4, 2), 0, IMAGE[:4], False)
+    assert sent.configuration == group(3)
+
+
+def sent_piece(bench: Bench, read: ReadSnapshot, end: int) -> InstallSnapshot:
+    """The disk gives [offset, end), and the leader sends it."""
+    data = IMAGE[read.offset : end]
+    bench.step(SnapshotRead(read.request_id, read.last, read.offset, data, done=end == len(IMAGE)))
+    (message,) = (send.message for send in bench.all(Send) if isinstance(send.message, InstallSnapshot))
+    return message
+
+
+def answer(bench: Bench, sent: InstallSnapshot, offset: int, *, accepted: bool = True, whole: bool = False) -> None:
+    bench.receive(TWO, SnapshotReply(sent.term, accepted, offset, whole, sent.correlation))
+
+
+def test_one_piece_is_under_way_at_a_time_and_the_next_follows_its_answer() -> None:
+    bench = Leading()
+    read = bench.behind()
+    sent = sent_piece(bench, read, 4)
+    bench.propose(b"meanwhile")
+    assert bench.all(ReadSnapshot) == []
+    answer(bench, sent, 4)
+    (read,) = bench.all(ReadSnapshot)
+    assert read.offset == 4
+
+
+def test_after_a_refusal_the_transfer_resumes_at_the_offset_that_the_follower_wants_a_heartbeat_later() -> None:
+    bench = Leading()
+    read = bench.behind()
+    answer(bench, sent_piece(bench, read, 4), 2, accepted=False)
+    assert bench.all(ReadSnapshot) == []
+    reads: list[ReadSnapshot] = []
+    while not reads:
+        bench.expire()
+        reads = bench.all(ReadSnapshot)
+    assert reads[0].offset == 2
+
+
+def test_when_no_answer_comes_the_follower_is_only_sent_heartbeats_until_it_gives_a_sign_of_life() -> None:
+    bench = Leading()
+    read = bench.behind()
+    sent = sent_piece(bench, read, 4)
+    answer(bench, sent, 4)
+    sent_piece(bench, bench.all(ReadSnapshot)[0], 8)
+    heartbeats: list[AppendEntries] = []
+    for _ in range(12):
+        bench.expire()
+        assert bench.all(ReadSnapshot) == []
+        heartbeats += bench.appends(TWO)
+        for append in bench.appends(THREE):
+            bench.matched(THREE, append)
+    bench.refused(TWO, heartbeats[-1], 1)
+    (read,) = bench.all(ReadSnapshot)
+    assert read.offset == 4, "what the follower has is not sent again"
+
+
+def test_an_installed_snapshot_counts_as_held_and_the_entries_behind_it_follow() -> None:
+    bench = Leading()
+    read = bench.behind()
+    answer(bench, sent_piece(bench, read, len(IMAGE)), len(IMAGE), whole=True)
+    (append,) = bench.appends(TWO)
+    assert append.previous == LogPosition(4, 2)
+    (two,) = (follower for follower in bench.about.followers if follower.server_id == TWO)
+    assert two.match == 4
+    assert two.pace is Pace.PROBING
+
+
+def test_a_transfer_begins_anew_when_the_snapshot_was_replaced() -> None:
+    bench = Leading()
+    read = bench.behind()
+    sent = sent_piece(bench, read, 4)
+    bench.step(SnapshotTaken(described(5, 2), 6))
+    answer(bench, sent, 4)
+    (read,) = bench.all(ReadSnapshot)
+    assert (read.last, read.offset) == (LogPosition(5, 2), 0)
+
+
+def test_a_leader_never_installs_a_snapshot() -> None:
+    bench = Leading()
+    assert bench.is_(Role.LEADER)
+    (reply,) = piece(bench, LogPosition(50, 3), term=3)
+    assert not reply.accepted
+    assert bench.is_(Role.LEADER)
