@@ -79,7 +79,8 @@ class Fetcher:
                 return
             self._waiting = None
             if redirected:
-                self._rest_until_ms = replica.now
+                # Whoever leads a new term will announce itself to the voters soon; others must ask around.
+                self._rest_until_ms = replica.now if leader is not None else replica.now + replica.tuning.heartbeat_ms
         if replica.now < self._rest_until_ms or (self._is_busy and replica.now < self._sign_of_life_ms):
             return
         target = self._next_voter() if leader is None else leader

@@ -52,7 +52,7 @@ class Leader:
         self._reads = Reads(replica.tuning.max_pending_reads)
         self.lease = Lease(replica.tuning.election_timeout_min_ms, replica.tuning.lease_clock_bound_ms)
         self.replication = strategy(replica, self, self.followers)
-        replica.append((Entry(replica.term, _first_content(replica, granted_by)),))
+        replica.append(tuple(Entry(replica.term, content) for content in _first_contents(replica, granted_by)))
         self.replication.begin()
 
     @property
@@ -202,7 +202,10 @@ class Leader:
             replica.outbox.add(Resolve(pending.proposal_id, Outcome.COMMITTED, position, replica.server_id))
 
 
-def _first_content(replica: Replica, granted_by: tuple[ServerId, ...]) -> Content:
-    if replica.dialect.no_op:
-        return NoOp(replica.server_id, tuple(sorted(replica.voters)), granted_by)
-    return replica.log.configuration
+def _first_contents(replica: Replica, granted_by: tuple[ServerId, ...]) -> tuple[Content, ...]:
+    """The no-op, and the members as the root of an empty log: who joins later knows them from nowhere else."""
+    configuration = replica.log.configuration
+    if not replica.dialect.no_op:
+        return (configuration,)
+    no_op = NoOp(replica.server_id, tuple(sorted(replica.voters)), granted_by)
+    return (no_op,) if replica.log.last_index else (configuration, no_op)

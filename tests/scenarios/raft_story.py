@@ -9,7 +9,9 @@ messages wait until they are delivered, clocks stand until a server's timer is t
         [with leases]                     the clock bound is half a minimum election timeout
         [one entry at a time]             appends carry one entry
     log 2 terms 1 1 4 4 ballot 4 [vote 1] server 2 starts with entries of these terms, and this ballot
+        [pulling]                         the followers fetch (see `pull_words`)
     expire 1                              server 1's clock goes on to its deadline
+    campaign 1                            … to the deadline of its election timer, whatever else was due before
     fade 1 2 3                            their clocks go on by a minimum election timeout; nobody's timer is looked at
     empty 4 …                             server 4 starts with an empty log and knows of no configuration
     change 1 to 2 3 4 [learners 5]        server 1 is asked for this configuration
@@ -35,7 +37,7 @@ from pathlib import Path
 from random import Random
 from typing import assert_never
 
-from consensus.core.dialect import GARLIC_FARM
+from consensus.core.dialect import GARLIC_FARM, KRAFT
 from consensus.core.effects import (
     Announcement,
     Answer,
@@ -114,6 +116,7 @@ class Story:
     def __init__(self) -> None:
         self._actors: dict[int, Actor] = {}
         self._down: dict[int, tuple[list[Entry], Ballot]] = {}
+        self._dialect = GARLIC_FARM
         self._configuration = Configuration(())
         self._extensions = Extensions()
         self._asked = 0
@@ -134,6 +137,7 @@ class Story:
 
     def _do_servers(self, words: list[str]) -> None:
         said = [word.rstrip(",") for word in words]
+        self._dialect = KRAFT if "pulling" in said else GARLIC_FARM
         self._extensions = Extensions("pre-vote" not in said, "transfer" not in said, configurations=True)
         if "leases" in said:
             self._tuning = replace(self._tuning, lease_clock_bound_ms=lan().election_timeout_min_ms // 2)
@@ -159,6 +163,11 @@ class Story:
     def _do_expire(self, words: list[str]) -> None:
         actor = self._actors[int(words[0])]
         actor.now = actor.core.deadline
+        self._step(int(words[0]), DeadlineReached())
+
+    def _do_campaign(self, words: list[str]) -> None:
+        actor = self._actors[int(words[0])]
+        actor.now = max(actor.now, actor.core._role.deadline)
         self._step(int(words[0]), DeadlineReached())
 
     def _do_pass(self, words: list[str]) -> None:
@@ -251,7 +260,7 @@ class Story:
             ballot,
             describe_entries(entries),
             self._tuning,
-            GARLIC_FARM,
+            self._dialect,
             Random(number),
             0,
         )
