@@ -88,15 +88,18 @@ class NodePort:
         if self._replica is None or self._ledger is None:
             return LogPage(first_index=1, last_index=0, commit_index=0, next_index=start)
         server, ledger = self._replica.server, self._ledger
-        applied = server.describe().applied
+        about = server.describe()
+        applied, kept = about.applied, about.raft.log_start.index + 1
+        # What a snapshot covers and the log no longer holds is skipped; the page says where it begins.
+        start = max(start, kept)
         readable = max(0, min(limit, applied - start + 1))
         entries = await self._read(self._replica, start, readable) if readable else ()
         shown = tuple(
             log_entry(start + offset, entry, ledger.log_time_at(start + offset)) for offset, entry in enumerate(entries)
         )
         return LogPage(
-            first_index=1,
-            last_index=server.describe().raft.last.index,
+            first_index=kept,
+            last_index=about.raft.last.index,
             commit_index=applied,
             next_index=start + len(shown),
             entries=shown,

@@ -136,7 +136,7 @@ class Sight:
             pace=self._node.pace,
             log_time_ms=self._ledger.log_time.paced(now_ms()),
             raft=server.raft,
-            first_index=1,
+            first_index=server.raft.log_start.index + 1,
             applied_index=server.applied,
             lease_set_files=self._lease_set_files(),
             counters={

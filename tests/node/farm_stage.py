@@ -116,6 +116,7 @@ class StageDescription:
     configuration: Configuration = CONFIGURATION
     applied: int = 0
     last: LogPosition = ORIGIN
+    log_start: LogPosition = ORIGIN
 
 
 @dataclass

@@ -1,5 +1,7 @@
 """The farm's state on one node: what committed entries add up to, and what is told of them."""
 
+from collections.abc import AsyncIterator
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -11,7 +13,8 @@ from bridge.node import ledger as ledger_module
 from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger
 from bridge.wire.application import encode
-from consensus.core.position import Command, Entry
+from bridge.wire.farm_snapshot import FarmSnapshotError
+from consensus.core.position import Command, Entry, LogPosition
 from tests.node.farm_stage import CONFIGURATION, MASTER, NOW_MS, NOW_S, OTHER, OWN, machine_clock, rival_report
 
 
@@ -144,3 +147,51 @@ async def test_a_long_log_lets_others_have_their_turn() -> None:
         await story.append(*(b"{}" for _ in range(1_000)))
         nursery.cancel_scope.cancel()
     assert len(set(turns)) >= 10
+
+
+async def pieces(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), 100):
+        yield data[start : start + 100]
+
+
+async def test_a_farm_that_begins_anew_from_a_snapshot_is_the_one_that_gave_it_and_goes_on_alike() -> None:
+    old, new = Story(), Story()
+    await old.append(None, clock(30_000), encode(rival_report()), clock(60_000), b"{}", None, clock(90_000))
+    await new.ledger.restore(LogPosition(old.last, 1), pieces(b"".join(old.ledger.snapshot())))
+    new.last = old.last
+    report = encode(rival_report(2))
+    for story in (old, new):
+        await story.append(report, clock(120_000), None)
+    assert old.ledger.state.servers
+    assert new.ledger.state == old.ledger.state
+    assert new.ledger.farm.sessions.dump() == old.ledger.farm.sessions.dump()
+    assert new.ledger.farm.tuning == old.ledger.farm.tuning
+    for index in range(12):
+        assert new.ledger.log_time_at(index) == old.ledger.log_time_at(index)
+        assert new.ledger.configuration_before(index) == old.ledger.configuration_before(index)
+
+
+async def test_what_is_applied_after_a_snapshot_was_captured_is_not_in_it() -> None:
+    old, new = Story(), Story()
+    await old.append(None, clock(30_000))
+    captured = old.ledger.snapshot()
+    before = old.ledger.state
+    await old.append(*(clock(30_000 + number) for number in range(1, 10)))
+    await new.ledger.restore(LogPosition(2, 1), pieces(b"".join(captured)))
+    assert new.ledger.state == before
+    assert new.ledger.log_time_at(11) == NOW_MS + 30_000
+
+
+async def test_a_snapshot_that_another_version_wrote_is_refused_with_words() -> None:
+    story = Story()
+    given = b"".join(story.ledger.snapshot())
+    for damaged in (b"", given[:-1], given[:4] + b"\xc1" + given[5:]):
+        with pytest.raises(FarmSnapshotError):
+            await story.ledger.restore(LogPosition(6, 1), pieces(damaged))
+
+
+async def test_of_the_log_seven_days_of_log_time_are_of_use() -> None:
+    day_ms = 86_400_000
+    story = Story()
+    await story.append(*(clock(day * day_ms) for day in range(1, 11)))
+    assert story.ledger.keep_from() == 3

@@ -16,7 +16,7 @@ from consensus.core.position import Command, Configuration, Entry, LogPosition, 
 from consensus.core.raft import Raft
 from consensus.core.tuning import lan
 from consensus.node.directory import OutOfSpaceError
-from consensus.node.disk import DiskOperation, DiskReader, SyncFile
+from consensus.node.disk import CreateFile, DiskOperation, DiskReader, SyncFile, WriteBytes
 from consensus.node.executor import Reading
 from consensus.node.inbox import Admission, Inbox, Proposal
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
@@ -37,11 +37,14 @@ class MemoryDisk(CrashDisk):
 
     full: bool = False
     broken: bool = False
+    full_for: str = ""
+    """There is no space for files whose name ends so."""
 
     async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
         """Carry out operations after a while, or fail."""
         await trio.sleep(0.002)
-        if self.full:
+        writes = [operation.file for operation in operations if isinstance(operation, CreateFile | WriteBytes)]
+        if self.full or (self.full_for and any(file.endswith(self.full_for) for file in writes)):
             raise OutOfSpaceError(start)
         if self.broken and any(isinstance(operation, SyncFile) for operation in operations):
             raise OSError(5, "Input/output error")

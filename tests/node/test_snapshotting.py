@@ -1,0 +1,187 @@
+"""Snapshots of a server at work: taken by size, by age and on demand, restored at the start, sent to whoever lags."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+import trio.testing
+
+from consensus.core.dialect import GARLIC_FARM
+from consensus.core.effects import Outcome, Role
+from consensus.core.position import Command, Configuration, Entry, Server, ServerId
+from consensus.core.raft import Raft
+from consensus.core.tuning import Tuning
+from consensus.node.directory import open_storage, verify_directory
+from consensus.node.server import ConsensusServer, now_ms
+from consensus.node.server_tuning import ServerTuning
+from consensus.node.storage import StorageTuning
+from tests.node.kept_entries import KeptEntries
+from tests.node.test_server_on_disk import NoLinks
+from tests.node.test_server_owner import MemoryDisk, Node, build, data, leader_alone, until
+
+ALONE = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
+FAST = Tuning(election_timeout_min_ms=20, election_timeout_max_ms=40, heartbeat_ms=5, retry_ms=20)
+SMALL = StorageTuning(segment_bytes=64 * 1024, tail_entries=4)
+KEEP_NOTHING = ServerTuning(retain_bytes=0)
+
+
+@asynccontextmanager
+async def life(path: Path, generation: int, machine: KeptEntries) -> AsyncIterator[ConsensusServer]:
+    """One life of the only voter on real files."""
+    disk, recovery = open_storage(path, b"node-one", generation, SMALL)
+    core = Raft(ServerId(1), ALONE, recovery.ballot, recovery.log, FAST, GARLIC_FARM, Random(generation), now_ms())
+    server = ConsensusServer(core, recovery.storage, disk, NoLinks(), machine, lambda _: None, KEEP_NOTHING)
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.run)
+            with trio.fail_after(60):
+                while server.role.role is not Role.LEADER:  # noqa: ASYNC110 - real time, and soon
+                    await trio.sleep(0.005)
+                yield server
+            nursery.cancel_scope.cancel()
+    finally:
+        disk.close()
+
+
+async def fill(server: ConsensusServer, count: int, size: int = 4_000) -> None:
+    for number in range(count):
+        answer = await server.propose((b"%06d" % number * (size // 6),))
+        assert answer.outcome is Outcome.COMMITTED
+
+
+async def test_a_snapshot_shortens_the_log_and_the_next_life_begins_with_it(tmp_path: Path) -> None:
+    first = KeptEntries()
+    async with life(tmp_path / "raft", 1, first) as server:
+        await fill(server, 60)
+        snapshot = await server.take_snapshot()
+        assert snapshot is not None
+        assert snapshot.last.index == server.describe().applied
+        assert server.describe().segments < 5
+        assert await server.take_snapshot() is None, "nothing was applied since"
+        await fill(server, 3)
+        await server.wait_applied(server.commit_index)
+    report = verify_directory(tmp_path / "raft")
+    assert report.snapshot == snapshot
+    assert report.entries < 30
+    second = KeptEntries()
+    async with life(tmp_path / "raft", 2, second) as server:
+        await server.wait_applied(len(first.entries))
+        assert second.restored == [snapshot.last.index]
+        assert second.entries[: len(first.entries)] == first.entries
+        await fill(server, 1)
+
+
+async def test_the_log_grows_no_further_than_a_snapshot_by_size_allows(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(
+            nursery, MemoryDisk(), ServerTuning(snapshot_log_bytes=100_000, snapshot_check_ms=50, retain_bytes=0)
+        )
+        for _ in range(200):
+            await node.server.propose((bytes(5_000),))
+            await trio.sleep(0.02)
+        about = node.server.describe()
+        assert about.snapshots_taken >= 5
+        assert sum(len(file.now) for file in node.disk.names.values()) < 3_000_000
+        assert about.raft.log_start.index > 150
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_quiet_log_is_written_down_by_age_and_one_without_news_is_not(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk(), ServerTuning(snapshot_age_ms=60_000))
+        await node.server.propose((b"news",))
+        await trio.sleep(50)
+        assert node.server.describe().snapshots_taken == 0
+        await trio.sleep(20)
+        assert node.server.describe().snapshots_taken == 1
+        await trio.sleep(200)
+        assert node.server.describe().snapshots_taken == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_proposed_while_a_snapshot_is_written_is_committed_meanwhile_and_not_in_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk())
+        for _ in range(30):
+            await node.server.propose((bytes(100_000),))
+        covered: list[int] = []
+
+        async def take() -> None:
+            snapshot = await node.server.take_snapshot()
+            assert snapshot is not None
+            covered.append(snapshot.last.index)
+
+        nursery.start_soon(take)
+        committed = 0
+        while not covered:
+            assert (await node.server.propose((b"meanwhile",))).outcome is Outcome.COMMITTED
+            committed += 1
+        assert committed >= 3
+        assert covered[0] <= len(node.applied) - committed + 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_follower_that_lags_behind_the_log_is_brought_the_snapshot_and_the_rest_and_takes_both_to_its_disk(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    nodes: dict[ServerId, Node] = {}
+    async with trio.open_nursery() as nursery:
+        for number in (1, 2):
+            nodes[ServerId(number)] = build(ServerId(number), nodes, nursery, MemoryDisk(), 3, KEEP_NOTHING)
+            await nursery.start(nodes[ServerId(number)].server.run)
+        await until(lambda: any(node.server.role.role is Role.LEADER for node in nodes.values()))
+        leader = next(node for node in nodes.values() if node.server.role.role is Role.LEADER)
+        for number in range(40):
+            await leader.server.propose((b"%d." % number * 10_000,))
+        assert await leader.server.take_snapshot() is not None
+        await leader.server.propose((b"behind the snapshot",))
+        late = build(ServerId(3), nodes, nursery, MemoryDisk(), 3, KEEP_NOTHING)
+        nodes[ServerId(3)] = late
+        await nursery.start(late.server.run)
+        await until(lambda: data(late)[-1:] == [b"behind the snapshot"])
+        assert late.applied == leader.applied
+        assert late.machine.restored != []
+        assert late.server.describe().raft.snapshot == leader.server.describe().raft.snapshot
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_snapshot_that_finds_no_space_is_given_up_and_the_server_goes_on(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk())
+        await node.server.propose((b"entry",))
+        node.disk.full_for = ".snapshot.new"
+        assert await node.server.take_snapshot() is None
+        assert node.server.describe().snapshots_given_up == 1
+        assert not node.server.describe().disk_full
+        assert (await node.server.propose((b"more",))).outcome is Outcome.COMMITTED
+        node.disk.full_for = ""
+        assert await node.server.take_snapshot() is not None
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("size", [0, 1, 300_000])
+async def test_states_of_any_size_come_back(tmp_path: Path, size: int) -> None:
+    machine = KeptEntries()
+    async with life(tmp_path / "raft", 1, machine) as server:
+        await server.propose((bytes(size),))
+        await server.take_snapshot()
+    again = KeptEntries()
+    async with life(tmp_path / "raft", 2, again) as server:
+        await server.wait_applied(len(machine.entries))
+        assert Entry(1, Command(bytes(size))) in again.entries
