@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from consensus.core.dialect import GARLIC_FARM
+from consensus.core.dialect import GARLIC_FARM, KRAFT, Dialect
 from consensus.core.effects import Outcome, Persist, Resolve, Role, Send
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
 from consensus.core.extensions import Extensions
@@ -26,7 +26,7 @@ AT = LogPosition
 class Group:
     """Several replicas with fast disks and a perfect network, except for who is cut off."""
 
-    def __init__(self, logs: dict[int, tuple[tuple[Entry, ...], Ballot]], *, pre_vote: bool) -> None:
+    def __init__(self, dialect: Dialect, logs: dict[int, tuple[tuple[Entry, ...], Ballot]]) -> None:
         self.now = 0
         self.off: set[int] = set()
         self.resolved: list[Resolve] = []
@@ -37,7 +37,7 @@ class Group:
                 ballot,
                 describe_entries(entries),
                 lan(),
-                GARLIC_FARM,
+                dialect,
                 Random(number),
                 0,
             )
@@ -46,7 +46,7 @@ class Group:
         for number in logs:
             for other in logs:
                 if number != other:
-                    self.step(number, PeerExtensions(ServerId(other), Extensions(pre_vote=pre_vote)))
+                    self.step(number, PeerExtensions(ServerId(other), Extensions(pre_vote=True)))
 
     def step(self, number: int, event: Event) -> None:
         """Give one server an event, and carry out all that follows from it at this moment."""
@@ -80,8 +80,15 @@ class Group:
         return [number for number, raft in self.rafts.items() if raft.describe().role is Role.LEADER]
 
 
-def fresh(size: int, *, pre_vote: bool = True) -> Group:
-    return Group({number: ((), Ballot(0)) for number in range(1, size + 1)}, pre_vote=pre_vote)
+@pytest.fixture(params=[GARLIC_FARM, KRAFT], ids=["push", "pull"])
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    found = request.param
+    assert isinstance(found, Dialect)
+    return found
+
+
+def fresh(dialect: Dialect, size: int) -> Group:
+    return Group(dialect, {number: ((), Ballot(0)) for number in range(1, size + 1)})
 
 
 @pytest.mark.parametrize("role", list(Role))
@@ -147,8 +154,8 @@ def test_randomised_timeouts_of_five_followers_expire_together_in_fewer_than_thr
     assert together < 60, f"{together} of 200 rounds"
 
 
-def test_a_lagging_server_under_pre_vote_raises_nobodys_term_however_long_it_is_cut_off() -> None:
-    servers = fresh(3)
+def test_a_lagging_server_under_pre_vote_raises_nobodys_term_however_long_it_is_cut_off(dialect: Dialect) -> None:
+    servers = fresh(dialect, 3)
     servers.run(5_000)
     (leader,) = servers.leaders()
     lagging = next(number for number in servers.rafts if number != leader)
@@ -161,8 +168,8 @@ def test_a_lagging_server_under_pre_vote_raises_nobodys_term_however_long_it_is_
     assert servers.leaders() == [leader]
 
 
-def test_a_leader_without_a_majority_resigns_within_an_election_timeout() -> None:
-    servers = fresh(3)
+def test_a_leader_without_a_majority_resigns_within_an_election_timeout(dialect: Dialect) -> None:
+    servers = fresh(dialect, 3)
     servers.run(5_000)
     (leader,) = servers.leaders()
     servers.off = {leader}
@@ -170,23 +177,23 @@ def test_a_leader_without_a_majority_resigns_within_an_election_timeout() -> Non
     assert servers.rafts[leader].describe().role is Role.FOLLOWER
 
 
-def test_with_pre_vote_a_server_with_a_smaller_term_can_still_complete_an_election() -> None:
+def test_with_pre_vote_a_server_with_a_smaller_term_can_still_complete_an_election(dialect: Dialect) -> None:
     # Server 2 has the better log and a small term; server 1 a higher term, and server 3 is gone: no standstill.
     logs = {
         1: (entries_of(1), Ballot(9)),
         2: (entries_of(1, 1, 1), Ballot(1)),
         3: (entries_of(1), Ballot(1)),
     }
-    servers = Group(logs, pre_vote=True)
+    servers = Group(dialect, logs)
     servers.off = {3}
     servers.run(20_000)
     assert servers.leaders() == [2]
 
 
-def test_a_lost_leader_is_replaced_within_two_seconds() -> None:
+def test_a_lost_leader_is_replaced_within_two_seconds(dialect: Dialect) -> None:
     times = []
     for seed in range(20):
-        servers = fresh(3)
+        servers = fresh(dialect, 3)
         servers.run(5_000 + seed * 37)
         (leader,) = servers.leaders()
         servers.off = {leader}
@@ -198,8 +205,10 @@ def test_a_lost_leader_is_replaced_within_two_seconds() -> None:
     assert max(times) <= 20_000, times
 
 
-def test_across_a_change_of_leader_proposals_are_acknowledged_refused_or_unknown_as_the_truth_is() -> None:
-    servers = fresh(3)
+def test_across_a_change_of_leader_proposals_are_acknowledged_refused_or_unknown_as_the_truth_is(
+    dialect: Dialect,
+) -> None:
+    servers = fresh(dialect, 3)
     servers.run(5_000)
     (old,) = servers.leaders()
     numbers = count(1)
