@@ -59,6 +59,16 @@ def test_a_configuration_entry_is_json_text() -> None:
     assert json.loads(shown.value) == {"voters": [{"id": 1, "endpoint": "tcp://127.0.0.1:7669"}]}
 
 
+def test_a_joint_configuration_shows_the_old_voters_and_the_learners() -> None:
+    one, two, three = (Server(ServerId(number), f"tcp://{number}") for number in (1, 2, 3))
+    value = json.loads(log_entry(4, Entry(3, Configuration((two,), (one,), (three,))), None).value)
+    assert {name: [server["id"] for server in servers] for name, servers in value.items()} == {
+        "voters": [2],
+        "oldVoters": [1],
+        "learners": [3],
+    }
+
+
 def test_a_command_entry_is_its_bytes() -> None:
     assert log_entry(4, Entry(3, Command(b"x")), 9) == LogEntryView(4, 3, EntryKind.APPLICATION, 9, b"x")
 
