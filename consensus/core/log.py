@@ -171,6 +171,11 @@ class Log:
         return self._configurations[-1][0] if self._configurations else self._start.index
 
     @property
+    def names_configuration(self) -> bool:
+        """Whether a server that knows nothing would learn the configuration from this log, or from its snapshot."""
+        return bool(self._configurations) or self._snapshot is not None
+
+    @property
     def previous_configuration(self) -> Configuration:
         """What the latest configuration replaced; committed, since one change follows the commitment of another."""
         return self._configurations[-2][1] if len(self._configurations) > 1 else self._base
@@ -227,7 +232,9 @@ class Log:
             index = self.last_index + 1
             if not self._runs or self._runs[-1].term != entry.term:
                 self._runs.append(TermRun(index, entry.term))
-            if isinstance(entry.content, Configuration) and entry.content != self.configuration:
+            if isinstance(entry.content, Configuration) and (
+                entry.content != self.configuration or not self.names_configuration
+            ):
                 self._configurations.append((index, entry.content))
             self._tail.append(entry)
             self._tail_bytes += entry_bytes(entry)

@@ -14,9 +14,13 @@ from consensus.core.configuration import (
     possible_configuration,
     target_refusal,
 )
-from consensus.core.position import Configuration, Server, ServerId
+from consensus.core.dialect import ZMQ_RAFT
+from consensus.core.effects import Persist
+from consensus.core.log import Log, RecoveredLog
+from consensus.core.position import Configuration, Entry, NoOp, Server, ServerId
 from consensus.core.standing import Standing
 from consensus.core.tuning import lan
+from tests.spec.raft_bench import Bench
 
 TIMEOUT_MS = lan().election_timeout_min_ms
 
@@ -121,3 +125,16 @@ def test_of_two_servers_that_change_places_without_joint_consensus_majorities_wo
     new = Configuration(tuple(Server(ServerId(number), "") for number in (1, 4, 5)))
     assert any(not one & other for one in quorums(old) for other in quorums(new))
     assert first_step(old, new, joint=False, learners=True) is ChangeRefusal.MORE_THAN_ONE_SERVER
+
+
+def test_the_first_leader_writes_the_configuration_where_the_no_op_is_another_entry() -> None:
+    """Before all else, so that no log with entries lacks it: who joins later knows it from nowhere else."""
+    log = Log(RecoveredLog(), Configuration((Server(ServerId(1), "tcp://1"),)))
+    assert not log.names_configuration
+    log.append((Entry(1, log.configuration), Entry(1, NoOp(ServerId(1), (ServerId(1),), (ServerId(1),)))))
+    assert log.names_configuration
+    assert log.configuration_index == 1
+    bench = Bench(voters=1, dialect=ZMQ_RAFT)
+    bench.expire()
+    (entries,) = (persist.entries for persist in bench.all(Persist) if persist.entries)
+    assert [type(entry.content) for entry in entries] == [Configuration, NoOp]
