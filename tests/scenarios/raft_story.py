@@ -26,6 +26,7 @@ messages wait until they are delivered, clocks stand until a server's timer is t
     lose [1->2 …]                         what waits now is lost
     slow 1 / sync 1                       server 1's disk waits / completes what waits from now on at once
     crash 1 / start 1                     volatile state is lost / the server starts with what was durable
+    compact 1 4                           server 1 takes a snapshot of what it applied up to 4 and forgets that log
     logs / roles                          show everybody's terms in the log, commit index / role, term, leader
 
     1: persist term 2 vote 1; from 3 cut; 3..4 of terms 2 2        effects: what server 1 does
@@ -44,9 +45,11 @@ from consensus.core.effects import (
     Apply,
     ChangeResolved,
     CheckSnapshot,
+    Compact,
     ConfigurationChanged,
     Effect,
     Halt,
+    Install,
     Persist,
     ReadEntries,
     ReadReady,
@@ -57,6 +60,7 @@ from consensus.core.effects import (
     RoleChanged,
     Send,
     SnapshotEffect,
+    StoreChunk,
     TakeSnapshot,
     TransferEnded,
 )
@@ -69,6 +73,10 @@ from consensus.core.events import (
     Proposed,
     ReadRequested,
     Received,
+    SnapshotChecked,
+    SnapshotRead,
+    SnapshotTaken,
+    SnapshotWanted,
     TransferLeadership,
 )
 from consensus.core.extensions import Extensions
@@ -86,13 +94,25 @@ from consensus.core.messages import (
     TimeoutNowReply,
     VoteReply,
 )
-from consensus.core.position import Ballot, Command, Configuration, Entry, LogPosition, Server, ServerId, Term
+from consensus.core.position import (
+    Ballot,
+    Command,
+    Configuration,
+    Entry,
+    LogPosition,
+    Server,
+    ServerId,
+    SnapshotDescription,
+    Term,
+)
 from consensus.core.pull_messages import PullMessage
 from consensus.core.raft import Raft
 from consensus.core.tuning import lan
 from tests.scenarios import pull_words
 
 Link = tuple[int, int]
+_IMAGE = b"0123456789"
+"""A snapshot's bytes; pieces have six."""
 TellableEffect = Apply | ReadEntries | Answer | Announcement | Halt | SnapshotEffect
 
 
@@ -107,6 +127,7 @@ class Actor:
     slow: bool = False
     durable: int = 0
     persists: list[Persist] = field(default_factory=list)
+    asked: list[ReadSnapshot | CheckSnapshot] = field(default_factory=list)
     held: list[Send] = field(default_factory=list)
 
 
@@ -120,7 +141,7 @@ class Story:
         self._configuration = Configuration(())
         self._extensions = Extensions()
         self._asked = 0
-        self._tuning = replace(lan(), commit_notice_ms=0)
+        self._tuning = replace(lan(), commit_notice_ms=0, snapshot_chunk_bytes=6)
         self._wire: list[tuple[Link, Message]] = []
         self._cut: set[Link] = set()
         self._lines: list[str] = []
@@ -228,6 +249,15 @@ class Story:
     def _do_mend(self, _words: list[str]) -> None:
         self._cut.clear()
 
+    def _do_compact(self, words: list[str]) -> None:
+        number, index = int(words[0]), int(words[1])
+        self._step(number, SnapshotWanted(index))
+        last = LogPosition(index, self._actors[number].core._replica.log.term_at(index) or 0)
+        self._step(number, SnapshotTaken(self._described(last), index + 1))
+
+    def _described(self, last: LogPosition) -> SnapshotDescription:
+        return SnapshotDescription(last, self._configuration, len(_IMAGE), 0)
+
     def _do_slow(self, words: list[str]) -> None:
         self._actors[int(words[0])].slow = True
 
@@ -245,8 +275,10 @@ class Story:
     def _do_logs(self, _words: list[str]) -> None:
         for number, actor in self._actors.items():
             about = actor.core.describe()
-            terms = [actor.core._replica.log.term_at(index) or 0 for index in range(1, about.last.index + 1)]
-            self._lines.append(f"{number}: terms {_terms(terms)}, commit {about.commit_index}")
+            first = about.log_start.index + 1
+            terms = [actor.core._replica.log.term_at(index) or 0 for index in range(first, about.last.index + 1)]
+            after = f" after {_position(about.log_start)}" if about.log_start.index else ""
+            self._lines.append(f"{number}: terms {_terms(terms)}{after}, commit {about.commit_index}")
 
     def _do_roles(self, _words: list[str]) -> None:
         for number, actor in self._actors.items():
@@ -283,7 +315,10 @@ class Story:
 
     def _sync(self, number: int) -> None:
         actor = self._actors[number]
-        while actor.persists:
+        while actor.persists or actor.asked:
+            if not actor.persists:
+                self._answer(number, actor.asked.pop(0))
+                continue
             persist = actor.persists.pop(0)
             actor.ballot = persist.ballot or actor.ballot
             if persist.truncate_from is not None:
@@ -295,6 +330,15 @@ class Story:
             for send in released:
                 self._wire.append(((number, send.recipient), send.message))
             self._step(number, Persisted(persist.number))
+
+    def _answer(self, number: int, asked: ReadSnapshot | CheckSnapshot) -> None:
+        """The disk reads back a piece of the snapshot that is sent, or all of the one that was received."""
+        match asked:
+            case ReadSnapshot(request_id, last, offset, limit):
+                data = _IMAGE[offset : offset + limit]
+                self._step(number, SnapshotRead(request_id, last, offset, data, offset + limit >= len(_IMAGE)))
+            case CheckSnapshot(request_id, last):
+                self._step(number, SnapshotChecked(request_id, self._described(last)))
 
     def _perform(self, number: int, actor: Actor, effect: Effect) -> str:
         match effect:
@@ -308,6 +352,9 @@ class Story:
                     actor.held.append(effect)
                 held = " (held)" if after > actor.durable and actor.slow else ""
                 return f"{number}->{recipient}: {_message(message)}{held}"
+            case ReadSnapshot() | CheckSnapshot():
+                actor.asked.append(effect)
+                return f"{number}: {_told(effect)}"
             case _:
                 return f"{number}: {_told(effect)}"
 
@@ -427,6 +474,15 @@ def _persist(persist: Persist) -> str:
         parts.append(f"cut from {persist.truncate_from}")
     if persist.entries:
         parts.append(_range(persist.first, persist.entries))
+    match persist.snapshot:
+        case StoreChunk(last, offset, data):
+            parts.append(f"bytes {offset}..{offset + len(data)} of the snapshot of {_position(last)}")
+        case Install(snapshot):
+            parts.append(f"the snapshot of {_position(snapshot.last)} in place of the log")
+        case Compact(snapshot, first_kept):
+            parts.append(f"the snapshot of {_position(snapshot.last)}; the log from {first_kept} on")
+        case None:
+            pass
     return "; ".join(parts)
 
 
