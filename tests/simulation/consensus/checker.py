@@ -24,6 +24,8 @@ from consensus.core.effects import (
     Install,
     Outcome,
     Persist,
+    ReadReady,
+    ReadRefused,
     Resolve,
     Role,
     RoleChanged,
@@ -81,6 +83,9 @@ class Checker:
         """The latest that is committed."""
         self.changes = 0
         self._requested: dict[int, Configuration] = {}
+        self.reads = 0
+        self.transfers = 0
+        self._read_floors: dict[int, Index] = {}
         self._votes: dict[tuple[Term, ServerId], ServerId] = {}
         self._entries: dict[tuple[Index, Term], tuple[Entry, Term]] = {}
         self._proposals: dict[int, tuple[bytes, ...]] = {}
@@ -158,6 +163,21 @@ class Checker:
                 self.refused.update(commands)
             case Outcome.UNKNOWN:
                 pass
+
+    def read_asked(self, read_id: int) -> None:
+        """A client asks for a linearizable read: it must see whatever is acknowledged by now."""
+        self._read_floors[read_id] = max(self.acknowledged.values(), default=0)
+
+    def read_answered(self, server: ServerId, answer: ReadReady | ReadRefused) -> None:
+        """The read may be served from `index` on, or is refused."""
+        floor = self._read_floors.pop(answer.read_id, None)
+        if floor is None:
+            raise ViolationError(f"server {server} answers read {answer.read_id} twice")
+        if isinstance(answer, ReadReady):
+            self.reads += 1
+            if answer.index < floor:
+                text = f"index {answer.index}, and index {floor} was acknowledged before it began"
+                raise ViolationError(f"linearizability: server {server} answers read {answer.read_id} at {text}")
 
     def change_requested(self, change_id: int, target: Configuration) -> None:
         """Somebody asks for a configuration."""

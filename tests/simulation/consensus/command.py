@@ -6,12 +6,13 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+from tests.simulation.consensus.client_mutants import CLIENT_MUTANTS
 from tests.simulation.consensus.history import CORES, DEFAULT_STEPS, Report, run_history
 from tests.simulation.consensus.mutants import MUTANTS
 from tests.simulation.consensus.pull_mutants import PULL_MUTANTS
 
 _PROGRESS_EVERY = 100
-_ALL_MUTANTS = (*MUTANTS, *PULL_MUTANTS)
+_ALL_MUTANTS = (*MUTANTS, *PULL_MUTANTS, *CLIENT_MUTANTS)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -63,6 +64,8 @@ def _summary(reports: Sequence[Report], seconds: float) -> str:
         f"{sum(report.changes for report in reports)} changes of the configuration, "
         f"{sum(report.snapshots for report in reports)} snapshots, "
         f"{sum(report.restores for report in reports)} restores, "
+        f"{sum(report.reads for report in reports)} reads, "
+        f"{sum(report.transfers for report in reports)} transfers, "
         f"{sum(report.lost for report in reports)} messages lost; {seconds:.1f} s"
     )
 

@@ -15,7 +15,7 @@ from random import Random
 
 from consensus.core.dialect import GARLIC_FARM, KRAFT
 from consensus.core.effects import Role
-from consensus.core.events import ChangeConfiguration, Proposed, Received
+from consensus.core.events import ChangeConfiguration, Proposed, ReadRequested, Received, TransferLeadership
 from consensus.core.log import RecoveredLog
 from consensus.core.messages import Message
 from consensus.core.position import Ballot, Configuration, Server, ServerId
@@ -27,6 +27,7 @@ from tests.simulation.consensus.profile import Profile, draw_profile
 
 DEFAULT_STEPS = 1_500
 _SETTLING_MS = 20_000
+_TRANSFERS_AMONG_QUESTIONS = 0.1
 """Simulated time within which a healed world must make progress: some sixty election timeouts."""
 
 CoreFactory = Callable[[ServerId, Configuration, Ballot, RecoveredLog, Profile, Random, int], Raft]
@@ -76,6 +77,10 @@ class Report:
     lost: int
     snapshots: int
     restores: int
+    reads: int
+    """Linearizable reads that were answered."""
+    transfers: int
+    """Leadership went where it was sent."""
     trace_digest: str
 
 
@@ -91,6 +96,7 @@ class World:
         self._show = show
         self._proposals = 0
         self._changes = 0
+        self._questions = 0
         self._trouble = True
         self.now = 0
         self.steps = 0
@@ -140,6 +146,7 @@ class World:
             self._start(server)
         self.after(self._profile.nuisance_ms, self._trouble_somebody)
         self.after(self._profile.proposal_ms, self._propose_somewhere)
+        self.after(self._profile.proposal_ms, self._ask_somewhere)
         if self._profile.change_ms:
             self.after(self._profile.change_ms, self._change_somewhere)
         while self.steps < steps:
@@ -221,6 +228,21 @@ class World:
             machine.step(Proposed(self._proposals, commands))
         pause_ms = self._profile.proposal_ms if self._trouble else 200
         self.after(1 + int(self._random.expovariate(1 / pause_ms)), self._propose_somewhere)
+
+    def _ask_somewhere(self) -> None:
+        """A client reads, or now and then an operator hands leadership over."""
+        random = self._random
+        machine = random.choice(self._leaders() or list(self.machines.values()))
+        if machine.life is not None:
+            self._questions += 1
+            if random.random() < _TRANSFERS_AMONG_QUESTIONS and self._trouble:
+                target = random.choice([None, *self.machines])
+                machine.step(TransferLeadership(self._questions, target))
+            else:
+                self.checker.read_asked(self._questions)
+                machine.step(ReadRequested(self._questions))
+        pause_ms = self._profile.proposal_ms if self._trouble else 200
+        self.after(1 + int(random.expovariate(1 / pause_ms)), self._ask_somewhere)
 
     def _change_somewhere(self) -> None:
         """Ask for a configuration: some voter replaced, added or removed, or any servers at all."""
@@ -318,5 +340,7 @@ def run_history(
         lost=world.network.lost,
         snapshots=sum(machine.snapshots for machine in world.machines.values()),
         restores=sum(machine.restores for machine in world.machines.values()),
+        reads=world.checker.reads,
+        transfers=world.checker.transfers,
         trace_digest=world.digest(),
     )

@@ -25,6 +25,7 @@ from consensus.core.effects import (
     Send,
     TakeSnapshot,
     TransferEnded,
+    TransferOutcome,
 )
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, SnapshotRead, SnapshotWanted
 from consensus.core.extensions import Extensions
@@ -139,7 +140,9 @@ class Machine:
             self._carry_out([Restore(recovery.log.snapshot)])
         for other in others:
             both = self.understands_pre_vote and other.understands_pre_vote
-            self.step(PeerExtensions(other.server_id, Extensions(pre_vote=both, configurations=self._profile.joint)))
+            self.step(
+                PeerExtensions(other.server_id, Extensions(both, transfer=both, configurations=self._profile.joint))
+            )
         self._set_timer()
 
     def crash(self) -> None:
@@ -230,7 +233,11 @@ class Machine:
                     self._world.elected(self.server_id)
                 case ChangeResolved():
                     self._checker.change_resolved(self.server_id, effect)
-                case ReadReady() | ReadRefused() | TransferEnded() | RoleChanged() | ConfigurationChanged():
+                case ReadReady() | ReadRefused():
+                    self._checker.read_answered(self.server_id, effect)
+                case TransferEnded(outcome=outcome):
+                    self._checker.transfers += outcome is TransferOutcome.DONE
+                case RoleChanged() | ConfigurationChanged():
                     pass
                 case Halt(reason):
                     raise ViolationError(f"server {self.server_id} halts: {reason}")
