@@ -29,6 +29,8 @@ from consensus.core.effects import (
     Resolve,
     Role,
     RoleChanged,
+    TransferEnded,
+    TransferOutcome,
 )
 from consensus.core.events import Event, Received
 from consensus.core.messages import Message, RequestVote, VoteReply
@@ -168,8 +170,11 @@ class Checker:
         """A client asks for a linearizable read: it must see whatever is acknowledged by now."""
         self._read_floors[read_id] = max(self.acknowledged.values(), default=0)
 
-    def read_answered(self, server: ServerId, answer: ReadReady | ReadRefused) -> None:
-        """The read may be served from `index` on, or is refused."""
+    def question_answered(self, server: ServerId, answer: ReadReady | ReadRefused | TransferEnded) -> None:
+        """The read may be served from `index` on, or is refused; or a transfer has ended."""
+        if isinstance(answer, TransferEnded):
+            self.transfers += answer.outcome is TransferOutcome.DONE
+            return
         floor = self._read_floors.pop(answer.read_id, None)
         if floor is None:
             raise ViolationError(f"server {server} answers read {answer.read_id} twice")

@@ -28,6 +28,7 @@ from tests.simulation.consensus.profile import Profile, draw_profile
 DEFAULT_STEPS = 1_500
 _SETTLING_MS = 20_000
 _TRANSFERS_AMONG_QUESTIONS = 0.1
+_WORLDS_WITH_QUESTIONS = 0.5
 """Simulated time within which a healed world must make progress: some sixty election timeouts."""
 
 CoreFactory = Callable[[ServerId, Configuration, Ballot, RecoveredLog, Profile, Random, int], Raft]
@@ -97,6 +98,7 @@ class World:
         self._proposals = 0
         self._changes = 0
         self._questions = 0
+        self._asker = Random(seed + 1)
         self._trouble = True
         self.now = 0
         self.steps = 0
@@ -146,7 +148,8 @@ class World:
             self._start(server)
         self.after(self._profile.nuisance_ms, self._trouble_somebody)
         self.after(self._profile.proposal_ms, self._propose_somewhere)
-        self.after(self._profile.proposal_ms, self._ask_somewhere)
+        if self._asker.random() < _WORLDS_WITH_QUESTIONS:
+            self.after(self._profile.proposal_ms, self._ask_somewhere)
         if self._profile.change_ms:
             self.after(self._profile.change_ms, self._change_somewhere)
         while self.steps < steps:
@@ -231,7 +234,7 @@ class World:
 
     def _ask_somewhere(self) -> None:
         """A client reads, or now and then an operator hands leadership over."""
-        random = self._random
+        random = self._asker
         machine = random.choice(self._leaders() or list(self.machines.values()))
         if machine.life is not None:
             self._questions += 1

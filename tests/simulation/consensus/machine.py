@@ -25,7 +25,6 @@ from consensus.core.effects import (
     Send,
     TakeSnapshot,
     TransferEnded,
-    TransferOutcome,
 )
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, SnapshotRead, SnapshotWanted
 from consensus.core.extensions import Extensions
@@ -233,10 +232,8 @@ class Machine:
                     self._world.elected(self.server_id)
                 case ChangeResolved():
                     self._checker.change_resolved(self.server_id, effect)
-                case ReadReady() | ReadRefused():
-                    self._checker.read_answered(self.server_id, effect)
-                case TransferEnded(outcome=outcome):
-                    self._checker.transfers += outcome is TransferOutcome.DONE
+                case ReadReady() | ReadRefused() | TransferEnded():
+                    self._checker.question_answered(self.server_id, effect)
                 case RoleChanged() | ConfigurationChanged():
                     pass
                 case Halt(reason):
