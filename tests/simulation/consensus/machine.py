@@ -11,6 +11,7 @@ from random import Random
 from typing import Protocol, assert_never
 
 from consensus.core.effects import (
+    Answer,
     Apply,
     ChangeResolved,
     ConfigurationChanged,
@@ -226,20 +227,25 @@ class Machine:
                     self._living().state.apply(effect)
                 case Restore() | TakeSnapshot():
                     self._begin_with_snapshot(self._living(), effect)
-                case Resolve():
-                    self._checker.resolved(self.server_id, effect)
                 case RoleChanged(role=Role.LEADER):
                     self._world.elected(self.server_id)
-                case ChangeResolved():
-                    self._checker.change_resolved(self.server_id, effect)
-                case ReadReady() | ReadRefused() | TransferEnded():
-                    self._checker.question_answered(self.server_id, effect)
+                case Resolve() | ChangeResolved() | ReadReady() | ReadRefused() | TransferEnded():
+                    self._tell_client(effect)
                 case RoleChanged() | ConfigurationChanged():
                     pass
                 case Halt(reason):
                     raise ViolationError(f"server {self.server_id} halts: {reason}")
                 case _:
                     assert_never(effect)
+
+    def _tell_client(self, answer: Answer) -> None:
+        match answer:
+            case Resolve():
+                self._checker.resolved(self.server_id, answer)
+            case ChangeResolved():
+                self._checker.change_resolved(self.server_id, answer)
+            case _:
+                self._checker.question_answered(self.server_id, answer)
 
     def _start_job(self, life: Life) -> None:
         job = life.executor.next_job()
