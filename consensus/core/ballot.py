@@ -29,10 +29,15 @@ def would_vote(ballot: Ballot, last: LogPosition, request: RequestVote) -> bool:
 
 
 def objection(replica: Replica, request: RequestVote) -> PullError | None:
-    """Why this candidate gets no vote whatever its log holds, where the protocol has such rules (KIP-595, Vote)."""
+    """Why this candidate gets no vote, where the protocol has more rules than Raft (KIP-595, Vote).
+
+    A stranger is refused, unless its log goes beyond ours: then an entry that we lack may have made it a voter. Were it
+    refused nevertheless, a change of the voters that reached one server only could leave nobody who can win.
+    """
     if replica.is_foreign(request.cluster_id):
         return PullError.INCONSISTENT_CLUSTER_ID
-    if replica.dialect.votes_for_members_only and request.candidate not in replica.voters:
+    is_stranger = replica.dialect.votes_for_members_only and request.candidate not in replica.voters
+    if is_stranger and replica.log.last.at_least_as_up_to_date_as(request.last):
         return PullError.INCONSISTENT_VOTER_SET
     return None
 

@@ -8,7 +8,7 @@ zmq-raft      one request per follower in flight; joint configurations of voters
               no word for pre-vote or for a transfer; a CHECKPOINT entry is the no-op; an entry begins with its
               submission's id
 kraft         the follower fetches, one request at a time; Vote carries a pre-vote flag (KIP-996); voters come and go
-              one at a time (KIP-853) and get no vote from a server that does not know them; whoever else fetches is
+              one at a time (KIP-853), and a stranger gets no vote that it could not explain; whoever else fetches is
               an observer; a leader that goes names its successors in EndQuorumEpoch; a LeaderChange control record is
               the no-op; an id travels in a record's header
 """
@@ -50,7 +50,7 @@ class Dialect:
     observers_in_configuration: bool
     """Whether a configuration may name learners."""
     votes_for_members_only: bool
-    """Whether a candidate outside the voter's own configuration is refused; elsewhere the log alone decides."""
+    """Whether a candidate outside the voter's configuration is refused, unless it may know a later configuration."""
     request_id: RequestIdPlace
     """Where a submission's id travels."""
     max_requests_in_flight: int
