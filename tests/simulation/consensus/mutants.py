@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from consensus.core import ballot, configuration, follower
+from consensus.core import ballot, configuration, follower, snapshot_receiving
 from consensus.core.effects import Outcome, Resolve
 from consensus.core.follower import Follower
 from consensus.core.leader import Leader
@@ -179,6 +179,14 @@ def _keep_truncated_configuration(self: Log, index: Index) -> None:
     self._configurations = known
 
 
+def _newest_configuration(self: Log, _index: Index) -> Configuration:
+    return self.configuration
+
+
+def _never_superfluous(_replica: Replica, _last: LogPosition) -> bool:
+    return False
+
+
 MUTANTS = (
     Mutant(
         "vote-before-persist",
@@ -296,6 +304,16 @@ MUTANTS = (
         "configuration-outlives-its-entry",
         "a truncated configuration stays in effect",
         ((Log, "truncate_from", _keep_truncated_configuration),),
+    ),
+    Mutant(
+        "snapshot-with-another-configuration",
+        "a snapshot holds the newest configuration instead of the one in force at its last entry",
+        ((Log, "configuration_at", _newest_configuration),),
+    ),
+    Mutant(
+        "snapshot-over-a-better-log",
+        "a snapshot replaces the log although the log holds all that it covers",
+        ((snapshot_receiving, "_is_superfluous", _never_superfluous),),
     ),
 )
 """Every planted bug, by name."""
