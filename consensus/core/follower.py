@@ -44,8 +44,7 @@ class Follower:
         self.deadline = replica.random_election_deadline()
 
     def receive(self, replica: Replica, request: AppendEntries) -> None:
-        """An append from the leader of our term."""
-        self.heed(replica, request.leader)
+        """An append from the leader of our term, who was heeded already."""
         if request.previous.index < replica.log.start.index:
             shortened = without_compacted(replica, request)
             if shortened is None:

@@ -15,13 +15,12 @@ and a vote request's is therefore a refusal like any other. An id that either si
 to candidates. Only the leader's own word does.
 """
 
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from consensus.core import snapshot_receiving
 from consensus.core.effects import Halt
 from consensus.core.fetcher import Fetcher
-from consensus.core.follower import Follower
-from consensus.core.position import Milliseconds, ServerId, Term
+from consensus.core.position import Milliseconds, ServerId
 from consensus.core.pull import refuse_fetch
 from consensus.core.pull_messages import (
     BeginQuorumEpoch,
@@ -37,37 +36,9 @@ from consensus.core.pull_messages import (
     PullRequest,
 )
 from consensus.core.replica import Replica
-from consensus.core.replication import Replication
+from consensus.core.roles import Roles
 from consensus.core.snapshot_serving import refuse_piece
 from consensus.core.taking import take, take_piece
-
-
-class Roles(Protocol):
-    """The replica's roles as this module sees them: who is what, and the transitions that it may ask for."""
-
-    @property
-    def strategy(self) -> Replication | None:
-        """The leader's strategy, if this replica leads."""
-
-    @property
-    def follower(self) -> Follower | None:
-        """The role of follower, if this replica has it."""
-
-    @property
-    def leader(self) -> ServerId | None:
-        """Who leads this term, as far as is known."""
-
-    def check_term(self, term: Term) -> None:
-        """Adopt a higher term and become a follower."""
-
-    def follow(self, leader: ServerId) -> None:
-        """Be a follower of the leader of our term, who has just spoken to us."""
-
-    def follow_hearsay(self, leader: ServerId) -> None:
-        """Be a follower of the leader of our term, of whom somebody else has told us."""
-
-    def campaign_at(self, deadline: Milliseconds) -> None:
-        """The leader resigned: be a follower of nobody, and campaign then, or now if that has come."""
 
 
 class Pulling:

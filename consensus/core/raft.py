@@ -12,27 +12,23 @@ Every message first meets the term check (Raft figure 2, rules for all servers);
 higher term makes a follower, a request of an older term is refused at ours, an older reply is ignored. Two exceptions:
 a vote request within the minimum election timeout of a leader's word is refused and changes nothing (section 6), and
 pre-votes never change a term. Roles report, this module makes the transitions.
+
+What belongs to one strategy of replication is received by `pushing` or `pulling`, which ask for transitions by `Roles`;
+what clients ask is taken by `client_requests`, what storage tells by `storage_answers`.
 """
 
 from random import Random
 from typing import assert_never
 
 from consensus.core import ballot as voting
-from consensus.core import candidate, compaction, invariants, snapshot_receiving
+from consensus.core import candidate, client_requests, invariants, storage_answers
 from consensus.core.candidate import Candidate
-from consensus.core.configuration import ChangeRefusal
 from consensus.core.describing import describe
 from consensus.core.description import Description
 from consensus.core.dialect import Dialect, Strategy
 from consensus.core.effects import (
-    ChangeOutcome,
-    ChangeResolved,
     ConfigurationChanged,
     Effect,
-    Outcome,
-    ReadRefusal,
-    ReadRefused,
-    Resolve,
     Role,
     RoleChanged,
 )
@@ -48,9 +44,7 @@ from consensus.core.events import (
     Proposed,
     ReadRequested,
     Received,
-    Requested,
     SnapshotChecked,
-    SnapshotEvent,
     SnapshotRead,
     SnapshotTaken,
     SnapshotWanted,
@@ -76,6 +70,7 @@ from consensus.core.position import Ballot, Configuration, Milliseconds, ServerI
 from consensus.core.pull import Pull
 from consensus.core.pulling import Pulling
 from consensus.core.push import Push
+from consensus.core.pushing import Pushing
 from consensus.core.quorum import Verdict
 from consensus.core.refusing import refuse
 from consensus.core.replica import MAX_NUMBER, Replica
@@ -100,6 +95,7 @@ class Raft:
         cluster_id: str | None = None,
     ) -> None:
         self._replica = Replica(server_id, configuration, ballot, log, tuning, dialect, random, now, cluster_id)
+        self._pushing = Pushing(self._replica, self)
         self._pulling = Pulling(self._replica, self) if dialect.replication is Strategy.PULL else None
         # With leases a voter may not forget over a restart that it has just confirmed one.
         contact_ms = None if tuning.lease_clock_bound_ms is None else now
@@ -130,7 +126,13 @@ class Raft:
     @property
     def leader(self) -> ServerId | None:
         """Who leads this term, as far as is known."""
-        return self._role_leader()
+        match self._role:
+            case Follower(leader=leader):
+                return leader
+            case Candidate():
+                return None
+            case Leader():
+                return self._replica.server_id
 
     def step(self, event: Event, now: Milliseconds) -> list[Effect]:
         """Take one event; returns what is to be done, in order. A clock that goes back is taken to stand still."""
@@ -152,17 +154,17 @@ class Raft:
             case DeadlineReached():
                 self._expire()
             case Proposed() | ChangeConfiguration() | ReadRequested() | TransferLeadership():
-                self._requested(event)
+                client_requests.take(event, self._replica, self._leader, self._transfers, self.leader)
             case Persisted(number):
                 self._persisted(number)
-            case EntriesRead():
-                self._entries_read(event)
             case PeerExtensions():
                 self._learn_extensions(event)
             case ClusterIdKnown(cluster_id):
                 self._replica.cluster_id = cluster_id
-            case SnapshotWanted() | SnapshotTaken() | SnapshotRead() | SnapshotChecked() | DiskSpace():
-                self._storage_told(event)
+            case EntriesRead() | SnapshotWanted() | SnapshotTaken() | SnapshotRead() | SnapshotChecked():
+                storage_answers.take(event, self._replica, self.strategy)
+            case DiskSpace(full):
+                self._disk_space_changed(full=full)
             case _:
                 assert_never(event)
 
@@ -180,10 +182,8 @@ class Raft:
         match message:
             case RequestVote():
                 self._vote_requested(message)
-            case AppendEntries():
-                self._append_requested(message)
-            case InstallSnapshot():
-                self._snapshot_requested(message)
+            case AppendEntries() | InstallSnapshot():
+                self._pushing.receive(message)
             case TimeoutNow():
                 self._told_to_campaign(message)
             case VoteReply() | AppendReply() | SnapshotReply() | TimeoutNowReply():
@@ -201,39 +201,9 @@ class Raft:
             voting.answer_pre_vote(replica, request)
             return
         if not replica.is_foreign(request.cluster_id):
-            self._check_term(request.term)
+            self.check_term(request.term)
         if voting.answer_vote(replica, request):
             self._role = Follower(replica.random_election_deadline())
-
-    def _append_requested(self, request: AppendEntries) -> None:
-        replica = self._replica
-        follower = self._as_follower_of(request.term, request.leader)
-        if follower is None:
-            replica.refuse_append(request.leader, request.correlation, replica.log.last_index + 1)
-        else:
-            follower.receive(replica, request)
-
-    def _snapshot_requested(self, request: InstallSnapshot) -> None:
-        replica = self._replica
-        follower = self._as_follower_of(request.term, request.leader)
-        if follower is None:
-            snapshot_receiving.refuse(replica, request.leader, request.correlation, 0)
-        else:
-            follower.heed(replica, request.leader)
-            snapshot_receiving.receive(replica, request)
-
-    def _as_follower_of(self, term: int, leader: ServerId) -> Follower | None:
-        """A leader's request has come: be its follower. None if it is no leader of our term."""
-        if term < self._replica.term:
-            return None
-        self._check_term(term)
-        if isinstance(self._role, Leader) or self._role_leader() not in (None, leader):
-            # Two leaders in one term cannot be (election safety); one of the two is lying.
-            self._replica.dropped["append from a second leader of the term"] += 1
-            return None
-        if isinstance(self._role, Candidate):
-            self._become_follower()
-        return self._role if isinstance(self._role, Follower) else None
 
     def _replied(self, sender: ServerId, reply: Reply) -> None:
         replica = self._replica
@@ -242,7 +212,7 @@ class Raft:
             return
         grants_pre_vote = isinstance(reply, VoteReply) and reply.pre_vote and reply.granted
         if not grants_pre_vote:
-            self._check_term(reply.term)
+            self.check_term(reply.term)
             if reply.term < replica.term and not (isinstance(reply, VoteReply) and not reply.granted):
                 replica.dropped["reply of an older term"] += 1
                 return
@@ -279,15 +249,11 @@ class Raft:
             self._role = candidate.begin_vote(replica, transfer=True)
             self._conclude_campaign()
 
-    def _check_term(self, term: int) -> None:
+    def check_term(self, term: int) -> None:
         """All servers: if RPC request or response contains term > currentTerm, set currentTerm and convert."""
         if term > self._replica.term:
             self._replica.adopt_term(term)
             self._become_follower()
-
-    def check_term(self, term: int) -> None:
-        """Adopt a higher term and become a follower."""
-        self._check_term(term)
 
     def follow(self, leader: ServerId) -> None:
         """Be a follower of the leader of our term, who has just spoken to us."""
@@ -363,50 +329,13 @@ class Raft:
                 role.resign()
                 self._role = Follower(self._replica.random_election_deadline())
 
-    def _propose(self, proposed: Proposed) -> None:
-        if self._leader is not None:
-            if not self._transfers.hold(proposed):
-                self._leader.propose(proposed)
-        else:
-            resolve = Resolve(proposed.proposal_id, Outcome.NOT_LEADER, leader=self._role_leader())
-            self._replica.outbox.add(resolve)
-
-    def _requested(self, request: Requested) -> None:
-        match request:
-            case Proposed():
-                self._propose(request)
-            case ChangeConfiguration():
-                self._change_configuration(request)
-            case ReadRequested(read_id):
-                self._read(read_id)
-            case TransferLeadership():
-                self._transfers.begin(request, self._leader, self._role_leader())
-            case _:
-                assert_never(request)
-
-    def _change_configuration(self, change: ChangeConfiguration) -> None:
-        if isinstance(self._role, Leader):
-            self._role.reconfiguration.request(change)
-        else:
-            answer = ChangeResolved(
-                change.change_id, ChangeOutcome.REFUSED, ChangeRefusal.NOT_LEADER, leader=self._role_leader()
-            )
-            self._replica.outbox.add(answer)
-
-    def _read(self, read_id: int) -> None:
-        if self._leader is not None:
-            self._leader.read(read_id)
-        else:
-            refused = ReadRefused(read_id, ReadRefusal.NOT_LEADER, self._role_leader())
-            self._replica.outbox.add(refused)
-
     def _pursue(self) -> None:
         """After every event: what waits for a majority's word or for a follower's log may go on now."""
         if self._replica.outbox.changes_snapshot:
             return  # such a step appends nothing; the next one will
         if self._leader is not None and not self._leader.settle():
             self._become_follower()
-        if self._transfers.pursue(self._leader, self._role_leader()):
+        if self._transfers.pursue(self._leader, self.leader):
             if self._leader is not None:
                 self._leader.successor = self._transfers.target
             self._become_follower()
@@ -432,45 +361,11 @@ class Raft:
             case Follower():
                 pass
 
-    def _entries_read(self, event: EntriesRead) -> None:
-        replica = self._replica
-        if replica.applier.entries_read(event.request_id, event.first, event.entries):
-            return
-        if not (isinstance(self._role, Leader) and self._role.replication.entries_read(event)):
-            replica.dropped["entries read for nobody"] += 1
-
-    def _storage_told(self, event: SnapshotEvent | DiskSpace) -> None:
-        replica = self._replica
-        match event:
-            case SnapshotWanted(index):
-                compaction.begin(replica, index)
-            case SnapshotTaken(snapshot, first_kept):
-                compaction.finish(replica, snapshot, first_kept)
-            case SnapshotRead():
-                if not (isinstance(self._role, Leader) and self._role.replication.snapshot_read(event)):
-                    replica.dropped["snapshot read for nobody"] += 1
-            case SnapshotChecked():
-                if not snapshot_receiving.checked(replica, event):
-                    replica.dropped["snapshot checked for nobody"] += 1
-            case DiskSpace(full):
-                self._disk_space_changed(full=full)
-            case _:
-                assert_never(event)
-
     def _disk_space_changed(self, *, full: bool) -> None:
         """Without space nothing can be appended: whoever leads gives way, and nobody campaigns to do no better."""
         self._replica.disk_full = full
         if full and not isinstance(self._role, Follower):
             self._become_follower()
-
-    def _role_leader(self) -> ServerId | None:
-        match self._role:
-            case Follower(leader=leader):
-                return leader
-            case Candidate():
-                return None
-            case Leader():
-                return self._replica.server_id
 
     def _announce(self) -> None:
         match self._role:
@@ -480,7 +375,7 @@ class Raft:
                 role = Role.LEADER
             case Follower() | Candidate():
                 role = Role.FOLLOWER
-        changed = RoleChanged(role, self._replica.term, self._role_leader())
+        changed = RoleChanged(role, self._replica.term, self.leader)
         if changed != self._announced:
             self._announced = changed
             self._replica.outbox.add(changed)

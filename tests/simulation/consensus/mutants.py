@@ -12,13 +12,13 @@ from unittest.mock import patch
 
 from consensus.core import ballot, configuration, follower, snapshot_receiving
 from consensus.core.effects import Outcome, Resolve
-from consensus.core.follower import Follower
 from consensus.core.leader import Leader
 from consensus.core.log import Log
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
 from consensus.core.outbox import Outbox
 from consensus.core.position import Ballot, Configuration, Index, LogPosition
 from consensus.core.progress import Progress, SentAppend
+from consensus.core.pushing import Pushing
 from consensus.core.raft import Raft
 from consensus.core.reconfiguration import Reconfiguration
 from consensus.core.replica import Replica
@@ -87,10 +87,12 @@ def _commit_whatever_is_there(replica: Replica, request: AppendEntries, _matched
     return min(request.commit, replica.log.last_index)
 
 
-def _accept_stale_appends(self: Raft, request: AppendEntries) -> None:
-    self._check_term(request.term)
-    if isinstance(self._role, Follower):
-        self._role.receive(self._replica, request)
+def _accept_stale_appends(self: Pushing, request: AppendEntries) -> None:
+    self._roles.check_term(request.term)
+    follower = self._roles.follower
+    if follower is not None:
+        follower.heed(self._replica, request.leader)
+        follower.receive(self._replica, request)
     else:
         self._replica.refuse_append(request.leader, request.correlation, 1)
 
@@ -232,7 +234,7 @@ MUTANTS = (
     Mutant(
         "stale-append-accepted",
         "an append of an older term is taken",
-        ((Raft, "_append_requested", _accept_stale_appends),),
+        ((Pushing, "_append_requested", _accept_stale_appends),),
     ),
     Mutant(
         "match-by-index-only",

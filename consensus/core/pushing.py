@@ -1,0 +1,61 @@
+"""What a leader pushes, as it arrives in any role: AppendEntries and InstallSnapshot (Raft figure 2, figure 13).
+
+    of an older term             refused at our term, nothing changes
+    of a second leader           refused and counted: in one term there is one, so one of the two is lying
+    of the leader of our term    a candidate becomes its follower; the timer starts anew; the follower takes what came
+
+Its counterpart is `pulling`, where the follower asks. Replies go to the role that asked (`raft`).
+"""
+
+from typing import assert_never
+
+from consensus.core import snapshot_receiving
+from consensus.core.follower import Follower
+from consensus.core.messages import AppendEntries, InstallSnapshot
+from consensus.core.position import ServerId, Term
+from consensus.core.replica import Replica
+from consensus.core.roles import Roles
+
+
+class Pushing:
+    """The receiving side of pushing replication, whatever the role of this replica."""
+
+    def __init__(self, replica: Replica, roles: Roles) -> None:
+        self._replica = replica
+        self._roles = roles
+
+    def receive(self, request: AppendEntries | InstallSnapshot) -> None:
+        """A plausible request of a leader arrives."""
+        match request:
+            case AppendEntries():
+                self._append_requested(request)
+            case InstallSnapshot():
+                self._snapshot_requested(request)
+            case _:
+                assert_never(request)
+
+    def _append_requested(self, request: AppendEntries) -> None:
+        replica = self._replica
+        follower = self._as_follower_of(request.term, request.leader)
+        if follower is None:
+            replica.refuse_append(request.leader, request.correlation, replica.log.last_index + 1)
+        else:
+            follower.receive(replica, request)
+
+    def _snapshot_requested(self, request: InstallSnapshot) -> None:
+        replica = self._replica
+        if self._as_follower_of(request.term, request.leader) is None:
+            snapshot_receiving.refuse(replica, request.leader, request.correlation, 0)
+        else:
+            snapshot_receiving.receive(replica, request)
+
+    def _as_follower_of(self, term: Term, leader: ServerId) -> Follower | None:
+        """A leader's request has come: be its follower. None if it is no leader of our term."""
+        if term < self._replica.term:
+            return None
+        self._roles.check_term(term)
+        if self._roles.leader not in (None, leader):
+            self._replica.dropped["append from a second leader of the term"] += 1
+            return None
+        self._roles.follow(leader)
+        return self._roles.follower
