@@ -13,7 +13,7 @@ from consensus.node.applying import SnapshotReplacedError
 from consensus.node.disk import DamagedStorageError
 from consensus.node.executor import Question, Reading
 from consensus.node.inbox import Awaited
-from consensus.node.refusals import ServerStoppedError
+from consensus.node.refusals import ServerBusyError, ServerStoppedError
 from consensus.node.snapshots import PIECE_BYTES
 from consensus.wire.record import RecordError
 from consensus.wire.snapshot_image import ImageReader
@@ -36,6 +36,14 @@ class DiskQuestions:
         """Entries [first, last], at least one; none if they are not there."""
         answer = await self._ask(lambda number: ReadEntries(number, first, last, limit_bytes))
         return answer.entries if isinstance(answer, EntriesRead) else ()
+
+    async def entries_unless_busy(self, first: Index, last: Index, limit_bytes: int, most: int) -> tuple[Entry, ...]:
+        """Like `entries`, and none for an empty range; raises `ServerBusyError` if `most` questions are under way."""
+        if first < 1 or last < first:
+            return ()
+        if len(self) >= most:
+            raise ServerBusyError(f"{len(self)} reads are under way")
+        return await self.entries(first, last, limit_bytes)
 
     async def state(self, snapshot: SnapshotDescription) -> AsyncIterator[bytes]:
         """The state machine's bytes in the stored snapshot."""

@@ -35,12 +35,10 @@ from consensus.core.effects import (
     ChangeResolved,
     ConfigurationChanged,
     Halt,
-    Outcome,
     ReadReady,
     ReadRefused,
     Resolve,
     Restore,
-    Role,
     RoleChanged,
     Send,
     TakeSnapshot,
@@ -66,15 +64,15 @@ from consensus.node.disk_questions import DiskQuestions
 from consensus.node.disk_worker import DiskWorker, ServerDisk
 from consensus.node.executor import Executor, Job, Question, Reading, ReadJob, Released, SideJob, WriteJob
 from consensus.node.inbox import Admission, Awaited, Batches, Inbox, JobDone, Proposal, Urgent
+from consensus.node.proposing import Proposing
 from consensus.node.questions import Questions
-from consensus.node.refusals import HaltedError, ServerBusyError, ServerStoppedError
+from consensus.node.refusals import HaltedError, ServerStoppedError
 from consensus.node.requests import Requests
 from consensus.node.server_description import DiskFull, Notice, ServerDescription
 from consensus.node.server_ports import Core, PeerLink
 from consensus.node.server_tuning import ServerTuning
 from consensus.node.snapshotting import Snapshotting
 from consensus.node.storage import Storage
-from consensus.wire.record import ENTRY_LIMIT_BYTES
 
 
 class ConsensusServer:
@@ -116,9 +114,11 @@ class ConsensusServer:
             self._applying.push_restore(Restore(storage.snapshot))
         self._worker = DiskWorker(disk, self._job_done, self._set_disk_full, tuning.full_disk_retry_ms)
         self._disk_full = False
-        self._stopped = False
         self._dropped: Counter[str] = Counter()
         self._requests = Requests(self._inbox, tuning.max_requests, self._dropped)
+        self._proposing = Proposing(
+            self._inbox, self._admission, lambda: self._role, self._is_overloaded, self._dropped
+        )
         description = core.describe()
         self._role = RoleChanged(description.role, description.term, description.leader)
 
@@ -151,48 +151,14 @@ class ConsensusServer:
 
         Raises `ValueError` for commands that can never be stored. If cancelled, their fate is unknown.
         """
-        awaited = Awaited[Resolve]()
-        proposal = self.submit(commands, awaited.give)
-        try:
-            answer = await awaited.wait()
-        except trio.Cancelled:
-            proposal.abandon()
-            raise
-        if answer is None:
-            raise RuntimeError("a proposal was woken without an answer")
-        return answer
+        return await self._proposing.propose(commands)
 
     def submit(self, commands: tuple[bytes, ...], answered: Callable[[Resolve], None]) -> Proposal:
         """Submit commands; `answered` is called once, at once or later, unless the proposal is abandoned before.
 
         Raises `ValueError` for commands that can never be stored.
         """
-        if not commands:
-            raise ValueError("a proposal needs at least one command")
-        largest = max(map(len, commands))
-        if largest > ENTRY_LIMIT_BYTES:
-            raise ValueError(f"a command has {largest} bytes; at most {ENTRY_LIMIT_BYTES} can be stored")
-        proposal = Proposal(commands, self._admission, answered)
-        refusal = self._refusal(proposal.size_bytes)
-        if refusal is not None:
-            answered(refusal)
-        else:
-            proposal.admit()
-            self._inbox.propose(proposal)
-        return proposal
-
-    def _refusal(self, size_bytes: int) -> Resolve | None:
-        """Why commands of this size are not even tried, if they are not."""
-        if self._stopped:
-            return Resolve(0, Outcome.NOT_LEADER)
-        overloaded = self._disk_full or self._executor.backlog_bytes > self._tuning.max_backlog_bytes
-        if overloaded and self._role.role is not Role.LEADER:
-            # Busy is a leader's answer: a client would wait here for room, while the leader elsewhere has plenty.
-            return Resolve(0, Outcome.NOT_LEADER, leader=self._role.leader)
-        if overloaded or not self._admission.allows(size_bytes):
-            self._dropped["proposal refused as busy"] += 1
-            return Resolve(0, Outcome.BUSY, leader=self._role.leader)
-        return None
+        return self._proposing.submit(commands, answered)
 
     async def change_configuration(
         self, voters: tuple[Server, ...], learners: tuple[Server, ...] = ()
@@ -257,11 +223,7 @@ class ConsensusServer:
         Empty if nothing is committed at `first` yet (`wait_commit` waits for it).
         """
         last = min(self._applying.commit, first + limit_entries - 1)
-        if first < 1 or last < first:
-            return ()
-        if len(self._disk_questions) >= self._tuning.max_reads:
-            raise ServerBusyError(f"{len(self._disk_questions)} reads are under way")
-        return await self._disk_questions.entries(first, last, limit_bytes)
+        return await self._disk_questions.entries_unless_busy(first, last, limit_bytes, self._tuning.max_reads)
 
     async def take_snapshot(self) -> SnapshotDescription | None:
         """Write the state machine down now and shorten the log; None if there is nothing new, or no space for it."""
@@ -294,6 +256,9 @@ class ConsensusServer:
             restores=self._applying.restores,
             dropped=tuple(sorted(self._dropped.items())),
         )
+
+    def _is_overloaded(self) -> bool:
+        return self._disk_full or self._executor.backlog_bytes > self._tuning.max_backlog_bytes
 
     async def _own(self) -> None:
         """The owner task."""
@@ -408,7 +373,7 @@ class ConsensusServer:
         self._start_job()
 
     def _stop(self) -> None:
-        self._stopped = True
+        self._proposing.end()
         self._inbox.end()
         self._batches.end()
         self._changes.end()
