@@ -90,3 +90,13 @@ class Group(Bench):
     def replicated_to(self) -> list[int]:
         """The servers that the leader keeps in touch with."""
         return [follower.server_id for follower in self.about.followers]
+
+
+def in_joint_consensus() -> Group:
+    """Server 1 leads 1 2 3, and has appended C_old,new towards 3 4 5, which nobody else has yet."""
+    bench = Group()
+    bench.take_office()
+    bench.change(plain(3, 4, 5))
+    bench.bring_up(4, 5)
+    assert bench.configuration == joint((1, 2, 3), (3, 4, 5))
+    return bench

@@ -1,0 +1,110 @@
+"""Section 6 of the Raft paper, sentence by sentence: the leader that leaves, and servers that were removed."""
+
+from consensus.core.effects import ChangeOutcome, ChangeResolved, Role
+from consensus.core.messages import AppendReply, VoteReply
+from consensus.core.position import Entry, LogPosition
+from consensus.core.tuning import lan
+from tests.spec.membership_bench import Group, plain
+from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench
+
+MINIMUM_MS = lan().election_timeout_min_ms
+
+
+# -- the leader leaves ------------------------------------------------------------------------------------------------
+
+
+def test_a_leader_outside_the_new_configuration_replicates_and_does_not_count_itself() -> None:
+    """... it replicates log entries but does not count itself in majorities."""
+    bench = Group()
+    bench.take_office()
+    bench.change(plain(2, 3))
+    assert bench.configuration == plain(2, 3)
+    bench.store(2)
+    assert bench.is_(Role.LEADER)
+    assert bench.about.commit_index < bench.about.last.index
+
+
+def test_a_leader_outside_the_new_configuration_steps_down_once_it_has_committed_it() -> None:
+    """... the leader steps down (returns to follower state) once it has committed the C_new log entry."""
+    bench = Group()
+    bench.take_office()
+    bench.change(plain(2, 3))
+    bench.store(2)
+    bench.matched(THREE, bench.sent[THREE])
+    assert bench.answers == [ChangeResolved(1, ChangeOutcome.COMMITTED, None, LogPosition(2, 1), ONE)]
+    assert bench.is_(Role.FOLLOWER)
+    assert bench.about.term == 1
+
+
+def test_a_removed_leader_does_not_campaign_once_the_new_configuration_is_committed() -> None:
+    """(Its clients have others to turn to; its votes would only disturb.)."""
+    bench = Group()
+    bench.take_office()
+    bench.change(plain(2, 3))
+    bench.store(2)
+    bench.matched(THREE, bench.sent[THREE])
+    for _ in range(3):
+        bench.expire()
+        assert bench.effects == []
+
+
+def test_before_the_new_configuration_is_committed_a_server_that_it_removes_may_campaign() -> None:
+    """Before this point, it may be the case that only a server from C_old can be elected leader."""
+    entries = (Entry(1, plain(1, 2)), Entry(1, plain(2)))
+    bench = Bench(term=1, configuration=plain(1, 2), voters=2, entries=entries)
+    bench.expire()
+    bench.grant(TWO)
+    assert bench.is_(Role.LEADER)
+
+
+# -- removed servers --------------------------------------------------------------------------------------------------
+
+
+def test_a_vote_request_within_the_minimum_election_timeout_of_a_leaders_word_changes_nothing() -> None:
+    """... it does not update its term or grant its vote."""
+    bench = Bench(configuration=plain(1, 2, 3))
+    bench.append(term=1, entries=[Entry(1, plain(1, 2, 3))], sender=TWO)
+    reply = bench.ask(9, LogPosition(5, 5), sender=FOUR, after_ms=MINIMUM_MS - 1)
+    assert (reply.granted, reply.term, bench.about.term) == (False, 1, 1)
+
+
+def test_a_leader_is_not_deposed_by_the_larger_term_numbers_of_a_removed_server() -> None:
+    """... if a leader is able to get heartbeats to its cluster, then it will not be deposed by larger terms."""
+    bench = Group(voters=4)
+    bench.take_office()
+    bench.change(plain(1, 2, 3))
+    bench.store(2, 3)
+    assert bench.answers[0].outcome is ChangeOutcome.COMMITTED
+    bench.ask(9, LogPosition(5, 1), sender=FOUR)
+    assert bench.is_(Role.LEADER)
+    bench.receive(FOUR, AppendReply(9, success=False, next_index=1, correlation=bench.sent[FOUR].correlation))
+    assert bench.is_(Role.LEADER)
+
+
+def test_a_removed_server_hears_of_its_removal_and_is_then_left_alone() -> None:
+    """(A server that knows itself to be removed does not campaign.)."""
+    bench = Group(voters=4)
+    bench.take_office()
+    bench.change(plain(1, 2, 3))
+    assert bench.replicated_to == [2, 3, 4]
+    bench.store(4)
+    bench.store(2, 3)
+    bench.expire()
+    assert bench.sent[FOUR].commit == bench.about.last.index
+    bench.pass_time(2 * MINIMUM_MS, 2, 3)
+    assert bench.replicated_to == [2, 3]
+
+
+def test_the_vote_goes_by_the_log_and_not_by_membership() -> None:
+    """(A server whose log lacks the configuration that made the candidate a voter must still be able to elect it.)."""
+    bench = Bench(configuration=plain(1, 2, 3))
+    assert bench.ask(1, LogPosition(1, 1), sender=FIVE).granted
+
+
+def test_servers_outside_the_configuration_do_not_count_in_an_election() -> None:
+    """(Nor do those who were not asked.)."""
+    bench = Bench()
+    bench.expire()
+    bench.receive(FOUR, VoteReply(1, granted=True, correlation=bench.correlation))
+    bench.receive(FIVE, VoteReply(9, granted=False, correlation=bench.correlation))
+    assert (bench.about.role, bench.about.term) == (Role.CANDIDATE, 1)

@@ -1,0 +1,139 @@
+"""Section 6 of the Raft paper, sentence by sentence: new servers catch up before they vote (thesis section 4.2.1)."""
+
+from dataclasses import replace
+
+from consensus.core.configuration import ChangeRefusal
+from consensus.core.effects import ChangeOutcome, ChangeResolved, Role
+from consensus.core.tuning import lan
+from tests.spec.membership_bench import Group, joint, plain
+from tests.spec.raft_bench import FOUR, ONE, Bench
+
+MINIMUM_MS = lan().election_timeout_min_ms
+
+
+def test_new_servers_join_as_non_voting_members_that_are_not_considered_for_majorities() -> None:
+    """... the leader replicates log entries to them, but they are not considered for majorities."""
+    bench = Group()
+    bench.take_office()
+    bench.change(plain(1, 2, 3, 4))
+    assert bench.replicated_to == [2, 3, 4]
+    bench.propose(b"x")
+    index = bench.about.last.index
+    bench.bring_up(4)
+    assert bench.about.commit_index < index
+    assert bench.configuration == plain(1, 2, 3, 4)
+
+
+def test_a_newcomer_does_not_keep_a_leader_in_office() -> None:
+    """(Check-quorum counts voters.)."""
+    bench = Group()
+    bench.take_office()
+    bench.change(plain(1, 2, 3, 4))
+    for _ in range(100):
+        if not bench.is_(Role.LEADER):
+            break
+        bench.expire()
+        if FOUR in bench.sent:
+            bench.refused(FOUR, bench.sent[FOUR], hint=1)
+    assert bench.is_(Role.FOLLOWER)
+    assert bench.answers == [ChangeResolved(1, ChangeOutcome.REFUSED, ChangeRefusal.LEADERSHIP_LOST, None, ONE)]
+
+
+def test_once_the_new_servers_have_caught_up_the_reconfiguration_proceeds() -> None:
+    """Once the new servers have caught up with the rest of the cluster, the reconfiguration can proceed."""
+    bench = Group()
+    bench.take_office()
+    bench.change(plain(3, 4, 5))
+    bench.bring_up(4)
+    assert bench.configuration == plain(1, 2, 3)
+    bench.bring_up(5)
+    assert bench.configuration == joint((1, 2, 3), (3, 4, 5))
+
+
+def test_a_round_that_lasts_longer_than_an_election_timeout_is_followed_by_another() -> None:
+    """(Thesis section 4.2.1: each round carries what arrived during the one before.)."""
+    bench = Group()
+    bench.take_office()
+    bench.change(plain(1, 2, 3, 4))
+    bench.pass_time(MINIMUM_MS + 1, 2, 3)
+    bench.propose(b"x")
+    bench.matched(FOUR, bench.sent[FOUR])
+    assert bench.configuration == plain(1, 2, 3)
+    bench.matched(FOUR, bench.sent[FOUR])
+    assert bench.configuration == plain(1, 2, 3, 4)
+
+
+def test_a_newcomer_that_is_too_slow_in_every_round_is_given_up() -> None:
+    """(Thesis section 4.2.1: a bounded number of rounds, else the change is aborted with an error.)."""
+    bench = Group(tuning=replace(lan(), catch_up_rounds=3))
+    bench.take_office()
+    bench.change(plain(1, 2, 3, 4))
+    for _ in range(3):
+        assert bench.answers == []
+        goal = bench.about.last.index
+        bench.pass_time(MINIMUM_MS + 1, 2, 3)
+        bench.propose(b"x")
+        bench.matched(FOUR, bench.sent[FOUR])
+        bench.matched(FOUR, bench.sent[FOUR], up_to=goal)
+    assert bench.answers == [ChangeResolved(1, ChangeOutcome.REFUSED, ChangeRefusal.CATCH_UP_TOO_SLOW, None, ONE)]
+    assert bench.configuration == plain(1, 2, 3)
+    assert bench.replicated_to == [2, 3]
+
+
+def test_a_newcomer_that_does_not_answer_is_given_up() -> None:
+    """(Thesis section 4.2.1: an unavailable server must not hold up the change for ever.)."""
+    bench = Group(tuning=replace(lan(), catch_up_stall_ms=5_000))
+    bench.take_office()
+    bench.change(plain(1, 2, 3, 4))
+    began = bench.now
+    while not bench.answers:
+        bench.pass_time(1, 2, 3)
+    assert bench.answers == [ChangeResolved(1, ChangeOutcome.REFUSED, ChangeRefusal.CATCH_UP_STALLED, None, ONE)]
+    assert bench.now - began == 5_000
+
+
+def test_a_learner_that_stood_still_for_long_has_its_time_to_catch_up_when_it_is_to_vote() -> None:
+    """(Its patience begins with the request, not with the last entry that it took.)."""
+    bench = Group(tuning=replace(lan(), catch_up_stall_ms=5_000))
+    bench.take_office()
+    bench.change(plain(1, 2, 3, learners=(4,)))
+    bench.store(2)
+    bench.pass_time(10_000, 2, 3)
+    bench.change(plain(1, 2, 3, 4), change_id=2)
+    assert len(bench.answers) == 1
+    bench.pass_time(4_000, 2, 3)
+    assert len(bench.answers) == 1
+    bench.store(4)
+    assert bench.configuration == plain(1, 2, 3, 4)
+
+
+def test_a_newcomer_of_a_later_term_is_given_up_and_deposes_nobody() -> None:
+    """(It was a member once, or of another cluster: it comes with an empty log, or not at all.)."""
+    bench = Group()
+    bench.take_office()
+    bench.change(plain(1, 2, 3, 4))
+    while FOUR not in bench.sent:
+        bench.expire()
+    bench.refused(FOUR, bench.sent[FOUR], hint=1, term=9)
+    refusal = ChangeRefusal.NEW_SERVER_IN_LATER_TERM
+    assert bench.answers == [ChangeResolved(1, ChangeOutcome.REFUSED, refusal, None, ONE)]
+    assert bench.is_(Role.LEADER)
+    assert bench.about.term == 1
+
+
+def test_a_learner_gets_the_log_and_neither_votes_nor_commits_nor_campaigns() -> None:
+    """(Learners are non-voting members for as long as the configuration says so.)."""
+    bench = Group()
+    bench.take_office()
+    bench.change(plain(1, 2, 3, learners=(4,)))
+    bench.store(2)
+    assert bench.configuration.learner_ids == {FOUR}
+    assert bench.answers[0].outcome is ChangeOutcome.COMMITTED
+    bench.propose(b"x")
+    index = bench.about.last.index
+    bench.bring_up(4)
+    assert bench.about.commit_index < index
+    learner = Bench(configuration=plain(2, 3, learners=(1,)))
+    for _ in range(3):
+        learner.expire()
+        assert learner.effects == []
