@@ -60,7 +60,8 @@ class SessionedStateMachine:
         self._execute = execute
         self._snapshot = snapshot
         self._restore = restore or _nothing_to_restore
-        self._log_time_ms: Milliseconds = 0
+        self.log_time_ms: Milliseconds = 0
+        """By the clock entries that were applied; 0 before the first."""
         self.sessions = SessionTable(limits)
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
@@ -76,7 +77,7 @@ class SessionedStateMachine:
     def snapshot(self) -> Iterator[bytes]:
         """The table, and behind it the wrapped state machine's own snapshot, both of this moment."""
         table = self.sessions.dump()
-        return chain((_DUMP_SIZE.pack(len(table)) + _CLOCK_TIME.pack(self._log_time_ms) + table,), self._snapshot())
+        return chain((_DUMP_SIZE.pack(len(table)) + _CLOCK_TIME.pack(self.log_time_ms) + table,), self._snapshot())
 
     async def restore(self, last: LogPosition, state: AsyncIterator[bytes]) -> None:
         """Take the table out of a snapshot; the wrapped state machine gets what lies behind it."""
@@ -95,7 +96,7 @@ class SessionedStateMachine:
             raise SessionTableError(f"a snapshot of {len(data)} bytes holds no table of sessions")
         (log_time_ms,) = _CLOCK_TIME.unpack_from(data, _DUMP_SIZE.size)
         self.sessions = SessionTable.load(data[head : head + size], self.sessions.limits)
-        self._log_time_ms = log_time_ms
+        self.log_time_ms = log_time_ms
         await self._restore(last, _behind(data[head + size :], state))
 
     async def _take(self, index: Index, data: bytes) -> None:
@@ -104,8 +105,8 @@ class SessionedStateMachine:
                 await self._take_request(index, data)
             case b"\xf2" if len(data) == 1 + _CLOCK_TIME.size:
                 (time_ms,) = _CLOCK_TIME.unpack_from(data, 1)
-                self._log_time_ms = max(self._log_time_ms, time_ms)
-                self.sessions.expire(self._log_time_ms)
+                self.log_time_ms = max(self.log_time_ms, time_ms)
+                self.sessions.expire(self.log_time_ms)
             case b"\xf3":
                 pass
             case _:
@@ -116,7 +117,7 @@ class SessionedStateMachine:
         if opened is None:
             return  # not of our make: it has no meaning on any server
         request, command = opened
-        if self.sessions.admit(request, index, self._log_time_ms) is Verdict.NEW:
+        if self.sessions.admit(request, index, self.log_time_ms) is Verdict.NEW:
             self.sessions.remember(request, await self._execute(index, command))
 
 

@@ -14,6 +14,7 @@ from consensus.core.effects import Outcome, Role
 from consensus.core.position import Command, Configuration, Entry, Server, ServerId
 from consensus.core.raft import Raft
 from consensus.core.tuning import Tuning
+from consensus.node.applying import StateMachine
 from consensus.node.directory import open_storage, verify_directory
 from consensus.node.server import ConsensusServer, now_ms
 from consensus.node.server_tuning import ServerTuning
@@ -29,7 +30,7 @@ KEEP_NOTHING = ServerTuning(retain_bytes=0)
 
 
 @asynccontextmanager
-async def life(path: Path, generation: int, machine: KeptEntries) -> AsyncIterator[ConsensusServer]:
+async def life(path: Path, generation: int, machine: StateMachine) -> AsyncIterator[ConsensusServer]:
     """One life of the only voter on real files."""
     disk, recovery = open_storage(path, b"node-one", generation, SMALL)
     core = Raft(ServerId(1), ALONE, recovery.ballot, recovery.log, FAST, GARLIC_FARM, Random(generation), now_ms())

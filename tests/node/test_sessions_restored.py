@@ -1,0 +1,132 @@
+"""Exactly-once over snapshots: a request whose entry the log no longer holds is known again after a restart from one.
+
+Each story runs a real server on files, has it compact its log, and puts the directory back to what it held in the midst
+of that life, as a crash would have left it. The next life begins with an empty state machine, which knows only what the
+snapshot and the log behind it bring.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.core.farm import Change, RequestRefused
+from bridge.core.records import Clock
+from bridge.node.event_log import EventLog
+from bridge.node.ledger import Ledger
+from bridge.wire.application import encode
+from consensus.core.effects import Outcome
+from consensus.core.position import Index
+from consensus.core.sessions import RequestId, SessionLimits
+from consensus.node.server import ConsensusServer
+from consensus.node.sessioned import SessionedStateMachine, clock_entry, request_entry
+from tests.node.farm_stage import NOW_MS, OWN, machine_clock, rival_report
+from tests.node.test_snapshotting import fill, life
+
+REQUEST = RequestId("client", 0, 1)
+FILLING = b"0000"
+
+
+def contents(directory: Path) -> dict[Path, bytes]:
+    """What a crash of this moment would leave."""
+    return {path: path.read_bytes() for path in directory.iterdir()}
+
+
+def put_back(directory: Path, found: dict[Path, bytes]) -> None:
+    """Undo what the life wrote later; in place, for a server knows a copied directory from its own."""
+    for path in set(directory.iterdir()) - found.keys():
+        path.unlink()
+    for path, data in found.items():
+        path.write_bytes(data)
+
+
+class Counting:
+    """A service whose whole state is what it executed."""
+
+    def __init__(self, limits: SessionLimits) -> None:
+        self.executed: list[bytes] = []
+        self.machine = SessionedStateMachine(self._execute, limits)
+
+    async def _execute(self, _index: Index, command: bytes) -> bytes:
+        if command[:4] != FILLING:
+            self.executed.append(command)
+        return b"result of " + command
+
+
+async def committed(server: ConsensusServer, command: bytes) -> Index:
+    """The index of the command once it is applied."""
+    answer = await server.propose((command,))
+    assert answer.outcome is Outcome.COMMITTED
+    assert answer.position is not None
+    await server.wait_applied(answer.position.index)
+    return answer.position.index
+
+
+async def compacted(server: ConsensusServer, behind: Index) -> None:
+    """The log no longer holds the entry at `behind`."""
+    await fill(server, 60)
+    snapshot = await server.take_snapshot()
+    assert snapshot is not None
+    assert server.describe().raft.log_start.index > behind
+
+
+async def test_a_request_repeated_after_a_restart_from_a_snapshot_gets_its_first_result(tmp_path: Path) -> None:
+    first = Counting(SessionLimits())
+    async with life(tmp_path / "raft", 1, first.machine) as server:
+        index = await committed(server, request_entry(REQUEST, b"pay"))
+        await compacted(server, index)
+        crashed = contents(tmp_path / "raft")
+    second = Counting(SessionLimits())
+    put_back(tmp_path / "raft", crashed)
+    async with life(tmp_path / "raft", 2, second.machine) as server:
+        await committed(server, request_entry(REQUEST, b"pay"))
+        assert server.describe().restores == 1
+        assert first.executed == [b"pay"]
+        assert second.executed == []
+        assert second.machine.result_of(REQUEST) == b"result of pay"
+        await committed(server, request_entry(RequestId("client", 0, 2), b"pay again"))
+        assert second.executed == [b"pay again"]
+
+
+async def test_a_request_of_a_forgotten_session_stays_refused_after_a_restart_from_a_snapshot(tmp_path: Path) -> None:
+    limits = SessionLimits(expiry_ms=1_000)
+    first = Counting(limits)
+    async with life(tmp_path / "raft", 1, first.machine) as server:
+        await committed(server, clock_entry(50_000))
+        await committed(server, request_entry(REQUEST, b"pay"))
+        index = await committed(server, clock_entry(60_000))
+        assert len(first.machine.sessions) == 0
+        await compacted(server, index)
+        crashed = contents(tmp_path / "raft")
+    second = Counting(limits)
+    put_back(tmp_path / "raft", crashed)
+    async with life(tmp_path / "raft", 2, second.machine) as server:
+        await committed(server, request_entry(REQUEST, b"pay"))
+        assert second.executed == []
+        assert second.machine.sessions.floor == first.machine.sessions.floor > 0
+        assert second.machine.log_time_ms == 60_000
+
+
+async def test_a_report_repeated_after_a_restart_from_a_snapshot_is_not_applied_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine_clock(monkeypatch)
+    repeated = encode(replace(rival_report(), request=str(REQUEST)))
+    later = replace(rival_report(), date_ms=NOW_MS + 10, request=str(RequestId("client", 0, 2)))
+    first = Ledger(NOW_MS, EventLog("node-1", lambda: NOW_MS), lambda _: None)
+    async with life(tmp_path / "raft", 1, first) as server:
+        index = await committed(server, repeated)
+        await committed(server, encode(later))
+        await compacted(server, index)
+        crashed = contents(tmp_path / "raft")
+    changes: list[Change] = []
+    second = Ledger(NOW_MS, EventLog("node-1", lambda: NOW_MS), changes.append)
+    put_back(tmp_path / "raft", crashed)
+    async with life(tmp_path / "raft", 2, second) as server:
+        await committed(server, repeated)
+        assert second.farm.sessions.was_executed(REQUEST)
+        (reported,) = second.state.servers.values()
+        assert reported.report.date_ms == NOW_MS + 10, "the older report must not stand again"
+        await committed(server, encode(Clock(NOW_MS + 10 * 3_600_000, OWN, 2_000)))
+        await committed(server, repeated)
+        assert RequestRefused(str(REQUEST)) in changes
