@@ -45,7 +45,12 @@ check: $(VENV)/all.stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/all.stamp
+# What the benchmarks compare with: a client for etcd, and PySyncObj.
+$(VENV)/bench.stamp: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install -e '.[bench]' -c constraints.txt
+	@touch $@ $(VENV)/base.stamp
+
+bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks
 
 # Raft under faults. ARGS="gossip-fuzz --count 1000000", ARGS="gossip-experiments lifeguard": the others.

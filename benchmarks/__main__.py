@@ -1,6 +1,7 @@
 """`python -m benchmarks [NAME …]`: measure this machine and a real farm on it, in one run, and print a plain table.
 
-    machine ─▶ throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ cold start ─▶ gossip
+    machine ─▶ throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ cold start
+            ─▶ consensus beside others ─▶ gossip
 
 Names choose parts; without any, all run. Figures that are bad are printed like the others.
 """
@@ -14,13 +15,14 @@ from pathlib import Path
 
 import trio
 
-from benchmarks import cold_start, failover, gossip, machine, throughput
+from benchmarks import cold_start, consensus, failover, gossip, machine, throughput
+from benchmarks.child import ChildError
 from benchmarks.farm import BenchmarkError, Farm, running_farm
 from benchmarks.figures import Figure, table
 from benchmarks.gossip_group import GroupError
 from bridge.node.configuration import Timing
 
-NAMES = ("machine", "throughput", "memory", "failover", "failover-local", "cold-start", *gossip.PARTS)
+NAMES = ("machine", "throughput", "memory", "failover", "failover-local", "cold-start", *consensus.PARTS, *gossip.PARTS)
 PUBLISHER_REPETITIONS = 3
 COLD_STARTS = 3
 MIB = 1024 * 1024
@@ -32,12 +34,14 @@ def main() -> None:
     names = list(NAMES) if not options.names else options.names
     if "gossip" in names:
         names = [*names, *gossip.PARTS]
+    if "consensus" in names:
+        names = [*names, *consensus.PARTS]
     with tempfile.TemporaryDirectory(prefix="garlicfarm-bench-", dir=options.directory) as directory:
         try:
             limits = machine.measure(Path(directory))
             print("\n".join([*limits.lines(), *_setting()]), flush=True)
             figures = trio.run(_measure, names, Path(directory), limits, options.runs, options.seconds)
-        except (BenchmarkError, GroupError) as error:
+        except (BenchmarkError, ChildError, GroupError) as error:
             sys.exit(f"benchmarks: {error}")
     if options.json is not None:
         document = {
@@ -53,7 +57,11 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures a farm of real processes.")
     parser.add_argument(
-        "names", nargs="*", choices=[*NAMES, "gossip", []], metavar="NAME", help=f"parts: {', '.join(NAMES)}"
+        "names",
+        nargs="*",
+        choices=[*NAMES, "consensus", "gossip", []],
+        metavar="NAME",
+        help=f"parts: {', '.join(NAMES)}",
     )
     parser.add_argument("--runs", type=_positive(int), default=5, help="runs of each throughput scenario (5)")
     parser.add_argument("--seconds", type=_positive(float), default=3.0, help="length of such a run (3)")
@@ -108,6 +116,7 @@ async def _measure(
             tell(await failover.leader(farm, runs))
     if "cold-start" in names:
         tell(await trio.to_thread.run_sync(cold_start.measure, directory, COLD_STARTS))
+    await consensus.measure(names, directory, limits, runs, seconds, tell)
     await gossip.measure([name for name in names if name in gossip.PARTS], directory, tell)
     return figures
 

@@ -1,22 +1,19 @@
 """One client process: so many concurrent clients, each of which submits an entry, waits until it is committed, again.
 
-    parent ──specification (JSON)──▶ connect, warm up ──"ready"──▶ parent ──"go"──▶ load ──result (JSON)──▶ parent
-
 It speaks the Garlic Farm protocol through `GarlicFarmClient`, like any client: TLS with pinned certificates, Digest
-upgrade, redirects to the leader. A latency runs from the call of `submit` to its return with "committed"; nothing else
-counts as an entry. The clients are closed loops, so that at N clients at most N entries are under way.
+upgrade, redirects to the leader. What its parent tells it and hears from it is in `load`.
 """
 
 import json
 import os
 import sys
 import time
-from collections import Counter
 from dataclasses import asdict, dataclass
 from random import Random
 
 import trio
 
+from benchmarks.load import GO, READY, WARM_UP_S, Load, Loop, Result
 from consensus.core.effects import Outcome
 from consensus.core.position import ServerId
 from consensus.node.garlic_farm_client import ClientTuning, GarlicFarmClient
@@ -24,10 +21,6 @@ from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller
-
-READY = "ready"
-GO = "go"
-WARM_UP_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +41,6 @@ class ClusterTarget:
     username: str
     password: str
     servers: tuple[ServerTarget, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What one client process does."""
-
-    clients: int
-    connections: int
-    seconds: float
-    entry_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What one client process found."""
-
-    elapsed_s: float
-    processor_s: float
-    latencies_us: list[int]
-    failures: dict[str, int]
 
 
 def connect(target: ClusterTarget, tuning: ClientTuning | None = None) -> GarlicFarmClient:
@@ -101,46 +74,34 @@ def specification(target: ClusterTarget, load: Load) -> str:
 
 
 async def _run(target: ClusterTarget, load: Load) -> Result:
-    latencies_us: list[int] = []
-    failures: Counter[str] = Counter()
     async with trio.open_nursery() as nursery:
         connections = [connect(target) for _ in range(load.connections)]
         for connection in connections:
             await nursery.start(connection.run)
-        clients = [connections[number % load.connections] for number in range(load.clients)]
-        await _load(clients, load.entry_bytes, WARM_UP_S, [], Counter())
+
+        async def submit(client: int, number: int) -> str:
+            entries = [entry(number * load.batch + each, load.entry_bytes) for each in range(load.batch)]
+            submission = await connections[client % load.connections].submit(entries)
+            if submission.outcome is Outcome.COMMITTED:
+                return ""
+            return f"{submission.outcome.name.lower()}: {submission.reason}"
+
+        await _all(Loop(submit, load.clients), WARM_UP_S)
         print(READY, flush=True)
         if (await trio.to_thread.run_sync(sys.stdin.readline)).strip() != GO:
             raise SystemExit("the benchmark was given up")
-        started = time.perf_counter()
-        processor = time.process_time()
-        await _load(clients, load.entry_bytes, load.seconds, latencies_us, failures)
-        elapsed_s = time.perf_counter() - started
+        loop = Loop(submit, load.clients)
+        began_s, processor_s = time.perf_counter(), time.process_time()
+        await _all(loop, load.seconds)
+        result = loop.result(began_s, processor_s)
         nursery.cancel_scope.cancel()
-    return Result(elapsed_s, time.process_time() - processor, latencies_us, dict(failures))
+    return result
 
 
-async def _load(
-    clients: list[GarlicFarmClient],
-    entry_bytes: int,
-    seconds: float,
-    latencies_us: list[int],
-    failures: Counter[str],
-) -> None:
-    deadline = time.perf_counter() + seconds
-
-    async def one(client: GarlicFarmClient, number: int) -> None:
-        while (began := time.perf_counter()) < deadline:
-            number += len(clients)
-            submission = await client.submit((entry(number, entry_bytes),))
-            if submission.outcome is Outcome.COMMITTED:
-                latencies_us.append(round((time.perf_counter() - began) * 1e6))
-            else:
-                failures[f"{submission.outcome.name.lower()}: {submission.reason}"] += 1
-
+async def _all(loop: Loop, seconds: float) -> None:
     async with trio.open_nursery() as nursery:
-        for number, client in enumerate(clients):
-            nursery.start_soon(one, client, number)
+        for client in range(loop.clients):
+            nursery.start_soon(loop.one, client, seconds)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,16 @@
     python -m benchmarks.consensus_node SPECIFICATION      (JSON: server_id, directory, port, cluster, password, peers)
 
 The farm's own node also gossips, reports and publishes; this one does nothing but agree, so that what it costs is what
-consensus costs. It prints one line with its port and its certificate's fingerprint, reads one line that names its
-peers, prints "ready", and runs until its standard input closes, so it cannot outlive the benchmark.
+consensus costs. It prints one line with its port, its certificate's fingerprint and what opening the storage took,
+reads one line that names its peers, prints "ready", answers each further line with its status, and runs until its
+standard input closes, so it cannot outlive the benchmark.
 """
 
 import json
 import logging
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -66,6 +68,23 @@ class Announcement:
     server_id: int
     port: int
     fingerprint: str
+    opened_s: float = 0.0
+    """Seconds until the storage was open: every record of the log read and its checksum compared."""
+    entries: int = 0
+    """Entries that were found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a server answers to a line on its standard input."""
+
+    leads: bool
+    leader: int
+    term: int
+    last: int
+    """The index of its last entry."""
+    commit: int
+    applied: int
 
 
 class CountingMachine:
@@ -129,7 +148,9 @@ async def _run(specification: Specification) -> None:
     server_id = ServerId(specification.server_id)
     path = Path(specification.directory)
     certificate = load_or_create_certificate(path)
+    began_s = time.perf_counter()
     disk, recovery = open_storage(path / "raft", server_id.to_bytes(8, "big"), _generation(path), StorageTuning())
+    opened_s = time.perf_counter() - began_s
     identity = Identity(CLUSTER, server_id)
     credentials = Credentials(USER, specification.password)
     door = Door(server_id)
@@ -154,7 +175,11 @@ async def _run(specification: Specification) -> None:
     async with trio.open_nursery() as nursery:
         listener = GarlicFarmServer(gatekeeper, door, tally)
         port = await nursery.start(listener.listen, LISTENS, specification.port, certificate)
-        print(json.dumps(asdict(Announcement(server_id, port, certificate.fingerprint.hex()))), flush=True)
+        found = recovery.report.entries
+        print(
+            json.dumps(asdict(Announcement(server_id, port, certificate.fingerprint.hex(), opened_s, found))),
+            flush=True,
+        )
         for line in json.loads(await trio.to_thread.run_sync(sys.stdin.readline)):
             told = Announcement(**line)
             peers[ServerId(told.server_id)] = PeerAddress(LISTENS, told.port, bytes.fromhex(told.fingerprint))
@@ -162,9 +187,18 @@ async def _run(specification: Specification) -> None:
         await nursery.start(server.run)
         door.server = server
         print(READY, flush=True)
-        await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
+        while await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
+            print(json.dumps(asdict(_status(server))), flush=True)
         nursery.cancel_scope.cancel()
     disk.close()
+
+
+def _status(server: ConsensusServer) -> Status:
+    found = server.describe()
+    raft = found.raft
+    return Status(
+        raft.role is Role.LEADER, raft.leader or 0, raft.term, raft.last.index, server.commit_index, found.applied
+    )
 
 
 def _observe(_notice: Notice) -> None:

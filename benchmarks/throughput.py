@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import trio
 
-from benchmarks.client import GO, READY, Load, Result, specification
+from benchmarks.client import specification
 from benchmarks.farm import BenchmarkError, Farm
-from benchmarks.figures import Figure, percentile
+from benchmarks.figures import Figure
+from benchmarks.load import GO, READY, Load, Rate, Result
 from benchmarks.machine import Machine
 
 ENTRY_BYTES = 256
@@ -112,16 +113,16 @@ async def run(farm: Farm, scenario: Scenario, seconds: float) -> Run:
     if failures:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in failures.most_common(FAILURES_SHOWN))
         raise BenchmarkError(f"{scenario.name}: {sum(failures.values())} submissions were not committed: {reasons}")
-    ranked = sorted(latency for result in results for latency in result.latencies_us)
+    rate = Rate.of(results, 1)
     elapsed_s = max(result.elapsed_s for result in results)
     followers = [share for server, share in used.items() if server != leader.node.name]
     return Run(
-        entries_per_s=len(ranked) / elapsed_s,
-        p50_ms=percentile(ranked, 0.5) / 1000,
-        p99_ms=percentile(ranked, 0.99) / 1000,
+        entries_per_s=rate.entries_per_s,
+        p50_ms=rate.p50_ms,
+        p99_ms=rate.p99_ms,
         leader_share=used[leader.node.name] / elapsed_s,
         follower_share=sum(followers) / len(followers) / elapsed_s,
-        clients_share=sum(result.processor_s for result in results) / elapsed_s,
+        clients_share=rate.processor_share,
     )
 
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from benchmarks.client import ClusterTarget, Load, ServerTarget, entry, specification
+from benchmarks.client import ClusterTarget, ServerTarget, entry, specification
 from benchmarks.figures import Figure, percentile, table
+from benchmarks.load import Load
 from bridge.core.records import Foreign
 from bridge.wire.application import decode
 

@@ -1,0 +1,142 @@
+"""A process of a benchmark: started, spoken to by lines, watched, and ended, whatever happens.
+
+    start ─▶ say / hear, one line each, within a time ─▶ processor time, memory ─▶ end (or kill, to be started again)
+
+Every process of ours ends when its standard input closes, so none outlives the benchmark. Programs of others do not
+watch theirs: a shell that does stands before them (`start_foreign`). What a process says on its standard error goes to
+a file, whose last lines stand in the error when it ends early.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import trio
+
+HEAR_TIMEOUT_S = 60.0
+STOP_GRACE_S = 5.0
+_LINE_LIMIT_BYTES = 256 * 1024 * 1024
+_TAIL_CHARACTERS = 600
+_LEASH = '"$@" >&2 & echo $!; cat >/dev/null; kill -9 $! 2>/dev/null'
+
+
+class ChildError(Exception):
+    """A process of the benchmark ended early or stayed silent; the text shows the last it said."""
+
+
+class Child:
+    """One process. `start` makes it."""
+
+    def __init__(self, name: str, process: trio.Process, log: Path) -> None:
+        self.name = name
+        self.process = process
+        self.pid = process.pid
+        self._log = log
+        self._heard = bytearray()
+
+    @classmethod
+    async def start(cls, name: str, command: Sequence[str], log: Path) -> "Child":
+        """Start a process that ends when its standard input closes."""
+        with log.open("ab") as errors:
+            process = await trio.lowlevel.open_process(
+                list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+            )
+        return cls(name, process, log)
+
+    @classmethod
+    async def start_module(cls, name: str, module: str, argument: Mapping[str, object] | None, log: Path) -> "Child":
+        """Start a module of ours with a JSON document as its only argument."""
+        arguments = [] if argument is None else [json.dumps(argument)]
+        return await cls.start(name, [sys.executable, "-m", module, *arguments], log)
+
+    @classmethod
+    async def start_foreign(cls, name: str, command: Sequence[str], log: Path) -> "Child":
+        """Start a program that knows nothing of us; all its output goes to the file."""
+        child = await cls.start(name, ["sh", "-c", _LEASH, "sh", *command], log)
+        child.pid = int(await child.hear())
+        return child
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.poll() is None
+
+    async def say(self, line: str) -> None:
+        """One line to its standard input."""
+        if self.process.stdin is None:
+            raise ChildError(f"{self.name} has no standard input")
+        try:
+            await self.process.stdin.send_all(f"{line}\n".encode())
+        except trio.BrokenResourceError as error:
+            raise self._ended_early() from error
+
+    async def hear(self, timeout_s: float = HEAR_TIMEOUT_S) -> str:
+        """One line of its standard output."""
+        if self.process.stdout is None:
+            raise ChildError(f"{self.name} has no standard output")
+        with trio.move_on_after(timeout_s):
+            while b"\n" not in self._heard:
+                data = await self.process.stdout.receive_some()
+                if not data:
+                    raise self._ended_early()
+                self._heard += data
+                if len(self._heard) > _LINE_LIMIT_BYTES:
+                    raise ChildError(f"{self.name} says a line without end")
+            line, _, rest = self._heard.partition(b"\n")
+            self._heard = bytearray(rest)
+            return line.decode()
+        raise ChildError(f"{self.name} said nothing within {timeout_s:g} s{self._last_words()}")
+
+    async def hear_document(self, timeout_s: float = HEAR_TIMEOUT_S) -> dict[str, Any]:
+        """One line, which is a JSON object."""
+        return dict(json.loads(await self.hear(timeout_s)))
+
+    async def ask(self, question: str, timeout_s: float = HEAR_TIMEOUT_S) -> dict[str, Any]:
+        """Say a line and hear a document."""
+        await self.say(question)
+        return await self.hear_document(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL; `end` must follow."""
+        if self.running:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Close its standard input, be patient for a while, then insist."""
+        with trio.CancelScope(shield=True):
+            if self.process.stdin is not None:
+                await self.process.stdin.aclose()
+            with trio.move_on_after(STOP_GRACE_S):
+                await self.process.wait()
+            self.kill()
+            if self.running:
+                self.process.kill()
+            await self.process.wait()
+            if self.process.stdout is not None:
+                await self.process.stdout.aclose()
+
+    def processor_seconds(self) -> float:
+        """Processor time used so far (Linux)."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_bytes(self) -> int:
+        """Resident memory (Linux)."""
+        status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        return int(found[1]) * 1024 if found else 0
+
+    def _ended_early(self) -> ChildError:
+        return ChildError(f"{self.name} ended early{self._last_words()}")
+
+    def _last_words(self) -> str:
+        words = self._log.read_text(encoding="utf-8", errors="replace").strip() if self._log.exists() else ""
+        return f"; its last words: …{words[-_TAIL_CHARACTERS:]}" if words else ""

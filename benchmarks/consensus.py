@@ -1,0 +1,56 @@
+"""The consensus part of the benchmarks: `python -m benchmarks consensus`, or one of its parts.
+
+consensus-throughput    our bare group, etcd, PySyncObj and a bare pipe, in turns
+consensus-failover      the leader is killed, ours and etcd's, in turns
+consensus-restart       a log of a million entries: memory, verifying, applying
+"""
+
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from benchmarks import consensus_failover, consensus_restart, consensus_throughput
+from benchmarks.figures import Figure
+from benchmarks.machine import Machine
+
+PARTS = ("consensus-throughput", "consensus-failover", "consensus-restart")
+SETTING = (
+    "consensus                     3 bare servers: Garlic Farm protocol, TLS 1.3, fdatasync on, a state machine that",
+    "                              counts; clients in other processes on this machine, over TLS to the leader;",
+    "                              etcd: gRPC over TLS for clients and peers, fsync on, its own store;",
+    "                              PySyncObj: plain TCP, clients inside the leader's process;",
+    "                              bare pipe: trio, TLS 1.3, fdatasync on all three, no Raft",
+)
+
+
+async def measure(
+    names: Collection[str],
+    directory: Path,
+    machine: Machine,
+    runs: int,
+    seconds: float,
+    tell: Callable[[list[Figure]], None],
+) -> None:
+    """The parts that are asked for. Says what is missing, and how busy the machine is."""
+    if not set(names) & set(PARTS):
+        return
+    print("\n".join(SETTING), flush=True)
+    home = directory / "consensus"
+    for name in PARTS:
+        if name not in names:
+            continue
+        where = home / name
+        where.mkdir(parents=True)
+        print(f"\n{name}: begins at a load of {os.getloadavg()[0]:.1f}", flush=True)
+        missing: list[str] = []
+        match name:
+            case "consensus-throughput":
+                figures, missing = await consensus_throughput.measure(where, machine, runs, seconds)
+            case "consensus-failover":
+                figures, missing = await consensus_failover.measure(where)
+            case _:
+                figures = await consensus_restart.measure(where)
+        tell(figures)
+        for reason in missing:
+            print(reason, flush=True)
+        print(f"{name}: ended at a load of {os.getloadavg()[0]:.1f}", flush=True)

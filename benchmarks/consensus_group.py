@@ -1,0 +1,116 @@
+"""Three servers of the bare consensus group in a directory: started, asked, killed and started again.
+
+They listen on ports of loopback that the kernel chose at the first start and keep them, like their certificates, when
+they are started again: so the others and the clients find them where they were.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from benchmarks.child import Child, ChildError
+from benchmarks.client import ClusterTarget, ServerTarget
+from benchmarks.consensus_node import CLUSTER, LISTENS, READY, USER
+
+SERVERS = 3
+SETTLE_TIMEOUT_S = 60.0
+POLL_S = 0.05
+PASSWORD = "of this benchmark only"  # noqa: S105 - it guards nothing
+
+
+class ConsensusGroup:
+    """The group. `running_consensus_group` makes it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.servers: dict[int, Child] = {}
+        self._announced: dict[int, dict[str, object]] = {}
+
+    async def start_all(self) -> None:
+        """Start every server that does not run and tell them of one another."""
+        started = [number for number in range(1, SERVERS + 1) if number not in self.servers]
+        for number in started:
+            await self._start(number)
+        for number in started:
+            await self._introduce(number)
+
+    async def restart(self, number: int) -> dict[str, object]:
+        """Start a server that was killed or ended; returns what it announced."""
+        await self._start(number)
+        await self._introduce(number)
+        return self._announced[number]
+
+    async def end(self, number: int) -> None:
+        """End a server that was killed, or stop one that runs."""
+        await self.servers.pop(number).end()
+
+    async def statuses(self) -> dict[int, dict[str, object]]:
+        """What each running server says of itself."""
+        return {number: await child.ask("status") for number, child in self.servers.items()}
+
+    async def settle(self) -> int:
+        """Wait until all follow one leader and hold what it holds; returns the leader's number."""
+        with trio.move_on_after(SETTLE_TIMEOUT_S):
+            while True:
+                found = await self.statuses()
+                leaders = [number for number, status in found.items() if status["leads"]]
+                agreed = {(status["leader"], status["last"]) for status in found.values()}
+                if len(leaders) == 1 and len(agreed) == 1:
+                    return leaders[0]
+                await trio.sleep(POLL_S)
+        raise ChildError(f"the servers did not agree within {SETTLE_TIMEOUT_S:g} s; see {self.directory}/*.log")
+
+    def target(self) -> ClusterTarget:
+        """What a client needs."""
+        return ClusterTarget(
+            CLUSTER,
+            USER,
+            PASSWORD,
+            tuple(
+                ServerTarget(number, LISTENS, int(str(told["port"])), str(told["fingerprint"]))
+                for number, told in sorted(self._announced.items())
+            ),
+        )
+
+    async def _start(self, number: int) -> None:
+        directory = self.directory / str(number)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        told = self._announced.get(number, {})
+        specification = {
+            "server_id": number,
+            "servers": SERVERS,
+            "directory": str(directory),
+            "password": PASSWORD,
+            "port": told.get("port", 0),
+        }
+        log = self.directory / f"{number}.log"
+        child = await Child.start_module(f"server {number}", "benchmarks.consensus_node", specification, log)
+        self.servers[number] = child
+        self._announced[number] = await child.hear_document()
+
+    async def _introduce(self, number: int) -> None:
+        child = self.servers[number]
+        await child.say(_document(self._announced))
+        if await child.hear() != READY:
+            raise ChildError(f"{child.name} did not get ready")
+
+
+@asynccontextmanager
+async def running_consensus_group(directory: Path) -> AsyncIterator[ConsensusGroup]:
+    """A group in a new directory; its processes end with the block."""
+    await trio.Path(directory).mkdir(mode=0o700, parents=True)
+    group = ConsensusGroup(directory)
+    try:
+        await group.start_all()
+        await group.settle()
+        yield group
+    finally:
+        for number in list(group.servers):
+            await group.end(number)
+
+
+def _document(announced: dict[int, dict[str, object]]) -> str:
+    return json.dumps([announced[number] for number in sorted(announced)])

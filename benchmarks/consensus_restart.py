@@ -1,0 +1,98 @@
+"""A log of 1,000,000 entries of 128 bytes: what a follower needs to hold it, and to verify and apply it when it starts.
+
+    load in batches ─▶ memory of both followers ─▶ stop one ─▶ start it: open (every checksum) │ ready │ all applied
+
+The log comes by replication, as a log does. Verifying is what opening the storage takes; applying begins when a leader
+has told the commit index, and ends when the (counting) state machine has everything. The files are in the page cache,
+since they have just been written: on a cold machine the disk's reading speed is added.
+"""
+
+import time
+from pathlib import Path
+
+import trio
+
+from benchmarks.child import Child, ChildError
+from benchmarks.client import specification
+from benchmarks.consensus_group import POLL_S, ConsensusGroup, running_consensus_group
+from benchmarks.figures import Figure
+from benchmarks.load import GO, READY, Load
+
+ENTRIES = 1_000_000
+ENTRY_BYTES = 128
+BATCH = 500
+CLIENTS = 4
+LOAD_S = 10.0
+LOADS_MAX = 100
+RESTARTS = 3
+APPLY_TIMEOUT_S = 120.0
+OPEN_GOAL_S = 5.0
+MEMORY_GOAL_MB = 150
+MB = 1_000_000
+
+
+async def measure(directory: Path) -> list[Figure]:
+    """The figures of both followers."""
+    async with running_consensus_group(directory / "restart") as group:
+        leader = await group.settle()
+        followers = [number for number in group.servers if number != leader]
+        empty = _memory(group, followers)
+        entries = await _fill(group)
+        full = _memory(group, followers)
+        title = f"consensus, a log of {entries:,} entries of {ENTRY_BYTES} bytes, a follower"
+        opened, applied, after = [], [], []
+        for turn in range(RESTARTS):
+            number = followers[turn % len(followers)]
+            opened_s, applied_s = await _restart(group, number)
+            opened.append(opened_s)
+            applied.append(applied_s)
+            after.append(group.servers[number].resident_bytes() / MB)
+    return [
+        Figure(title, "resident, empty log", "MB", empty),
+        Figure(title, "resident, after replication", "MB", full, _goal(full, MEMORY_GOAL_MB, "MB")),
+        Figure(title, "verified at start", "s", tuple(opened), _goal(opened, OPEN_GOAL_S, "s")),
+        Figure(title, "applied, from its start to work on", "s", tuple(applied)),
+        Figure(title, "resident, after start and applying", "MB", tuple(after), _goal(after, MEMORY_GOAL_MB, "MB")),
+    ]
+
+
+def _goal(values: list[float] | tuple[float, ...], goal: float, unit: str) -> str:
+    return f"goal below {goal:g} {unit}: {sum(each < goal for each in values)} of {len(values)} within"
+
+
+def _memory(group: ConsensusGroup, numbers: list[int]) -> tuple[float, ...]:
+    return tuple(group.servers[number].resident_bytes() / MB for number in numbers)
+
+
+async def _fill(group: ConsensusGroup) -> int:
+    """Load until the log is long enough; returns its length."""
+    for _ in range(LOADS_MAX):
+        client = await Child.start_module("client", "benchmarks.client", None, group.directory / "client.log")
+        try:
+            await client.say(specification(group.target(), Load(CLIENTS, 1, LOAD_S, ENTRY_BYTES, BATCH)).strip())
+            if await client.hear() != READY:
+                raise ChildError("the client did not get ready")
+            await client.say(GO)
+            await client.hear(LOAD_S * 4)
+        finally:
+            await client.end()
+        await group.settle()
+        commit = min(int(str(status["commit"])) for status in (await group.statuses()).values())
+        if commit >= ENTRIES:
+            return commit
+    raise ChildError(f"the log has {commit:,} entries after {LOADS_MAX} loads of {LOAD_S:g} s")
+
+
+async def _restart(group: ConsensusGroup, number: int) -> tuple[float, float]:
+    """Seconds of opening, and seconds from then until everything is applied."""
+    await group.end(number)
+    announced = await group.restart(number)
+    began_s = time.perf_counter()
+    found = int(str(announced["entries"]))
+    with trio.move_on_after(APPLY_TIMEOUT_S):
+        while (await group.servers[number].ask("status"))["applied"] < found:  # noqa: ASYNC110 - another process
+            await trio.sleep(POLL_S)
+        applied_s = time.perf_counter() - began_s
+        await group.settle()
+        return float(str(announced["opened_s"])), applied_s
+    raise ChildError(f"server {number} had not applied {found:,} entries within {APPLY_TIMEOUT_S:g} s of its start")

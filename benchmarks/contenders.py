@@ -1,0 +1,272 @@
+"""What is measured side by side: our group, etcd, PySyncObj, a bare pipe. All run at once and take turns under load.
+
+    each contender: processes that serve, and a way to drive a load against them ─▶ Rate, processor time of its servers
+
+A contender that cannot be had is left out with a reason. Those that run and are not under load send heartbeats only.
+"""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from benchmarks import client, etcd_group
+from benchmarks.child import Child, ChildError
+from benchmarks.consensus_group import ConsensusGroup, running_consensus_group
+from benchmarks.etcd_group import EtcdGroup, free_ports, running_etcd_group
+from benchmarks.load import GO, READY, Load, Rate, Result
+
+FAILURES_SHOWN = 3
+FOLLOWERS = 2
+PYSYNCOBJ_MEMBERS = 3
+ELECTION_TIMEOUT_S = 30.0
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """So many clients in so many processes, on so many connections altogether, with so many entries a submission."""
+
+    name: str
+    clients: int
+    processes: int
+    connections: int
+    batch: int = 1
+
+    def load(self, seconds: float, entry_bytes: int) -> Load:
+        """What each process does."""
+        return Load(
+            self.clients // self.processes, self.connections // self.processes, seconds, entry_bytes, self.batch
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One contender's turn at one scenario."""
+
+    rate: Rate
+    servers_share: float
+    """Processor time of all its servers, as a share of one processor."""
+
+
+class Contender(Protocol):
+    """Something under load."""
+
+    name: str
+
+    def fits(self, scenario: Scenario) -> bool:
+        """Whether the scenario means something to it."""
+        ...
+
+    async def turn(self, scenario: Scenario, load: Load) -> Turn:
+        """Its turn."""
+        ...
+
+
+async def drive(clients: Sequence[Child], servers: Sequence[Child], load: Load) -> Turn:
+    """Have client processes that were told their load begin at one word."""
+    try:
+        patience_s = 30 + 3 * load.seconds
+        for child in clients:
+            if await child.hear(patience_s) != READY:
+                raise ChildError(f"{child.name} did not get ready")
+        before = [server.processor_seconds() for server in servers]
+        for child in clients:
+            await child.say(GO)
+        results = [Result(**await child.hear_document(patience_s)) for child in clients]
+        used_s = sum(server.processor_seconds() for server in servers) - sum(before)
+    finally:
+        for child in clients:
+            await child.end()
+    return _turn(results, used_s, load)
+
+
+def _turn(results: Sequence[Result], used_s: float, load: Load) -> Turn:
+    failures = [f"{count} x {reason}" for result in results for reason, count in result.failures.items()]
+    if failures:
+        raise ChildError(f"submissions were not acknowledged: {'; '.join(failures[:FAILURES_SHOWN])}")
+    if not any(result.latencies_us for result in results):
+        raise ChildError("nothing was acknowledged")
+    return Turn(Rate.of(results, load.batch), used_s / max(result.elapsed_s for result in results))
+
+
+class Ours:
+    """The bare consensus group."""
+
+    name = "garlicfarm"
+
+    def __init__(self, group: ConsensusGroup) -> None:
+        self._group = group
+
+    def fits(self, _scenario: Scenario) -> bool:
+        """Everything."""
+        return True
+
+    async def turn(self, scenario: Scenario, load: Load) -> Turn:
+        """Its turn."""
+        await self._group.settle()
+        line = client.specification(self._group.target(), load).strip()
+        children = [
+            await Child.start_module("client", "benchmarks.client", None, self._group.directory / "client.log")
+            for _ in range(scenario.processes)
+        ]
+        for child in children:
+            await child.say(line)
+        return await drive(children, list(self._group.servers.values()), load)
+
+
+class Etcd:
+    """etcd, for one entry a submission: a transaction of many would be one entry of its log."""
+
+    name = "etcd"
+
+    def __init__(self, group: EtcdGroup) -> None:
+        self._group = group
+
+    def fits(self, scenario: Scenario) -> bool:
+        """Single entries."""
+        return scenario.batch == 1
+
+    async def turn(self, scenario: Scenario, load: Load) -> Turn:
+        """Its turn."""
+        leader = await self._group.settle()
+        children = [await self._group.client(leader, load) for _ in range(scenario.processes)]
+        return await drive(children, list(self._group.members.values()), load)
+
+
+class BarePipe:
+    """The pipe without consensus."""
+
+    name = "bare pipe"
+
+    def __init__(self, directory: Path, servers: list[Child], leader: dict[str, object]) -> None:
+        self._directory = directory
+        self._servers = servers
+        self._leader = json.dumps(leader)
+
+    def fits(self, _scenario: Scenario) -> bool:
+        """Everything."""
+        return True
+
+    async def turn(self, scenario: Scenario, load: Load) -> Turn:
+        """Its turn."""
+        document = {"load": json.dumps(asdict(load)), "leader": self._leader}
+        log = self._directory / "client.log"
+        children = [await start_pipe("client", document, log) for _ in range(scenario.processes)]
+        return await drive(children, self._servers, load)
+
+
+async def start_pipe(role: str, document: dict[str, str], log: Path) -> Child:
+    """One process of the bare pipe."""
+    return await Child.start_module(f"bare {role}", "benchmarks.bare_pipe", document | {"role": role}, log)
+
+
+@asynccontextmanager
+async def bare_pipe(directory: Path) -> AsyncIterator[BarePipe]:
+    """A leader and two followers; they end with the block."""
+    servers: list[Child] = []
+    try:
+        told = []
+        for number in range(FOLLOWERS):
+            home = directory / f"follower{number}"
+            home.mkdir(parents=True)
+            servers.append(await start_pipe("follower", {"directory": str(home)}, directory / f"{number}.log"))
+            told.append(await servers[-1].hear_document())
+        home = directory / "leader"
+        home.mkdir()
+        document = {"directory": str(home), "followers": json.dumps(told)}
+        servers.append(await start_pipe("leader", document, directory / "leader.log"))
+        yield BarePipe(directory, servers, await servers[-1].hear_document())
+    finally:
+        for server in reversed(servers):
+            await server.end()
+
+
+class PySyncObj:
+    """PySyncObj; its clients are in its leader's process."""
+
+    def __init__(self, name: str, members: list[Child]) -> None:
+        self.name = name
+        self._members = members
+
+    def fits(self, scenario: Scenario) -> bool:
+        """Single entries."""
+        return scenario.batch == 1
+
+    async def turn(self, scenario: Scenario, load: Load) -> Turn:
+        """Its turn: the whole load in one process."""
+        leader = await self.leader()
+        whole = Load(scenario.clients, 0, load.seconds, load.entry_bytes)
+        before = sum(member.processor_seconds() for member in self._members)
+        answer = await leader.ask(json.dumps({"load": asdict(whole)}), 30 + 3 * load.seconds)
+        used_s = sum(member.processor_seconds() for member in self._members) - before
+        result = Result(**answer)
+        return _turn([result], used_s, whole)
+
+    async def leader(self) -> Child:
+        """The member that leads."""
+        with trio.move_on_after(ELECTION_TIMEOUT_S):
+            while True:
+                for member in self._members:
+                    if (await member.ask("{}"))["leads"]:
+                        return member
+                await trio.sleep(POLL_S)
+        raise ChildError(f"PySyncObj elected no leader within {ELECTION_TIMEOUT_S:g} s")
+
+
+@asynccontextmanager
+async def pysyncobj(directory: Path, name: str, *, synced: bool, at_once: bool) -> AsyncIterator[PySyncObj]:
+    """Three members; they end with the block."""
+    await trio.Path(directory).mkdir(parents=True)
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(PYSYNCOBJ_MEMBERS)]
+    members: list[Child] = []
+    try:
+        for number, address in enumerate(addresses):
+            document = {
+                "address": address,
+                "others": [other for other in addresses if other != address],
+                "journal": str(directory / f"{number}.journal"),
+                "synced": synced,
+                "at_once": at_once,
+            }
+            log = directory / f"{number}.log"
+            members.append(await Child.start_module(name, "benchmarks.pysyncobj_node", document, log))
+        found = PySyncObj(name, members)
+        await found.leader()
+        yield found
+    finally:
+        for member in members:
+            await member.end()
+
+
+@asynccontextmanager
+async def all_contenders(directory: Path) -> AsyncIterator[tuple[list[Contender], list[str]]]:
+    """Everything that can be had, and a sentence for each that cannot."""
+    contenders: list[Contender] = []
+    missing: list[str] = []
+    async with AsyncExitStack() as stack:
+        contenders.append(Ours(await stack.enter_async_context(running_consensus_group(directory / "ours"))))
+        program, reason = await etcd_group.find(directory)
+        if program is None:
+            missing.append(f"etcd: skipped: {reason}")
+        else:
+            contenders.append(Etcd(await stack.enter_async_context(running_etcd_group(directory / "etcd", program))))
+        contenders.append(await stack.enter_async_context(bare_pipe(directory / "pipe")))
+        if find_spec("pysyncobj") is None:
+            missing.append("PySyncObj: skipped: the package pysyncobj (the extra `bench`) is not installed")
+        else:
+            for name, synced, at_once in (
+                ("PySyncObj as it comes, never syncs", False, False),
+                ("PySyncObj at once, never syncs", False, True),
+                ("PySyncObj at once, synced by a patch", True, True),
+            ):
+                home = directory / f"pysyncobj{len(contenders)}"
+                contenders.append(
+                    await stack.enter_async_context(pysyncobj(home, name, synced=synced, at_once=at_once))
+                )
+        yield contenders, missing

@@ -1,0 +1,133 @@
+"""One client process of etcd: gRPC over TLS, the same loads as those of our own clients (`load`).
+
+    python -m benchmarks.etcd_client SPECIFICATION     (JSON: endpoints, leader first; certificate; load, or none)
+
+With a load its clients are tasks of asyncio, for which gRPC's library has its fastest interface in Python; all speak to
+the leader, as ours do after their redirect. Each client overwrites a key of its own. Without a load it writes all the
+time to any member, and tells when a write began and was acknowledged after a given moment (`steady`).
+"""
+
+import asyncio
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import grpc
+
+from benchmarks import etcd_messages
+from benchmarks.load import GO, READY, WARM_UP_S, Load, Loop, Result
+from benchmarks.steady import ATTEMPT_S, PERIOD_S, UNDER_WAY_MAX, Acknowledged
+
+# A dead member is tried again at once; the default waits up to two minutes, which is no matter of etcd's.
+_CHANNEL_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+)
+
+
+def main() -> None:
+    """Run as `python -m benchmarks.etcd_client`."""
+    document = json.loads(sys.argv[1])
+    endpoints = list(document["endpoints"])
+    credentials = grpc.ssl_channel_credentials(Path(document["certificate"]).read_bytes())
+    if document.get("status"):
+        asyncio.run(_answer_status(endpoints, credentials))
+    elif document.get("load"):
+        print(json.dumps(asdict(asyncio.run(_load(endpoints[0], credentials, Load(**document["load"]))))), flush=True)
+    else:
+        asyncio.run(_write_steadily(endpoints, credentials))
+
+
+async def _load(endpoint: str, credentials: grpc.ChannelCredentials, load: Load) -> Result:
+    channels = [
+        grpc.aio.secure_channel(endpoint, credentials, options=_CHANNEL_OPTIONS) for _ in range(load.connections)
+    ]
+    puts = [channel.unary_unary(etcd_messages.PUT) for channel in channels]
+    requests = [
+        etcd_messages.put_request(f"benchmark/{each:06}".encode(), load.entry_bytes) for each in range(load.clients)
+    ]
+
+    async def submit(client: int, _number: int) -> str:
+        try:
+            await puts[client % load.connections](requests[client])
+        except grpc.aio.AioRpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        return ""
+
+    await _all(Loop(submit, load.clients), WARM_UP_S)
+    print(READY, flush=True)
+    if (await asyncio.to_thread(sys.stdin.readline)).strip() != GO:
+        raise SystemExit("the benchmark was given up")
+    loop = Loop(submit, load.clients)
+    began_s, processor_s = time.perf_counter(), time.process_time()
+    await _all(loop, load.seconds)
+    result = loop.result(began_s, processor_s)
+    for channel in channels:
+        await channel.close()
+    return result
+
+
+async def _all(loop: Loop, seconds: float) -> None:
+    await asyncio.gather(*(loop.one(client, seconds) for client in range(loop.clients)))
+
+
+async def _answer_status(endpoints: list[str], credentials: grpc.ChannelCredentials) -> None:
+    """For each line: which endpoint leads (its number, or -1) and how many answer."""
+    calls = [
+        grpc.aio.secure_channel(endpoint, credentials, options=_CHANNEL_OPTIONS).unary_unary(etcd_messages.STATUS)
+        for endpoint in endpoints
+    ]
+    while await asyncio.to_thread(sys.stdin.readline):
+        leader, answering = -1, 0
+        for number, call in enumerate(calls):
+            try:
+                answer = await call(b"", timeout=1.0)
+            except grpc.aio.AioRpcError:
+                continue
+            answering += 1
+            leader = number if etcd_messages.leads(answer) else leader
+        print(json.dumps({"leader": leader, "answering": answering}), flush=True)
+
+
+async def _write_steadily(endpoints: list[str], credentials: grpc.ChannelCredentials) -> None:
+    request = etcd_messages.put_request(b"benchmark/steady", 256)
+    puts = [
+        grpc.aio.secure_channel(endpoint, credentials, options=_CHANNEL_OPTIONS).unary_unary(etcd_messages.PUT)
+        for endpoint in endpoints
+    ]
+    acknowledged = Acknowledged()
+    under_way: set[asyncio.Task[None]] = set()
+
+    async def attempt(number: int) -> None:
+        began_s = time.monotonic()
+        try:
+            await puts[number % len(puts)](request, timeout=ATTEMPT_S)
+        except grpc.aio.AioRpcError:
+            return
+        acknowledged.add(began_s, time.monotonic())
+
+    async def write() -> None:
+        number = 0
+        while True:
+            if len(under_way) < UNDER_WAY_MAX:
+                number += 1
+                task = asyncio.create_task(attempt(number))
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
+            await asyncio.sleep(PERIOD_S)
+
+    writing = asyncio.create_task(write())
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        since_s = float(line)
+        while (found := acknowledged.first(since_s)) is None:  # noqa: ASYNC110 - as often as writes begin
+            await asyncio.sleep(PERIOD_S)
+        print(json.dumps({"seconds": found - since_s}), flush=True)
+    writing.cancel()
+
+
+if __name__ == "__main__":
+    main()

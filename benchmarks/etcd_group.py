@@ -1,0 +1,189 @@
+"""Three members of etcd as Debian packages it, on loopback with TLS, to stand beside our group.
+
+    find (installed, or a package fetched and unpacked) ─▶ certificate ─▶ three members ─▶ leader by Maintenance.Status
+
+If etcd is not installed its package is fetched and unpacked into the benchmark's own directory: installing it would
+start a daemon. Peers and clients use TLS with a certificate that the benchmark makes; peers show theirs to each other,
+clients are not asked for one. fsync is on, as it is by default. The base timeout is that of our own group's `lan`:
+1,000 ms, heartbeats every 100 ms.
+"""
+
+import shutil
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from ipaddress import ip_address
+from pathlib import Path
+
+import trio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from benchmarks.child import Child, ChildError
+from benchmarks.load import Load
+
+MEMBERS = 3
+ELECTION_TIMEOUT_MS = 1_000
+HEARTBEAT_MS = 100
+FETCH_TIMEOUT_S = 120.0
+SETTLE_TIMEOUT_S = 60.0
+POLL_S = 0.1
+LOOPBACK = "127.0.0.1"
+CLIENT_MODULE = "benchmarks.etcd_client"
+
+
+async def find(directory: Path) -> tuple[str | None, str]:
+    """The program, or nothing and the reason."""
+    if find_spec("grpc") is None:
+        return None, "its client needs the package grpcio (the extra `bench`)"
+    installed = shutil.which("etcd")
+    if installed is not None:
+        return installed, ""
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        return None, "etcd is not installed and this is no Debian to fetch it from"
+    target = directory / "etcd-package"
+    target.mkdir()
+    with trio.move_on_after(FETCH_TIMEOUT_S):
+        fetched = await trio.run_process(
+            ["apt-get", "-q", "download", "etcd-server"],
+            cwd=target,
+            check=False,
+            capture_stdout=True,
+            capture_stderr=True,
+        )
+        packages = list(target.glob("etcd-server_*.deb"))
+        if fetched.returncode != 0 or not packages:
+            return None, "etcd is not installed and `apt-get download etcd-server` failed (try `apt-get update`)"
+        await trio.run_process(["dpkg", "-x", str(packages[0]), str(target)], stdout=subprocess.DEVNULL)
+        return str(target / "usr/bin/etcd"), ""
+    return None, f"etcd is not installed and was not fetched within {FETCH_TIMEOUT_S:g} s"
+
+
+async def version(program: str) -> str:
+    """Its first line about itself."""
+    said = await trio.run_process([program, "--version"], capture_stdout=True)
+    return bytes(said.stdout).decode().splitlines()[0]
+
+
+class EtcdGroup:
+    """The members. `running_etcd_group` makes it."""
+
+    def __init__(self, directory: Path, program: str) -> None:
+        self.directory = directory
+        self.members: dict[int, Child] = {}
+        self._program = program
+        self._ports = free_ports(2 * MEMBERS)
+        self._certificate, self._key = make_certificate(directory)
+        self._asker: Child | None = None
+
+    async def start(self, number: int) -> None:
+        """Start a member, for the first time or again."""
+        log = self.directory / f"{number}.log"
+        self.members[number] = await Child.start_foreign(f"etcd {number}", self._command(number), log)
+
+    async def open(self) -> None:
+        """Start everything and wait for a leader."""
+        for number in range(MEMBERS):
+            await self.start(number)
+        document = {"endpoints": self._endpoints(), "certificate": str(self._certificate), "status": True}
+        self._asker = await Child.start_module("etcd's status", CLIENT_MODULE, document, self.directory / "status.log")
+        await self.settle()
+
+    async def settle(self) -> int:
+        """Wait until all members answer and one leads; returns its number."""
+        with trio.move_on_after(SETTLE_TIMEOUT_S):
+            while self._asker is not None:
+                found = await self._asker.ask("status")
+                if found["answering"] == MEMBERS and found["leader"] >= 0:
+                    return int(found["leader"])
+                await trio.sleep(POLL_S)
+        raise ChildError(f"etcd's members did not agree within {SETTLE_TIMEOUT_S:g} s; see {self.directory}/*.log")
+
+    async def client(self, leader: int, load: Load | None) -> Child:
+        """A client process: with a load, or one that writes steadily."""
+        endpoints = self._endpoints()
+        document: dict[str, object] = {
+            "endpoints": endpoints[leader:] + endpoints[:leader],
+            "certificate": str(self._certificate),
+            "load": None if load is None else asdict(load),
+        }
+        return await Child.start_module("etcd's client", CLIENT_MODULE, document, self.directory / "client.log")
+
+    async def close(self) -> None:
+        """End every process."""
+        for child in (*self.members.values(), *([self._asker] if self._asker else [])):
+            await child.end()
+
+    def _endpoints(self) -> list[str]:
+        return [f"{LOOPBACK}:{port}" for port in self._ports[:MEMBERS]]
+
+    def _command(self, number: int) -> list[str]:
+        for_clients = f"https://{self._endpoints()[number]}"
+        peers = [f"https://{LOOPBACK}:{port}" for port in self._ports[MEMBERS:]]
+        certificate, key = str(self._certificate), str(self._key)
+        return [
+            self._program,
+            *("--name", f"member{number}", "--data-dir", str(self.directory / str(number))),
+            *("--listen-client-urls", for_clients, "--advertise-client-urls", for_clients),
+            *("--listen-peer-urls", peers[number], "--initial-advertise-peer-urls", peers[number]),
+            *("--initial-cluster", ",".join(f"member{each}={url}" for each, url in enumerate(peers))),
+            *("--initial-cluster-state", "new", "--logger", "zap", "--log-level", "error"),
+            *("--cert-file", certificate, "--key-file", key),
+            *("--peer-cert-file", certificate, "--peer-key-file", key),
+            *("--peer-trusted-ca-file", certificate, "--peer-client-cert-auth"),
+            f"--election-timeout={ELECTION_TIMEOUT_MS}",
+            f"--heartbeat-interval={HEARTBEAT_MS}",
+        ]
+
+
+@asynccontextmanager
+async def running_etcd_group(directory: Path, program: str) -> AsyncIterator[EtcdGroup]:
+    """A group in a new directory; its processes end with the block."""
+    await trio.Path(directory).mkdir(mode=0o700, parents=True)
+    group = EtcdGroup(directory, program)
+    try:
+        await group.open()
+        yield group
+    finally:
+        await group.close()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on at the moment."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]
+
+
+def make_certificate(directory: Path) -> tuple[Path, Path]:
+    """A certificate for loopback that is its own authority, and its key: both files in `directory`."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "benchmark")])
+    now = datetime.now(UTC)
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=7))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(LOOPBACK))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = directory / "certificate.pem", directory / "key.pem"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    paths[1].touch(mode=0o600)
+    paths[1].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return paths

@@ -1,0 +1,86 @@
+"""A client that begins a write every 20 ms, whatever became of the others: what the time without a leader is seen by.
+
+    python -m benchmarks.steady SPECIFICATION     (JSON: target)
+
+    stdin: a moment of the monotonic clock ─▶ stdout: seconds from it until a write begun after it is acknowledged
+
+A client that waits for its own write before the next one measures its own patience with the dead server as well. Writes
+that began before the moment do not count: the dead server may have acknowledged them. etcd's client in `etcd_client`
+does the same at the same pace.
+"""
+
+import json
+import sys
+import time
+from dataclasses import dataclass, field
+
+import trio
+
+from benchmarks.client import ClusterTarget, ServerTarget, connect, entry
+from consensus.core.effects import Outcome
+from consensus.node.garlic_farm_client import GarlicFarmClient
+
+PERIOD_S = 0.02
+ATTEMPT_S = 10.0
+UNDER_WAY_MAX = 200
+KEPT = 1024
+
+
+@dataclass(slots=True)
+class Acknowledged:
+    """The latest acknowledged writes: when each began and ended."""
+
+    _writes: list[tuple[float, float]] = field(default_factory=list)
+
+    def add(self, began_s: float, ended_s: float) -> None:
+        """One more."""
+        self._writes.append((began_s, ended_s))
+        del self._writes[:-KEPT]
+
+    def first(self, since_s: float) -> float | None:
+        """When the first write that began since then was acknowledged, if one was."""
+        return min((ended_s for began_s, ended_s in self._writes if began_s >= since_s), default=None)
+
+
+def main() -> None:
+    """Run as `python -m benchmarks.steady`."""
+    document = json.loads(sys.argv[1])["target"]
+    servers = tuple(ServerTarget(**server) for server in document.pop("servers"))
+    trio.run(_run, ClusterTarget(**document, servers=servers))
+
+
+async def _run(target: ClusterTarget) -> None:
+    acknowledged = Acknowledged()
+    async with trio.open_nursery() as nursery:
+        client = connect(target)
+        await nursery.start(client.run)
+        nursery.start_soon(_write, client, acknowledged)
+        while line := await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
+            since_s = float(line)
+            while (found := acknowledged.first(since_s)) is None:  # noqa: ASYNC110 - as often as writes begin
+                await trio.sleep(PERIOD_S)
+            print(json.dumps({"seconds": found - since_s}), flush=True)
+        nursery.cancel_scope.cancel()
+
+
+async def _write(client: GarlicFarmClient, acknowledged: Acknowledged) -> None:
+    limit = trio.CapacityLimiter(UNDER_WAY_MAX)
+
+    async def attempt(number: int) -> None:
+        async with limit:
+            began_s = time.monotonic()
+            submission = await client.submit((entry(number, 256),), patience_s=ATTEMPT_S)
+            if submission.outcome is Outcome.COMMITTED:
+                acknowledged.add(began_s, time.monotonic())
+
+    async with trio.open_nursery() as nursery:
+        number = 0
+        while True:
+            number += 1
+            if limit.available_tokens:
+                nursery.start_soon(attempt, number)
+            await trio.sleep(PERIOD_S)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The comparison with others: what is sent to etcd, how frames are cut, how turns become figures, who is left out."""
+
+import sys
+from pathlib import Path
+from random import Random
+
+import psutil
+import pytest
+import trio
+
+from benchmarks import consensus_failover, etcd_group
+from benchmarks.bare_pipe import Frames, frame
+from benchmarks.child import Child, ChildError
+from benchmarks.consensus_throughput import ETCD, OURS, PIPE, SCENARIOS, figures
+from benchmarks.contenders import Turn
+from benchmarks.etcd_messages import decode_fields, leads, put_request
+from benchmarks.load import Load, Rate, Result
+from benchmarks.machine import Machine
+from benchmarks.steady import Acknowledged
+
+MACHINE = Machine("a machine", (900.0, 1000.0, 1100.0), (20.0, 20.0, 20.0), (50.0, 50.0, 50.0))
+
+
+@pytest.mark.parametrize("size_bytes", [40, 128, 160, 256, 20_000])
+def test_a_put_request_has_just_its_size_and_carries_its_key(size_bytes: int) -> None:
+    request = put_request(b"benchmark/000007", size_bytes)
+    assert len(request) == size_bytes
+    assert decode_fields(request)[1] == b"benchmark/000007"
+    assert set(decode_fields(request)) == {1, 2}
+
+
+def test_a_put_request_that_cannot_have_its_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="no PutRequest"):
+        put_request(b"a key that is longer than the request may be", 20)
+
+
+@pytest.mark.parametrize(("leader", "expected"), [(7, True), (8, False), (0, False)])
+def test_the_member_that_names_itself_in_its_status_leads(leader: int, expected: bool) -> None:  # noqa: FBT001
+    # header { cluster_id 1, member_id 7 }, version "3.4.23", db_size, leader
+    header = bytes([8, 1, 16, 7])
+    status = bytes([10, len(header)]) + header + b"\x12\x063.4.23" + bytes([24, 0x80, 0x01]) + bytes([32, leader])
+    assert leads(status) is expected
+
+
+def test_bytes_that_are_no_message_are_refused_with_a_value_error_and_nothing_else() -> None:
+    for seed in range(2_000):
+        random = Random(seed)
+        data = random.randbytes(random.randrange(40))
+        try:
+            decode_fields(data)
+        except ValueError:
+            continue
+        except Exception as error:  # noqa: BLE001 - that is the point
+            pytest.fail(f"seed {seed}: {error!r}")
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 3, 7, 1000])
+def test_frames_are_whole_however_they_arrive(piece_bytes: int) -> None:
+    sent = [frame(b"x" * size) for size in (0, 1, 5, 300)]
+    data = b"".join(sent)
+    frames = Frames()
+    received = []
+    for at in range(0, len(data), piece_bytes):
+        received += frames.feed(data[at : at + piece_bytes])
+    assert received == sent
+
+
+def test_the_rate_of_a_run_counts_every_entry_of_every_process() -> None:
+    results = [Result(2.0, 0.5, [1_000, 3_000], {}), Result(1.9, 0.3, [2_000], {})]
+    rate = Rate.of(results, batch=100)
+    assert rate.entries_per_s == 150
+    assert (rate.p50_ms, rate.p99_ms) == (2.0, 3.0)
+    assert rate.processor_share == pytest.approx(0.4)
+
+
+def turn(entries_per_s: float, p50_ms: float) -> Turn:
+    return Turn(Rate(entries_per_s, p50_ms, p50_ms * 2, 0.1), 0.5)
+
+
+def test_ratios_pair_the_turns_of_one_round() -> None:
+    many = next(scenario for scenario in SCENARIOS if scenario.clients == 64)
+    found = {
+        OURS: [turn(1_000, 1), turn(9_000, 1)],
+        ETCD: [turn(1_000, 1), turn(3_000, 1)],
+        PIPE: [turn(2_000, 1), turn(9_000, 1)],
+    }
+    rows = {figure.name: figure for figure in figures(many, found, MACHINE)}
+    assert rows["our entries in etcd's"].values == (1.0, 3.0)
+    assert rows["our entries in etcd's"].note == "goal 2: 1 of 2 reach it"
+    assert rows["our entries in the bare pipe's"].values == (0.5, 1.0)
+
+
+def test_without_etcd_there_is_no_row_that_compares_with_it() -> None:
+    one = next(scenario for scenario in SCENARIOS if scenario.clients == 1)
+    names = [figure.name for figure in figures(one, {OURS: [turn(1, 1)], PIPE: [turn(2, 1)]}, MACHINE)]
+    assert not [name for name in names if "etcd" in name]
+
+
+def test_a_failover_slower_than_etcds_says_by_how_much() -> None:
+    ours, theirs = consensus_failover.figures({"garlicfarm": [2.0, 1.5, 1.6], "etcd": [1.5, 1.4, 1.7]})
+    assert ours.note == "goal: at most etcd's median of 1.50 s: missed by 0.10 s"
+    assert theirs.note == ""
+
+
+def test_only_writes_that_began_after_the_kill_end_the_time_without_a_leader() -> None:
+    acknowledged = Acknowledged()
+    acknowledged.add(9.9, 10.1)
+    assert acknowledged.first(10.0) is None
+    acknowledged.add(10.2, 11.6)
+    acknowledged.add(10.4, 11.5)
+    assert acknowledged.first(10.0) == 11.5
+
+
+async def test_etcd_is_left_out_with_a_reason_where_it_cannot_be_fetched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(etcd_group, "find_spec", lambda _name: object())
+    monkeypatch.setattr("shutil.which", lambda _name: None)
+    assert await etcd_group.find(tmp_path) == (None, "etcd is not installed and this is no Debian to fetch it from")
+    monkeypatch.setattr(etcd_group, "find_spec", lambda _name: None)
+    program, reason = await etcd_group.find(tmp_path)
+    assert program is None
+    assert "grpcio" in reason
+
+
+def test_the_clients_of_a_scenario_are_divided_among_its_processes() -> None:
+    scenario = next(each for each in SCENARIOS if each.clients == 256)
+    assert scenario.load(2.0, 256) == Load(clients=128, connections=4, seconds=2.0, entry_bytes=256, batch=1)
+
+
+async def test_a_process_of_the_benchmark_answers_and_ends_with_its_input(tmp_path: Path) -> None:
+    echo = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
+    child = await Child.start("echo", [sys.executable, "-c", echo], tmp_path / "log")
+    assert await child.ask('{"a": 1}') == {"a": 1}
+    assert child.resident_bytes() > 0
+    await child.end()
+    assert child.process.returncode == 0
+
+
+async def test_a_process_that_ends_early_is_told_with_its_last_words(tmp_path: Path) -> None:
+    child = await Child.start("a wreck", ["sh", "-c", "echo it broke >&2; exit 3"], tmp_path / "log")
+    with pytest.raises(ChildError, match=r"a wreck ended early; its last words: …it broke"):
+        await child.hear()
+    await child.end()
+
+
+async def test_a_foreign_program_ends_with_us_though_it_does_not_watch_its_input(tmp_path: Path) -> None:
+    child = await Child.start_foreign("a stranger", ["sleep", "600"], tmp_path / "log")
+    assert psutil.pid_exists(child.pid)
+    await child.end()
+    with trio.fail_after(5):
+        while psutil.pid_exists(child.pid):  # noqa: ASYNC110 - the kernel tells nobody
+            await trio.sleep(0.01)
