@@ -6,7 +6,7 @@ What needs several servers at once is told in stories under `tests/scenarios/raf
 
 import pytest
 
-from consensus.core.effects import ChangeOutcome, ChangeResolved, Role, Send
+from consensus.core.effects import ChangeOutcome, ChangeResolved, Persist, Role, Send
 from consensus.core.messages import RequestVote
 from consensus.core.position import Entry, LogPosition, ServerId
 from tests.spec.membership_bench import Group, in_joint_consensus, joint, plain
@@ -144,3 +144,34 @@ def test_the_new_servers_cannot_decide_alone() -> None:
     bench.expire()
     bench.grant(FOUR, FIVE)
     assert bench.is_(Role.CANDIDATE)
+
+
+def test_once_the_joint_configuration_is_committed_nobody_is_elected_without_it() -> None:
+    """The Leader Completeness Property ensures that only servers with the C_old,new log entry can be elected as leader.
+
+    Whoever of both majorities stored it refuses a candidate whose log ends before it.
+    """
+    stored = (Entry(1, plain(1, 2, 3)), Entry(1, joint((1, 2, 3), (3, 4, 5))))
+    for voter in (2, 3, 4):
+        bench = Bench(configuration=plain(1, 2, 3), entries=stored, term=1)
+        assert not bench.ask(2, LogPosition(1, 1), sender=ServerId(6 - voter)).granted
+        assert bench.ask(2, LogPosition(2, 1), sender=ServerId(6 - voter)).granted
+
+
+@pytest.mark.parametrize("granting", [(2, 3), (4, 5)])
+def test_neither_the_old_nor_the_new_servers_decide_without_the_others(granting: tuple[int, ...]) -> None:
+    """Neither C_old nor C_new can make decisions without approval of the other."""
+    bench = Bench(configuration=joint((1, 2, 3), (1, 4, 5)), voters=5)
+    bench.expire()
+    bench.grant(*map(ServerId, granting))
+    assert bench.is_(Role.CANDIDATE)
+
+
+def test_configurations_are_stored_and_communicated_by_entries_of_the_log() -> None:
+    """Cluster configurations are stored and communicated using special entries in the replicated log."""
+    bench = Bench(configuration=plain(1, 2, 3))
+    bench.append(term=1, entries=[Entry(1, plain(1, 2, 3, 4))])
+    (persist,) = bench.all(Persist)
+    assert persist.entries == (Entry(1, plain(1, 2, 3, 4)),)
+    restarted = Bench(configuration=plain(1, 2, 3), entries=persist.entries, term=1)
+    assert restarted.about.configuration == plain(1, 2, 3, 4)

@@ -108,3 +108,14 @@ def test_servers_outside_the_configuration_do_not_count_in_an_election() -> None
     bench.receive(FOUR, VoteReply(1, granted=True, correlation=bench.correlation))
     bench.receive(FIVE, VoteReply(9, granted=False, correlation=bench.correlation))
     assert (bench.about.role, bench.about.term) == (Role.CANDIDATE, 1)
+
+
+def test_a_normal_election_is_not_affected_for_nobody_campaigns_before_the_minimum_election_timeout() -> None:
+    """Each server waits at least a minimum election timeout before starting an election.
+
+    So when one of them asks, the others have not heard from a leader for as long, and listen.
+    """
+    bench = Bench(configuration=plain(1, 2, 3))
+    bench.append(term=1, entries=[Entry(1, plain(1, 2, 3))], sender=TWO)
+    assert bench.raft.deadline - bench.now >= MINIMUM_MS
+    assert bench.ask(2, LogPosition(1, 1), sender=THREE, after_ms=MINIMUM_MS).granted

@@ -147,6 +147,7 @@ def test_a_snapshot_that_is_finished_after_a_newer_one_came_changes_nothing() ->
 
 
 def test_rule_1_reply_immediately_if_term_is_older_than_the_current_term() -> None:
+    """1. Reply immediately if term < currentTerm."""
     bench = Bench(1, 1, term=9)
     (reply,) = piece(bench, LogPosition(5, 2), term=8)
     assert (reply.term, reply.accepted) == (9, False)
@@ -154,6 +155,7 @@ def test_rule_1_reply_immediately_if_term_is_older_than_the_current_term() -> No
 
 
 def test_rules_2_and_3_the_first_piece_creates_a_new_snapshot_and_data_is_written_at_its_offset() -> None:
+    """2. Create new snapshot file if first chunk (offset is 0). 3. Write data into snapshot file at given offset."""
     bench = Bench(1, 1)
     piece(bench, LogPosition(5, 2), 0, b"abc", done=False)
     assert changes(bench) == [StoreChunk(LogPosition(5, 2), 0, b"abc")]
@@ -162,6 +164,7 @@ def test_rules_2_and_3_the_first_piece_creates_a_new_snapshot_and_data_is_writte
 
 
 def test_rule_4_reply_and_wait_for_more_pieces_if_done_is_false() -> None:
+    """4. Reply and wait for more data chunks if done is false."""
     bench = Bench(1, 1)
     (reply,) = piece(bench, LogPosition(5, 2), 0, b"abc", done=False)
     assert (reply.accepted, reply.next_offset, reply.installed) == (True, 3, False)
@@ -182,6 +185,7 @@ def test_a_piece_is_answered_only_when_it_is_durable_and_the_next_is_not_taken_b
 
 
 def test_rule_6_if_the_log_has_the_last_included_entry_what_follows_it_is_retained_and_a_reply_sent() -> None:
+    """6. If existing log entry has same index and term as ... last included entry, retain log entries following it."""
     bench = Bench(1, 1, 2, 2, 2)
     (reply,) = piece(bench, LogPosition(3, 2), 0, b"abc", done=False)
     assert reply.installed, "nothing is transferred that is there already"
@@ -190,8 +194,20 @@ def test_rule_6_if_the_log_has_the_last_included_entry_what_follows_it_is_retain
     assert bench.about.commit_index == 3, "a snapshot covers only what is committed"
 
 
+def test_rule_5_the_snapshot_is_saved_and_an_older_or_partial_one_is_discarded() -> None:
+    """5. Save snapshot file, discard any existing or partial snapshot with a smaller index."""
+    bench = Bench(1, 1)
+    installed(bench, 5, 2)
+    piece(bench, LogPosition(7, 2), 0, b"abc", done=False)
+    snapshot = installed(bench, 9, 3)
+    assert Install(snapshot) in changes(bench)
+    assert bench.about.snapshot == snapshot
+    (reply,) = piece(bench, LogPosition(7, 2), 3, b"de", done=False)
+    assert reply.installed, "what the partial one would have covered is here already"
+
+
 def test_rule_7_otherwise_the_entire_log_is_discarded() -> None:
-    """It may have uncommitted entries that conflict with the snapshot."""
+    """7. Discard the entire log. It may have uncommitted entries that conflict with the snapshot."""
     bench = Bench(1, 1, 3, 3, 3, 3)
     snapshot = described(4, 4)
     assert piece(bench, snapshot.last) == []
@@ -202,6 +218,7 @@ def test_rule_7_otherwise_the_entire_log_is_discarded() -> None:
 
 
 def test_rule_8_the_state_machine_is_reset_and_the_snapshots_configuration_loaded() -> None:
+    """8. Reset state machine using snapshot contents (and load snapshot's cluster configuration)."""
     bench = Bench(1, 1, voters=3)
     snapshot = described(10, 4, group(5))
     piece(bench, snapshot.last)
@@ -305,6 +322,7 @@ def answer(bench: Bench, sent: InstallSnapshot, offset: int, *, accepted: bool =
 
 
 def test_one_piece_is_under_way_at_a_time_and_the_next_follows_its_answer() -> None:
+    """Leaders always send chunks in order."""
     bench = Leading()
     read = bench.behind()
     sent = sent_piece(bench, read, 4)

@@ -1,0 +1,222 @@
+"""Raft figure 2 and figure 13: the state and the words of the RPCs, one by one.
+
+What the receivers and the roles make of them is in `test_raft_figure_2.py` and `test_raft_section_7.py`.
+"""
+
+from dataclasses import replace
+
+from consensus.core.effects import Persist, ReadSnapshot, Role, Send
+from consensus.core.events import SnapshotRead, SnapshotTaken, SnapshotWanted
+from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, RequestVote, SnapshotReply, VoteReply
+from consensus.core.position import ORIGIN, Command, Entry, LogPosition, SnapshotDescription
+from consensus.core.tuning import lan
+from tests.spec.raft_bench import THREE, TWO, Bench, entries_of, group, suffix
+
+AT = LogPosition
+
+
+# -- state -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_has_not_voted_in_its_term_has_no_vote() -> None:
+    """votedFor: candidateId that received vote in current term (or null if none)."""
+    bench = Bench(fast=False)
+    bench.append(term=4)
+    (persist,) = bench.all(Persist)
+    assert persist.ballot is not None
+    assert (persist.ballot.term, persist.ballot.voted_for) == (4, None)
+    bench = Bench(fast=False)
+    bench.ask(4, AT(9, 3))
+    ballots = [persist.ballot for persist in bench.all(Persist)]
+    assert [(ballot.term, ballot.voted_for) for ballot in ballots if ballot is not None] == [(4, TWO)]
+
+
+def test_the_vote_of_the_term_before_is_gone_when_the_term_is_raised() -> None:
+    """votedFor: candidateId that received vote in current term."""
+    bench = Bench(term=3, voted_for=THREE)
+    assert bench.ask(4, AT(9, 3), TWO).granted
+
+
+def test_an_entry_has_the_command_and_the_term_in_which_the_leader_took_it() -> None:
+    """log[]: each entry contains command for state machine, and term when entry was received by leader."""
+    bench = Bench(1, term=6)
+    bench.lead()
+    bench.propose(b"x")
+    entries = [entry for persist in bench.all(Persist) for entry in persist.entries]
+    assert entries == [Entry(7, Command(b"x"))]
+
+
+def test_an_entry_that_is_replicated_later_keeps_its_term() -> None:
+    """Log entries retain their original term numbers when a leader replicates entries from previous terms."""
+    bench = Bench(1, 1, 4)
+    bench.lead()
+    (append,) = bench.appends(TWO)
+    bench.refused(TWO, append, hint=1)
+    (again,) = bench.appends(TWO)
+    assert again.entries[:3] == entries_of(1, 1, 4)
+
+
+def test_the_first_index_is_one() -> None:
+    """log[]: log entries (first index is 1)."""
+    bench = Bench(fast=False)
+    bench.append(term=1, previous=ORIGIN, entries=entries_of(1))
+    (persist,) = bench.all(Persist)
+    assert persist.first == 1
+    assert bench.about.last == AT(1, 1)
+
+
+def test_an_older_answer_does_not_lower_the_match_index() -> None:
+    """matchIndex[]: highest log entry known to be replicated on server (initialized to 0, increases monotonically)."""
+    bench = Bench(tuning=replace(lan(), max_entries_per_append=1))
+    bench.lead()
+    (first,) = bench.appends(TWO)
+    bench.matched(TWO, first)
+    bench.propose(b"x")
+    (second,) = bench.appends(TWO)
+    bench.propose(b"y", proposal_id=2)
+    (third,) = bench.appends(TWO)
+    bench.matched(TWO, third)
+    assert bench.about.followers[0].match == 3
+    bench.matched(TWO, second)
+    assert bench.about.followers[0].match == 3
+
+
+def test_next_and_match_index_are_reinitialized_after_election() -> None:
+    """Volatile state on leaders: (Reinitialized after election)."""
+    bench = Bench(1, 1)
+    bench.lead()
+    bench.matched(TWO, bench.appends(TWO)[0])
+    assert bench.about.followers[0].match == 3
+    bench.append(term=9, previous=AT(3, 2), sender=TWO)
+    assert bench.is_(Role.FOLLOWER)
+    bench.lead()
+    assert [(peer.match, peer.next) for peer in bench.about.followers] == [(0, 4), (0, 4)]
+
+
+# -- AppendEntries RPC -------------------------------------------------------------------------------------------------
+
+
+def test_an_append_carries_what_the_follower_needs_to_check_it() -> None:
+    """Arguments: term, leaderId, prevLogIndex, prevLogTerm, entries[], leaderCommit.
+
+    prevLogIndex: index of log entry immediately preceding new ones; prevLogTerm: term of prevLogIndex entry;
+    leaderCommit: leader's commitIndex.
+    """
+    bench = Bench(1, 2)
+    bench.lead()
+    bench.matched(TWO, bench.appends(TWO)[0])
+    bench.propose(b"x")
+    (append,) = bench.appends(TWO)
+    assert append == AppendEntries(
+        3, bench.about.server_id, AT(3, 3), (Entry(3, Command(b"x")),), 3, append.correlation
+    )
+
+
+def test_a_heartbeat_carries_no_entries_and_an_append_as_many_as_there_are() -> None:
+    """entries[]: log entries to store (empty for heartbeat; may send more than one for efficiency)."""
+    bench = Bench(1, 1, 1)
+    bench.lead()
+    (append,) = bench.appends(TWO)
+    bench.refused(TWO, append, hint=1)
+    (batch,) = bench.appends(TWO)
+    assert len(batch.entries) == 4
+    bench.matched(TWO, batch)
+    bench.expire()
+    assert [heartbeat.entries for heartbeat in bench.appends(TWO)] == [()]
+
+
+def test_a_follower_redirects_clients_to_the_leader_that_an_append_names() -> None:
+    """leaderId: so follower can redirect clients."""
+    bench = Bench()
+    bench.append(term=2, sender=THREE)
+    assert bench.about.leader == THREE
+
+
+def test_the_answer_to_an_append_carries_the_term_and_whether_the_previous_entry_matched() -> None:
+    """Results: term: currentTerm, for leader to update itself; success.
+
+    success: true if follower contained entry matching prevLogIndex and prevLogTerm.
+    """
+    bench = Bench(1, term=2)
+    assert bench.append(term=2, previous=AT(1, 1)).success
+    assert not bench.append(term=2, previous=AT(1, 2)).success
+    assert bench.append(term=1).term == 2
+    leader = Bench(1)
+    leader.lead()
+    leader.receive(TWO, AppendReply(5, success=False, next_index=1, correlation=1))
+    assert (leader.about.role, leader.about.term) == (Role.FOLLOWER, 5)
+
+
+# -- RequestVote RPC ---------------------------------------------------------------------------------------------------
+
+
+def test_a_candidate_tells_its_term_itself_and_where_its_log_ends() -> None:
+    """Arguments: term, candidateId, lastLogIndex: index of candidate's last log entry, lastLogTerm: term of it."""
+    bench = Bench(1, 1, 4)
+    bench.expire()
+    requests = [send.message for send in bench.all(Send) if isinstance(send.message, RequestVote)]
+    assert {(request.term, request.candidate, request.last) for request in requests} == {
+        (5, bench.about.server_id, AT(3, 4))
+    }
+
+
+def test_the_answer_to_a_vote_request_carries_the_term_and_whether_the_vote_is_given() -> None:
+    """Results: term: currentTerm, for candidate to update itself; voteGranted: true means candidate received vote."""
+    bench = Bench(1, 1, term=7)
+    refusal = bench.ask(3)
+    assert (refusal.term, refusal.granted) == (7, False)
+    vote = bench.ask(8, AT(2, 1))
+    assert (vote.term, vote.granted) == (8, True)
+    candidate = Bench(1)
+    candidate.expire()
+    candidate.receive(TWO, VoteReply(9, granted=False, correlation=1))
+    assert (candidate.about.role, candidate.about.term) == (Role.FOLLOWER, 9)
+
+
+# -- InstallSnapshot RPC (figure 13) -----------------------------------------------------------------------------------
+
+
+def test_a_piece_of_a_snapshot_carries_what_it_replaces_and_where_it_belongs() -> None:
+    """Arguments: term, leaderId, lastIncludedIndex, lastIncludedTerm, offset, data[], done.
+
+    lastIncludedIndex: the snapshot replaces all entries up through and including this index; offset: byte offset where
+    chunk is positioned in the snapshot file; data[]: raw bytes of the snapshot chunk, starting at offset; done: true if
+    this is the last chunk.
+    """
+    bench = Bench(1, 1, 2, term=2)
+    bench.lead()
+    (to_two,), (to_three,) = bench.appends(TWO), bench.appends(THREE)
+    bench.matched(THREE, to_three)
+    bench.step(SnapshotWanted(3))
+    bench.step(SnapshotTaken(SnapshotDescription(AT(3, 2), group(3), 4, 0), 4))
+    bench.refused(TWO, to_two, hint=1)
+    (read,) = bench.all(ReadSnapshot)
+    bench.step(SnapshotRead(read.request_id, AT(3, 2), 0, b"abcd", done=True))
+    (piece,) = (send.message for send in bench.all(Send) if isinstance(send.message, InstallSnapshot))
+    leader = bench.about.server_id
+    assert piece == InstallSnapshot(3, leader, AT(3, 2), group(3), 0, b"abcd", True, piece.correlation)  # noqa: FBT003 - by position in the message
+
+
+def test_the_answer_to_a_piece_carries_the_term() -> None:
+    """Results: term: currentTerm, for leader to update itself."""
+    bench = Bench(1, term=9)
+    bench.receive(TWO, InstallSnapshot(8, TWO, AT(5, 2), group(3), 0, b"", True, 77))  # noqa: FBT003 - by position in the message
+    (reply,) = (send.message for send in bench.all(Send))
+    assert isinstance(reply, SnapshotReply)
+    assert (reply.term, reply.correlation) == (9, 77)
+    leader = Bench(1)
+    leader.lead()
+    leader.receive(TWO, SnapshotReply(5, accepted=False, next_offset=0, installed=False, correlation=1))
+    assert (leader.about.role, leader.about.term) == (Role.FOLLOWER, 5)
+
+
+# -- figure 3: what is true at all times -------------------------------------------------------------------------------
+
+
+def test_a_second_leader_of_one_term_is_not_believed() -> None:
+    """Election Safety: at most one leader can be elected in a given term."""
+    bench = Bench(1)
+    bench.append(term=2, previous=AT(1, 1), sender=TWO)
+    assert not bench.append(term=2, previous=AT(1, 1), entries=suffix(2, 2), sender=THREE).success
+    assert bench.terms == [1]
+    assert dict(bench.about.dropped) == {"append from a second leader of the term": 1}
