@@ -1,6 +1,7 @@
 """`garlicfarm keys`: make the one secret that makes a router a member of a farm, and change it while the farm runs.
 
-Gossip's keys are named by ids; a key itself is never printed, and leaves a node only into a file (`export`).
+Gossip's keys are named by ids; a key itself is never printed, and leaves a node only into a file (`export`). The keys
+of the farm's destination are made by `bridge.cli.destination_keys`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from bridge.cli.destination_keys import new_destination, offline
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import ask_node, json_option, node_option, print_json
 from bridge.cli.printing import print_facts, print_table
@@ -70,6 +72,11 @@ def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
     click.echo(f"{output}: the key of farm {label} ({cluster}), to be founded by {expect} routers.")
     click.echo("Whoever holds this file can join the farm. Copy it to each of its routers, mode 0600, nowhere else.")
     click.echo(f"Then, on each router:  garlicfarm run --farm-key {output}")
+
+
+# Here, because the help shows commands in the order of their use.
+keys.add_command(new_destination)
+keys.add_command(offline)
 
 
 @keys.command("list")

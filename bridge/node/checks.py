@@ -37,6 +37,7 @@ JAVA_TIMEOUT_S = 10.0
 DAY_S = 86_400
 TIME_ERROR = 5
 TIMEX_BYTES = 512
+RENEW_KEY = "make a new one with `garlicfarm keys offline` where the master key is, and restart the node with it"
 
 
 class Result(Enum):
@@ -147,12 +148,10 @@ def signing_key_check(path: Path | None, now_s: int) -> Check:
         )
     left_s = key.can_sign_until_s - now_s
     if left_s <= 0:
-        return Check(
-            "signing key", Result.PROBLEM, f"{path} has ended", "sign a new transient key where the master key is"
-        )
+        return Check("signing key", Result.PROBLEM, f"{path} has ended", RENEW_KEY)
     text = f"{path} signs for another {left_s // DAY_S} days"
     if left_s < TRANSIENT_ALARM_S:
-        return Check("signing key", Result.WARNING, text, "sign a new transient key where the master key is")
+        return Check("signing key", Result.WARNING, text, RENEW_KEY)
     return Check("signing key", Result.OK, text)
 
 

@@ -223,7 +223,8 @@ class Duties:
         self._member.alarms.set(
             KEY_ALARM,
             f"this node's signing key {ends} cannot publish any more",
-            "sign a new transient key with the master key and give it to this node; see docs/operating.md, 'Alarms'",
+            "make a new one with `garlicfarm keys offline` where the master key is, and restart this node with it; see "
+            "docs/keys.md",
         )
 
     # -- clock ---------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ lost.
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -137,6 +138,20 @@ def load_master_key(path: Path) -> MasterKey:
 def save_signing_key(path: Path, key: SigningKey) -> None:
     """Write a router's signing key file."""
     write_private_file(path, signing_key_text(key))
+
+
+def save_signing_keys(keys: Mapping[Path, SigningKey]) -> None:
+    """Write the signing key files of several routers, all of them or none."""
+    made: list[Path] = []
+    try:
+        for path, key in keys.items():
+            save_signing_key(path, key)
+            made.append(path)
+    except KeyFileError as error:
+        # Nobody has used them yet, and a second attempt must not find half of them in its way.
+        for path in made:
+            path.unlink(missing_ok=True)
+        raise KeyFileError(f"{error}; no key was made") from None
 
 
 def load_signing_key(path: Path) -> SigningKey:

@@ -212,6 +212,10 @@ def _checked(master_hash: bytes, structure: bytes) -> MetaLeaseSet:
         raise RouterError(
             f"the structure is for {offered.destination.address}, not for {address_of(master_hash)}: not published"
         )
+    if offered.is_unpublished:
+        raise RouterError(
+            "the structure is marked unpublished, so it is not published: have it signed without the mark"
+        )
     verification = verify(offered)
     if not verification.holds:
         raise RouterError(f"the structure's signature does not hold, so it is not published: {verification.reason}")

@@ -41,8 +41,6 @@ STORE_TYPE_NAMES: Final = {0: "unknown", 1: "LeaseSet", 3: "LeaseSet2", 5: "Encr
 INPUT_LIMIT_BYTES: Final = 4 * STRUCTURE_LIMIT_BYTES
 """A file of hexadecimal text with blanks between the bytes is three times as long as what it stands for."""
 
-_UNPUBLISHED_FLAG: Final = 2
-_BLINDED_FLAG: Final = 4
 _HEX = re.compile(rb"(?:0[xX])?[0-9A-Fa-f\s:]+")
 
 
@@ -80,8 +78,8 @@ def describe(structure: MetaLeaseSet, now_s: int) -> dict[str, Any]:
         "published": structure.published_s,
         "expires": structure.published_s + structure.expires_after_s,
         "flags": structure.flags,
-        "unpublished": bool(structure.flags & _UNPUBLISHED_FLAG),
-        "blinded": bool(structure.flags & _BLINDED_FLAG),
+        "unpublished": structure.is_unpublished,
+        "blinded": structure.is_blinded,
         "demo": structure.is_demo,
         "offline": None if structure.offline is None else _offline(structure.offline, now_s),
         "options": dict(structure.options),

@@ -4,6 +4,7 @@
     │ count 1 │ count times (hash 32, flags 3, cost 1, end 4) │ revocations 1 │ each 32 │ signature
 
     offline block (flags bit 0):  expires 4 │ signature type 2 │ transient key │ signature by the destination's key
+    flags bit 1: unpublished (no floodfill answers for it)      bit 2: blinded when published      others: zero
 
 Times are seconds; `expires` is an offset from `published`. Lower cost is preferred. The signature covers one byte 0x07
 and then everything before the signature. It is the destination's, or, with an offline block, the transient key's, which
@@ -24,17 +25,8 @@ from typing import Final
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from bridge.wire.i2p import (
-    ED25519,
-    HASH_BYTES,
-    RED_DSA,
-    SIGNATURE_TYPES,
-    Destination,
-    I2pError,
-    encode_mapping,
-    read_destination,
-    read_mapping,
-)
+from bridge.wire.field_reader import FieldReader
+from bridge.wire.i2p import ED25519, HASH_BYTES, RED_DSA, SIGNATURE_TYPES, Destination, I2pError, encode_mapping
 
 STORE_TYPE: Final = 7
 LEASES_LIMIT: Final = 16
@@ -43,7 +35,9 @@ LEASE_OF_LEASE_SET_2: Final = 3
 DEMO_OPTION: Final = ("garlicfarm.demo", "true")
 """Marks what a demonstration signed; a router that reaches the network refuses it."""
 
-_OFFLINE_FLAG: Final = 1
+OFFLINE_FLAG: Final = 1
+UNPUBLISHED_FLAG: Final = 2
+BLINDED_FLAG: Final = 4
 _EXPIRES_LIMIT_S: Final = 0xFFFF
 _VERIFIABLE: Final = (ED25519, RED_DSA)
 _JAVA_AGE_LIMIT_S: Final = 10 * 60
@@ -117,6 +111,16 @@ class MetaLeaseSet:
         return bytes([STORE_TYPE]) + _encode_unsigned(self)
 
     @property
+    def is_unpublished(self) -> bool:
+        """Whether it says of itself that it is not for publishing: a floodfill keeps it and answers nobody."""
+        return bool(self.flags & UNPUBLISHED_FLAG)
+
+    @property
+    def is_blinded(self) -> bool:
+        """Whether it is to be blinded and encrypted when it is published."""
+        return bool(self.flags & BLINDED_FLAG)
+
+    @property
     def is_demo(self) -> bool:
         """Whether a demonstration signed it."""
         key, value = DEMO_OPTION
@@ -146,6 +150,7 @@ def build(
     *,
     offline: OfflineSignature | None = None,
     options: dict[str, str] | None = None,
+    unpublished: bool = False,
 ) -> MetaLeaseSet:
     """Put an unsigned structure together; it expires with its last entry."""
     if not 1 <= len(leases) <= LEASES_LIMIT:
@@ -164,7 +169,7 @@ def build(
         published_s=published_s,
         expires_after_s=expires_after_s,
         leases=leases,
-        flags=0 if offline is None else _OFFLINE_FLAG,
+        flags=(0 if offline is None else OFFLINE_FLAG) | (UNPUBLISHED_FLAG if unpublished else 0),
         offline=offline,
         options=options or {},
     )
@@ -213,6 +218,8 @@ def verify_offline(destination: Destination, offline: OfflineSignature) -> bool:
 
 def _is_signed(public_key: bytes, signature: bytes, data: bytes) -> bool:
     # A RedDSA signature verifies by the same equation as an Ed25519 one; they differ in how keys and nonces are made.
+    # As in a Java router the equation is the one without the cofactor and S is below the group's order, so both always
+    # judge alike.
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, data)
     except (InvalidSignature, ValueError):
@@ -234,6 +241,8 @@ def check_acceptable_to_java_router(
         reasons.append("its latest end is too far in the future")
     if previous is not None and structure.published_s <= previous.published_s:
         reasons.append("it is not published in a later second than the one it replaces")
+    if structure.is_unpublished:
+        reasons.append("it is marked unpublished: a floodfill answers nobody with it")
     if structure.revocations:
         reasons.append("it has revocations, with which a Java router cannot verify it")
     if any(lease.flags >> 8 for lease in structure.leases):
@@ -255,15 +264,17 @@ def encode(structure: MetaLeaseSet) -> bytes:
 
 
 def _encode_unsigned(structure: MetaLeaseSet) -> bytes:
-    if (structure.offline is not None) != bool(structure.flags & _OFFLINE_FLAG):
+    if (structure.offline is not None) != bool(structure.flags & OFFLINE_FLAG):
         raise LeaseSetError("the offline flag and the offline block do not agree")
+    if any(len(revocation) != HASH_BYTES for revocation in structure.revocations):
+        raise LeaseSetError(f"a revocation has {HASH_BYTES} bytes")
     try:
         parts = [
             structure.destination.encoded,
             structure.published_s.to_bytes(4, "big"),
             structure.expires_after_s.to_bytes(2, "big"),
             structure.flags.to_bytes(2, "big"),
-            b"" if structure.offline is None else structure.offline.signed_part + structure.offline.signature,
+            b"" if structure.offline is None else _encode_offline(structure.destination, structure.offline),
             encode_mapping(structure.options),
             bytes([len(structure.leases)]),
             *(_encode_lease(lease) for lease in structure.leases),
@@ -278,6 +289,15 @@ def _encode_unsigned(structure: MetaLeaseSet) -> bytes:
     return b"".join(parts)
 
 
+def _encode_offline(destination: Destination, offline: OfflineSignature) -> bytes:
+    # Both lengths follow from the types alone: a field of another length would shift all that comes after it.
+    _, key_bytes, _ = SIGNATURE_TYPES.get(offline.signature_type, ("", 0, 0))
+    _, _, signature_bytes = SIGNATURE_TYPES.get(destination.signature_type, ("", 0, 0))
+    if (len(offline.transient_key), len(offline.signature)) != (key_bytes, signature_bytes) or not key_bytes:
+        raise LeaseSetError("the transient key or the destination's signature of it has not the length of its type")
+    return offline.signed_part + offline.signature
+
+
 def _encode_lease(lease: MetaLease) -> bytes:
     if len(lease.destination_hash) != HASH_BYTES:
         raise LeaseSetError(f"an entry names its destination by {HASH_BYTES} bytes, not {len(lease.destination_hash)}")
@@ -289,52 +309,22 @@ def _encode_lease(lease: MetaLease) -> bytes:
     )
 
 
-class _Reader:
-    """Takes fields off the front of untrusted bytes; running out is a `LeaseSetError`."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._offset = 0
-
-    def take(self, size: int, what: str) -> bytes:
-        end = self._offset + size
-        if end > len(self._data):
-            raise LeaseSetError(f"the bytes end within {what}")
-        taken = self._data[self._offset : end]
-        self._offset = end
-        return taken
-
-    def number(self, size: int, what: str) -> int:
-        return int.from_bytes(self.take(size, what), "big")
-
-    def destination(self) -> Destination:
-        destination, self._offset = read_destination(self._data, self._offset)
-        return destination
-
-    def mapping(self) -> dict[str, str]:
-        mapping, self._offset = read_mapping(self._data, self._offset)
-        return mapping
-
-    def rest(self) -> bytes:
-        return self.take(len(self._data) - self._offset, "the rest")
-
-
 def decode(data: bytes) -> MetaLeaseSet:
     """Parse a structure that must fill `data` exactly; raises `LeaseSetError` only. It is not verified."""
     if len(data) > STRUCTURE_LIMIT_BYTES:
         raise LeaseSetError(f"a Meta LeaseSet2 has at most {STRUCTURE_LIMIT_BYTES} bytes, not {len(data)}")
     try:
-        return _decode(_Reader(data))
+        return _decode(FieldReader(data))
     except I2pError as error:
         raise LeaseSetError(str(error)) from None
 
 
-def _decode(reader: _Reader) -> MetaLeaseSet:
+def _decode(reader: FieldReader) -> MetaLeaseSet:
     destination = reader.destination()
     published_s = reader.number(4, "the publication time")
     expires_after_s = reader.number(2, "the expiry")
     flags = reader.number(2, "the flags")
-    offline = _decode_offline(reader, destination) if flags & _OFFLINE_FLAG else None
+    offline = _decode_offline(reader, destination) if flags & OFFLINE_FLAG else None
     options = reader.mapping()
     leases = tuple(_decode_lease(reader) for _ in range(reader.number(1, "the number of entries")))
     revocations = tuple(
@@ -360,7 +350,7 @@ def _decode(reader: _Reader) -> MetaLeaseSet:
     return structure
 
 
-def _decode_offline(reader: _Reader, destination: Destination) -> OfflineSignature:
+def _decode_offline(reader: FieldReader, destination: Destination) -> OfflineSignature:
     expires_s = reader.number(4, "the transient key's expiry")
     signature_type = reader.number(2, "the transient key's type")
     for number in (signature_type, destination.signature_type):
@@ -371,7 +361,7 @@ def _decode_offline(reader: _Reader, destination: Destination) -> OfflineSignatu
     return OfflineSignature(expires_s, signature_type, transient_key, signature)
 
 
-def _decode_lease(reader: _Reader) -> MetaLease:
+def _decode_lease(reader: FieldReader) -> MetaLease:
     return MetaLease(
         destination_hash=reader.take(HASH_BYTES, "an entry's hash"),
         flags=reader.number(3, "an entry's flags"),

@@ -1,0 +1,134 @@
+"""`garlicfarm keys new-destination` and `keys offline`: the farm's identity, and what each router signs with for it.
+
+    on a machine that is offline                                      on each router
+    keys new-destination master.key
+    keys offline --master master.key --out a.key --out b.key   ──▶   [publishing] signing_key = "a.key"
+
+Both run without a node and without a network: the machine with the master key needs neither. Files are made with mode
+0600 and never over another; no key is printed. Several keys are made all or none, so that a repetition after an error
+does not meet half of them.
+"""
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from bridge.cli.failure import fail, failures
+from bridge.cli.options import json_option, print_json
+from bridge.node.checks import RELEASED_S
+from bridge.node.key_files import KeyFileError, load_master_key, save_master_key, save_signing_keys
+from bridge.wire.destination_keys import (
+    TRANSIENT_ALARM_S,
+    TRANSIENT_LIFE_S,
+    DestinationKeyError,
+    SigningKey,
+    new_master_key,
+)
+
+DAY_S = 86_400
+DAYS_LIMIT = 366
+"""A stolen router can publish for the farm until its key ends: more than a year is not what an offline key is for."""
+KEYS_LIMIT = 64
+
+
+@click.command("new-destination")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@json_option
+def new_destination(file: Path, *, as_json: bool) -> None:
+    """Make the farm's destination and its master key.
+
+    FILE is made with mode 0600 and holds the private key. Do this on a machine that is no router, and keep FILE there.
+    """
+    key = new_master_key()
+    with failures(KeyFileError):
+        save_master_key(file, key)
+    destination = key.destination
+    if as_json:
+        print_json(
+            {
+                "schema": 1,
+                "file": str(file),
+                "address": destination.address,
+                "hash": destination.hash.hex(),
+                "destination": destination.base64,
+            }
+        )
+        return
+    click.echo(f"{destination.address}  is the farm's address.")
+    click.echo(
+        f"{file}: its master key. Whoever holds this file is that address, for good, and nothing can replace it."
+    )
+    click.echo("Keep it off the routers, and a copy of it in a second safe place. For each router make a signing key:")
+    click.echo(f"  garlicfarm keys offline --master {file} --out NODE.key")
+
+
+@click.command()
+@click.option(
+    "--master",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The master key file, as `new-destination` made it.",
+)
+@click.option(
+    "--out",
+    "--output",
+    "files",
+    required=True,
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The new signing key file of one router; give it once for each router.",
+)
+@click.option(
+    "--days",
+    default=TRANSIENT_LIFE_S // DAY_S,
+    show_default=True,
+    type=click.IntRange(1, DAYS_LIMIT),
+    help="How long the keys last.",
+)
+@json_option
+def offline(master: Path, files: tuple[Path, ...], days: int, *, as_json: bool) -> None:
+    """Make the routers' signing keys.
+
+    Each is a transient key of its own, signed by the master key for some days, in a file with mode 0600. Needs neither
+    a node nor a network. The node alarms a week before its key ends.
+    """
+    now_s = int(time.time())
+    if now_s < RELEASED_S:
+        fail(f"this machine's clock says {_second(now_s)}: set it, or the keys would end at a wrong time")
+    if len(files) > KEYS_LIMIT:
+        fail(f"at most {KEYS_LIMIT} keys at once, not {len(files)}")
+    if len({file.absolute() for file in files}) < len(files):
+        fail("--out names a file twice: each router needs a key of its own")
+    with failures(KeyFileError, DestinationKeyError):
+        master_key = load_master_key(master)
+        made = {file: master_key.sign_transient(now_s, days * DAY_S) for file in files}
+        save_signing_keys(made)
+    if days * DAY_S <= TRANSIENT_ALARM_S:
+        click.echo("These keys end within a week: the alarm `signing-key` will stand from the start.", err=True)
+    if as_json:
+        print_json(
+            {
+                "schema": 1,
+                "address": master_key.destination.address,
+                "keys": [
+                    {"file": str(file), "expires": key.can_sign_until_s, "transientKey": _public_key(key)}
+                    for file, key in made.items()
+                ],
+            }
+        )
+        return
+    ends = _second(now_s + days * DAY_S)
+    for file in made:
+        click.echo(f"{file}: signs for {master_key.destination.address} until {ends}.")
+    click.echo("Give each router its own file, mode 0600, and delete it here. In the router's configuration:")
+    click.echo('  [publishing]\n  signing_key = "FILE"')
+
+
+def _public_key(key: SigningKey) -> str:
+    return key.private_key.public_key().public_bytes_raw().hex()
+
+
+def _second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%d %H:%M UTC")
