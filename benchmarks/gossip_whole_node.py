@@ -76,10 +76,13 @@ async def memory(directory: Path) -> list[Figure]:
 
 
 def _sizes(server: Server) -> dict[str, float]:
-    """Megabytes by kind (Linux)."""
     if server.process is None:
         raise BenchmarkError(f"{server.node.name} ended; see {server.node.log_file}")
-    rollup = Path(f"/proc/{server.process.pid}/smaps_rollup").read_text(encoding="ascii")
+    return sizes_mb(Path(f"/proc/{server.process.pid}/smaps_rollup").read_text(encoding="ascii"))
+
+
+def sizes_mb(rollup: str) -> dict[str, float]:
+    """Megabytes by kind in what Linux says about a process's memory (`smaps_rollup`)."""
     return {kind: sum(int(size) for size in sizes.findall(rollup)) * 1024 / MB for kind, sizes in _KINDS.items()}
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.client import ClusterTarget, ServerTarget, entry, specification
 from benchmarks.figures import Figure, percentile, table
+from benchmarks.gossip_whole_node import sizes_mb
 from benchmarks.load import Load
 from bridge.core.records import Foreign
 from bridge.wire.application import decode
@@ -40,3 +41,18 @@ def test_a_client_process_is_told_everything_in_one_line() -> None:
     assert line.count("\n") == 1
     assert line.endswith("\n")
     assert json.loads(line)["target"]["servers"][0]["port"] == 7669
+
+
+def test_memory_of_its_own_is_what_no_other_process_shares() -> None:
+    rollup = """\
+5581a0000000-7ffd3a9f0000 ---p 00000000 00:00 0                          [rollup]
+Rss:               50000 kB
+Pss:               30000 kB
+Pss_Dirty:         20000 kB
+Shared_Clean:      19000 kB
+Shared_Dirty:       1000 kB
+Private_Clean:      5000 kB
+Private_Dirty:     25000 kB
+Private_Hugetlb:       0 kB
+"""
+    assert sizes_mb(rollup) == {"resident": pytest.approx(51.2), "its own": pytest.approx(30.72)}
