@@ -53,7 +53,8 @@ $(VENV)/bench.stamp: $(BIN)/python pyproject.toml constraints.txt
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks
 
-# Raft under faults. ARGS="gossip-fuzz --count 1000000", ARGS="gossip-experiments lifeguard": the others.
+# Raft under faults. ARGS="gossip-fuzz --count 1000000", ARGS="gossip-experiments lifeguard",
+# ARGS="meta-lease-set-fuzz --count 500000": the others.
 simulate: $(VENV)/all.stamp
 	$(BIN)/python -m tests.simulation $(ARGS)
 

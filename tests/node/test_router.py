@@ -13,7 +13,7 @@ import trio.testing
 from bridge.node.host import HostSampler, LoopLag
 from bridge.node.router import FileRouter, Leaf, Router, RouterError, leaf_from_settings
 from bridge.wire.destination_keys import MasterKey, new_demo_leaf, new_master_key
-from bridge.wire.meta_lease_set import MetaLease, decode, encode, verify
+from bridge.wire.meta_lease_set import MetaLease, build, decode, encode, sign, verify
 
 NOW_S = 1_767_225_600
 LEAF = new_demo_leaf()
@@ -26,6 +26,12 @@ def file_router(directory: Path, *leaves: Leaf, demo: bool = True, probe_timeout
 def structure(master: MasterKey, published_s: int = NOW_S) -> bytes:
     leases = (MetaLease(LEAF.hash, cost=0, ends_s=published_s + 900),)
     return encode(master.as_signing_key().sign(published_s, leases))
+
+
+def unpublished(master: MasterKey) -> bytes:
+    """Signed by the right key, and marked as not for publishing."""
+    leases = (MetaLease(LEAF.hash, cost=0, ends_s=NOW_S + 900),)
+    return encode(sign(build(master.destination, NOW_S, leases, unpublished=True), master.private_key))
 
 
 def contents(directory: Path) -> list[bytes]:
@@ -82,6 +88,7 @@ async def test_what_a_router_would_refuse_never_reaches_the_disk(tmp_path: Path)
         (b"rubbish", "no Meta LeaseSet2"),
         (structure(other), "is for .*b32.i2p, not for"),
         (good[:-1] + bytes([good[-1] ^ 1]), "signature does not hold"),
+        (unpublished(master), "marked unpublished"),
     ):
         with pytest.raises(RouterError, match=says):
             await router.publish_meta_lease_set(master.destination.hash, offered)

@@ -1,8 +1,11 @@
-"""`python -m tests.simulation [consensus | gossip-fuzz | gossip-experiments] …`; `--help` after a name."""
+"""`python -m tests.simulation NAME …`; `--help` after a name.
+
+NAME is consensus (which may be left out), gossip-fuzz, gossip-experiments or meta-lease-set-fuzz.
+"""
 
 import sys
 
-from tests.simulation import gossip_fuzz
+from tests.simulation import gossip_fuzz, meta_lease_set_fuzz
 from tests.simulation.consensus import command
 from tests.simulation.gossip_experiments import command as gossip_experiments
 
@@ -11,4 +14,6 @@ if arguments[:1] == ["gossip-fuzz"]:
     sys.exit(gossip_fuzz.main(arguments[1:]))
 if arguments[:1] == ["gossip-experiments"]:
     sys.exit(gossip_experiments.main(arguments[1:]))
+if arguments[:1] == ["meta-lease-set-fuzz"]:
+    sys.exit(meta_lease_set_fuzz.main(arguments[1:]))
 sys.exit(command.main(arguments))

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.wire.i2p import RED_DSA, destination_from_bytes, ed25519_destination
+from bridge.wire.i2p import destination_from_bytes, ed25519_destination
 from bridge.wire.meta_lease_set import (
     LeaseSetError,
     MetaLease,
@@ -148,13 +148,6 @@ def test_a_signature_by_any_other_key_is_refused_when_made_and_when_checked() ->
     assert verify(decode(encode(forged))).verdict is Verdict.BROKEN
 
 
-def test_a_red_dsa_destination_verifies_by_the_same_equation() -> None:
-    red = destination_from_bytes(DESTINATION.encoded[:-4] + RED_DSA.to_bytes(2, "big") + b"\x00\x00")
-    unsigned = build(red, PUBLISHED_S, (lease(1),))
-    structure = replace(unsigned, signature=KEY.sign(unsigned.signed_part))
-    assert verify(decode(encode(structure))).holds
-
-
 @pytest.mark.parametrize(("signature_type", "signature_bytes", "name"), [(1, 64, "P256"), (99, 33, "type 99")])
 def test_a_signature_type_that_cannot_be_checked_is_decoded_and_said(
     signature_type: int, signature_bytes: int, name: str
@@ -174,6 +167,47 @@ def test_an_offline_block_of_unknown_length_is_an_error() -> None:
     strange = encoded[:403] + b"\x00\x63" + encoded[405:]
     with pytest.raises(LeaseSetError, match="type 99 is unknown"):
         decode(strange)
+
+
+def test_an_unpublished_structure_says_so_in_its_flags_and_no_floodfill_would_answer_with_it() -> None:
+    structure = sign(build(DESTINATION, PUBLISHED_S, (lease(1),), unpublished=True), KEY)
+    made = encode(structure)
+    assert made[397:399] == b"\x00\x02"
+    assert decode(made).is_unpublished
+    assert not decode(made).is_blinded
+    assert check_acceptable_to_java_router(structure, PUBLISHED_S) == [
+        "it is marked unpublished: a floodfill answers nobody with it"
+    ]
+    both = build(DESTINATION, PUBLISHED_S, (lease(1),), offline=offline_signature(), unpublished=True)
+    assert encode(sign(both, TRANSIENT))[397:399] == b"\x00\x03"
+    assert not signed().is_unpublished
+
+
+def test_fields_of_a_wrong_length_are_never_written() -> None:
+    good = signed()
+    offline = sign(build(DESTINATION, PUBLISHED_S, (lease(1),), offline=offline_signature()), TRANSIENT)
+    block = offline_signature()
+    for structure, says in (
+        (replace(good, revocations=(bytes(31),)), "a revocation has 32 bytes"),
+        (replace(good, revocations=(bytes(32),) * 256), "cannot be written"),
+        (replace(good, flags=1), "do not agree"),
+        (replace(good, flags=1 << 16), "does not fit"),
+        (replace(good, published_s=-1), "does not fit"),
+        (replace(good, signature=bytes(63)), "not signed"),
+        (replace(offline, offline=replace(block, transient_key=bytes(31))), "length of its type"),
+        (replace(offline, offline=replace(block, signature=b"")), "length of its type"),
+        (replace(offline, offline=replace(block, signature_type=99)), "length of its type"),
+    ):
+        with pytest.raises(LeaseSetError, match=says):
+            encode(structure)
+
+
+def test_a_refresh_is_acceptable_in_place_of_what_it_refreshes_well_inside_the_ten_minutes() -> None:
+    """What the farm's pace amounts to: five and a half minutes at most, entries of fifteen minutes more."""
+    first = signed(lease(1, after_s=330 + 900))
+    second = sign(build(DESTINATION, PUBLISHED_S + 330, (lease(1, after_s=2 * 330 + 900),)), KEY)
+    assert check_acceptable_to_java_router(first, PUBLISHED_S + 330) == []
+    assert check_acceptable_to_java_router(second, PUBLISHED_S + 330, first) == []
 
 
 def test_what_no_router_would_take_is_not_built() -> None:
