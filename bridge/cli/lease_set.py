@@ -15,9 +15,17 @@ from bridge.cli.options import json_option, print_json
 from bridge.cli.printing import print_facts, print_table
 from bridge.tui.words import clock_text, duration
 from bridge.wire.lease_set_report import INPUT_LIMIT_BYTES, describe, read_structure
-from bridge.wire.meta_lease_set import LeaseSetError, decode
+from bridge.wire.meta_lease_set import (
+    BLINDED_FLAG,
+    OFFLINE_FLAG,
+    UNPUBLISHED_FLAG,
+    LeaseSetError,
+    Verdict,
+    decode,
+)
 
 MILLISECONDS = 1000
+KNOWN_FLAGS = OFFLINE_FLAG | UNPUBLISHED_FLAG | BLINDED_FLAG
 
 
 @click.group("lease-set")
@@ -65,38 +73,82 @@ def _show(file: Path, *, as_json: bool) -> str | None:
     else:
         _print(found)
     signature = found["signature"]
+    if signature["verdict"] == Verdict.CANNOT_VERIFY.value:
+        return f"{file}: {signature['reason']}"
     return None if signature["verified"] else f"{file}: the signature does not hold: {signature['reason']}"
 
 
 def _print(found: dict[str, Any]) -> None:
-    destination, signature, acceptable = found["destination"], found["signature"], found["acceptable"]
+    destination, acceptable = found["destination"], found["acceptable"]
     facts = [
         ("Meta LeaseSet2 of", destination["address"]),
-        ("destination", f"{destination['signatureTypeName']}, {found['sizeBytes']} bytes in all"),
+        ("destination", f"{_key_kind(destination)}, hash {destination['hash']}; {found['sizeBytes']} bytes in all"),
         ("published", _second(found["published"])),
         ("expires", _second(found["expires"])),
+        ("flags", _flags(found)),
     ]
     if found["offline"] is not None:
-        expired = ", EXPIRED" if found["offline"]["expired"] else ""
-        facts.append(("signed by", f"a transient key that ends {_second(found['offline']['expires'])}{expired}"))
-    marks = [mark for mark in ("demo", "unpublished", "blinded") if found[mark]]
-    if marks:
-        facts.append(("marked", ", ".join(marks)))
+        facts.extend(_transient(found["offline"]))
+    if found["demo"]:
+        facts.append(("marked", "demo"))
     facts.extend(("option", f"{name} = {value}") for name, value in found["options"].items())
-    facts.append(("signature", "holds" if signature["verified"] else f"DOES NOT HOLD: {signature['reason']}"))
+    facts.extend(("revoked", revoked) for revoked in found["revocations"])
+    facts.append(("signature", _verdict(found["signature"])))
     routers = "accepts it now" if acceptable["javaRouter"] else f"refuses it now: {'; '.join(acceptable['reasons'])}"
     facts.append(("a Java router", routers))
     print_facts(facts)
     rows = [
         (
             entry["address"],
-            entry["typeName"],
+            _entry_kind(entry),
             str(entry["cost"]),
             "over" if entry["remaining"] <= 0 else duration(entry["remaining"] * MILLISECONDS),
         )
         for entry in found["entries"]
     ]
     print_table(("ENTRY", "TYPE", "COST", "ENDS IN"), rows)
+
+
+def _key_kind(key: dict[str, Any]) -> str:
+    name, number = key["signatureTypeName"], f"type {key['signatureType']}"
+    return f"{name} ({number})" if name != number else f"{number}, which is unknown"
+
+
+def _flags(found: dict[str, Any]) -> str:
+    flags = found["flags"]
+    names = [name for name, there in _flag_names(found) if there]
+    if unknown := flags & ~KNOWN_FLAGS:
+        names.append(f"0x{unknown:04x} without a meaning")
+    return f"0x{flags:04x}: {', '.join(names) or 'none'}"
+
+
+def _flag_names(found: dict[str, Any]) -> tuple[tuple[str, bool], ...]:
+    return (
+        ("offline signature", found["offline"] is not None),
+        ("unpublished", found["unpublished"]),
+        ("blinded", found["blinded"]),
+    )
+
+
+def _transient(offline: dict[str, Any]) -> list[tuple[str, str]]:
+    expired = ", EXPIRED" if offline["expired"] else ""
+    return [
+        ("signed by", f"a transient key, {_key_kind(offline)}, {offline['transientKey']}"),
+        ("", f"which ends {_second(offline['expires'])}{expired}"),
+    ]
+
+
+def _verdict(signature: dict[str, Any]) -> str:
+    if signature["verified"]:
+        return f"holds: {signature['reason']}"
+    if signature["verdict"] == Verdict.CANNOT_VERIFY.value:
+        return f"UNKNOWN: {signature['reason']}"
+    return f"DOES NOT HOLD: {signature['reason']}"
+
+
+def _entry_kind(entry: dict[str, Any]) -> str:
+    upper = entry["flags"] >> 8
+    return entry["typeName"] + (f", flags 0x{upper:04x}" if upper else "")
 
 
 def _second(second: int) -> str:

@@ -12,7 +12,7 @@ Keys (times in seconds since the epoch unless the name says otherwise; additions
     demo                 made by a demonstration
     offline              null, or {expires, signatureType, signatureTypeName, transientKey, expired}
     options              the mapping
-    entries              [{address, hash, type, typeName, cost, end, remaining}]
+    entries              [{address, hash, flags, type, typeName, cost, end, remaining}]
     revocations          [hash]
     signature            {verified, verdict, reason, signedBy}
     acceptable           {javaRouter, reasons}
@@ -110,6 +110,7 @@ def _entry(lease: MetaLease, now_s: int) -> dict[str, Any]:
     return {
         "address": address_of(lease.destination_hash),
         "hash": lease.destination_hash.hex(),
+        "flags": lease.flags,
         "type": lease.store_type,
         "typeName": STORE_TYPE_NAMES.get(lease.store_type, f"type {lease.store_type}"),
         "cost": lease.cost,

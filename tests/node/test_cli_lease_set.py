@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from click.testing import CliRunner
 
 from bridge.cli.main import cli
 from bridge.wire.destination_keys import new_demo_leaf, new_master_key
-from bridge.wire.meta_lease_set import MetaLease, encode
+from bridge.wire.i2p import destination_from_bytes
+from bridge.wire.meta_lease_set import MetaLease, build, decode, encode, sign
 
 PUBLISHED_S = int(time.time())
 
@@ -43,6 +45,47 @@ def test_people_see_address_entries_and_verdict(tmp_path: Path, structure: bytes
     assert "signature          holds" in result.stdout
     assert "marked             demo" in result.stdout
     assert result.stdout.count(".b32.i2p") == 3
+
+
+def test_every_field_of_a_structure_is_told(tmp_path: Path) -> None:
+    """One with everything: an offline block, options, marks, odd flags of an entry, a revocation."""
+    key = new_master_key().sign_transient(PUBLISHED_S)
+    leases = (MetaLease(b"a" * 32, 7, PUBLISHED_S + 900, flags=0x020003), MetaLease(b"b" * 32, 255, PUBLISHED_S + 60))
+    unsigned = build(
+        key.destination, PUBLISHED_S, leases, offline=key.offline, options={"name": "value\x1b[2J"}, unpublished=True
+    )
+    unsigned = replace(unsigned, revocations=(b"r" * 32,), flags=unsigned.flags | 0x8004)
+    path = tmp_path / "file.ls2"
+    path.write_bytes(encode(sign(unsigned, key.private_key)))
+    told = CliRunner().invoke(cli, ["lease-set", "show", str(path)])
+    assert told.exit_code == 0, told.output
+    for words in (
+        key.destination.hash.hex(),
+        "EdDSA-SHA512-Ed25519 (type 7)",
+        "0x8007: offline signature, unpublished, blinded, 0x8000 without a meaning",
+        key.private_key.public_key().public_bytes_raw().hex(),
+        "which ends ",
+        "name = value\N{REPLACEMENT CHARACTER}[2J",
+        f"revoked            {(b'r' * 32).hex()}",
+        "holds: signed by the transient key",
+        "LeaseSet2, flags 0x0200  7 ",
+        "upper flag bits",
+        "marked unpublished",
+    ):
+        assert words in told.stdout, words
+    assert "\x1b" not in told.stdout
+
+
+def test_a_signature_that_cannot_be_checked_is_not_called_wrong(tmp_path: Path, structure: bytes) -> None:
+    decoded = decode(structure)
+    p256 = destination_from_bytes(decoded.destination.encoded[:-4] + b"\0\1\0\0")
+    path = tmp_path / "file.ls2"
+    path.write_bytes(encode(replace(decoded, destination=p256, offline=None, flags=0)))
+    told = CliRunner().invoke(cli, ["lease-set", "show", str(path)])
+    assert told.exit_code == 1
+    assert "UNKNOWN: cannot verify signatures of ECDSA-SHA256-P256" in told.stdout
+    assert "cannot verify signatures of ECDSA-SHA256-P256" in told.stderr
+    assert "does not hold" not in told.output
 
 
 def test_a_tampered_structure_is_shown_and_ends_with_one(tmp_path: Path, structure: bytes) -> None:
