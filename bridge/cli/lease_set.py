@@ -148,7 +148,7 @@ def _verdict(signature: dict[str, Any]) -> str:
 
 def _entry_kind(entry: dict[str, Any]) -> str:
     upper = entry["flags"] >> 8
-    return entry["typeName"] + (f", flags 0x{upper:04x}" if upper else "")
+    return f"{entry['typeName']}, flags 0x{upper:04x}" if upper else f"{entry['typeName']}"
 
 
 def _second(second: int) -> str:
