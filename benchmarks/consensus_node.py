@@ -22,12 +22,12 @@ import trio
 
 from consensus.core import messages as core
 from consensus.core.dialect import GARLIC_FARM
-from consensus.core.effects import Role
 from consensus.core.position import Configuration, Entry, Index, LogPosition, Server, ServerId
 from consensus.core.raft import Raft
 from consensus.core.tuning import lan
+from consensus.node.client_requests import ClientRequests
 from consensus.node.directory import open_storage
-from consensus.node.garlic_farm_conversation import ClientAnswer, GiveUp, client_answer
+from consensus.node.garlic_farm_conversation import ClientAnswer, GiveUp
 from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_server import GarlicFarmServer
@@ -126,16 +126,16 @@ class Door:
 
     def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
         """A client's entries; without any, only who leads."""
-        server = self.server
-        if server is None:
+        return self._clients().client_request(commands, answered)
+
+    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+        """Where a linearizable read must wait."""
+        return self._clients().read_index(answered)
+
+    def _clients(self) -> ClientRequests:
+        if self.server is None:
             raise GarlicFarmError(Fault.BUSY, "not started")
-        if not commands:
-            role = server.role
-            leads = role.role is Role.LEADER
-            answered(ClientAnswer(accepted=leads, leader=role.leader, next_index=1, term=role.term))
-            return lambda: None
-        own_id = self._server_id
-        return server.submit(commands, lambda found: answered(client_answer(found, server.role, own_id))).abandon
+        return ClientRequests(self.server, self._server_id)
 
 
 def main() -> None:

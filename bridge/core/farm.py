@@ -6,14 +6,15 @@
                  publisher that comes back late is fenced here, before anything is signed
     foreign      kept in the log, no meaning here
 
-A report may name its request; the table of sessions then sees to it that a repetition of it, which a sender that got no
-answer has to make, is not applied again.
+A report or a foreign entry may name its request; the table of sessions then sees to it that a repetition of it, which a
+sender that got no answer has to make, is not applied again, and tells at which index the first one is.
 
 After each report and each clock entry the publisher and the leaves of every master are chosen again, so the choice is
 part of the state and needs no message of its own. Nothing but the record, its index and the tuning enters; entries up
 to the applied index are ignored, which makes replay harmless.
 """
 
+import struct
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -33,7 +34,11 @@ from bridge.core.farm_state import (
 from bridge.core.lease_set import select_leaves
 from bridge.core.publisher import choose, standings
 from bridge.core.records import Clock, Foreign, Publication, Record, Report
-from consensus.core.sessions import SessionTable, Verdict, parse_request_id
+from consensus.core.position import LogPosition
+from consensus.core.sessions import RequestId, SessionTable, Verdict, parse_request_id
+
+_POSITION = struct.Struct(">QQ")
+"""The result of a request: index and term of the entry that was applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ class Farm:
         changes: list[Change]
         match record:
             case Report(request=request):
-                match self._admit(request, index):
+                match self._admit(request, index, term):
                     case Verdict.NEW:
                         state, changes = _apply_report(state, record, self.tuning)
                     case Verdict.DUPLICATE:
@@ -121,21 +126,28 @@ class Farm:
                 state, changes = _apply_clock(state, record, self.tuning)
             case Publication():
                 state, changes = _apply_publication(state, record, self.tuning)
-            case Foreign():
-                changes = []
+            case Foreign(request=request):
+                refused = self._admit(request, index, term) is Verdict.EXPIRED
+                changes = [RequestRefused(request or "")] if refused else []
             case _:
                 assert_never(record)
         self.state = state
         return tuple(changes)
 
-    def _admit(self, request: str | None, index: int) -> Verdict:
+    def position_of(self, request: RequestId) -> LogPosition | None:
+        """Where the entry stands that was applied under this request id; None if none was, or that is forgotten."""
+        if not self.sessions.was_executed(request):
+            return None
+        return LogPosition(*_POSITION.unpack(self.sessions.result_of(request) or bytes(_POSITION.size)))
+
+    def _admit(self, request: str | None, index: int, term: int) -> Verdict:
         """What becomes of a submission under this request id. Without one it is applied as often as it is there."""
         request_id = None if request is None else parse_request_id(request)
         if request_id is None:
             return Verdict.NEW
         verdict = self.sessions.admit(request_id, index, self.state.log_time_ms)
         if verdict is Verdict.NEW:
-            self.sessions.remember(request_id, b"")
+            self.sessions.remember(request_id, _POSITION.pack(index, term))
         return verdict
 
 

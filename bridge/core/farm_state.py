@@ -17,7 +17,7 @@ SERVERS_MAX = 64
 MASTERS_MAX = 8
 LEAVES_PER_SERVER_MAX = 64
 PERIOD_MIN_MS, PERIOD_MAX_MS = 500, 600_000
-SESSION_LIMITS = SessionLimits(sessions_max=256, window=16, result_bytes_max=0, expiry_ms=3_600_000)
+SESSION_LIMITS = SessionLimits(sessions_max=1024, window=16, result_bytes_max=16, expiry_ms=3_600_000)
 LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000
 """Meta LS2 seconds are 32 bits wide; a clock entry beyond is ignored."""
 

@@ -5,7 +5,7 @@ Four kinds of JSON object travel as application entries of the Raft log. A membe
     report        `router` / `destinations` / `meta`  one server's state (I2P proposal 150, application layer)
     clock         `clock`                             the leader's advance of log time
     publication   `publication`                       the publisher's commitment, before it signs and hands over
-    foreign       anything else that is a JSON object kept in the log, ignored by the state machine
+    foreign       anything else that is a JSON object kept in the log; the state machine only notes its `request`
 
 The decoder lives on the wire floor; the state machine sees only these values. Unknown members are ignored there and
 stay in the log. What a router kind cannot tell is `None`: unknown, never invented.
@@ -109,6 +109,8 @@ class Foreign:
     """An application entry that the farm's state machine does not know."""
 
     reason: str
+    request: str | None = None
+    """What its sender calls it, so that a repetition of it is told from a second one."""
 
 
 Record = Report | Clock | Publication | Foreign

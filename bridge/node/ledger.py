@@ -37,6 +37,7 @@ from bridge.node.event_log import EventLog
 from bridge.wire.application import decode
 from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm, encode_farm
 from consensus.core.position import Command, Configuration, Entry, Index, LogPosition, NoOp
+from consensus.core.sessions import RequestId, parse_request_id
 from consensus.node.server import now_ms
 
 MOMENTS_MAX = 500_000
@@ -122,6 +123,20 @@ class Ledger:
         self.log_time.clock_applied(self.state.log_time_ms, now_ms())
         self._news.set()
         self._news = trio.Event()
+
+    def request_of(self, command: bytes) -> RequestId | None:
+        """The request that an entry names."""
+        # Only what names one, or hides it behind an escape, is worth decoding.
+        record = decode(command) if b'"request"' in command or b"\\" in command else None
+        match record:
+            case Report(request=str(text)) | Foreign(request=str(text)):
+                return parse_request_id(text)
+            case _:
+                return None
+
+    def was_executed(self, request: RequestId) -> bool:
+        """Whether the farm remembers this request."""
+        return self._farm.sessions.was_executed(request)
 
     def keep_from(self) -> Index:
         """Entries before this are older than seven days of log time."""

@@ -33,13 +33,15 @@ from bridge.wire.application import decode
 from consensus.core import messages as core
 from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Outcome, Resolve, Role
-from consensus.core.position import Configuration, Server, ServerId
+from consensus.core.position import Configuration, Index, Server, ServerId
 from consensus.core.raft import Raft
 from consensus.core.tuning import Tuning, lan, local
+from consensus.node.barrier import read_barrier_anywhere
+from consensus.node.client_requests import ClientRequests, Sessioned
 from consensus.node.directory import ThreadedDisk, open_storage
 from consensus.node.disk import StorageError
 from consensus.node.garlic_farm_client import GarlicFarmClient
-from consensus.node.garlic_farm_conversation import ClientAnswer, GiveUp, client_answer
+from consensus.node.garlic_farm_conversation import ClientAnswer, GiveUp
 from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_tally import Tally
@@ -92,8 +94,10 @@ class Replica:
         links: PeerLinks,
         client: GarlicFarmClient | None,
         server_id: ServerId,
+        sessioned: Sessioned,
     ) -> None:
         self.server = server
+        self.clients = ClientRequests(server, server_id, sessioned)
         self.links = links
         self.server_id = server_id
         self._client = client
@@ -126,6 +130,10 @@ class Replica:
             # Of an earlier try a copy may be committed: only what never can be is refused.
             return replace(answer, outcome=SubmitOutcome.UNKNOWN)
         return answer
+
+    async def read_barrier(self) -> Index:
+        """Wait until this node has applied everything acknowledged before the call. Raises what `refusals` lists."""
+        return await read_barrier_anywhere(self.server, self._client, patience_s=SUBMIT_PATIENCE_SECONDS)
 
     async def _submit_once(self, command: bytes, patience_s: float, *, repeat_unknown: bool) -> SubmitAnswer:
         if self.leads or self._client is None:
@@ -165,19 +173,17 @@ class FrontDoor:
         if replica is None:
             answered(ClientAnswer(accepted=False, leader=None, next_index=0, term=0))
             return _nothing_to_give_up
-        server, own_id = replica.server, replica.server_id
-        if not commands:
-            leads, role = replica.leads, server.role
-            following = server.describe().raft.last.index + 1 if leads else 0
-            answered(ClientAnswer(accepted=leads, leader=role.leader, next_index=following, term=role.term))
-            return _nothing_to_give_up
         if any(is_clock(command) for command in commands):
             raise GarlicFarmError(Fault.OUT_OF_TURN, "a client sent a clock entry; only the leader writes those")
-        try:
-            proposal = server.submit(commands, lambda found: answered(client_answer(found, server.role, own_id)))
-        except ValueError as error:
-            raise GarlicFarmError(Fault.TOO_LARGE, str(error)) from error
-        return proposal.abandon
+        return replica.clients.client_request(commands, answered)
+
+    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+        """Up to where a client's log must be applied for a linearizable read."""
+        replica = self.replica
+        if replica is None:
+            answered(ClientAnswer(accepted=False, leader=None, next_index=0, term=0))
+            return _nothing_to_give_up
+        return replica.clients.read_index(answered)
 
 
 def _nothing_to_give_up() -> None:
@@ -241,7 +247,7 @@ async def open_replica(
             if client is not None:
                 await nursery.start(client.run)
             await nursery.start(server.run)
-            replica = Replica(server, links, client, server_id)
+            replica = Replica(server, links, client, server_id, ledger)
             door.identity, door.replica = identity, replica
             try:
                 yield replica

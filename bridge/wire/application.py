@@ -124,6 +124,7 @@ _skeleton = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _report = msgspec.json.Decoder(_Report)
 _clock = msgspec.json.Decoder(_ClockEntry)
 _publication = msgspec.json.Decoder(_PublicationEntry)
+_request = msgspec.json.Decoder(Request)
 _encoder = msgspec.json.Encoder()
 
 
@@ -134,10 +135,14 @@ def decode(data: bytes) -> Record:
     if data.count(b"[") + data.count(b"{") > BRACKETS_LIMIT:
         return Foreign(f"more than {BRACKETS_LIMIT} opening brackets")
     try:
-        kinds = [kind for kind in _KINDS if kind in _skeleton.decode(data)]
-        return _decode_kind(kinds, data)
+        members = _skeleton.decode(data)
     except ValueError as error:
         return Foreign(str(error)[:_REASON_LIMIT])
+    kinds = [kind for kind in _KINDS if kind in members]
+    try:
+        return _decode_kind(kinds, data)
+    except ValueError as error:
+        return Foreign(str(error)[:_REASON_LIMIT], _request_of(members))
 
 
 def _decode_kind(kinds: Sequence[str], data: bytes) -> Record:
@@ -150,9 +155,16 @@ def _decode_kind(kinds: Sequence[str], data: bytes) -> Record:
         case ["publication"]:
             return _to_publication(_publication.decode(data).publication)
         case []:
-            return Foreign("a JSON object of no kind that a farm knows")
+            raise ApplicationError("a JSON object of no kind that a farm knows")
         case _:
-            return Foreign(f"of several kinds at once: {', '.join(kinds)}")
+            raise ApplicationError(f"of several kinds at once: {', '.join(kinds)}")
+
+
+def _request_of(members: Mapping[str, msgspec.Raw]) -> str | None:
+    try:
+        return _request.decode(members["request"]) if "request" in members else None
+    except ValueError:
+        return None
 
 
 def encode(record: Report | Clock | Publication, *, config: Mapping[str, Any] | None = None) -> bytes:

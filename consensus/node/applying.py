@@ -12,6 +12,7 @@ entries are applied meanwhile. And it *restores* it from a snapshot, at the star
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
+from heapq import heappop, heappush
 from typing import Protocol
 
 import trio
@@ -58,6 +59,8 @@ class Applying:
         self._size_bytes = 0
         self._changed = trio.Event()
         self._restore: SnapshotDescription | None = None
+        self._watchers: list[tuple[Index, int, Callable[[], None]]] = []
+        self._watched = 0
         self._captures: deque[trio.Event] = deque()
         self._captured: tuple[Index, Iterator[bytes]] | None = None
         self.commit: Index = 0
@@ -94,6 +97,14 @@ class Applying:
         while self.applied < index:
             await self._changed.wait()
         return self.applied
+
+    def when_applied(self, index: Index, tell: Callable[[], None]) -> None:
+        """Call `tell` once, when the state machine has taken the entry at `index`: at once, or from its task."""
+        if self.applied >= index:
+            tell()
+        else:
+            self._watched += 1
+            heappush(self._watchers, (index, self._watched, tell))
 
     async def capture(self) -> tuple[Index, Iterator[bytes]]:
         """The state machine as it is after some entry, soon: its index, and the bytes. One caller at a time."""
@@ -152,5 +163,7 @@ class Applying:
         self.applied += len(entries)
 
     def _wake(self) -> None:
+        while self._watchers and self._watchers[0][0] <= self.applied:
+            heappop(self._watchers)[2]()
         self._changed.set()
         self._changed = trio.Event()

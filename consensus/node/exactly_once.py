@@ -3,6 +3,7 @@
     submit ─▶ room in the window? ─▶ number it ─▶ GarlicFarmClient: follow redirects, back off while busy or leaderless,
               (session open?)                     repeat what is unknown, the same bytes under the same number
                                                   ─▶ committed │ patience at an end: an honest "unknown" or "refused"
+                                                  ─▶ forgotten by the table meanwhile: `SessionForgottenError`
 
 The state machine executes a number once (`core/sessions.py`), so repeating does no harm, and committed means executed
 exactly once. That holds as long as the session is remembered: it begins with an entry of no effect, whose place in the
@@ -18,6 +19,15 @@ from consensus.core.effects import Outcome
 from consensus.core.position import Index
 from consensus.core.sessions import DEFAULT_LIMITS, RequestId, SessionLimits
 from consensus.node.garlic_farm_client import GarlicFarmClient, Submission
+
+
+class SessionForgottenError(Exception):
+    """The table of sessions has forgotten this client, pushed out by others: see `docs/clients.md`.
+
+    Whether the command was executed will never be known by its number, and it will not be executed under it any more.
+    The client begins a new session with its next command.
+    """
+
 
 Seal = Callable[[RequestId, bytes], bytes]
 """Puts the request id where the state machine looks for it."""
@@ -45,12 +55,16 @@ class ExactlyOnceClient:
         self._born: Index | None = None
         self._sequence = 0
         self._used_s = 0.0
-        self._unanswered: set[int] = set()
+        self._unanswered: set[RequestId] = set()
         self._changed = trio.Event()
         self._beginning = trio.Lock()
 
     async def submit(self, command: bytes, *, patience_s: float = 30.0) -> Submission:
-        """Have `command` executed once. Committed: it was. Unknown: it was or will be once, or never. Else never."""
+        """Have `command` executed once. Committed: it was. Unknown: it was or will be once, or never. Else never.
+
+        Raises `SessionForgottenError` if no repetition can settle that any more. Servers that agreed on no extension
+        cannot tell, and break the connection: then it is unknown.
+        """
         longest_s = self._limits.expiry_ms / 4000
         if patience_s > longest_s:
             raise ValueError(f"a patience of {patience_s:g} s may outlast the session; at most {longest_s:g} s will do")
@@ -62,13 +76,21 @@ class ExactlyOnceClient:
             reason = f"no session could be begun within {patience_s:g} s: no leader answered; nothing was submitted"
             return Submission(Outcome.NOT_LEADER, reason=reason)
         try:
-            return await self._client.submit(
+            found = await self._client.submit(
                 (self._seal(request, command),),
                 patience_s=max(0.0, deadline_s - trio.current_time()),
                 repeat_unknown=True,
             )
+            if found.forgotten:
+                # What else is under way ends under the old session, forgotten likewise.
+                self._born = None if self._born == request.born else self._born
+                raise SessionForgottenError(
+                    f"the servers have forgotten the session of {request}: more clients than they remember were active;"
+                    " whether the command was executed is not known. Look at its effect before you submit it again"
+                )
+            return found
         finally:
-            self._unanswered.discard(request.sequence)
+            self._unanswered.discard(request)
             self._used_s = trio.current_time()
             self._wake()
 
@@ -77,11 +99,13 @@ class ExactlyOnceClient:
             async with self._beginning:
                 if not await self._session(patience_s):
                     return None
-            oldest = min(self._unanswered, default=self._sequence + 1)
+            under_way = (request.sequence for request in self._unanswered if request.born == self._born)
+            oldest = min(under_way, default=self._sequence + 1)
             if self._born is not None and self._sequence + 1 - oldest < self._limits.window:
                 self._sequence += 1
-                self._unanswered.add(self._sequence)
-                return RequestId(self._name, self._born, self._sequence)
+                request = RequestId(self._name, self._born, self._sequence)
+                self._unanswered.add(request)
+                return request
             await self._changed.wait()
 
     async def _session(self, patience_s: float) -> bool:

@@ -3,11 +3,13 @@
     submit ─▶ ask any server ─▶ accepted: committed
                               │ other destination: that server leads, ask it
                               │ unknown destination, no connection: ask the next server, a little later
-                              │ own destination: the leader is busy, ask again later
+                              │ own destination: the leader is busy, ask again later; with an index: the table of
+                              │   sessions has forgotten the client, and refused what it repeats for good
                               │ closed without a reply: unknown, unless the request was never sent
 
-Many submissions share one connection per server and travel in a pipeline. A submission whose outcome is unknown may
-have been committed; it is repeated only if the caller says that a second copy does no harm.
+`read_index` goes the same way. Many submissions share one connection per server and travel in a pipeline. A
+submission whose outcome is unknown may have been committed; it is repeated only if the caller says that a second copy
+does no harm.
 """
 
 from collections.abc import Sequence
@@ -25,6 +27,7 @@ from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.codec import encode_request
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS, Limits
+from consensus.wire.garlic_farm.upgrade import Extension
 from consensus.wire.garlic_farm.values import Application, LogEntry
 
 
@@ -36,6 +39,8 @@ class Submission:
     position: LogPosition | None = None
     leader: ServerId | None = None
     reason: str = ""
+    forgotten: bool = False
+    """The outcome is unknown and will not be known: the table of sessions has forgotten whether it was executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class GarlicFarmClient:
         self._tuning = tuning or ClientTuning()
         self._limits = limits
         self._pipes: dict[ServerId, RequestPipe] = {}
+        self._extensions: dict[ServerId, frozenset[Extension]] = {}
         self._locks: dict[ServerId, trio.Lock] = {}
         self._nursery: trio.Nursery | None = None
         self._favourite = self._random.choice(self._servers)
@@ -93,22 +99,39 @@ class GarlicFarmClient:
             wire.ClientRequest(0, 0, 0, 0, 0, 0, tuple(LogEntry(0, Application(command)) for command in commands)),
             self._limits,
         )
+        return await self._pursue(data, None, patience_s, repeat_unknown=repeat_unknown)
+
+    async def read_index(self, *, patience_s: float = 10.0) -> Submission:
+        """If committed: what has been applied up to `position` shows all that was acknowledged before this call.
+
+        Nothing is written into the log. A server that did not agree on this extension is not asked.
+        """
+        data = encode_request(wire.ReadIndexRequest(0, 0, 0, 0, 0, 0), self._limits)
+        return await self._pursue(data, Extension.READ_INDEX, patience_s, repeat_unknown=True)
+
+    async def _pursue(
+        self, data: bytes, needed: Extension | None, patience_s: float, *, repeat_unknown: bool
+    ) -> Submission:
         attempt = _Attempt()
         backoff = Backoff(self._tuning.backoff_first_s, self._tuning.backoff_longest_s, self._random)
         with trio.move_on_after(patience_s):
             while not attempt.settled(repeat_unknown=repeat_unknown):
                 if attempt.pause:
                     await trio.sleep(backoff.next_s())
-                await self._try(data, attempt)
+                await self._try(data, needed, attempt)
         return attempt.submission()
 
-    async def _try(self, data: bytes, attempt: "_Attempt") -> None:
+    async def _try(self, data: bytes, needed: Extension | None, attempt: "_Attempt") -> None:
         server = self._favourite
         attempt.asked = server
         try:
             pipe = await self._pipe(server)
         except GarlicFarmError as error:
             attempt.turned_away(f"server {server}: {error}")
+            self._look_elsewhere(server)
+            return
+        if needed is not None and needed not in self._extensions[server]:
+            attempt.turned_away(f"server {server} does not know the extension {needed.value}")
             self._look_elsewhere(server)
             return
         done = trio.Event()
@@ -154,7 +177,7 @@ class GarlicFarmClient:
                 window=self._tuning.in_flight_max,
                 queue_max=self._tuning.queue_max,
             )
-            self._pipes[server] = pipe
+            self._pipes[server], self._extensions[server] = pipe, dialed.extensions
             self._nursery.start_soon(_carry, pipe)
             return pipe
 
@@ -172,12 +195,13 @@ class _Attempt:
     pause: bool = False
     doubtful: bool = False
     """An earlier try ended unknown: whatever is said now, its copy may be committed."""
+    forgotten: bool = False
     redirect_term: int = -1
     """The highest term in which a server named another one."""
 
     def settled(self, *, repeat_unknown: bool) -> bool:
         if self.outcome is Outcome.UNKNOWN:
-            return not repeat_unknown
+            return self.forgotten or not repeat_unknown
         return self.outcome is Outcome.COMMITTED
 
     def turned_away(self, reason: str, outcome: Outcome = Outcome.NOT_LEADER) -> None:
@@ -196,6 +220,9 @@ class _Attempt:
             case wire.Reply() if answer.accepted:
                 self.outcome, self.leader, self.reason = Outcome.COMMITTED, ServerId(answer.source), ""
                 self.position = LogPosition(max(0, answer.next_index - 1), answer.term)
+            case wire.Reply() if answer.destination == answer.source and answer.next_index > 0:
+                self.turned_away("the table of sessions has forgotten whether it was executed", Outcome.UNKNOWN)
+                self.forgotten = True
             case wire.Reply() if answer.destination == answer.source:
                 self.turned_away(f"server {answer.source} leads and is busy", Outcome.BUSY)
             case wire.Reply() if answer.destination > 0:
@@ -211,6 +238,8 @@ class _Attempt:
     def submission(self) -> Submission:
         if self.under_way:
             return Submission(Outcome.UNKNOWN, None, self.leader, f"server {self.asked} has not answered in time")
+        if self.forgotten:
+            return Submission(Outcome.UNKNOWN, None, self.leader, self.reason, forgotten=True)
         if self.doubtful and self.outcome is not Outcome.COMMITTED:
             return Submission(Outcome.UNKNOWN, None, self.leader, f"a copy may be committed; last: {self.reason}")
         return Submission(self.outcome or Outcome.NOT_LEADER, self.position, self.leader, self.reason)

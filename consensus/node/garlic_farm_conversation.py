@@ -12,7 +12,9 @@ begin one a turn of the event loop; a burst of requests then takes as many turns
 As replies leave in order, only the oldest request's age matters: one deadline watches a connection, not one a request.
 
 Whoever speaks out of turn (a reply, another server's id, an extension that was not agreed) is cut off, with a sentence.
-A client whose entry's fate is unknown is cut off too: on this wire that is the only honest answer.
+A client whose entry's fate is unknown is cut off too: on this wire that is the only honest answer. So is one whose
+session was forgotten, unless the handshake agreed on a word for it: accepted 0 in our own name, as when we are busy,
+with the next index beyond the entry that was refused.
 """
 
 from collections import deque
@@ -34,10 +36,12 @@ from consensus.wire.garlic_farm.codec import RequestReader, encode_reply
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS, UNKNOWN_SERVER, Limits
 from consensus.wire.garlic_farm.mapping import check_agreed, commands_from_wire, reply_to_wire, request_from_wire
-from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade import Extension, Identity
 from consensus.wire.garlic_farm.upgrade_server import Upgraded
 
 _READ_BYTES = 65_536
+_FROM_CLIENTS = (wire.ClientRequest, wire.ReadIndexRequest, wire.AddServerRequest, wire.RemoveServerRequest)
+"""Who asks these need not be a server, and need not know whom it asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +49,15 @@ class ClientAnswer:
     """What a client is told.
 
     Accepted: committed, or, if it sent nothing, that this server leads; `next_index` is one beyond its last entry.
-    Not accepted: `leader` is who to ask instead; this server's own id means that it leads and is busy.
+    Not accepted: `leader` is who to ask instead; this server's own id means that it leads and is busy. `forgotten`: an
+    entry of it is committed, and was refused by the table of sessions.
     """
 
     accepted: bool
     leader: ServerId | None
     next_index: Index
     term: Term
+    forgotten: bool = False
 
 
 def client_answer(found: Resolve, role: RoleChanged, own_id: ServerId) -> ClientAnswer | None:
@@ -90,6 +96,10 @@ class RequestHandler(Protocol):
 
         May raise `GarlicFarmError` instead.
         """
+        ...
+
+    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+        """Accepted: `next_index` is one beyond the index that a linearizable read must wait for."""
         ...
 
 
@@ -192,7 +202,7 @@ class Conversation:
     def _check_turn(self, request: wire.Request) -> None:
         spoken = type(request).__name__
         check_agreed(request, self._upgraded.extensions)
-        if isinstance(request, wire.ClientRequest | wire.AddServerRequest | wire.RemoveServerRequest):
+        if isinstance(request, _FROM_CLIENTS):
             return
         claimed, ours = self._upgraded.peer.server_id, self._identity().server_id
         if claimed is not None and request.source != claimed:
@@ -234,7 +244,11 @@ class Conversation:
             case wire.ClientRequest():
                 return self._handler.client_request(
                     commands_from_wire(request),
-                    lambda answer: self._settle(slot, None if answer is None else self._client_reply(answer)),
+                    lambda answer: self._settle(slot, self._client_reply(wire.AppendEntriesResponse, answer)),
+                )
+            case wire.ReadIndexRequest():
+                return self._handler.read_index(
+                    lambda answer: self._settle(slot, self._client_reply(wire.ReadIndexResponse, answer))
                 )
             case _:
                 # Membership and catch-up are driven by the operator's side so far; accepted 0 changes nothing.
@@ -272,10 +286,12 @@ class Conversation:
             if slot.give_up is not None and slot.reply is None and not slot.hang_up:
                 slot.give_up()
 
-    def _client_reply(self, answer: ClientAnswer) -> wire.Reply:
+    def _client_reply(self, reply: type[wire.Reply], answer: ClientAnswer | None) -> wire.Reply | None:
+        if answer is None or (answer.forgotten and Extension.SESSIONS not in self._upgraded.extensions):
+            return None
         leader = UNKNOWN_SERVER if answer.leader is None else answer.leader
         ours = self._identity().server_id or UNKNOWN_SERVER
-        return wire.AppendEntriesResponse(ours, leader, answer.term, answer.next_index, accepted=answer.accepted)
+        return reply(ours, leader, answer.term, answer.next_index, accepted=answer.accepted)
 
     def _refusal(self, request: wire.Request, answer: ClientAnswer) -> wire.Reply:
         ours = self._identity().server_id or UNKNOWN_SERVER

@@ -6,6 +6,7 @@ Who asks waits in a task of its own and may go away at any time; an answer that 
 server stops everybody is told.
 """
 
+from collections.abc import Callable
 from typing import assert_never
 
 from consensus.core.effects import ReadReady, ReadRefusal, ReadRefused, TransferEnded
@@ -15,6 +16,8 @@ from consensus.node.inbox import Awaited, Inbox
 from consensus.node.refusals import NotLeaderError, ServerBusyError, ServerStoppedError
 
 QuestionAnswered = ReadReady | ReadRefused | TransferEnded
+Answered = Callable[[QuestionAnswered | None], None]
+"""Takes the answer, or None if the server stops."""
 
 
 class Questions:
@@ -23,7 +26,7 @@ class Questions:
     def __init__(self, inbox: Inbox, questions_max: int) -> None:
         self._inbox = inbox
         self._questions_max = questions_max
-        self._waiting: dict[int, Awaited[QuestionAnswered]] = {}
+        self._waiting: dict[int, Answered] = {}
         self._last_number = 0
         self._ended = False
 
@@ -43,6 +46,16 @@ class Questions:
             case _:
                 assert_never(answer)
 
+    def ask_read(self, answered: Answered) -> int:
+        """Like `read`, by a callback; returns a number for `forget`. Raises the last two of `refusals`."""
+        self._last_number += 1
+        self._begin(self._last_number, ReadRequested(self._last_number), answered)
+        return self._last_number
+
+    def forget(self, number: int) -> None:
+        """Nobody waits for this answer any more."""
+        self._waiting.pop(number, None)
+
     async def transfer(self, target: ServerId | None) -> TransferEnded:
         """What came of the transfer; raises `ServerBusyError` or `ServerStoppedError`."""
         self._last_number += 1
@@ -54,26 +67,31 @@ class Questions:
     def answer(self, effect: QuestionAnswered) -> None:
         """Wake whoever asked, unless it has gone."""
         number = effect.transfer_id if isinstance(effect, TransferEnded) else effect.read_id
-        awaited = self._waiting.get(number)
-        if awaited is not None:
-            awaited.give(effect)
+        answered = self._waiting.pop(number, None)
+        if answered is not None:
+            answered(effect)
 
     def end(self) -> None:
         """The server stops."""
         self._ended = True
-        for awaited in self._waiting.values():
-            awaited.give(None)
+        waiting, self._waiting = self._waiting, {}
+        for answered in waiting.values():
+            answered(None)
 
     async def _ask(self, number: int, question: ReadRequested | TransferLeadership) -> QuestionAnswered:
+        awaited = Awaited[QuestionAnswered]()
+        self._begin(number, question, awaited.give)
+        try:
+            answer = await awaited.wait()
+        finally:
+            self.forget(number)
+        if answer is None:
+            raise ServerStoppedError("the server has stopped")
+        return answer
+
+    def _begin(self, number: int, question: ReadRequested | TransferLeadership, answered: Answered) -> None:
         if self._ended:
             raise ServerStoppedError("the server has stopped")
         if len(self._waiting) >= self._questions_max or not self._inbox.put(question):
             raise ServerBusyError(f"{len(self._waiting)} reads and transfers are under way")
-        awaited = self._waiting[number] = Awaited[QuestionAnswered]()
-        try:
-            answer = await awaited.wait()
-        finally:
-            del self._waiting[number]
-        if answer is None:
-            raise ServerStoppedError("the server has stopped")
-        return answer
+        self._waiting[number] = answered

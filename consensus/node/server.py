@@ -104,14 +104,14 @@ class ConsensusServer:
         self._executor = Executor(storage, tuning.group_bytes)
         self._inbox = Inbox(tuning.max_urgent, tuning.batch_commands, tuning.batch_bytes, tuning.batch_hold_ms / 1000)
         self._admission = Admission(tuning.max_proposals, tuning.max_proposal_bytes)
-        self._questions = Questions(self._inbox, tuning.max_requests)
+        self.questions = Questions(self._inbox, tuning.max_requests)
         self._batches = Batches()
         self._changes = Changes(self._inbox)
-        self._applying = Applying(state_machine, tuning.apply_queue_bytes)
+        self.applying = Applying(state_machine, tuning.apply_queue_bytes)
         self._disk_questions = DiskQuestions(self._ask)
-        self._snapshots = Snapshotting(self, storage, self._applying, tuning, keep_from)
+        self._snapshots = Snapshotting(self, storage, self.applying, tuning, keep_from)
         if storage.snapshot is not None:
-            self._applying.push_restore(Restore(storage.snapshot))
+            self.applying.push_restore(Restore(storage.snapshot))
         self._worker = DiskWorker(disk, self._job_done, self._set_disk_full, tuning.full_disk_retry_ms)
         self._disk_full = False
         self._dropped: Counter[str] = Counter()
@@ -130,14 +130,14 @@ class ConsensusServer:
     @property
     def commit_index(self) -> Index:
         """Entries up to here are known to be committed."""
-        return self._applying.commit
+        return self.applying.commit
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled, or until the disk, the core or the state machine fails (their error is raised)."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._worker.run)
-                nursery.start_soon(self._applying.run, self._disk_questions.entries, self._disk_questions.state)
+                nursery.start_soon(self.applying.run, self._disk_questions.entries, self._disk_questions.state)
                 nursery.start_soon(self._snapshots.run)
                 task_status.started()
                 await self._own()
@@ -208,21 +208,21 @@ class ConsensusServer:
         Raises `NotLeaderError` (ask the leader it names), `ServerBusyError` or `ServerStoppedError`. Which of several
         writes under way at the same time are seen is open, as for any read.
         """
-        return await self._applying.wait_applied(await self._questions.read())
+        return await self.applying.wait_applied(await self.questions.read())
 
     async def transfer_leadership(self, target: ServerId | None = None) -> TransferEnded:
         """Hand leadership to `target`, or to the voter that is caught up best; the answer says what came of it.
 
         Ends within a few election timeouts. Raises `ServerBusyError` or `ServerStoppedError`.
         """
-        return await self._questions.transfer(target)
+        return await self.questions.transfer(target)
 
     async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
         """Committed entries from `first` on, at least one if there is one; raises `ServerBusyError`.
 
         Empty if nothing is committed at `first` yet (`wait_commit` waits for it).
         """
-        last = min(self._applying.commit, first + limit_entries - 1)
+        last = min(self.applying.commit, first + limit_entries - 1)
         return await self._disk_questions.entries_unless_busy(first, last, limit_bytes, self._tuning.max_reads)
 
     async def take_snapshot(self) -> SnapshotDescription | None:
@@ -231,17 +231,17 @@ class ConsensusServer:
 
     async def wait_commit(self, index: Index) -> Index:
         """Wait until the entry at `index` is committed; returns the commit index."""
-        return await self._applying.wait_commit(index)
+        return await self.applying.wait_commit(index)
 
     async def wait_applied(self, index: Index) -> Index:
         """Wait until the state machine has taken the entry at `index`; returns the applied index."""
-        return await self._applying.wait_applied(index)
+        return await self.applying.wait_applied(index)
 
     def describe(self) -> ServerDescription:
         """This server as plain data."""
         return ServerDescription(
             raft=self._core.describe(),
-            applied=self._applying.applied,
+            applied=self.applying.applied,
             durable=self._storage.durable,
             segments=self._storage.segment_count,
             backlog_bytes=self._executor.backlog_bytes,
@@ -250,10 +250,10 @@ class ConsensusServer:
             requests_in_flight=len(self._requests),
             groups=self._executor.groups,
             persists=self._executor.persists,
-            entries_reread=self._applying.reread,
+            entries_reread=self.applying.reread,
             snapshots_taken=self._snapshots.taken,
             snapshots_given_up=self._snapshots.given_up,
-            restores=self._applying.restores,
+            restores=self.applying.restores,
             dropped=tuple(sorted(self._dropped.items())),
         )
 
@@ -308,9 +308,9 @@ class ConsensusServer:
                 case Send():
                     self._send(effect)
                 case Apply():
-                    self._applying.push(effect)
+                    self.applying.push(effect)
                 case Restore():
-                    self._applying.push_restore(effect)
+                    self.applying.push_restore(effect)
                 case TakeSnapshot():
                     self._snapshots.granted(effect)
                 case Resolve() | ChangeResolved() | ReadReady() | ReadRefused() | TransferEnded():
@@ -332,7 +332,7 @@ class ConsensusServer:
             case ChangeResolved():
                 self._changes.resolve(effect)
             case ReadReady() | ReadRefused() | TransferEnded():
-                self._questions.answer(effect)
+                self.questions.answer(effect)
             case _:
                 assert_never(effect)
 
@@ -380,7 +380,7 @@ class ConsensusServer:
         self._requests.end()
         self._disk_questions.end()
         self._snapshots.end()
-        self._questions.end()
+        self.questions.end()
 
     async def _note_clean_stop(self) -> None:
         """After a clean stop any damage to the log is told from a torn tail."""

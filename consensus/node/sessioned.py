@@ -70,6 +70,15 @@ class SessionedStateMachine:
             if isinstance(entry.content, Command):
                 await self._take(index, entry.content.data)
 
+    def request_of(self, command: bytes) -> RequestId | None:
+        """The request that a command is sealed with."""
+        opened = _open(command) if command[:1] == _REQUEST else None
+        return None if opened is None else opened[0]
+
+    def was_executed(self, request: RequestId) -> bool:
+        """Whether the table remembers this request."""
+        return self.sessions.was_executed(request)
+
     def result_of(self, request: RequestId) -> bytes | None:
         """The result of an executed request; None if it was not executed, was forgotten, or was too long to keep."""
         return self.sessions.result_of(request) if self.sessions.was_executed(request) else None

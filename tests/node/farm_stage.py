@@ -35,7 +35,8 @@ from bridge.wire.application import decode, encode
 from bridge.wire.destination_keys import MasterKey, SigningKey, new_demo_leaf, new_master_key
 from consensus.core.effects import Outcome, Resolve, Role, RoleChanged
 from consensus.core.position import ORIGIN, Command, Configuration, Entry, LogPosition, Server, ServerId
-from consensus.node.server import now_ms
+from consensus.node.client_requests import ClientRequests
+from consensus.node.server import ConsensusServer, now_ms
 
 NOW_S = 1_767_225_600
 NOW_MS = NOW_S * 1000
@@ -162,6 +163,11 @@ class StageReplica:
     server_id: ServerId = OWN
     taken: Callable[[bytes], SubmitAnswer | None] = lambda _: None
     """What becomes of a submission; None: it is committed."""
+
+    @property
+    def clients(self) -> ClientRequests:
+        """What is behind its listener."""
+        return ClientRequests(cast("ConsensusServer", self.server), self.server_id, self.server.stage.ledger)
 
     @property
     def leads(self) -> bool:

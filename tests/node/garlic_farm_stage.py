@@ -56,6 +56,10 @@ class ScriptedHandler:
 
         return _in_the_background(answer)
 
+    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+        """The end of the log, if this server leads."""
+        return self.client_request((), answered)
+
     async def _reply(self, request: core.Request) -> core.Reply:
         await trio.sleep(self.delay_s(request))
         if isinstance(request, core.RequestVote):

@@ -12,10 +12,12 @@ from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Role, RoleChanged
 from consensus.core.position import Configuration, Server, ServerId
 from consensus.core.raft import Raft
+from consensus.core.sessions import DEFAULT_LIMITS, SessionLimits
 from consensus.core.tuning import Tuning
+from consensus.node.client_requests import ClientRequests
 from consensus.node.directory import open_storage
 from consensus.node.garlic_farm_client import GarlicFarmClient
-from consensus.node.garlic_farm_conversation import ClientAnswer, GiveUp, client_answer
+from consensus.node.garlic_farm_conversation import GiveUp
 from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_server import GarlicFarmServer
@@ -28,7 +30,7 @@ from consensus.node.storage import StorageTuning
 from consensus.node.tls import load_or_create_certificate
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.nonces import NonceBook
-from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade import EXTENSION_SETS, Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller
 from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
 from tests.node.garlic_farm_stage import CREDENTIALS
@@ -48,12 +50,12 @@ class Life:
     executed: list[bytes] = field(default_factory=list)
 
 
-class Door:
+class Door(ClientRequests):
     """What stands behind a listener."""
 
-    def __init__(self, server: ConsensusServer, server_id: ServerId) -> None:
+    def __init__(self, server: ConsensusServer, server_id: ServerId, machine: SessionedStateMachine) -> None:
+        super().__init__(server, server_id, machine)
         self._server = server
-        self._server_id = server_id
 
     def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> GiveUp:
         """A peer's request."""
@@ -63,19 +65,13 @@ class Door:
             raise GarlicFarmError(Fault.BUSY, str(error)) from error
         return lambda: self._server.forget(number)
 
-    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
-        """A client's entries."""
-        found = self._server.submit(
-            commands, lambda resolve: answered(client_answer(resolve, self._server.role, self._server_id))
-        )
-        return found.abandon
-
 
 class LoopbackGroup:
     """The servers 1 to 3. `changed` is set whenever one of them announces something."""
 
-    def __init__(self, directory: Path, nursery: trio.Nursery) -> None:
+    def __init__(self, directory: Path, nursery: trio.Nursery, limits: SessionLimits = DEFAULT_LIMITS) -> None:
         self._directory = directory
+        self._limits = limits
         self._nursery = nursery
         self._ports: dict[ServerId, int] = {}
         self._generation = 0
@@ -111,13 +107,13 @@ class LoopbackGroup:
         certificate = load_or_create_certificate(self._directory / str(server_id))
         return PeerAddress("127.0.0.1", port, certificate.fingerprint)
 
-    def client(self) -> GarlicFarmClient:
-        """A client that knows all three."""
-        return GarlicFarmClient(self._dialer(None), self.resolve, self.ids, random=Random(5))
+    def client(self, offered: tuple[str, ...] = tuple(EXTENSION_SETS)) -> GarlicFarmClient:
+        """A client that knows all three, and of the protocol what it offers."""
+        return GarlicFarmClient(self._dialer(None, offered), self.resolve, self.ids, random=Random(5))
 
-    def _dialer(self, server_id: ServerId | None) -> Dialer:
-        identity = Identity("loopback", server_id)
-        return Dialer(Caller("farm", lambda: (CREDENTIALS,), lambda: identity, Random(server_id or 9).randbytes))
+    def _dialer(self, server_id: ServerId | None, offered: tuple[str, ...] = tuple(EXTENSION_SETS)) -> Dialer:
+        identity, random = Identity("loopback", server_id), Random(server_id or 9)
+        return Dialer(Caller("farm", lambda: (CREDENTIALS,), lambda: identity, random.randbytes, offered=offered))
 
     async def _live(
         self, server_id: ServerId, generation: int, task_status: trio.TaskStatus[Life] = trio.TASK_STATUS_IGNORED
@@ -144,13 +140,13 @@ class LoopbackGroup:
                 executed.append(command)
                 return b"%d" % len(executed)
 
-            machine = SessionedStateMachine(execute)
+            machine = SessionedStateMachine(execute, self._limits)
             server = ConsensusServer(raft, recovery.storage, disk, links, machine, self._observe)
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(links.run)
                     await nursery.start(server.run)
-                    await self._listen(nursery, server_id, Door(server, server_id))
+                    await self._listen(nursery, server_id, Door(server, server_id, machine))
                     self.lives[server_id] = life = Life(server, machine, scope, ended, executed)
                     task_status.started(life)
         finally:

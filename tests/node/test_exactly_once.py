@@ -13,7 +13,8 @@ from trio.testing import MockClock
 from consensus.core.effects import Outcome, TransferOutcome
 from consensus.core.position import Command, Entry, LogPosition, ServerId
 from consensus.core.sessions import DEFAULT_LIMITS, RequestId, SessionLimits, SessionTableError
-from consensus.node.exactly_once import ExactlyOnceClient
+from consensus.node.barrier import read_barrier_anywhere
+from consensus.node.exactly_once import ExactlyOnceClient, SessionForgottenError
 from consensus.node.garlic_farm_client import GarlicFarmClient, Submission
 from consensus.node.refusals import NotLeaderError
 from consensus.node.sessioned import OPENING_ENTRY, SessionedStateMachine, clock_entry, request_entry
@@ -23,11 +24,11 @@ LONG_S = 120
 
 
 @asynccontextmanager
-async def group(path: Path) -> AsyncIterator[LoopbackGroup]:
+async def group(path: Path, limits: SessionLimits = DEFAULT_LIMITS) -> AsyncIterator[LoopbackGroup]:
     """Three servers that run."""
     with trio.fail_after(LONG_S):
         async with trio.open_nursery() as nursery:
-            servers = LoopbackGroup(path, nursery)
+            servers = LoopbackGroup(path, nursery, limits)
             for server_id in servers.ids:
                 await servers.start(server_id)
             yield servers
@@ -83,6 +84,62 @@ async def test_reads_see_what_was_acknowledged_and_only_the_leader_answers_them(
         with pytest.raises(NotLeaderError) as refusal:
             await servers.lives[other].server.read_barrier()
         assert refusal.value.leader == leader
+
+
+async def test_a_follower_reads_linearizably_by_asking_the_leader_for_the_index(tmp_path: Path) -> None:
+    async with group(tmp_path) as servers, trio.open_nursery() as nursery:
+        client = servers.client()
+        await nursery.start(client.run)
+        leader = await servers.leader()
+        others = [servers.lives[server_id] for server_id in servers.ids if server_id != leader]
+        for number in range(5):
+            found = await servers.lives[leader].server.propose((b"%d" % number,))
+            assert found.position is not None
+            for life in others:
+                assert await read_barrier_anywhere(life.server, client) >= found.position.index
+                assert life.executed[-1] == b"%d" % number, "an acknowledged write must be seen by whoever reads next"
+        nursery.cancel_scope.cancel()
+
+
+async def test_where_nobody_can_say_what_is_committed_a_read_is_refused(tmp_path: Path) -> None:
+    async with group(tmp_path) as servers, trio.open_nursery() as nursery:
+        client, strange = servers.client(), servers.client(offered=())
+        await nursery.start(client.run)
+        await nursery.start(strange.run)
+        leader = await servers.leader()
+        refused = await strange.read_index(patience_s=0.5)
+        assert (refused.outcome, refused.position) == (Outcome.NOT_LEADER, None)
+        assert "does not know the extension read-index" in refused.reason
+        left = next(server_id for server_id in servers.ids if server_id != leader)
+        for server_id in set(servers.ids) - {left}:
+            await servers.kill(server_id)
+        with pytest.raises(NotLeaderError):
+            await read_barrier_anywhere(servers.lives[left].server, client, patience_s=0.5)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_others_pushed_out_is_told_so_and_never_that_its_command_is_acknowledged(
+    tmp_path: Path,
+) -> None:
+    async with group(tmp_path, SessionLimits(sessions_max=2)) as servers, trio.open_nursery() as nursery:
+        plain, strange = servers.client(), servers.client(offered=())
+        await nursery.start(plain.run)
+        await nursery.start(strange.run)
+        first, *others = (exactly_once(plain, name) for name in ("first", "second", "third"))
+        assert (await first.submit(b"one")).outcome is Outcome.COMMITTED
+        for other in others:
+            await other.submit(b"push")
+        with pytest.raises(SessionForgottenError, match="more clients than they remember"):
+            await first.submit(b"two")
+        old = await strange.submit((request_entry(RequestId("first", 1, 2), b"two"),), patience_s=5)
+        assert old.outcome is Outcome.UNKNOWN, "a server that may not tell must not acknowledge either"
+        again = await first.submit(b"three")
+        assert again.outcome is Outcome.COMMITTED
+        assert again.position is not None
+        for life in servers.lives.values():
+            await life.server.wait_applied(again.position.index)
+            assert life.executed == [b"one", b"push", b"push", b"three"]
+        nursery.cancel_scope.cancel()
 
 
 async def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:

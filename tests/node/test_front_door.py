@@ -17,6 +17,7 @@ from bridge.wire.application import encode
 from consensus.core import messages as core
 from consensus.core.effects import Outcome, Resolve, Role, RoleChanged
 from consensus.core.position import ORIGIN, LogPosition, ServerId
+from consensus.core.sessions import RequestId
 from consensus.node.garlic_farm_client import GarlicFarmClient, Submission
 from consensus.node.garlic_farm_conversation import ClientAnswer
 from consensus.node.garlic_farm_links import PeerLinks
@@ -84,9 +85,25 @@ class Client:
         return answer
 
 
+class NoSessions:
+    """A state machine whose entries name no requests."""
+
+    def request_of(self, command: bytes) -> RequestId | None:
+        """None is named."""
+        return None
+
+    def was_executed(self, request: RequestId) -> bool:
+        """Never asked."""
+        raise AssertionError(request)
+
+
 def replica(server: Server, client: Client | None = None) -> Replica:
     return Replica(
-        cast("ConsensusServer", server), cast("PeerLinks", None), cast("GarlicFarmClient | None", client), OWN
+        cast("ConsensusServer", server),
+        cast("PeerLinks", None),
+        cast("GarlicFarmClient | None", client),
+        OWN,
+        NoSessions(),
     )
 
 

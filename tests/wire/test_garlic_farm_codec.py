@@ -174,6 +174,14 @@ HAND_CHECKED: list[tuple[messages.Message, str]] = [
         "45 00000002 00000001 0000000000000003 0000000000000000 01",
     ),
     (
+        messages.ReadIndexRequest(0, 0, 0, 0, 0, 0),
+        "46 00000000 00000000 0000000000000000 0000000000000000 0000000000000000 0000000000000000 00000000",
+    ),
+    (
+        messages.ReadIndexResponse(2, 2, 3, 10, accepted=True),
+        "47 00000002 00000002 0000000000000003 000000000000000a 01",
+    ),
+    (
         messages.AppendEntriesResponse(2, -1, 3, 0, accepted=False),
         "04 00000002 ffffffff 0000000000000003 0000000000000000 00",
     ),
@@ -192,7 +200,7 @@ def test_a_message_that_was_never_recorded_has_the_bytes_of_its_layout(
 def test_every_message_type_has_a_recorded_or_hand_checked_vector() -> None:
     known = {vector["msg"] for vector in VECTORS} | {type(message).__name__ for message, _ in HAND_CHECKED}
     assert known == {kind.__name__ for kind in (*messages.REQUEST_TYPES, *messages.REPLY_TYPES)}
-    assert len(known) == 17 + 6
+    assert len(known) == 17 + 8
 
 
 def test_message_numbers_are_those_of_the_document() -> None:
@@ -235,6 +243,7 @@ EVERY_VALUE = (APPLICATION, CONFIGURATION, ADDED, REMOVED, PACK, CHUNK)
         (messages.PreVoteRequest, ()),
         (messages.TimeoutNowRequest, ()),
         (messages.TransferVoteRequest, ()),
+        (messages.ReadIndexRequest, ()),
     ],
 )
 def test_a_request_carries_only_the_entries_that_the_document_gives_it(

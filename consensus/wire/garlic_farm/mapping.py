@@ -249,6 +249,8 @@ def _extension_needed(request: wire.Request) -> Extension | None:
             return Extension.PRE_VOTE
         case wire.TimeoutNowRequest() | wire.TransferVoteRequest():
             return Extension.TRANSFER
+        case wire.ReadIndexRequest():
+            return Extension.READ_INDEX
         case wire.AppendEntriesRequest(entries=entries) if any(_is_extended(entry.value) for entry in entries):
             return Extension.CONFIGURATIONS
         case wire.InstallSnapshotRequest(entries=entries) if any(_is_extended(entry.value) for entry in entries):

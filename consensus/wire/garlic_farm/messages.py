@@ -15,6 +15,7 @@ messages of one layout apart is the type byte and which log entries a request ma
     PreVoteRequest        64 → 65   none                    only where the handshake agreed on it
     TimeoutNowRequest     66 → 67   none                    leader → its successor, where agreed on
     TransferVoteRequest   68 → 69   none                    the successor's RequestVoteRequest, where agreed on
+    ReadIndexRequest      70 → 71   none                    client → any server, where agreed on
 
 Codes 64 to 127 are ours; a server that did not agree to an extension in the handshake never sees one.
 """
@@ -59,6 +60,8 @@ class MessageType(IntEnum):
     TIMEOUT_NOW_RESPONSE = 67
     TRANSFER_VOTE_REQUEST = 68
     TRANSFER_VOTE_RESPONSE = 69
+    READ_INDEX_REQUEST = 70
+    READ_INDEX_RESPONSE = 71
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,12 @@ class TransferVoteRequest(Request):
     __slots__ = ()
 
 
+class ReadIndexRequest(Request):
+    """A client asks up to which index a log must be applied to show all that was acknowledged before it asked."""
+
+    __slots__ = ()
+
+
 class RequestVoteResponse(Reply):
     """`accepted` is the vote."""
 
@@ -219,6 +228,12 @@ class TimeoutNowResponse(Reply):
 
 class TransferVoteResponse(Reply):
     """`accepted` is the vote."""
+
+    __slots__ = ()
+
+
+class ReadIndexResponse(Reply):
+    """`accepted` by the leader: `next_index` is one beyond the index. Else `destination` says whom to ask."""
 
     __slots__ = ()
 
@@ -288,6 +303,7 @@ EXCHANGES: dict[MessageType, Exchange] = {
     _TYPE.PRE_VOTE_REQUEST: Exchange(PreVoteRequest, PreVoteResponse, "no log entry", _none),
     _TYPE.TIMEOUT_NOW_REQUEST: Exchange(TimeoutNowRequest, TimeoutNowResponse, "no log entry", _none),
     _TYPE.TRANSFER_VOTE_REQUEST: Exchange(TransferVoteRequest, TransferVoteResponse, "no log entry", _none),
+    _TYPE.READ_INDEX_REQUEST: Exchange(ReadIndexRequest, ReadIndexResponse, "no log entry", _none),
 }
 
 REPLY_TYPES: dict[type[Reply], MessageType] = {
@@ -302,6 +318,7 @@ REPLY_TYPES: dict[type[Reply], MessageType] = {
     PreVoteResponse: _TYPE.PRE_VOTE_RESPONSE,
     TimeoutNowResponse: _TYPE.TIMEOUT_NOW_RESPONSE,
     TransferVoteResponse: _TYPE.TRANSFER_VOTE_RESPONSE,
+    ReadIndexResponse: _TYPE.READ_INDEX_RESPONSE,
 }
 REQUEST_TYPES: dict[type[Request], MessageType] = {
     exchange.request: message_type for message_type, exchange in EXCHANGES.items()

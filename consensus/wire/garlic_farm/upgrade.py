@@ -40,6 +40,9 @@ class Extension(Enum):
     PRE_VOTE = "pre-vote"
     TRANSFER = "transfer"
     CONFIGURATIONS = "configurations"
+    READ_INDEX = "read-index"
+    SESSIONS = "sessions"
+    """A client can be told that its session was forgotten; see `docs/clients.md`."""
 
 
 EXTENSION_SETS: dict[str, frozenset[Extension]] = {
