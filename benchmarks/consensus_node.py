@@ -22,6 +22,7 @@ import trio
 
 from consensus.core import messages as core
 from consensus.core.dialect import GARLIC_FARM
+from consensus.core.effects import Role
 from consensus.core.position import Configuration, Entry, Index, LogPosition, Server, ServerId
 from consensus.core.raft import Raft
 from consensus.core.tuning import lan
