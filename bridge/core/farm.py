@@ -14,7 +14,6 @@ part of the state and needs no message of its own. Nothing but the record, its i
 to the applied index are ignored, which makes replay harmless.
 """
 
-import struct
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -37,8 +36,8 @@ from bridge.core.records import Clock, Foreign, Publication, Record, Report
 from consensus.core.position import LogPosition
 from consensus.core.sessions import RequestId, SessionTable, Verdict, parse_request_id
 
-_POSITION = struct.Struct(">QQ")
-"""The result of a request: index and term of the entry that was applied."""
+_NUMBER_BYTES = 8
+"""The result of a request is index and term of the entry that was applied, so long each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,8 @@ class Farm:
         """Where the entry stands that was applied under this request id; None if none was, or that is forgotten."""
         if not self.sessions.was_executed(request):
             return None
-        return LogPosition(*_POSITION.unpack(self.sessions.result_of(request) or bytes(_POSITION.size)))
+        result = self.sessions.result_of(request) or b""
+        return LogPosition(int.from_bytes(result[:_NUMBER_BYTES]), int.from_bytes(result[_NUMBER_BYTES:]))
 
     def _admit(self, request: str | None, index: int, term: int) -> Verdict:
         """What becomes of a submission under this request id. Without one it is applied as often as it is there."""
@@ -147,7 +147,7 @@ class Farm:
             return Verdict.NEW
         verdict = self.sessions.admit(request_id, index, self.state.log_time_ms)
         if verdict is Verdict.NEW:
-            self.sessions.remember(request_id, _POSITION.pack(index, term))
+            self.sessions.remember(request_id, b"".join(number.to_bytes(_NUMBER_BYTES) for number in (index, term)))
         return verdict
 
 
