@@ -5,7 +5,6 @@ and a restart begins from what is durable.
 """
 
 from consensus.core.applier import Applier
-from consensus.core.configuration import possible_configuration
 from consensus.core.leader import Leader
 from consensus.core.replica import Replica
 
@@ -42,7 +41,7 @@ def _check_leader(replica: Replica, leader: Leader) -> None:
     _require(replica.ballot.voted_for == replica.server_id, "leads a term without its own vote", replica)
     _require(replica.log.last.term == replica.term, "leads without an entry of its own term", replica)
     _require(replica.members - {replica.server_id} <= leader.followers.keys(), "a member is no follower", replica)
-    _require(possible_configuration(replica.log.configuration), "impossible configuration", replica)
+    _require(replica.configuration_is_possible, "impossible configuration", replica)
     if leader.reconfiguration.has_committed_in_term():
         changes = replica.log.configurations_after(replica.applier.commit)
         _require(changes <= 1, "two changes of the configuration at once", replica)

@@ -10,6 +10,7 @@ from random import Random
 
 from consensus.core.applier import Applier
 from consensus.core.assembly import Assembly
+from consensus.core.configuration import possible_configuration
 from consensus.core.dialect import Dialect
 from consensus.core.effects import Install
 from consensus.core.extensions import NO_EXTENSIONS, Extensions
@@ -42,6 +43,7 @@ class _Sets:
         self.majorities = configuration.majorities
         self.voters = configuration.voter_ids
         self.members = configuration.member_ids
+        self.is_possible = possible_configuration(configuration)
 
 
 class Replica:
@@ -102,6 +104,11 @@ class Replica:
     def majorities(self) -> tuple[frozenset[ServerId], ...]:
         """The sets of voters of which each must agree by a majority of its own."""
         return self._current_sets.majorities
+
+    @property
+    def configuration_is_possible(self) -> bool:
+        """Whether the latest configuration could ever have been agreed on."""
+        return self._current_sets.is_possible
 
     @property
     def may_campaign(self) -> bool:

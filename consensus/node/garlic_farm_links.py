@@ -16,22 +16,25 @@ import trio
 
 from consensus.core import messages as core
 from consensus.core.extensions import Extensions
-from consensus.core.position import ServerId
+from consensus.core.position import Entry, Index, ServerId
 from consensus.node.garlic_farm_dial import Dialed, Dialer, PeerAddress
 from consensus.node.garlic_farm_pipe import Lost, RequestPipe
 from consensus.node.garlic_farm_tally import Tally
 from consensus.wire.garlic_farm import messages as wire
-from consensus.wire.garlic_farm.codec import encode_request
+from consensus.wire.garlic_farm.codec import encode_log, encode_request
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS, Limits
 from consensus.wire.garlic_farm.mapping import (
     ConfigurationBefore,
+    append_to_wire,
     check_agreed,
+    entries_to_wire,
     extensions_to_core,
     reply_from_wire,
     request_to_wire,
 )
 from consensus.wire.garlic_farm.upgrade import Extension
+from consensus.wire.garlic_farm.values import LogEntry
 
 Resolve = Callable[[ServerId], PeerAddress | None]
 
@@ -83,6 +86,28 @@ class LinkView:
     dropped: int
 
 
+class SameLog:
+    """The entries of the last append in the wire's form and as bytes: the other followers mostly get the same ones."""
+
+    def __init__(self, configuration_before: ConfigurationBefore, limits: Limits) -> None:
+        self._configuration_before = configuration_before
+        self._limits = limits
+        self._first: Index = 0
+        self._entries: tuple[Entry, ...] = ()
+        self._known: tuple[tuple[LogEntry, ...], bytes] = ((), b"")
+
+    def of(self, append: core.AppendEntries) -> tuple[tuple[LogEntry, ...], bytes]:
+        """The entries of `append`; raises `GarlicFarmError` for what the protocol cannot carry."""
+        first = append.previous.index + 1
+        if not append.entries:
+            return (), b""
+        if (first, append.entries) != (self._first, self._entries):
+            entries = entries_to_wire(first, append.entries, self._configuration_before)
+            log = encode_log(append_to_wire(append, append.leader, entries), self._limits)
+            self._first, self._entries, self._known = first, append.entries, (entries, log)
+        return self._known
+
+
 class PeerLinks:
     """The links to all peers. `run` must be running before `send` is called."""
 
@@ -108,6 +133,7 @@ class PeerLinks:
         self.configuration_before = configuration_before
         self.tuning = tuning or LinkTuning()
         self.limits = limits
+        self.same_log = SameLog(configuration_before, limits)
         self._links: dict[ServerId, _Link] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -238,9 +264,15 @@ class _Link:
             # Without the word a candidate that was handed the leadership asks like any other.
             request = replace(request, transfer=False)
         try:
-            asked = request_to_wire(request, self._peer, self._links.configuration_before)
-            check_agreed(asked, self._extensions)
-            data = encode_request(asked, self._links.limits)
+            if isinstance(request, core.AppendEntries):
+                entries, log = self._links.same_log.of(request)
+                asked: wire.Request = append_to_wire(request, self._peer, entries)
+                check_agreed(asked, self._extensions)
+                data = encode_request(asked, self._links.limits, log)
+            else:
+                asked = request_to_wire(request, self._peer, self._links.configuration_before)
+                check_agreed(asked, self._extensions)
+                data = encode_request(asked, self._links.limits)
         except GarlicFarmError as error:
             self._links.tally.incident(error.fault, f"server {self._peer}", f"not sent: {error}")
             self._drop()

@@ -265,14 +265,17 @@ class ConsensusServer:
         while True:
             for _ in range(self._inbox.urgent_count):
                 self._handle(self._inbox.take_urgent())
-            if now_ms() >= self._core.deadline:
+            deadline_ms = self._core.deadline
+            if now_ms() >= deadline_ms:
                 self.step(DeadlineReached())
+                deadline_ms = self._core.deadline
             if self._inbox.batch_is_due(under_way=self._batches.under_way):
                 batch = self._inbox.take_batch()
                 if batch:
                     self.step(self._batches.submit(batch))
+                    deadline_ms = self._core.deadline
             self._start_job()
-            await self._inbox.wait(self._core.deadline / 1000, under_way=self._batches.under_way)
+            await self._inbox.wait(deadline_ms / 1000, under_way=self._batches.under_way)
 
     def _handle(self, event: Urgent | None) -> None:
         match event:

@@ -137,8 +137,8 @@ def decode_segment_header(block: bytes) -> SegmentHeader:
 def encode_record(seed: int, index: Index, previous_term: Term, durable: Index, entry: Entry) -> bytes:
     """One record; raises `RecordError` for an entry that is too large or cannot be written."""
     match entry.content:
-        case Command(data):
-            kind, payload = COMMAND, data
+        case Command() as command:
+            kind, payload = COMMAND, command.data
         case Configuration():
             kind, payload = CONFIGURATION, encode_configuration(entry.content)
         case NoOp():

@@ -25,11 +25,11 @@ READ_AHEAD_BYTES = 65_536
 """How much beyond one whole message a reader holds."""
 
 
-def encode_request(request: Request, limits: Limits = DEFAULT_LIMITS) -> bytes:
-    """A request's bytes."""
+def encode_request(request: Request, limits: Limits = DEFAULT_LIMITS, log: bytes | None = None) -> bytes:
+    """A request's bytes; `log` are its entries' (`encode_log`), if they are known."""
     message_type = REQUEST_TYPES[type(request)]
-    _check_entries(message_type, request)
-    log = encode_entries(request.entries, limits)
+    if log is None:
+        log = encode_log(request, limits)
     return (
         REQUEST_HEADER.pack(
             message_type,
@@ -45,16 +45,27 @@ def encode_request(request: Request, limits: Limits = DEFAULT_LIMITS) -> bytes:
     )
 
 
+def encode_log(request: Request, limits: Limits = DEFAULT_LIMITS) -> bytes:
+    """The bytes of a request's entries."""
+    _check_entries(REQUEST_TYPES[type(request)], request)
+    return encode_entries(request.entries, limits)
+
+
 def decode_request(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Request:
     """The request that `data`, all of it, is."""
     size = request_size(data, limits)
     if size is None or len(data) != size:
         raise malformed(f"{len(data)} bytes are not exactly one request")
+    return _decode_whole(data, limits)
+
+
+def _decode_whole(data: bytes, limits: Limits) -> Request:
+    """The request that `data` is, whose size and type were checked."""
     type_byte, source, destination, term, last_log_term, last_log_index, commit_index, _ = REQUEST_HEADER.unpack_from(
         data
     )
-    message_type = _request_type(type_byte)
-    request = EXCHANGES[message_type].request(
+    exchange = EXCHANGES[type_byte]
+    request = exchange.request(
         source,
         destination,
         checked_long(term, "term"),
@@ -63,7 +74,8 @@ def decode_request(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Request:
         checked_long(commit_index, "commit index"),
         decode_entries(data[REQUEST_HEADER.size :], limits),
     )
-    _check_entries(message_type, request)
+    if not exchange.permits(request.entries):
+        raise _wrong_entries(MessageType(type_byte))
     return request
 
 
@@ -94,7 +106,7 @@ def decode_reply(data: bytes) -> Reply:
 
 def request_size(data: bytes | bytearray, limits: Limits = DEFAULT_LIMITS, at: int = 0) -> int | None:
     """How long the request that begins at `at` is, or None while its header is incomplete."""
-    if len(data) > at:
+    if len(data) > at and data[at] not in EXCHANGES:
         _request_type(data[at])
     if len(data) - at < REQUEST_HEADER.size:
         return None
@@ -149,7 +161,7 @@ class RequestReader(_Reader):
         """The next whole request, or None until more bytes come."""
         size = request_size(self._buffer, self._limits, self._at)
         data = None if size is None else self._take(size)
-        return None if data is None else decode_request(data, self._limits)
+        return None if data is None else _decode_whole(data, self._limits)
 
 
 class ReplyReader(_Reader):
@@ -187,9 +199,12 @@ def _reply_type(type_byte: int) -> MessageType:
 
 
 def _check_entries(message_type: MessageType, request: Request) -> None:
-    exchange = EXCHANGES[message_type]
-    if not exchange.permits(request.entries):
-        raise malformed(f"{_spoken(message_type)} must carry {exchange.entries_rule}")
+    if not EXCHANGES[message_type].permits(request.entries):
+        raise _wrong_entries(message_type)
+
+
+def _wrong_entries(message_type: MessageType) -> GarlicFarmError:
+    return malformed(f"{_spoken(message_type)} must carry {EXCHANGES[message_type].entries_rule}")
 
 
 def _spoken(message_type: MessageType) -> str:

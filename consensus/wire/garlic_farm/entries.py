@@ -33,6 +33,8 @@ from consensus.wire.garlic_farm.values import (
 )
 
 ENTRY_HEAD = struct.Struct(">QBI")
+# Nearly all entries are an application's, so both directions treat them first, and as a plain number.
+APPLICATION = int(ValueType.APPLICATION)
 _TWO_LONGS = struct.Struct(">QQ")
 _LENGTH = struct.Struct(">I")
 _OFFSET_AND_LENGTH = struct.Struct(">QI")
@@ -44,7 +46,10 @@ def encode_entries(entries: Sequence[LogEntry], limits: Limits = DEFAULT_LIMITS)
         raise too_large(f"{len(entries)} log entries in one request; the limit is {limits.entries}")
     parts: list[bytes] = []
     for entry in entries:
-        value_type, value = encode_value(entry.value, limits)
+        if isinstance(entry.value, Application):
+            value_type, value = APPLICATION, entry.value.data
+        else:
+            value_type, value = encode_value(entry.value, limits)
         if len(value) > limits.entry_bytes:
             raise too_large(f"a log entry of {len(value)} bytes; the limit is {limits.entry_bytes}")
         parts += (ENTRY_HEAD.pack(checked_long(entry.term, "entry term"), value_type, len(value)), value)
@@ -57,19 +62,20 @@ def encode_entries(entries: Sequence[LogEntry], limits: Limits = DEFAULT_LIMITS)
 def decode_entries(data: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[LogEntry, ...]:
     """The log entries of a request; `data` must end where the last of them does."""
     entries: list[LogEntry] = []
-    at = 0
-    while at < len(data):
+    at, end, head_bytes, largest = 0, len(data), ENTRY_HEAD.size, limits.entry_bytes
+    while at < end:
         if len(entries) == limits.entries:
             raise too_large(f"more than {limits.entries} log entries in one request")
-        if len(data) - at < ENTRY_HEAD.size:
-            raise malformed(f"{len(data) - at} bytes left where a log entry's {ENTRY_HEAD.size}-byte head is due")
+        if end - at < head_bytes:
+            raise malformed(f"{end - at} bytes left where a log entry's {head_bytes}-byte head is due")
         term, value_type, size = ENTRY_HEAD.unpack_from(data, at)
-        at += ENTRY_HEAD.size
-        if size > limits.entry_bytes:
-            raise too_large(f"a log entry announces {size} bytes; the limit is {limits.entry_bytes}")
-        if size > len(data) - at:
-            raise malformed(f"a log entry announces {size} bytes where {len(data) - at} are left")
-        value = decode_value(value_type, data[at : at + size], limits)
+        at += head_bytes
+        if size > largest:
+            raise too_large(f"a log entry announces {size} bytes; the limit is {largest}")
+        if size > end - at:
+            raise malformed(f"a log entry announces {size} bytes where {end - at} are left")
+        taken = data[at : at + size]
+        value = Application(taken) if value_type == APPLICATION else decode_value(value_type, taken, limits)
         entries.append(LogEntry(checked_long(term, "entry term"), value))
         at += size
     return tuple(entries)

@@ -53,15 +53,9 @@ def request_to_wire(
             return kind(candidate, recipient, term, last.term, last.index, 0)
         case core.TimeoutNow(term, leader, _):
             return wire.TimeoutNowRequest(leader, recipient, term, 0, 0, 0)
-        case core.AppendEntries(term, leader, previous, entries, commit, _):
-            return wire.AppendEntriesRequest(
-                leader,
-                recipient,
-                term,
-                previous.term,
-                previous.index,
-                commit,
-                entries_to_wire(previous.index + 1, entries, configuration_before),
+        case core.AppendEntries(previous=previous, entries=entries):
+            return append_to_wire(
+                request, recipient, entries_to_wire(previous.index + 1, entries, configuration_before)
             )
         case core.InstallSnapshot():
             return _snapshot_to_wire(request, recipient, configuration_before)
@@ -69,6 +63,14 @@ def request_to_wire(
             raise _no_word(request)
         case _:
             assert_never(request)
+
+
+def append_to_wire(
+    append: core.AppendEntries, recipient: position.ServerId, entries: tuple[LogEntry, ...]
+) -> wire.AppendEntriesRequest:
+    """The wire's form of an append whose entries have it already."""
+    at = append.previous
+    return wire.AppendEntriesRequest(append.leader, recipient, append.term, at.term, at.index, append.commit, entries)
 
 
 def _no_word(message: core.Message) -> GarlicFarmError:
@@ -169,8 +171,8 @@ def entries_to_wire(
     latest: position.Index | None = None
     for index, entry in enumerate(entries, start=first):
         match entry.content:
-            case position.Command(data):
-                converted.append(LogEntry(entry.term, Application(data)))
+            case position.Command() as command:
+                converted.append(LogEntry(entry.term, Application(command.data)))
             case position.Configuration() as configuration:
                 before = configuration_before(index) if latest is None else latest
                 converted.append(LogEntry(entry.term, configuration_to_wire(configuration, index, before)))
@@ -276,8 +278,8 @@ def server_id(number: int) -> position.ServerId:
 
 def _content(entry: LogEntry) -> position.Command | position.Configuration:
     match entry.value:
-        case Application(data):
-            return position.Command(data)
+        case Application() as application:
+            return position.Command(application.data)
         case Configuration() as configuration:
             return configuration_from_wire(configuration)
         case _:
