@@ -87,7 +87,10 @@ class LinkView:
 
 
 class SameLog:
-    """The entries of the last append in the wire's form and as bytes: the other followers mostly get the same ones."""
+    """The entries of the last append in the wire's form and as bytes: the other followers mostly get the same ones.
+
+    Equal entries from the same index on have equal logs before them (Raft section 5.3), so nothing else need be equal.
+    """
 
     def __init__(self, configuration_before: ConfigurationBefore, limits: Limits) -> None:
         self._configuration_before = configuration_before
