@@ -6,10 +6,13 @@ Availability comes first: if fewer than half of all known leaves are healthy, ev
 ones at the lower cost, because a report that says "ill" is then more likely wrong than the whole farm is dead. Nothing
 at all is ever published as "no leaves". Costs and membership have hysteresis: a cost is kept until it is off by the
 margin, and with more than 16 leaves a newcomer displaces a member only if it is cheaper by the margin; otherwise each
-report would change the structure and every change would be published.
+report would change the structure and every change would be published. Health has none: a healthy leaf takes the place
+of one that is not at once, or the death of a server with 16 leaves would leave clients 16 dead ones to try.
 """
 
 import hashlib
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from bridge.core.farm_state import FarmState, FarmTuning, Leaf, MasterState, ServerState
@@ -56,13 +59,14 @@ def leaf_cost(router: RouterStatus, leaf: LeafStatus) -> int:
 def select_leaves(state: FarmState, master: str, tuning: FarmTuning, *, at_clock: bool) -> tuple[Leaf, ...]:
     """The leaves that `master` lists after this entry, in order of destination."""
     held = {leaf.destination: leaf.cost for leaf in state.masters.get(master, MasterState()).leaves}
+    candidates, healthy = _candidates(state, master, tuning)
     costs = {
         destination: held[destination]
         if destination in held and abs(cost - held[destination]) < tuning.cost_margin
         else cost
-        for destination, cost in _candidates(state, master, tuning).items()
+        for destination, cost in candidates.items()
     }
-    members = _members(costs, set(held), tuning.cost_margin, swap=at_clock)
+    members = _members(costs, set(held), healthy, tuning.cost_margin, swap=at_clock)
     return tuple(Leaf(destination, costs[destination]) for destination in sorted(members))
 
 
@@ -71,7 +75,8 @@ def is_healthy(state: FarmState, server: ServerState, leaf: LeafStatus, tuning: 
     return leaf.healthy and server.report.router.attached and not state.stale(server, tuning)
 
 
-def _candidates(state: FarmState, master: str, tuning: FarmTuning) -> dict[str, int]:
+def _candidates(state: FarmState, master: str, tuning: FarmTuning) -> tuple[dict[str, int], frozenset[str]]:
+    """The costs of all leaves that may be listed, and which of them are healthy."""
     healthy: dict[str, int] = {}
     known: dict[str, int] = {}
     for server in state.serving(master):
@@ -82,18 +87,27 @@ def _candidates(state: FarmState, master: str, tuning: FarmTuning) -> dict[str, 
                 healthy[leaf.destination] = min(cost, healthy.get(leaf.destination, cost))
             poor = cost + UNHEALTHY_COST
             known[leaf.destination] = min(poor, known.get(leaf.destination, poor))
-    return healthy if 2 * len(healthy) >= len(known) else known | healthy
+    return healthy if 2 * len(healthy) >= len(known) else known | healthy, frozenset(healthy)
 
 
-def _members(costs: dict[str, int], held: set[str], margin: int, *, swap: bool) -> set[str]:
+def _members(
+    costs: Mapping[str, int], held: AbstractSet[str], healthy: AbstractSet[str], margin: int, *, swap: bool
+) -> set[str]:
+    def order(destination: str) -> tuple[bool, int, str]:
+        # Cheapest first; equal costs are told apart by the destination, so that all servers agree.
+        return destination not in healthy, costs[destination], destination
+
     members = held & costs.keys()
-    # Cheapest first; equal costs are told apart by the destination, so that all servers agree.
-    waiting = sorted(costs.keys() - members, key=lambda destination: (costs[destination], destination))
+    waiting = sorted(costs.keys() - members, key=order)
+    well = sum(destination in healthy for destination in waiting)
+    ill = sorted(members - healthy, key=order)
+    yielding = max(0, min(well - (LEAVES_MAX - len(members)), len(ill)))
+    members -= set(ill[len(ill) - yielding :])
     room = LEAVES_MAX - len(members)
     members |= set(waiting[:room])
     waiting = waiting[room:]
     if swap and waiting:
-        dearest = max(members, key=lambda destination: (costs[destination], destination))
+        dearest = max(members, key=order)
         if costs[dearest] - costs[waiting[0]] >= margin:
             members = members - {dearest} | {waiting[0]}
     return members

@@ -1,0 +1,95 @@
+"""Which sixteen of many leaves are listed: the healthy first, members before newcomers, at every server the same."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from bridge.core.farm_state import FarmState
+from bridge.core.lease_set import LEAVES_MAX, is_healthy, select_leaves
+from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, leaf, report
+
+
+def test_healthy_leaves_take_the_places_of_a_dead_servers_leaves_at_once() -> None:
+    """Sixteen leaves of one server fill the structure; it dies, and five leaves of two others wait outside."""
+    log = Log()
+    log.append(report(1, destinations=tuple(leaf(f"dead{number:02}") for number in range(LEAVES_MAX))))
+    log.append(report(2, destinations=(leaf("a", load=0.5), leaf("b", load=0.9))))
+    log.append(report(3, destinations=(leaf("c", load=1.0), leaf("d"), leaf("e", healthy=False))))
+    assert sorted(log.leaves) == [f"dead{number:02}" for number in range(LEAVES_MAX)]
+    log.append(report(2, BASE_MS + 2 * PERIOD_MS, destinations=(leaf("a", load=0.5), leaf("b", load=0.9))))
+    log.append(report(3, BASE_MS + 2 * PERIOD_MS, destinations=(leaf("c"), leaf("d"), leaf("e", healthy=False))))
+    log.clock(2 * PERIOD_MS)
+    assert len(log.leaves) == LEAVES_MAX
+    assert {"a", "b", "c", "d"} <= log.leaves.keys()
+    assert "e" not in log.leaves
+    assert [name for name in log.leaves if log.leaves[name] < 100] == ["a", "b", "c", "d"]
+
+
+def healthy_in(state: FarmState) -> set[str]:
+    """The destinations that count as healthy."""
+    return {
+        each.destination
+        for server in state.serving(MASTER)
+        for each in server.report.destinations
+        if is_healthy(state, server, each, TUNING)
+    }
+
+
+def known_in(state: FarmState) -> set[str]:
+    """All destinations that anybody reports."""
+    return {each.destination for server in state.serving(MASTER) for each in server.report.destinations}
+
+
+def eventful(log: Log, random: Random, number: int) -> None:
+    """A period in which servers fall silent, leaves fall ill, and loads wander."""
+    for server_id in (1, 2, 3):
+        if random.random() < 0.2:
+            continue
+        leaves = tuple(
+            leaf(f"{server_id}-{each:02}", healthy=random.random() < 0.6, load=random.random())
+            for each in range(random.choice((2, 9, 18)))
+        )
+        log.append(report(server_id, BASE_MS + number * PERIOD_MS - 1_000, destinations=leaves))
+    log.clock(number * PERIOD_MS)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_the_list_is_full_within_its_limit_and_healthy_first(seed: int) -> None:
+    log, random = Log(), Random(seed)
+    ill_listed = 0
+    for number in range(1, 60):
+        eventful(log, random, number)
+        state = log.farm.state
+        listed, healthy, known = set(log.leaves), healthy_in(state), known_in(state)
+        says = f"seed {seed}, period {number}"
+        assert listed <= known, says
+        assert len(listed) <= LEAVES_MAX, says
+        wanted = healthy if 2 * len(healthy) >= len(known) else known
+        assert len(listed) == min(LEAVES_MAX, len(wanted)), says
+        assert healthy <= listed or listed <= healthy, f"{says}: an ill leaf is listed while a healthy one waits"
+        ill_listed += bool(listed - healthy)
+    assert ill_listed, "the story never came to the point"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_choosing_again_from_the_same_state_changes_nothing_between_clock_entries(seed: int) -> None:
+    log, random = Log(), Random(seed)
+    for number in range(1, 30):
+        eventful(log, random, number)
+        again = select_leaves(log.farm.state, MASTER, TUNING, at_clock=False)
+        assert again == log.master.leaves, f"seed {seed}, period {number}"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_choice_does_not_depend_on_the_order_in_which_a_server_holds_its_tables(seed: int) -> None:
+    log, random = Log(), Random(seed)
+    for number in range(1, 20):
+        eventful(log, random, number)
+        state = log.farm.state
+        shuffled = list(state.servers.items())
+        random.shuffle(shuffled)
+        other = replace(state, servers=dict(shuffled))
+        for at_clock in (False, True):
+            chosen = select_leaves(state, MASTER, TUNING, at_clock=at_clock)
+            assert select_leaves(other, MASTER, TUNING, at_clock=at_clock) == chosen, f"seed {seed}, period {number}"
