@@ -1,18 +1,24 @@
 """The farm's gossip keys as a value that merges: whatever order changes arrive in, all members end with the same ring.
 
-    install   a key opens                                 a key's `since` is the chain's clock, plus one
+    install   a key opens                                 dated by the chain's clock, plus one
     use       it seals (the primary)                      the register (used_at, key): the highest wins
-    remove    it opens nothing but a JoinReq              retired is for good: it wins over installed
+    remove    it opens nothing but a JoinReq              dated anew: the later date of a key wins, then retired
 
 Rotation by commands that are broadcast, as serf does it, leaves a member that misses one with another ring for ever.
 Here members compare digests on every ping and send the whole chain where they differ, so that one message of many is
 enough. Two operators who act at once are settled by the rules above; a key that one of them uses while the other
 removes it stays primary until the next use.
 
-A chain has at most `KEYS_LIMIT` keys. Beyond that the oldest retired one is forgotten, and its age becomes the `floor`:
-what only one of two chains has, and is as old as the other's floor, was forgotten there and goes, or a member that
-slept through the removal would bring it to life again. What both have stays, however old: all keys of a key file begin
-with the same age, and those that still open must not go with one that is retired.
+A chain has a limit, and a merge that forgets must not depend on the order in which it is told, or two halves of a group
+forget different keys and cannot read each other any more. So a merge knows one rule: of each key the latest entry, of
+all entries the `DATED_LIMIT` latest. Who merges in whatever order, grouping and repetition gets the same. The oldest
+entry of a full chain is its floor, since nothing below it comes in: a member that slept through a removal which was
+forgotten since brings no key back to life. The primary has a place of its own, whatever its age (`since` 0 if it is not
+among the latest).
+
+That rule alone would forget an open key for being old. So whoever changes a full chain forgets the oldest retired key
+instead, and dates the open ones below it anew, one above it: no later than it must be, for a removal of such a key that
+happens elsewhere at this moment is to win. It does unless that member missed as many changes as a chain remembers.
 """
 
 from dataclasses import dataclass
@@ -26,6 +32,8 @@ KEY_BYTES: Final = 32
 KEYS_LIMIT: Final = 16
 INSTALLED_LIMIT: Final = 8
 """How many keys may be open at once by installing: the rest of the chain's places remember retired ones."""
+DATED_LIMIT: Final = KEYS_LIMIT - 1
+"""How many entries have a date. The last place is for a primary that is older than all of them."""
 DIGEST_BYTES: Final = 8
 KEY_ID_BYTES: Final = 4
 
@@ -49,7 +57,10 @@ def key_id(key: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, order=True, repr=False)
 class ChainKey:
-    """One key, when it was installed by the chain's clock, and whether it is retired."""
+    """One key, when it was installed or removed by the chain's clock, and whether it is retired.
+
+    The order is that of merging: by date, and of one key with one date the retired entry is the higher.
+    """
 
     since: int
     key: bytes
@@ -62,12 +73,11 @@ class ChainKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyChain:
-    """The keys (sorted by age), which of them seals, when it was chosen, and below which age keys are forgotten."""
+    """The keys (sorted by age), which of them seals, and when that was chosen."""
 
     keys: tuple[ChainKey, ...]
     primary: bytes
     used_at: int
-    floor: int = 0
 
     def __repr__(self) -> str:
         """Without the keys."""
@@ -76,8 +86,9 @@ class KeyChain:
     @classmethod
     def of(cls, primary: bytes, others: tuple[bytes, ...], retired: tuple[bytes, ...], epoch: int) -> "KeyChain":
         """The chain of a ring whose history is not known."""
-        keys = [ChainKey(epoch, key) for key in (primary, *others)]
+        keys = [ChainKey(epoch, key) for key in others]
         keys.extend(ChainKey(epoch, key, retired=True) for key in retired)
+        keys.append(ChainKey(epoch if len(keys) < DATED_LIMIT else 0, primary))
         return cls(tuple(sorted(keys)), primary, epoch)
 
     @property
@@ -99,7 +110,7 @@ class KeyChain:
     def digest(self) -> bytes:
         """Equal digests, equal chains. Says nothing about the keys to those who do not have them."""
         parts = [b"%d %d %d " % (each.since, each.retired, len(each.key)) + each.key for each in self.keys]
-        head = b"%d %d " % (self.used_at, self.floor) + self.primary
+        head = b"%d " % self.used_at + self.primary
         return sha256(b"garlic farm, gossip 1: key chain " + b"".join([head, *parts])).digest()[:DIGEST_BYTES]
 
     def state_of(self, each: ChainKey) -> KeyState:
@@ -117,17 +128,14 @@ class KeyChain:
     def is_sound(self) -> bool:
         """Whether a chain told by somebody keeps the rules."""
         keys = [each.key for each in self.keys]
-        times = [self.used_at, self.floor, *(each.since for each in self.keys)]
         return (
-            0 < len(keys) <= KEYS_LIMIT
+            len(self.dated) <= DATED_LIMIT
             and self.primary in keys
             # Datagrams name their key by its id. Two with one id are made on purpose, and one of them would not open.
             and len({key_id(key) for key in keys}) == len(keys)
             and all(len(key) == KEY_BYTES for key in keys)
-            and all(0 <= time < CLOCK_LIMIT for time in times)
-            and all(each.since > 0 for each in self.keys)
-            # A floor above the keys would, merged, take everybody's open keys and every later one.
-            and self.floor <= self.clock
+            and all(0 <= time < CLOCK_LIMIT for time in (self.used_at, *(each.since for each in self.keys)))
+            and all(each.since > 0 or each == ChainKey(0, self.primary) for each in self.keys)
         )
 
     def install(self, key: bytes) -> "KeyChain":
@@ -143,7 +151,8 @@ class KeyChain:
             raise KeyChainError(f"{INSTALLED_LIMIT} keys are installed already: remove one first")
         if key_id(key) in {key_id(each.key) for each in self.keys}:
             raise KeyChainError("this key has the id of another one in the chain: make a new one")
-        return _cut((*self.keys, ChainKey(self.clock + 1, key)), self.primary, self.used_at, self.floor)
+        dated = _with_room((*self.dated, ChainKey(self.clock + 1, key)), self.primary)
+        return _chain(dated, self.primary, self.used_at)
 
     def use(self, key: bytes) -> "KeyChain":
         """Sealing with another of its keys."""
@@ -153,9 +162,10 @@ class KeyChain:
         if key == self.primary:
             return self
         now = self.clock + 1
-        # A former primary may have been kept for being primary. Others still seal with it: it stays open for all.
-        keys = (ChainKey(each.since if each.since > self.floor else now, each.key, each.retired) for each in self.keys)
-        return KeyChain(tuple(sorted(keys)), key, now, self.floor)
+        dated = self.dated
+        if self.primary not in {each.key for each in dated}:  # others still seal with it: it goes on to open
+            dated = _with_room((*dated, ChainKey(now, self.primary)), key)
+        return _chain(dated, key, now)
 
     def remove(self, key: bytes) -> "KeyChain":
         """With a key retired."""
@@ -164,36 +174,37 @@ class KeyChain:
             raise KeyChainError("this key is not installed")
         if key == self.primary:
             raise KeyChainError("this key is in use: use another first")
-        keys = (ChainKey(each.since, each.key, retired=each.retired or each.key == key) for each in self.keys)
-        return KeyChain(tuple(sorted(keys)), self.primary, self.used_at, self.floor)
+        kept = (each for each in self.dated if each.key != key)
+        return _chain((*kept, ChainKey(self.clock + 1, key, retired=True)), self.primary, self.used_at)
 
     def merge(self, other: "KeyChain") -> "KeyChain":
-        """What both know. Commutative, associative, idempotent, as long as neither had to forget an open key."""
-        found: dict[bytes, ChainKey] = {}
-        for each in (*self.keys, *other.keys):
-            known = found.get(each.key, each)
-            found[each.key] = ChainKey(max(known.since, each.since), each.key, retired=known.retired or each.retired)
+        """What both know. Commutative, associative and idempotent, whatever they had to forget."""
         used_at, primary = max((self.used_at, self.primary), (other.used_at, other.primary))
-        forgotten = (_forgotten(self, other) | _forgotten(other, self)) - {primary}
-        kept = tuple(each for each in found.values() if each.key not in forgotten)
-        return _cut(kept, primary, used_at, max(self.floor, other.floor))
+        latest = {each.key: each for each in sorted({*self.dated, *other.dated})}
+        return _chain(tuple(sorted(latest.values())[-DATED_LIMIT:]), primary, used_at)
+
+    @property
+    def dated(self) -> tuple[ChainKey, ...]:
+        """All of them but a primary that is older."""
+        return tuple(each for each in self.keys if each.since)
 
     def _find(self, key: bytes) -> ChainKey | None:
         return next((each for each in self.keys if each.key == key), None)
 
 
-def _forgotten(chain: KeyChain, other: KeyChain) -> set[bytes]:
-    """The keys of a chain that the other one had and has no more."""
-    theirs = {each.key for each in other.keys}
-    return {each.key for each in chain.keys if each.since <= other.floor and each.key not in theirs}
+def _chain(dated: tuple[ChainKey, ...], primary: bytes, used_at: int) -> KeyChain:
+    """With the primary in its own place if it is not among the dated."""
+    own_place = () if primary in {each.key for each in dated} else (ChainKey(0, primary),)
+    return KeyChain(tuple(sorted((*own_place, *dated))), primary, used_at)
 
 
-def _cut(keys: tuple[ChainKey, ...], primary: bytes, used_at: int, floor: int) -> KeyChain:
-    """Within the limit: the oldest retired key goes first, then (many operators at once) the oldest open one."""
-    kept = sorted(keys)
-    while len(kept) > KEYS_LIMIT:
-        able = [each for each in kept if each.key != primary]
-        victim = next((each for each in able if each.retired), able[0])
-        floor = max(floor, victim.since)
-        kept.remove(victim)
-    return KeyChain(tuple(kept), primary, used_at, floor)
+def _with_room(dated: tuple[ChainKey, ...], primary: bytes) -> tuple[ChainKey, ...]:
+    """Without the oldest retired key if that is one too many, and with what is older and stays dated anew."""
+    if len(dated) <= DATED_LIMIT:
+        return dated
+    victim = min((each for each in dated if each.retired and each.key != primary), default=min(dated))
+    return tuple(
+        each if each > victim else ChainKey(victim.since + 1, each.key, each.retired)
+        for each in dated
+        if each != victim
+    )

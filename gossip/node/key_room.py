@@ -26,7 +26,8 @@ from gossip.core.member import NodeId, Status
 from gossip.node.agent import Agent
 
 _SURVEY_TIMEOUT_MS: Final = 2_000
-_SURVEYS: Final = 3
+_SURVEYS: Final = 5
+"""An answer is one datagram. Where one in twenty is lost, three surveys in a row miss a member too often to be seen."""
 _OPENING: Final = frozenset({KeyState.OPEN.value, KeyState.PRIMARY.value})
 
 

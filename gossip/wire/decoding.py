@@ -219,13 +219,12 @@ def _chain_key(reader: Reader) -> ChainKey:
 
 
 def _key_news(reader: Reader) -> Message:
-    reader.fields(4)
-    used_at, floor = reader.unsigned(INCARNATION_LIMIT), reader.unsigned(INCARNATION_LIMIT)
-    primary = reader.unsigned(KEYS_LIMIT)
+    reader.fields(3)
+    used_at, primary = reader.unsigned(INCARNATION_LIMIT), reader.unsigned(KEYS_LIMIT)
     chain_keys = _several(reader, _chain_key, KEYS_LIMIT)
     if list(chain_keys) != sorted(chain_keys) or primary >= len(chain_keys):
         raise DatagramError("expected keys in their order, one of them the primary")
-    chain = KeyChain(chain_keys, chain_keys[primary].key, used_at, floor)
+    chain = KeyChain(chain_keys, chain_keys[primary].key, used_at)
     if not chain.is_sound():
         raise DatagramError("no key chain")
     return KeyNews(chain)

@@ -129,12 +129,13 @@ class Liar:
             for other in others:
                 yield self._sealed(receiver, other.address, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER, b""))
         horizon = Horizon(0).at(self._group.now)
+        told_known = self._random.random() < 1 / 2
         for step in range(KEY_STORM):
             victim = self._random.choice(self._group.nodes)
-            chain = victim.ring.chain
+            chain = victim.chain
             clock = horizon - KEY_STORM + 1 + step
-            # Known keys where there are some: beyond its limit a chain forgets open ones, and merging loses its order.
-            spare = self._random.choice(chain.others or [key for key in STORM_KEYS if key != chain.primary])
+            fresh = [key for key in STORM_KEYS if key != chain.primary]
+            spare = self._random.choice((told_known and chain.others) or fresh)
             primary, opens = (spare, chain.primary) if self._random.random() < 1 / 8 else (chain.primary, spare)
             far = KeyChain.of(primary, (opens,), (), clock)
             yield self._sealed(victim, self._random.choice(self._addresses), KeyNews(far))
@@ -232,7 +233,7 @@ class Liar:
     def _key_news(self, receiver: WireNode) -> KeyNews:
         """What an operator could do, and clocks that no operator makes."""
         random = self._random
-        chain = receiver.ring.chain
+        chain = receiver.chain
         key = random.choice((chain.primary, *chain.others, *chain.retired))
         clock = random.choice((*(chain.clock + step for step in (1, 2, 1_000, 1 << 20)), *self._far_clocks()))
         try:
@@ -244,7 +245,7 @@ class Liar:
                 case 2:
                     return KeyNews(chain.remove(key))
                 case 3:
-                    return KeyNews(KeyChain(chain.keys, chain.primary, clock, chain.floor))
+                    return KeyNews(KeyChain(chain.keys, chain.primary, clock))
                 case _:
                     return KeyNews(KeyChain.of(random.randbytes(32), (chain.primary,), (), clock))
         except KeyChainError:

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gossip.core.effects import BroadcastHeard, Effect, OfferToken, Send, UseKeys
 from gossip.core.events import DeadlineReached, Event, SayRequested, SeedsGiven
+from gossip.core.keychain import KeyChain
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import JoinNak, KeyNews
 from gossip.core.refusal import DOMAIN, RefusalCode
@@ -53,6 +54,13 @@ class WireNode:
     """What it heard under the name of `say`."""
     wakes_at: int | None = None
 
+    @property
+    def chain(self) -> KeyChain:
+        """The keys it knows, with the dates that a ring does not have."""
+        chain = self.core.keys
+        assert chain is not None
+        return chain
+
 
 class WireGroup:
     """The nodes, the clock, and the last datagrams between them."""
@@ -83,7 +91,7 @@ class WireGroup:
         except RefusedError as error:
             return error.reason
         if incoming.outdated_key_id and node.key_repairs.allows(source.host, self.now):
-            self._send(node, source, node.codec.outgoing(KeyNews(node.ring.chain), incoming.outdated_key_id))
+            self._send(node, source, node.codec.outgoing(KeyNews(node.chain), incoming.outdated_key_id))
         self._step(node, incoming.received)
         return None
 

@@ -83,7 +83,7 @@ rumours = st.one_of(
 )
 keys = st.integers(0, 20).map(lambda number: bytes([number]) * 32)
 chain_keys = st.builds(ChainKey, clocks, keys, st.booleans())
-chains = st.builds(KeyChain, tuples(chain_keys), keys, clocks, st.integers(0, 3))
+chains = st.builds(KeyChain, tuples(chain_keys), keys, clocks)
 FIRST = KeyChain.of(b"1" * 32, (b"2" * 32,), (), 1)
 digests = st.sampled_from([b"", b"another!", FIRST.digest])
 payloads = st.builds(

@@ -55,7 +55,7 @@ MUTANTS = {
 def test_the_fuzzer_finds_a_group_that_does_not_heal(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MUTANTS[mutant])
     with pytest.raises(FuzzError, match=f"{PERIODS_TO_AGREE} periods after the last lie"):
-        _rounds(8)
+        _rounds(12)
 
 
 def test_the_fuzzer_finds_a_wire_that_takes_replays(monkeypatch: pytest.MonkeyPatch) -> None:

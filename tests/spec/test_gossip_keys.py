@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import reduce
 from itertools import pairwise, permutations
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from gossip.core.effects import Effect, UseKeys
 from gossip.core.events import KeysChanged
 from gossip.core.horizon import CLOCK_LIMIT
 from gossip.core.keychain import (
+    DATED_LIMIT,
     INSTALLED_LIMIT,
     KEYS_LIMIT,
     ChainKey,
@@ -93,10 +95,11 @@ def test_repeated_steps_change_nothing() -> None:
     assert ROTATED.merge(ROTATED) == ROTATED
 
 
-steps = st.lists(st.tuples(st.sampled_from(["install", "use", "remove"]), st.integers(1, 6)), max_size=8)
+Step = tuple[str, int]
+steps = st.tuples(st.sampled_from(["install", "use", "remove"]), st.integers(1, 6))
 
 
-def walked(taken: list[tuple[str, int]], chain: KeyChain = FIRST) -> KeyChain:
+def walked(taken: list[Step], chain: KeyChain = FIRST) -> KeyChain:
     """The chain of an operator who tried these steps."""
     for step, number in taken:
         try:
@@ -106,17 +109,75 @@ def walked(taken: list[tuple[str, int]], chain: KeyChain = FIRST) -> KeyChain:
     return chain
 
 
-@given(st.lists(steps, min_size=2, max_size=4))
+@given(st.lists(st.lists(steps, max_size=8), min_size=2, max_size=4))
 @settings(max_examples=150, deadline=None)
-def test_in_whatever_order_chains_merge_the_result_is_the_same(walks: list[list[tuple[str, int]]]) -> None:
+def test_in_whatever_order_chains_merge_the_result_is_the_same(walks: list[list[Step]]) -> None:
     chains = [walked(each) for each in walks]
     results = {reduce(KeyChain.merge, order).digest for order in permutations(chains)}
     assert len(results) == 1
     merged = reduce(KeyChain.merge, chains)
     assert merged.is_sound()
     assert merged.merge(chains[0]) == merged
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from(["use", "remove"]), st.integers(1, 6)), max_size=8), min_size=2))
+@settings(max_examples=100, deadline=None)
+def test_what_one_of_many_operators_removed_opens_nowhere(walks: list[list[Step]]) -> None:
+    common = KeyChain.of(key(1), tuple(key(number) for number in range(2, 7)), (), epoch=1)
+    chains = [walked(each, common) for each in walks]
+    merged = reduce(KeyChain.merge, chains)
     removed = {each for chain in chains for each in chain.retired} - {merged.primary}
-    assert removed <= set(merged.retired), "what one removed opens nowhere"
+    assert removed <= set(merged.retired)
+
+
+def lies(count: int) -> st.SearchStrategy[KeyChain]:
+    """Any sound chain of some of that many keys: what a holder of the farm's key may push, in no honest order."""
+    entries = st.builds(ChainKey, st.integers(1, 40), st.integers(1, count).map(key), st.booleans())
+    some = st.lists(entries, max_size=DATED_LIMIT, unique_by=lambda entry: entry.key)
+    return st.builds(lie, some, st.integers(1, count).map(key), st.integers(0, 40))
+
+
+def lie(entries: list[ChainKey], primary: bytes, used_at: int) -> KeyChain:
+    """A chain of these, with the primary in its own place if it is not one of them."""
+    own_place = [] if primary in {each.key for each in entries} else [ChainKey(0, primary)]
+    return KeyChain(tuple(sorted([*own_place, *entries])), primary, used_at)
+
+
+@given(st.lists(lies(40), min_size=3, max_size=6), st.randoms(use_true_random=False), st.data())
+@settings(max_examples=300, deadline=None)
+def test_chains_beyond_the_limit_merge_alike_in_any_order_grouping_and_repetition(
+    chains: list[KeyChain], random: Random, data: st.DataObject
+) -> None:
+    first, second, third = chains[:3]
+    assert all(each.is_sound() for each in chains)
+    assert first.merge(second) == second.merge(first)
+    assert first.merge(first) == first
+    assert first.merge(second).merge(third) == first.merge(second.merge(third))
+    expected = reduce(KeyChain.merge, chains)
+    assert expected.is_sound()
+    # As a group does it: whoever meets merges, what arrives twice is merged twice, and some changes on the way.
+    heap = chains + [random.choice(chains) for _ in range(data.draw(st.integers(0, 4), label="told twice"))]
+    while len(heap) > 1:
+        random.shuffle(heap)
+        heap.append(heap.pop().merge(heap.pop()))
+    assert heap == [expected]
+
+
+@given(
+    st.lists(
+        st.one_of(lies(60), st.lists(st.tuples(st.sampled_from(["install", "use", "remove"]), st.integers(1, 60)))),
+        min_size=2,
+        max_size=8,
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_a_change_or_a_merge_only_adds_to_what_is_known(story: list[KeyChain | list[Step]]) -> None:
+    chain = FIRST
+    for happened in story:
+        before = chain
+        chain = chain.merge(happened) if isinstance(happened, KeyChain) else walked(happened, chain)
+        assert chain.is_sound()
+        assert chain.merge(before) == before.merge(chain) == chain, "who hears of it follows"
 
 
 def test_rotations_without_end_stay_bounded_and_forgotten_keys_do_not_come_back() -> None:
@@ -137,7 +198,7 @@ def test_a_primary_older_than_forgotten_keys_still_opens_after_another_is_used()
     chain = FIRST
     for number in range(2, 2 + KEYS_LIMIT):
         chain = chain.install(key(number)).remove(key(number))
-    assert chain.floor >= FIRST.clock, "keys as old as the primary were forgotten"
+    assert key(2) not in {each.key for each in chain.keys}, "younger keys than the primary were forgotten"
     installed = chain.install(key(99))
     rotated = installed.use(key(99))
     assert rotated.is_sound(), "others would refuse the change, and the file kept of it could not be read again"
@@ -162,7 +223,7 @@ def test_an_open_key_older_than_the_retired_key_that_is_forgotten_stays() -> Non
     chain = FIRST.install(key(2))
     for number in range(10, 10 + KEYS_LIMIT):
         chain = chain.install(key(number)).use(key(number)).remove(chain.primary)
-    assert chain.floor > 2
+    assert key(11) not in {each.key for each in chain.keys}, "younger keys were forgotten"
     assert key(2) in chain.others
     asleep = FIRST.install(key(2)).install(key(10)).use(key(10))
     woken = asleep.merge(chain)
@@ -177,19 +238,33 @@ def test_a_key_that_was_removed_stays_removed_however_old_it_is() -> None:
     assert removed.merge(FILED) == removed
 
 
-@given(st.lists(st.lists(st.tuples(st.sampled_from(["install", "use", "remove"]), st.integers(1, 60))), min_size=2))
-@settings(max_examples=60, deadline=None)
-def test_members_that_forget_keys_on_their_own_agree_after_telling_each_other(
-    walks: list[list[tuple[str, int]]],
-) -> None:
-    chains = [walked(each, FILED) for each in walks]
+@given(st.lists(st.lists(st.tuples(st.sampled_from(["install", "use", "remove"]), st.integers(1, 60)), max_size=6)))
+@settings(max_examples=100, deadline=None)
+def test_members_that_forget_keys_on_their_own_keep_open_what_is_open_at_both(walks: list[list[Step]]) -> None:
+    chains = [FILED, *(walked(each, FILED) for each in walks)]
     for one, other in pairwise(chains):
         merged = one.merge(other)
-        assert merged == other.merge(one)
-        assert merged.is_sound()
-        assert merged.merge(one) == merged == merged.merge(other)
         open_at_both = {*one.others, one.primary} & {*other.others, other.primary}
-        assert open_at_both <= {merged.primary, *merged.others}, "what both open is open"
+        assert open_at_both <= {merged.primary, *merged.others}
+
+
+def test_a_primary_older_than_all_that_a_chain_remembers_has_a_place_of_its_own() -> None:
+    told = lie([ChainKey(100 + number, key(50 + number)) for number in range(DATED_LIMIT)], key(49), used_at=1)
+    merged = FILED.merge(told)
+    assert len(merged.keys) == KEYS_LIMIT
+    assert merged.primary == key(1)
+    assert merged.keys[0] == ChainKey(0, key(1))
+    used_next = merged.use(key(60))
+    assert key(1) in used_next.others, "the others still seal with it"
+    assert used_next.is_sound()
+
+
+def test_a_removal_wins_over_a_key_that_is_dated_anew_at_the_same_moment() -> None:
+    removed = FILED.remove(key(2))
+    for number in range(30, 36):
+        dated = FILED.install(key(number)).remove(key(number))
+        assert key(2) in dated.others
+        assert key(2) in removed.merge(dated).retired
 
 
 @pytest.mark.parametrize(
@@ -199,10 +274,10 @@ def test_members_that_forget_keys_on_their_own_agree_after_telling_each_other(
         KeyChain((ChainKey(1, key(1)),), key(2), 1),
         KeyChain((ChainKey(1, key(1)), ChainKey(2, key(1))), key(1), 1),
         KeyChain((ChainKey(1, b"short"),), b"short", 1),
-        KeyChain((ChainKey(0, key(1)),), key(1), 1),
         KeyChain((ChainKey(1, key(1)),), key(1), CLOCK_LIMIT),
         KeyChain(tuple(ChainKey(n, key(n)) for n in range(1, KEYS_LIMIT + 2)), key(1), 1),
-        KeyChain((ChainKey(1, key(1)),), key(1), 1, floor=17),
+        KeyChain((ChainKey(0, key(2)), ChainKey(1, key(1))), key(1), 1),
+        KeyChain((ChainKey(0, key(1), retired=True),), key(1), 1),
         KeyChain((ChainKey(1, ALIKE[0]), ChainKey(2, ALIKE[1])), ALIKE[0], 1),
     ],
 )

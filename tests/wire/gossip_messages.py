@@ -47,7 +47,7 @@ PAYLOAD = Payload(
     rumours=RUMOURS,
     keys_digest=b"digest..",
 )
-CHAIN = KeyChain((ChainKey(2, b"1" * 32, retired=True), ChainKey(4, b"4" * 32)), b"4" * 32, used_at=5, floor=1)
+CHAIN = KeyChain((ChainKey(2, b"1" * 32, retired=True), ChainKey(4, b"4" * 32)), b"4" * 32, used_at=5)
 
 EXAMPLES: tuple[Message, ...] = (
     JoinReq(ALICE, token=b"t" * 32, auth=b"a" * 32, peer_count=5, clock=16),
@@ -105,9 +105,10 @@ def chains(draw: st.DrawFn) -> KeyChain:
     chain_keys = tuple(sorted(ChainKey(draw(times), key, retired=draw(st.booleans())) for key in keys))
     primary = draw(st.sampled_from(keys))
     used_at = draw(times)
-    others = [each.since - 1 for each in chain_keys if each.key != primary]
-    floor = draw(st.integers(0, min(others, default=used_at)))
-    chain = KeyChain(chain_keys, primary, used_at, floor)
+    if draw(st.booleans()):  # older than all that are dated
+        others = (each for each in chain_keys if each.key != primary)
+        chain_keys = (ChainKey(0, primary), *others)
+    chain = KeyChain(chain_keys, primary, used_at)
     assert chain.is_sound()
     return chain
 
