@@ -60,43 +60,36 @@ def first_detections(size: int, samples: int, random_seed: int, progress: Progre
 
     network.watch = watch
     order: list[Node] = []
-    down: dict[NodeId, tuple[Node, int]] = {}
-    periods: list[float] = []
-    crashed = 0
+    down: dict[int, int] = {}
+    crashes: list[Node] = []
+    # By crash: in the order of detection the slow ones would stand together and look dependent.
+    periods: dict[int, float] = {}
     network.run(2 * tuning.probe_period_ms)
     # To the end of the last crash: whoever stops at the last sample leaves out the crashes that took long.
     while len(periods) < samples:
         begin = next_period(network)
         network.run(begin - network.now - 1)
-        while crashed < samples and len(down) < max(1, size // _ONE_DOWN_IN):
+        while len(crashes) < samples and len(down) < max(1, size // _ONE_DOWN_IN):
             order = order or network.random.sample(nodes, size)
             victim = order.pop()
             if victim.swim is not None:
                 network.kill(victim)
                 found.pop(victim.node_id, None)
-                down[victim.node_id] = (victim, begin)
-                crashed += 1
+                down[len(crashes)] = begin
+                crashes.append(victim)
         # The rounds that end with the period have failed by then, and a revived one has half a period to be noticed.
         network.run(tuning.probe_period_ms // 2)
-        periods += _revive_found(network, nodes, down, found)
+        for crash, begun in list(down.items()):
+            victim = crashes[crash]
+            if victim.node_id in found:
+                del down[crash]
+                revive(network, victim, [node for node in nodes if node is not victim and node.swim is not None])
+                periods[crash] = (found[victim.node_id] - begun) / tuning.probe_period_ms
+            elif network.now - begun > _DETECTION_LIMIT_PERIODS * tuning.probe_period_ms:
+                raise AssertionError(f"random seed {random_seed}: a crash was not noticed")
         if progress is not None:
             progress(len(periods) / samples)
-    return Detection(size, tuple(periods))
-
-
-def _revive_found(
-    network: GossipNetwork, nodes: list[Node], down: dict[NodeId, tuple[Node, int]], found: dict[NodeId, int]
-) -> list[float]:
-    period_ms = network.tuning.probe_period_ms
-    periods = []
-    for victim, begin in list(down.values()):
-        if victim.node_id in found:
-            del down[victim.node_id]
-            revive(network, victim, [node for node in nodes if node is not victim and node.swim is not None])
-            periods.append((found[victim.node_id] - begin) / period_ms)
-        elif network.now - begin > _DETECTION_LIMIT_PERIODS * period_ms:
-            raise AssertionError(f"random seed {network.random_seed}: a crash was not noticed")
-    return periods
+    return Detection(size, tuple(periods[crash] for crash in range(samples)))
 
 
 @dataclass(frozen=True, slots=True)
