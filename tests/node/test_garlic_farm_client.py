@@ -39,6 +39,7 @@ def three(stage: Stage) -> tuple[Host, Host, Host]:
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_submission_to_any_server_is_committed_by_the_leader(stage: Stage, seed: int) -> None:
+    """When a client first starts up, it connects to a randomly-chosen server."""
     *_, carol = three(stage)
     client = await client_of(stage, seed)
     submission = await client.submit([b"one", b"two"])
@@ -84,6 +85,7 @@ async def elect(hosts: tuple[Host, ...]) -> None:
 
 
 async def test_a_dead_leader_is_left_for_its_successor(stage: Stage, autojump_clock: MockClock) -> None:
+    """If the leader crashes, client requests will time out; clients then try again with randomly-chosen servers."""
     del autojump_clock
     hosts = three(stage)
     client = await client_of(stage)

@@ -54,6 +54,7 @@ async def fill(server: ConsensusServer, count: int, size: int = 4_000) -> None:
 
 
 async def test_a_snapshot_shortens_the_log_and_the_next_life_begins_with_it(tmp_path: Path) -> None:
+    """... it may delete all log entries up through the last included index, as well as any prior snapshot."""
     first = KeptEntries()
     async with life(tmp_path / "raft", 1, first) as server:
         await fill(server, 60)
@@ -78,6 +79,7 @@ async def test_a_snapshot_shortens_the_log_and_the_next_life_begins_with_it(tmp_
 async def test_the_log_grows_no_further_than_a_snapshot_by_size_allows(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
+    """One simple strategy is to take a snapshot when the log reaches a fixed size in bytes."""
     del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(
@@ -112,6 +114,7 @@ async def test_a_quiet_log_is_written_down_by_age_and_one_without_news_is_not(
 async def test_what_is_proposed_while_a_snapshot_is_written_is_committed_meanwhile_and_not_in_it(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
+    """... so that new updates can be accepted without impacting the snapshot being written."""
     del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())

@@ -61,6 +61,14 @@ def test_who_accepts_an_announcement_follows_and_fetches_at_once() -> None:
     assert (bench.about.role, bench.about.leader, asked.term) == (Role.FOLLOWER, THREE, 2)
 
 
+def test_a_candidate_follows_who_announces_itself_in_its_own_epoch() -> None:
+    bench = PullBench(1)
+    bench.campaign()
+    assert (bench.about.role, bench.about.term) == (Role.CANDIDATE, 2)
+    asked = bench.follow(THREE, 2)
+    assert (bench.about.role, bench.about.leader, asked.term) == (Role.FOLLOWER, THREE, 2)
+
+
 def test_an_acceptance_leaves_when_the_epoch_is_durable() -> None:
     bench = PullBench(1, fast=False)
     bench.begin(TWO, 6)

@@ -76,6 +76,16 @@ def test_the_fetch_offset_acknowledges_everything_before_it() -> None:
     assert bench.about.commit_index == 2
 
 
+def test_entries_of_older_epochs_do_not_commit_by_counting() -> None:
+    """Match at 1 or 2 leaves the high watermark; match at the entry of the leader's own epoch, 3, moves it to 3."""
+    bench = leader(1, 1)
+    marks = []
+    for position in (LogPosition(1, 1), LogPosition(2, 1), LogPosition(3, 2)):
+        bench.fetch(TWO, position)
+        marks.append(bench.about.commit_index)
+    assert marks == [0, 0, 3]
+
+
 def test_an_observers_fetch_acknowledges_nothing() -> None:
     """Step 4: only if the request is a voter's and not an observer's."""
     bench = leader(1)

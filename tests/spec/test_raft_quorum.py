@@ -60,7 +60,10 @@ def test_one_of_two_joint_majorities_is_not_enough() -> None:
 
 
 def test_disjoint_majorities_cannot_both_win() -> None:
-    """Whoever splits the servers of C_old,new in two camps: at most one of them wins."""
+    """There is no time when C_old and C_new can both make unilateral decisions.
+
+    Whoever splits the servers of C_old,new in two camps: at most one of them wins.
+    """
     joint = Configuration(servers(3, 4, 5), old_voters=servers(1, 2)).majorities
     for size in range(6):
         for camp in combinations(range(1, 6), size):

@@ -240,6 +240,7 @@ def test_an_installed_snapshot_is_acknowledged_only_when_it_is_durable() -> None
 
 
 def test_a_snapshot_older_than_the_commit_index_changes_nothing() -> None:
+    """If ... a snapshot that describes a prefix of its log ..., entries following the snapshot are still valid."""
     bench = Bench(1, 1, 2, 2)
     bench.append(9, LogPosition(4, 2), commit=4)
     (reply,) = piece(bench, LogPosition(3, 2))

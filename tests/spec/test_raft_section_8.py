@@ -6,6 +6,7 @@ What needs real servers (a client that finds the leader, retries after a crash a
 
 import pytest
 
+from consensus.core.dialect import GARLIC_FARM, ZMQ_RAFT
 from consensus.core.effects import (
     Outcome,
     Persist,
@@ -21,10 +22,10 @@ from consensus.core.effects import (
 from consensus.core.events import PeerExtensions, ReadRequested, TransferLeadership
 from consensus.core.extensions import Extensions
 from consensus.core.messages import AppendEntries, RequestVote, TimeoutNow, TimeoutNowReply, VoteReply
-from consensus.core.position import ORIGIN, LogPosition, ServerId
+from consensus.core.position import ORIGIN, Entry, LogPosition, NoOp, ServerId
 from consensus.core.sessions import RequestId, SessionTable, Verdict
 from consensus.core.tuning import Tuning, lan
-from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench, suffix
+from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench, group, suffix
 
 OURS = Extensions(pre_vote=True, transfer=True)
 
@@ -99,6 +100,15 @@ def test_a_leader_answers_no_read_before_an_entry_of_its_own_term_is_committed()
     assert not bench.all(ReadReady), "only now the round begins"
     bench.matched(TWO, heartbeats(bench, TWO)[TWO])
     assert bench.all(ReadReady) == [ReadReady(1, 1)]
+
+
+def test_a_leader_commits_an_entry_without_effect_at_the_start_of_its_term() -> None:
+    """'Raft handles this by having each leader commit a blank no-op entry into the log at the start of its term'."""
+    for dialect, contents in ((GARLIC_FARM, group(3)), (ZMQ_RAFT, NoOp(ONE, (ONE, TWO, THREE), (ONE, TWO, THREE)))):
+        bench = Bench(1, dialect=dialect)
+        bench.lead()
+        (append,) = bench.appends(TWO)
+        assert append.entries == (Entry(2, contents),)
 
 
 def test_a_leader_exchanges_heartbeats_with_a_majority_before_it_answers() -> None:

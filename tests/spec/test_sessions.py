@@ -20,6 +20,7 @@ def execute(table: SessionTable, request: RequestId, index: int, now_ms: int = 0
 
 
 def test_a_repeated_request_is_not_executed_and_gets_the_first_result() -> None:
+    """The state machine tracks the latest serial number ... for each client, along with the associated response."""
     table, request = SessionTable(), RequestId("alice", 0, 1)
     assert execute(table, request, 1, result=b"first") is Verdict.NEW
     assert execute(table, request, 2, result=b"second") is Verdict.DUPLICATE

@@ -1,0 +1,174 @@
+"""The log against a model that anybody can check by eye: a list of entries that were never forgotten.
+
+What the log forgets (compacted, or trimmed out of memory) it must not answer, or answer truly; all else it must answer
+as the list would.
+"""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from consensus.core.log import Log, RecoveredLog, describe_entries, entry_bytes
+from consensus.core.position import Command, Configuration, Entry, LogPosition, SnapshotDescription
+from tests.spec.membership_bench import plain
+
+INITIAL = plain(1, 2, 3)
+CONTENTS = st.one_of(
+    st.binary(max_size=3).map(Command), st.sampled_from([plain(1, 2, 3), plain(1, 2, 3, 4), plain(2, 3)])
+)
+
+
+class _LogAndList(RuleBasedStateMachine):
+    """`entries` is the whole log, `start` how much of it the log may have forgotten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = Log(RecoveredLog(), INITIAL)
+        self.entries: list[Entry] = []
+        self.base = INITIAL
+        self.start = 0
+        self.installed_at = 0
+        self.written: list[tuple[int, int]] = []
+        self.durable = 0
+        self.number = 0
+
+    @initialize(contents=st.lists(CONTENTS, max_size=5))
+    def recovered(self, contents: list[Command | Configuration]) -> None:
+        """The first life left this."""
+        self.entries = [Entry(1 + place // 2, content) for place, content in enumerate(contents)]
+        self.log = Log(describe_entries(self.entries), INITIAL)
+        self.durable = len(self.entries)
+
+    @rule(contents=st.lists(CONTENTS, max_size=4), later=st.integers(0, 2))
+    def append(self, contents: list[Command | Configuration], later: int) -> None:
+        term = self.term_of(len(self.entries)) + later or 1
+        new = [Entry(term, content) for content in contents]
+        self.log.append(new)
+        self.entries += new
+        self.write()
+
+    @rule(back=st.integers(0, 6))
+    def truncate(self, back: int) -> None:
+        index = max(self.covered(), len(self.entries) - back) + 1
+        self.log.truncate_from(index)
+        del self.entries[index - 1 :]
+        self.durable = min(self.durable, index - 1)
+        self.written = [(number, min(last, index - 1)) for number, last in self.written]
+        self.write()
+
+    @rule(data=st.data())
+    def persisted(self, data: st.DataObject) -> None:
+        number = data.draw(st.integers(0, self.number))
+        self.log.persisted(number)
+        while self.written and self.written[0][0] <= number:
+            self.durable = self.written.pop(0)[1]
+
+    @rule(keep_entries=st.integers(0, 4), keep_bytes=st.integers(0, 200))
+    def trim(self, keep_entries: int, keep_bytes: int) -> None:
+        self.log.trim(keep_entries, keep_bytes)
+        kept = self.entries[self.log.tail_first - 1 :]
+        over = len(kept) > keep_entries or sum(map(entry_bytes, kept)) > keep_bytes
+        assert not over or self.log.tail_first > max(self.durable, self.start), (
+            "only what is not durable stays beyond the limits"
+        )
+
+    @precondition(lambda self: self.durable > self.covered())
+    @rule(data=st.data())
+    def compact(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(self.covered() + 1, self.durable))
+        first_kept = data.draw(st.integers(self.start + 1, index + 1))
+        self.log.compact(self.described(index, self.configuration_at(index)), first_kept)
+        self.start = first_kept - 1
+
+    @rule(beyond=st.integers(1, 5), later=st.integers(0, 2))
+    def replaced_by_a_snapshot(self, beyond: int, later: int) -> None:
+        """The leader's snapshot goes beyond the log; what it covers is of no interest to the list any more."""
+        index = max(len(self.entries), self.covered()) + beyond
+        term = self.term_of(len(self.entries)) + later or 1
+        self.entries += [Entry(term, Command(b"?"))] * (index - len(self.entries))
+        self.base, self.start, self.installed_at = plain(7, 8, 9), index, index
+        self.log.replace(self.described(index, self.base))
+        self.durable, self.written = 0, [(number, 0) for number, _ in self.written]
+        self.write()
+
+    @invariant()
+    def it_ends_where_the_list_ends(self) -> None:
+        assert self.log.last == LogPosition(len(self.entries), self.term_of(len(self.entries)))
+        assert self.log.start == LogPosition(self.start, self.term_of(self.start))
+        assert self.log.durable_index == self.durable
+
+    @invariant()
+    def it_knows_the_term_of_every_entry_that_it_has(self) -> None:
+        for index in range(len(self.entries) + 3):
+            known = self.start <= index <= len(self.entries)
+            assert self.log.term_at(index) == (self.term_of(index) if known else None)
+            assert self.log.matches(LogPosition(index, self.term_of(index))) == known
+            if self.start < index <= len(self.entries):
+                assert self.log.first_of_term_at(index) == self.first_of_term_at(index)
+
+    @invariant()
+    def its_configuration_is_the_latest_of_the_list(self) -> None:
+        assert self.log.configuration == self.configuration_at(len(self.entries))
+        for index in range(self.covered(), len(self.entries) + 1):
+            assert self.log.configuration_at(index) == self.configuration_at(index)
+            changed = sum(self.configuration_at(at) != self.configuration_at(at - 1) for at in self.places_after(index))
+            # The first configuration of a log counts although it says what everybody was told at the start.
+            assert self.log.configurations_after(index) in (changed, changed + 1)
+
+    @invariant()
+    def what_is_in_memory_is_what_was_appended(self) -> None:
+        first = self.log.tail_first
+        assert self.log.entries(first, len(self.entries), 10**9) == tuple(self.entries[first - 1 :])
+        assert self.log.entries(first - 1, len(self.entries), 10**9) is None
+        assert first <= max(self.durable, self.start) + 1, "what is not durable could not be read back"
+        assert self.log.tail_bytes == sum(map(entry_bytes, self.entries[first - 1 :]))
+
+    def write(self) -> None:
+        self.number += 1
+        self.log.written(self.number)
+        self.written.append((self.number, len(self.entries)))
+
+    def covered(self) -> int:
+        """Nothing up to here can be truncated: it is in a snapshot, so it is committed."""
+        return 0 if self.log.snapshot is None else self.log.snapshot.last.index
+
+    def described(self, index: int, configuration: Configuration) -> SnapshotDescription:
+        return SnapshotDescription(LogPosition(index, self.term_of(index)), configuration, 0, 0)
+
+    def term_of(self, index: int) -> int:
+        return self.entries[index - 1].term if 1 <= index <= len(self.entries) else 0
+
+    def first_of_term_at(self, index: int) -> int:
+        while index - 1 > self.start and self.term_of(index - 1) == self.term_of(index):
+            index -= 1
+        return index
+
+    def places_after(self, index: int) -> range:
+        return range(max(index, self.covered()) + 1, len(self.entries) + 1)
+
+    def configuration_at(self, index: int) -> Configuration:
+        for entry in reversed(self.entries[self.installed_at : index]):
+            if isinstance(entry.content, Configuration):
+                return entry.content
+        return self.base
+
+
+def test_the_log_is_as_a_list_would_have_it() -> None:
+    """Whatever is appended, truncated, compacted, trimmed, installed or made durable, in any order."""
+    run_state_machine_as_test(_LogAndList, settings=settings(max_examples=60, stateful_step_count=25, deadline=None))
+
+
+def test_a_configuration_that_is_said_again_is_no_change() -> None:
+    """A leader appends the configuration in effect as its first entry where it has no no-op."""
+    log = Log(describe_entries([Entry(1, plain(1, 2, 3))]), INITIAL)
+    log.append([Entry(2, plain(1, 2, 3)), Entry(3, plain(1, 2, 3))])
+    assert (log.configuration_index, log.configurations_after(1)) == (1, 0)
+    log.append([Entry(3, plain(1, 2))])
+    assert (log.configuration_index, log.previous_configuration) == (4, plain(1, 2, 3))
