@@ -24,8 +24,9 @@ PASSWORD = "of this benchmark only"  # noqa: S105 - it guards nothing
 class ConsensusGroup:
     """The group. `running_consensus_group` makes it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, whole_log: bool) -> None:
         self.directory = directory
+        self._whole_log = whole_log
         self.servers: dict[int, Child] = {}
         self._announced: dict[int, dict[str, object]] = {}
 
@@ -85,6 +86,7 @@ class ConsensusGroup:
             "directory": str(directory),
             "password": PASSWORD,
             "port": told.get("port", 0),
+            "whole_log": self._whole_log,
         }
         log = self.directory / f"{number}.log"
         child = await Child.start_module(f"server {number}", "benchmarks.consensus_node", specification, log)
@@ -99,10 +101,10 @@ class ConsensusGroup:
 
 
 @asynccontextmanager
-async def running_consensus_group(directory: Path) -> AsyncIterator[ConsensusGroup]:
-    """A group in a new directory; its processes end with the block."""
+async def running_consensus_group(directory: Path, *, whole_log: bool = False) -> AsyncIterator[ConsensusGroup]:
+    """A group in a new directory; its processes end with the block. With `whole_log` it takes no snapshots."""
     await trio.Path(directory).mkdir(mode=0o700, parents=True)
-    group = ConsensusGroup(directory)
+    group = ConsensusGroup(directory, whole_log=whole_log)
     try:
         await group.start_all()
         await group.settle()

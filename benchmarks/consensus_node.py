@@ -36,6 +36,7 @@ from consensus.node.garlic_farm_tally import Tally
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
 from consensus.node.server import ConsensusServer, now_ms
 from consensus.node.server_description import Notice
+from consensus.node.server_tuning import ServerTuning
 from consensus.node.storage import StorageTuning
 from consensus.node.tls import load_or_create_certificate
 from consensus.wire.garlic_farm.digest import Credentials
@@ -49,6 +50,7 @@ READY = "ready"
 CLUSTER = "benchmark"
 USER = "benchmark"
 LISTENS = "127.0.0.1"
+NEVER_BYTES = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class Specification:
     directory: str
     password: str
     port: int = 0
+    whole_log: bool = False
+    """Whether no snapshot ever shortens the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class Announcement:
     fingerprint: str
     opened_s: float = 0.0
     """Seconds until the storage was open: every record of the log read and its checksum compared."""
+    opened_processor_s: float = 0.0
+    """Processor time that it took."""
     entries: int = 0
     """Entries that were found."""
 
@@ -149,9 +155,9 @@ async def _run(specification: Specification) -> None:
     server_id = ServerId(specification.server_id)
     path = Path(specification.directory)
     certificate = load_or_create_certificate(path)
-    began_s = time.perf_counter()
+    began_s, processor_began_s = time.perf_counter(), time.process_time()
     disk, recovery = open_storage(path / "raft", server_id.to_bytes(8, "big"), _generation(path), StorageTuning())
-    opened_s = time.perf_counter() - began_s
+    opened_s, opened_processor_s = time.perf_counter() - began_s, time.process_time() - processor_began_s
     identity = Identity(CLUSTER, server_id)
     credentials = Credentials(USER, specification.password)
     door = Door(server_id)
@@ -172,15 +178,14 @@ async def _run(specification: Specification) -> None:
         tuple(Server(ServerId(each), f"tcp://{LISTENS}:{each}") for each in range(1, specification.servers + 1))
     )
     raft = Raft(server_id, configuration, recovery.ballot, recovery.log, lan(), GARLIC_FARM, Random(), now_ms())
-    server = ConsensusServer(raft, recovery.storage, disk, links, CountingMachine(), _observe)
+    tuning = ServerTuning(snapshot_log_bytes=NEVER_BYTES) if specification.whole_log else ServerTuning()
+    server = ConsensusServer(raft, recovery.storage, disk, links, CountingMachine(), _observe, tuning)
     async with trio.open_nursery() as nursery:
         listener = GarlicFarmServer(gatekeeper, door, tally)
         port = await nursery.start(listener.listen, LISTENS, specification.port, certificate)
-        found = recovery.report.entries
-        print(
-            json.dumps(asdict(Announcement(server_id, port, certificate.fingerprint.hex(), opened_s, found))),
-            flush=True,
-        )
+        fingerprint, found = certificate.fingerprint.hex(), recovery.report.entries
+        announcement = Announcement(server_id, port, fingerprint, opened_s, opened_processor_s, found)
+        print(json.dumps(asdict(announcement)), flush=True)
         for line in json.loads(await trio.to_thread.run_sync(sys.stdin.readline)):
             told = Announcement(**line)
             peers[ServerId(told.server_id)] = PeerAddress(LISTENS, told.port, bytes.fromhex(told.fingerprint))

@@ -15,6 +15,11 @@ costs every server an append, a write and an answer, so many small ones are what
 nothing is under way nobody waits: at low load a batch is a single proposal. The bound is for slow networks, on which a
 whole round trip more would be felt.
 
+Clients that wait for their answers send their next commands when a batch is answered, a moment after each other. The
+first of them alone would be a batch, and the others would be held for it: two groups of clients would take turns for
+ever, in twice as many rounds. So after a batch of several proposals its answer is followed by a pause of at most
+`gather_s`, which ends when as many have come.
+
 *Admission.* A number and a size bound what is submitted and unanswered; beyond them a client is told `BUSY` at once,
 and nothing is kept. A client that goes away takes its proposal along if the core does not have it yet; what the core
 has stays admitted until it answers.
@@ -127,10 +132,14 @@ class Proposal:
             self._admission.leave(self.size_bytes)
 
 
+_COMPANY = 4
+"""Batches of fewer proposals are not worth a pause."""
+
+
 class Inbox:
     """The two lanes."""
 
-    def __init__(self, max_urgent: int, batch_commands: int, batch_bytes: int, hold_s: float) -> None:
+    def __init__(self, max_urgent: int, batch_commands: int, batch_bytes: int, hold_s: float, gather_s: float) -> None:
         self._urgent: deque[Urgent] = deque()
         self._proposals: deque[Proposal] = deque()
         self._proposals_bytes = 0
@@ -140,6 +149,10 @@ class Inbox:
         self._batch_commands = batch_commands
         self._batch_bytes = batch_bytes
         self._hold_s = hold_s
+        self._gather_s = gather_s
+        self._gather_until_s = 0.0
+        self._last_batch = 0
+        self._gathering = False
         self._wake = trio.Event()
 
     def put(self, event: Urgent) -> bool:
@@ -156,27 +169,40 @@ class Inbox:
             self._held_since_s = trio.current_time()
         self._proposals.append(proposal)
         self._proposals_bytes += proposal.size_bytes
-        if not self._holding or len(self._proposals) == 1 or self._fill_a_batch():
+        count = len(self._proposals)
+        if not self._holding or count == 1 or self._fill_a_batch() or (self._gathering and count >= self._last_batch):
             self._wake.set()
+
+    def answered(self) -> None:
+        """The batch under way was answered: its clients will soon be back."""
+        if self._last_batch >= _COMPANY:
+            self._gather_until_s = trio.current_time() + self._gather_s
 
     def batch_is_due(self, *, under_way: bool) -> bool:
         """Whether the waiting proposals should be submitted now; `under_way` tells that others are unanswered."""
         if not self._proposals:
             return False
-        return not under_way or self._fill_a_batch() or trio.current_time() >= self._held_since_s + self._hold_s
+        if self._fill_a_batch():
+            return True
+        now_s = trio.current_time()
+        if under_way:
+            return now_s >= self._held_since_s + self._hold_s
+        return len(self._proposals) >= self._last_batch or now_s >= self._gather_until_s
 
     async def wait(self, deadline_seconds: float, *, under_way: bool) -> None:
         """Return when something is due, or at the deadline; a checkpoint in any case."""
         if self._urgent or self.batch_is_due(under_way=under_way):
             await trio.lowlevel.checkpoint()
             return
+        self._gathering = not under_way and trio.current_time() < self._gather_until_s
+        self._holding = under_way or self._gathering
         if self._proposals:
-            deadline_seconds = min(deadline_seconds, self._held_since_s + self._hold_s)
+            held_until_s = self._held_since_s + self._hold_s if under_way else self._gather_until_s
+            deadline_seconds = min(deadline_seconds, held_until_s)
         self._wake = trio.Event()
-        self._holding = under_way
         with trio.move_on_at(deadline_seconds):
             await self._wake.wait()
-        self._holding = False
+        self._holding = self._gathering = False
 
     def _fill_a_batch(self) -> bool:
         return len(self._proposals) >= self._batch_commands or self._proposals_bytes >= self._batch_bytes
@@ -200,6 +226,8 @@ class Inbox:
                 break
             proposal.submitted = True
             batch.append(self._take_oldest())
+        self._last_batch = len(batch)
+        self._gather_until_s = 0.0
         return batch
 
     def _take_oldest(self) -> Proposal:

@@ -102,7 +102,13 @@ class ConsensusServer:
         self._observe = observe
         self._tuning = tuning
         self._executor = Executor(storage, tuning.group_bytes)
-        self._inbox = Inbox(tuning.max_urgent, tuning.batch_commands, tuning.batch_bytes, tuning.batch_hold_ms / 1000)
+        self._inbox = Inbox(
+            tuning.max_urgent,
+            tuning.batch_commands,
+            tuning.batch_bytes,
+            tuning.batch_hold_ms / 1000,
+            tuning.batch_gather_ms / 1000,
+        )
         self._admission = Admission(tuning.max_proposals, tuning.max_proposal_bytes)
         self.questions = Questions(self._inbox, tuning.max_requests)
         self._batches = Batches()
@@ -332,6 +338,7 @@ class ConsensusServer:
         match effect:
             case Resolve():
                 self._batches.resolve(effect)
+                self._inbox.answered()
             case ChangeResolved():
                 self._changes.resolve(effect)
             case ReadReady() | ReadRefused() | TransferEnded():

@@ -16,6 +16,8 @@ class ServerTuning:
     batch_bytes: int = 1024 * 1024
     batch_hold_ms: int = 20
     """How long proposals may be held for those under way; see `inbox`."""
+    batch_gather_ms: int = 4
+    """How long the clients of an answered batch may take to come back together."""
     group_bytes: int = 4 * 1024 * 1024
     apply_queue_bytes: int = 4 * 1024 * 1024
     max_reads: int = 16
