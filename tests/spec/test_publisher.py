@@ -1,9 +1,7 @@
 """Who publishes, what and when: the same at every server, with hysteresis, and never nothing."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -14,7 +12,7 @@ from bridge.core.lease_set import LEAVES_MAX, content_hash, leaf_cost
 from bridge.core.publication import Pace, PlannedPublication, next_publication_ms, plan_publication
 from bridge.core.publisher import Inability, score, standings
 from bridge.core.records import LeafStatus, Publication, PublishConfig
-from tests.spec.farm_stories import BASE_MS, FOR_EVER_S, IDLE, MASTER, PERIOD_MS, TUNING, Log, leaf, report
+from tests.spec.farm_stories import BASE_MS, IDLE, MASTER, PERIOD_MS, TUNING, Log, leaf, report
 
 BASE_S = BASE_MS // 1000
 PACE = Pace()
@@ -361,46 +359,6 @@ def test_the_pace_of_the_reporting_period_publishes_changes_with_each_period() -
     log.append(plan.publication, report(2))
     assert planned(log, 3_999, pace=pace) is None
     assert planned(log, 4_000, pace=pace) is not None
-
-
-# The example in docs/publisher.md
-
-
-def test_the_figures_of_the_worked_example_are_what_the_code_computes() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "publisher.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| server (\d) \|(.*)\|$", text, flags=re.MULTILINE)
-    assert len(rows) == 3
-    log = Log()
-    figures: dict[int, tuple[int, int]] = {}
-    for name, cells in rows:
-        lag, uptime, bandwidth, processor, memory, connections, points, cost = (int(cell) for cell in cells.split("|"))
-        made = report(
-            int(name),
-            job_lag_ms=lag,
-            uptime_ms=uptime * 60_000,
-            current_bandwidth_bytes_per_s=bandwidth * 1_000,
-            cpu_percent=processor,
-            memory_percent=memory,
-            can_sign_until_s=FOR_EVER_S,
-            destinations=(
-                LeafStatus(
-                    f"leaf{name}",
-                    healthy=True,
-                    configured_tunnels=4,
-                    current_tunnels=4,
-                    configured_connections=100,
-                    current_connections=connections,
-                ),
-            ),
-        )
-        log.append(made)
-        figures[int(name)] = (points, cost)
-    assert {each.server_id: each.score for each in standings(log.farm.state, MASTER, TUNING)} == {
-        server_id: points for server_id, (points, _) in figures.items()
-    }
-    assert log.leaves == {f"leaf{server_id}": cost for server_id, (_, cost) in figures.items()}
-    best = max(figures, key=lambda server_id: figures[server_id][0])
-    assert f"Server {best} leads" in text
 
 
 def test_a_publication_that_was_accepted_and_never_handed_over_is_planned_again_at_once() -> None:

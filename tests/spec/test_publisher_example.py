@@ -1,0 +1,107 @@
+"""The worked example of docs/publisher.md, played: its figures are read out of the document."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+from bridge.core.farm import PublisherChanged
+from bridge.core.publication import Pace, plan_publication
+from bridge.core.publisher import score, standings
+from bridge.core.records import LeafStatus, Publication, Report
+from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, report
+
+TEXT = (Path(__file__).parents[2] / "docs" / "publisher.md").read_text(encoding="utf-8")
+REPORTED_AT_MS = 10_000
+UPTIME_AT_THE_START = {1: 60, 2: 60, 3: 3}
+
+
+@cache
+def rows() -> dict[int, list[int]]:
+    """The table's cells by server."""
+    found = re.findall(r"^\| server (\d) \|(.*)\|$", TEXT, flags=re.MULTILINE)
+    return {int(name): [int(cell) for cell in cells.split("|")] for name, cells in found}
+
+
+def report_of(server_id: int, after_ms: int = 0) -> Report:
+    """What a server of the table reports, that long after the beginning."""
+    lag, uptime, bandwidth, processor, memory, connections, _, _ = rows()[server_id]
+    return report(
+        server_id,
+        BASE_MS + after_ms,
+        job_lag_ms=lag,
+        uptime_ms=uptime * 60_000 + after_ms,
+        current_bandwidth_bytes_per_s=bandwidth * 1_000,
+        cpu_percent=processor,
+        memory_percent=memory,
+        destinations=(
+            LeafStatus(
+                f"leaf{server_id}",
+                healthy=True,
+                configured_tunnels=4,
+                current_tunnels=4,
+                configured_connections=100,
+                current_connections=connections,
+            ),
+        ),
+    )
+
+
+def period(log: Log, number: int, *servers: int) -> list[object]:
+    """A reporting period: the servers that live report at 10 (or 40) seconds, then comes the clock entry."""
+    log.append(*(report_of(each, number * PERIOD_MS + REPORTED_AT_MS) for each in servers))
+    return list(log.clock((number + 1) * PERIOD_MS))
+
+
+def published(log: Log, server_id: int, after_ms: int) -> Publication:
+    plan = plan_publication(log.farm.state, MASTER, server_id, Pace(), BASE_MS + after_ms, handed_over=None)
+    assert plan is not None
+    log.append(plan.publication)
+    return plan.publication
+
+
+def test_the_figures_of_the_table_are_what_the_code_computes() -> None:
+    log = Log()
+    log.append(*(report_of(each) for each in rows()))
+    assert {server_id: cells[1] for server_id, cells in rows().items()} == UPTIME_AT_THE_START
+    assert {each.server_id: each.score for each in standings(log.farm.state, MASTER, TUNING)} == {
+        server_id: cells[-2] for server_id, cells in rows().items()
+    }
+    assert log.leaves == {f"leaf{server_id}": cells[-1] for server_id, cells in rows().items()}
+
+
+def test_the_story_goes_as_it_is_told() -> None:
+    log = Log()
+    # Hysteresis: server 1 reports first; server 2 leads by 189 and takes over at the third clock entry.
+    assert period(log, 0, 1, 2, 3) == []
+    assert log.publisher == 1
+    assert score(report_of(2)) - score(report_of(1)) == 189
+    assert period(log, 1, 1, 2, 3) == []
+    assert period(log, 2, 1, 2, 3) == [PublisherChanged(MASTER, 2, 1)]
+    # Seven minutes later server 3 has 957 points, 43 more than server 2.
+    for number in range(3, 20):
+        assert period(log, number, 1, 2, 3) == []
+    assert score(report_of(3, 7 * 60_000)) == 957 == score(report_of(2)) + 43
+    last = published(log, 2, 600_000)
+    # Staleness: the last report of server 2 is of 10:10; it is fresh at 10:30 and stale at 11:00.
+    assert period(log, 20, 1, 2, 3) == []
+    assert period(log, 21, 1, 3) == [PublisherChanged(MASTER, 3, 2)]
+    assert log.farm.state.log_time_ms == BASE_MS + 660_000
+    assert sorted(log.leaves) == ["leaf1", "leaf3"]
+    assert published(log, 3, 660_000).published_s > last.published_s
+    # Fewer than half: the last report of server 1 is of 10:40; it is stale at 11:30.
+    assert period(log, 22, 3) == []
+    assert log.leaves == {"leaf3": 4, "leaf2": 108, "leaf1": 137}
+
+
+def test_of_equal_scores_the_lower_id_takes_over() -> None:
+    log = Log()
+    log.append(report_of(2))
+    log.append(*(report(each) for each in (3, 1)))
+    assert log.publisher == 2
+    changes = log.append(report(2, attached=False))
+    assert changes == [PublisherChanged(MASTER, 1, 2)]
+
+
+def test_the_document_tells_the_same_figures() -> None:
+    for words in ("leads by 189", "957 points", "by 43", "20 s old", "50 s old", "leaf 2 at 108", "leaf 1 at 137"):
+        assert words in " ".join(TEXT.split()), words
