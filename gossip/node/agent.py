@@ -143,7 +143,7 @@ class Agent:
 
     def describe(self) -> AgentDescription:
         """The core's picture and the wire's figures."""
-        return AgentDescription(self._core.describe(), self._counters.describe())
+        return AgentDescription(self._core.describe(), self._counters.describe(self._socket.overflowed()))
 
     @property
     def events_lost(self) -> int:
@@ -219,7 +219,8 @@ class Agent:
         deadline_ms = self._core.deadline
         if deadline_ms is not None and deadline_ms <= self.now_ms():
             await self._step(DeadlineReached())
-        await self._intake.wait(self._deadline_s())
+            deadline_ms = self._core.deadline
+        await self._intake.wait(float("inf") if deadline_ms is None else self._started_at + deadline_ms / 1000)
         if self._intake.is_rung:
             await self._answer_doorbell()
         arrivals = self._intake.take()
@@ -344,10 +345,6 @@ class Agent:
         """The core's clock, by which `MemberDescription.since_ms` counts."""
         # The thousandth makes up for rounding: a wake-up at a deadline must not read as one millisecond before it.
         return int((trio.current_time() - self._started_at) * 1000 + 0.001)
-
-    def _deadline_s(self) -> float:
-        deadline_ms = self._core.deadline
-        return float("inf") if deadline_ms is None else self._started_at + deadline_ms / 1000
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ class Loss(Enum):
     OVERSIZE = "oversize"
     RATE_LIMITED = "rate-limited"
     OVERLOADED = "overloaded"
+    """Came faster than it was taken: the kernel had no room (where it tells), or the queue of broadcasts."""
     MISPLACED = "misplaced"
     """Came by broadcast and is no Broadcast."""
     SEND_FAILED = "send-failed"
@@ -77,11 +78,10 @@ class Counters:
         """A datagram ended here."""
         self.dropped[reason] += 1
 
-    def describe(self) -> WireDescription:
-        """The figures now."""
-        dropped = {
-            reason.value: count for reason, count in sorted(self.dropped.items(), key=lambda item: item[0].value)
-        }
+    def describe(self, overflowed: int = 0) -> WireDescription:
+        """The figures now; `overflowed` datagrams were dropped before anybody here could count them."""
+        counts = self.dropped + Counter({Loss.OVERLOADED: overflowed})
+        dropped = {reason.value: count for reason, count in sorted(counts.items(), key=lambda item: item[0].value)}
         return WireDescription(
             received=self.received,
             received_bytes=self.received_bytes,

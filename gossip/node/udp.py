@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final, Protocol
@@ -24,6 +25,10 @@ _PAUSE_AFTER_ERROR_S: Final = 0.1
 _MULTICAST_REQUEST: Final = "@4s4si"
 """Group, local address, number of the interface (ip_mreqn)."""
 _ADDRESSES_REMEMBERED: Final = 4096
+_SO_MEMINFO: Final = 55
+"""Linux 4.12, asm-generic/socket.h (Python has no name for it): what a socket holds, and what found no room."""
+_MEMINFO: Final = struct.Struct("@9I")
+_MEMINFO_DROPS: Final = 8
 
 
 class DatagramSocket(Protocol):
@@ -41,6 +46,9 @@ class DatagramSocket(Protocol):
 
     def receive_waiting(self) -> tuple[bytes, Address] | None:
         """The next datagram if one waits; a longer one than allowed comes with one byte more than the limit."""
+
+    def overflowed(self) -> int:
+        """How many datagrams found no room since it was bound; 0 where nobody counts them."""
 
     def close(self) -> None:
         """Close it; closing twice is fine."""
@@ -67,6 +75,7 @@ class UdpSocket:
         self._socket = kernel_socket
         self._limit_bytes = limit_bytes
         self._is_failing = False
+        self._overflowed = 0
         self._address = _address(kernel_socket.getsockname())
 
     @property
@@ -102,6 +111,14 @@ class UdpSocket:
             self._is_failing = self._socket.fileno() >= 0
             return None
         return data, _address(source)
+
+    def overflowed(self) -> int:
+        """How many datagrams the kernel dropped because its queue was full. Linux tells; elsewhere it is 0."""
+        if sys.platform == "linux" and self._socket.fileno() >= 0:
+            with suppress(OSError, struct.error):  # an older kernel, or one that only looks like Linux
+                told = self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
+                self._overflowed = _MEMINFO.unpack(told)[_MEMINFO_DROPS]
+        return self._overflowed
 
     def close(self) -> None:
         """Close it; closing twice is fine."""

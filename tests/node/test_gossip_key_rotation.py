@@ -139,6 +139,7 @@ class LossySocket:
         self.address = socket.address
         self.readable = socket.readable
         self.receive_waiting = socket.receive_waiting
+        self.overflowed = socket.overflowed
         self.close = socket.close
 
     def send(self, datagram: bytes, target: Address) -> bool:

@@ -2,6 +2,7 @@
 
 import random
 import socket
+import sys
 
 import pytest
 import trio
@@ -97,6 +98,41 @@ async def test_a_datagram_above_the_limit_arrives_as_one_byte_more_than_the_limi
     sender.close()
     sender.close()
     receiver.close()
+
+
+FLOOD = 20_000
+"""More small datagrams than the kernel keeps for one socket."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not tell what they dropped")
+async def test_what_the_kernel_had_no_room_for_is_counted_as_overload() -> None:
+    async with running_farm() as farm:
+        agent = await farm.start()
+        before = agent.describe().wire.received
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            for _ in range(FLOOD):  # without a pause in which the agent could read
+                stranger.sendto(b"rubbish", (agent.info.address.host, agent.info.address.port))
+        overloaded = agent.describe().wire.dropped["overloaded"]
+        assert 0 < overloaded < FLOOD
+        await until_counted(agent, "short", least=FLOOD - overloaded)
+        wire = agent.describe().wire
+        assert wire.received - before + wire.dropped["overloaded"] == FLOOD
+
+
+@pytest.mark.parametrize(("name", "value"), [("sys.platform", "another"), ("_SO_MEMINFO", 9_999)])
+async def test_a_kernel_that_does_not_tell_what_it_dropped_is_no_error(
+    name: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver, sender = (UdpNetwork().bind(Address("127.0.0.1", 0), 100) for _ in range(2))
+    for _ in range(FLOOD):
+        sender.send(b"x", receiver.address)
+    with monkeypatch.context() as patched:
+        patched.setattr(f"gossip.node.udp.{name}", value)
+        assert receiver.overflowed() == 0
+    known = receiver.overflowed()
+    sender.close()
+    receiver.close()
+    assert receiver.overflowed() == known, "a closed socket says what it last knew"
 
 
 async def test_a_closed_socket_ends_its_reader_and_sends_nothing() -> None:
