@@ -1,5 +1,6 @@
 """`garlicfarm log` and `submit`: the farm's replicated log, read from any node and extended by one entry."""
 
+import secrets
 import sys
 
 import click
@@ -9,9 +10,10 @@ from bridge.cli.failure import fail
 from bridge.cli.log_verify import verify
 from bridge.cli.options import ask_node, json_option, node_option, print_json
 from bridge.core.control import LogEntryView, LogPage, SubmitAnswer, SubmitOutcome
-from bridge.node.control_client import ControlClient
+from bridge.node.control_client import ControlClient, ControlError
 from bridge.tui.words import clock_text, printable
 from bridge.wire.control_json import log_page_document, submit_document
+from consensus.core.sessions import RequestId
 
 FOLLOW_WAIT_MS = 10_000
 
@@ -19,11 +21,23 @@ FOLLOW_WAIT_MS = 10_000
 @click.group(invoke_without_command=True)
 @click.option("--from", "first", default=1, show_default=True, type=click.IntRange(min=1), help="Index to begin at.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Entries at most.")
+@click.option(
+    "--linearizable", is_flag=True, help="Show at least everything that was acknowledged before the question."
+)
 @click.option("--follow", is_flag=True, help="Go on as entries are committed, until Ctrl-C.")
 @node_option
 @json_option
 @click.pass_context
-def log(context: click.Context, *, first: int, limit: int, follow: bool, node: str | None, as_json: bool) -> None:
+def log(
+    context: click.Context,
+    *,
+    first: int,
+    limit: int,
+    linearizable: bool,
+    follow: bool,
+    node: str | None,
+    as_json: bool,
+) -> None:
     """Print committed entries of the farm's log. With --follow and --json: one entry on each line.
 
     `log verify DIR` checks a server's log on disk instead.
@@ -31,9 +45,9 @@ def log(context: click.Context, *, first: int, limit: int, follow: bool, node: s
     if context.invoked_subcommand is not None:
         return
     if follow:
-        ask_node(node, lambda client: _follow(client, first, limit, as_json=as_json))
+        ask_node(node, lambda client: _follow(client, first, limit, linearizable=linearizable, as_json=as_json))
         return
-    page = ask_node(node, lambda client: client.log(first, limit))
+    page = ask_node(node, lambda client: client.log(first, limit, linearizable=linearizable))
     if as_json:
         print_json(log_page_document(page))
         return
@@ -45,9 +59,10 @@ def log(context: click.Context, *, first: int, limit: int, follow: bool, node: s
         click.echo(f"More: --from {page.next_index} (the commit index is {page.commit_index}).", err=True)
 
 
-async def _follow(client: ControlClient, first: int, limit: int, *, as_json: bool) -> None:
+async def _follow(client: ControlClient, first: int, limit: int, *, linearizable: bool, as_json: bool) -> None:
     while True:
-        page = await client.log(first, limit, FOLLOW_WAIT_MS)
+        page = await client.log(first, limit, FOLLOW_WAIT_MS, linearizable=linearizable)
+        linearizable = False  # what is acknowledged later comes later
         for entry in page.entries:
             click.echo(_json_line(page, entry) if as_json else _line(entry))
         sys.stdout.flush()
@@ -67,12 +82,20 @@ def _line(entry: LogEntryView) -> str:
 
 @click.command()
 @click.argument("entry", metavar="JSON")
+@click.option(
+    "--request-id",
+    metavar="ID",
+    help="Repeat the submission that was given this id: however often, at any node, it is applied once.",
+)
 @node_option
 @json_option
-def submit(*, entry: str, node: str | None, as_json: bool) -> None:
-    """Have one entry committed to the farm's log. JSON is one object; - reads it from stdin."""
-    text = sys.stdin.read() if entry == "-" else entry
-    answer = ask_node(node, lambda client: client.submit(text.encode(errors="surrogateescape")))
+def submit(*, entry: str, request_id: str | None, node: str | None, as_json: bool) -> None:
+    """Have one entry committed to the farm's log. JSON is one object; - reads it from stdin.
+
+    When the outcome is unknown, the id is printed under which it can be repeated without harm.
+    """
+    data = (sys.stdin.read() if entry == "-" else entry).encode(errors="surrogateescape")
+    answer = ask_node(node, lambda client: _submit(client, data, request_id))
     if as_json:
         print_json(submit_document(answer))
     elif answer.outcome is SubmitOutcome.COMMITTED:
@@ -81,16 +104,44 @@ def submit(*, entry: str, node: str | None, as_json: bool) -> None:
         fail(_reason(answer))
 
 
+async def _submit(client: ControlClient, data: bytes, request_id: str | None) -> SubmitAnswer:
+    """The id is made here, not by the node: it must outlive the node, and be known although no answer came."""
+    request = request_id or await _new_request_id(client, data)
+    try:
+        return await client.submit(data, request)
+    except ControlError as error:
+        raise ControlError(f"{error}{_way_on(request)}") from error
+
+
+async def _new_request_id(client: ControlClient, data: bytes) -> str | None:
+    """A session of its own, born at an index that is committed by now; None if the entry names its request itself."""
+    try:
+        named = "request" in msgspec.json.decode(data, type=dict)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None  # the node will say what is wrong with it
+    cluster = None if named else await client.cluster()
+    if cluster is None or cluster.cluster_id is None:
+        return None
+    return str(RequestId(f"cli-{secrets.token_hex(8)}", cluster.commit_index, 1))
+
+
+def _way_on(request: str | None) -> str:
+    return "" if request is None else f". To repeat it without harm, here or at another node: --request-id {request}"
+
+
 def _reason(answer: SubmitAnswer) -> str:
     heads = {
+        SubmitOutcome.EXPIRED: "expired, and not applied now",
         SubmitOutcome.REFUSED: "refused, it is not in the log",
         SubmitOutcome.BUSY: "not taken, the farm is busy; try again",
-        SubmitOutcome.UNKNOWN: "unknown: it may still be committed; look with `garlicfarm log` before you repeat it",
+        SubmitOutcome.UNKNOWN: "unknown: it may be committed, now or later, or not",
         SubmitOutcome.COMMITTED: "committed",
     }
     leader = "" if answer.leader_id is None else f" (the leader is {answer.leader_id} at {answer.leader_endpoint})"
     reason = f": {answer.reason}" if answer.reason else ""
-    return f"{heads[answer.outcome]}{reason}{leader}"
+    doubtful = answer.outcome is SubmitOutcome.UNKNOWN
+    look = "; look with `garlicfarm log` before you repeat it" if doubtful and answer.request is None else ""
+    return f"{heads[answer.outcome]}{reason}{leader}{look}{_way_on(answer.request) if doubtful else ''}"
 
 
 log.add_command(verify)

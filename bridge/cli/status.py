@@ -59,6 +59,8 @@ def _raft_facts(view: FarmView) -> list[tuple[str, str]]:
     if raft.log_time_ms is not None:
         facts.append(("log time", clock_text(raft.log_time_ms, dated=True)))
     if raft.role is RaftRole.LEADER:
+        if raft.transfer_target is not None:
+            facts.append(("handing over", f"leadership, to server {raft.transfer_target}"))
         facts.append(("followers", ", ".join(map(_follower_text, raft.followers)) or "none"))
     return facts
 

@@ -132,12 +132,16 @@ class KeysAnswer:
 
 
 class SubmitOutcome(Enum):
-    """How a submission ended. Only `committed` is an acknowledgement; after `unknown` it may still be committed."""
+    """How a submission ended. Only `committed` is an acknowledgement; after `unknown` it may still be committed.
+
+    `expired`: the farm has forgotten the request. Whether it was applied before is not known; now it was not.
+    """
 
     COMMITTED = "committed"
     REFUSED = "refused"
     BUSY = "busy"
     UNKNOWN = "unknown"
+    EXPIRED = "expired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +154,5 @@ class SubmitAnswer:
     reason: str = ""
     leader_id: int | None = None
     leader_endpoint: str | None = None
+    request: str | None = None
+    """The request id under which it may be repeated without being applied twice; None if it had none."""

@@ -199,6 +199,7 @@ def _raft(farm: FarmSources, names: Mapping[int | None, str]) -> RaftView:
             for each in raft.followers
         ),
         counters=counters(dict(farm.counters)),
+        transfer_target=raft.transfer_target,
     )
 
 

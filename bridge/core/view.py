@@ -156,6 +156,8 @@ class RaftView:
     voters: tuple[VoterView, ...] = ()
     followers: tuple[FollowerView, ...] = ()
     counters: tuple[CounterView, ...] = ()
+    transfer_target: int | None = None
+    """To whom this leader is handing leadership right now."""
 
 
 @dataclass(frozen=True, slots=True)

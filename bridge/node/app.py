@@ -155,8 +155,9 @@ class Node:
             nursery.start_soon(self._be_member, agent, certificate, roster, forming, sight, port)
             await self.stop.wait()
             self.trace.append("node-stopping", {"leaving": self.leaving})
-            if self.door.replica is not None and await hand_over_before_stop(self.door.replica):
-                self.trace.append("leadership-handed-over", {})
+            handed_over = await hand_over_before_stop(self.door.replica)
+            if handed_over is not None:
+                self.trace.append("leadership-handed-over", handed_over)
             if self.leaving:
                 await agent.leave()
             nursery.cancel_scope.cancel()
@@ -197,9 +198,10 @@ class Node:
         ledger = Ledger(founding.log_time_base_ms, self.trace, self._changed)
         settings = self._replica_settings(agent, roster, founding, certificate)
         async with open_replica(settings, ledger, self.door, self.tally, self._observe) as replica:
-            duties = self._duties = Duties(self._farm_member(agent, replica, ledger))
+            member = self._farm_member(agent, replica, ledger)
+            duties = self._duties = Duties(member)
             sight.founded(replica, ledger, duties)
-            port.founded(replica, ledger)
+            port.founded(replica, ledger, f"submit-{member.request_prefix}")
             await duties.run()
 
     def _changed(self, change: Change) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from urllib.parse import urlencode
 
 import h11
 import msgspec
@@ -29,7 +30,7 @@ ANSWER_TIMEOUT_S = 30.0
 LOCAL_FARM_DIRECTORY = "farm-state"
 NODE_VARIABLE = "GARLICFARM_NODE"
 OK = 200
-SUBMIT_STATUSES = frozenset({200, 409, 503, 504})
+SUBMIT_STATUSES = frozenset({200, 409, 410, 503, 504})
 
 LOST = (trio.BrokenResourceError, trio.ClosedResourceError, h11.ProtocolError, EOFError)
 """How a connection ends without an answer."""
@@ -76,9 +77,10 @@ class ControlClient:
         """Who leads and who votes."""
         return cluster_from(decode_json(await self._get("/v1/cluster")))
 
-    async def log(self, first: int = 1, limit: int = 100, wait_ms: int = 0) -> LogPage:
-        """Committed entries from `first` on."""
-        return log_page_from(decode_json(await self._get(_paged("/v1/log", first, limit, wait_ms))))
+    async def log(self, first: int = 1, limit: int = 100, wait_ms: int = 0, *, linearizable: bool = False) -> LogPage:
+        """Committed entries from `first` on; `linearizable`: with all that was acknowledged before the question."""
+        target = _paged("/v1/log", first, limit, wait_ms) + ("&linearizable=1" if linearizable else "")
+        return log_page_from(decode_json(await self._get(target)))
 
     async def events(self, cursor: int = 1, limit: int = 100, wait_ms: int = 0) -> EventPage:
         """The trace from `cursor` on."""
@@ -88,9 +90,13 @@ class ControlClient:
         """Prometheus text."""
         return (await self._get("/metrics")).decode()
 
-    async def submit(self, entry: bytes) -> SubmitAnswer:
-        """Have one application entry committed. Any outcome is returned; `ControlError` when nothing was answered."""
-        status, body = await self.request("POST", "/v1/submit", entry)
+    async def submit(self, entry: bytes, request: str | None = None) -> SubmitAnswer:
+        """Have one application entry committed. Any outcome is returned; `ControlError` when nothing was answered.
+
+        Under the same `request` (a request id) it is applied once, however often and at whichever node it is submitted.
+        """
+        target = "/v1/submit" + (f"?{urlencode({'request': request})}" if request else "")
+        status, body = await self.request("POST", target, entry)
         if status in SUBMIT_STATUSES:
             found = _document(body)
             if "outcome" in found:

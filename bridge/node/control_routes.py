@@ -2,10 +2,11 @@
 
     GET  /v1/view                                   the whole FarmView
     GET  /v1/cluster                                who leads and where, who votes
-    GET  /v1/log?from=N&limit=M&wait=MS             committed entries; waits for the first new one
+    GET  /v1/log?from=N&limit=M&wait=MS             committed entries; waits for the first new one; `linearizable=1`
     GET  /v1/events?from=CURSOR&limit=M&wait=MS     the trace; waits likewise
     GET  /metrics, /healthz                         Prometheus text; whether this node can do its work
-    POST /v1/submit, /v1/leave, /v1/withdraw        one entry for the log; goodbye; a founder's promise taken back
+    POST /v1/submit?request=ID                      one entry for the log
+    POST /v1/leave, /v1/withdraw                    goodbye; a founder's promise taken back
     POST /v1/transfer                               leadership handed to another node
     GET  /v1/keys                                   the ids of the farm's gossip keys, and which members have them
     POST /v1/keys/install, use, remove, export      changes of the key ring; the current farm key file (secret)
@@ -15,7 +16,7 @@ The routes know nothing of sockets, and of the node only the `ControlPort` that 
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -42,12 +43,14 @@ from bridge.wire.control_json import (
     submit_document,
 )
 from bridge.wire.view_json import encode_view
+from consensus.core.sessions import RequestId, parse_request_id
 
 LOG = logging.getLogger(__name__)
 
 PAGE_LIMIT = 1000
 PAGE_DEFAULT = 100
 QUERY_LIMIT_FIELDS = 8
+_PAGE = {"from": 1, "limit": PAGE_DEFAULT, "wait": 0}
 NUMBER_LIMIT = 2**63 - 1
 
 JSON_TYPE = "application/json"
@@ -58,6 +61,7 @@ OUTCOME_STATUS = {
     SubmitOutcome.REFUSED: 409,
     SubmitOutcome.BUSY: 503,
     SubmitOutcome.UNKNOWN: 504,
+    SubmitOutcome.EXPIRED: 410,
 }
 
 
@@ -93,14 +97,17 @@ class ControlPort(Protocol):
     async def cluster(self) -> ClusterAnswer:
         """Who leads and who votes."""
 
-    async def read_log(self, first: int, limit: int, wait_ms: int) -> LogPage:
-        """Committed entries from `first` on; if there are none yet, wait for one for at most `wait_ms`."""
+    async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
+        """Committed entries from `first` on; if there are none yet, wait for one for at most `wait_ms`.
+
+        `linearizable`: this node has first applied everything that was acknowledged before the call.
+        """
 
     async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
         """Events of the trace from `cursor` on, waiting likewise."""
 
-    async def submit(self, entry: bytes) -> SubmitAnswer:
-        """Have one application entry (a JSON object) committed, here or by the leader."""
+    async def submit(self, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
+        """Have one application entry (a JSON object) committed, here or by the leader, and applied at most once."""
 
     async def leave(self) -> None:
         """Begin to leave the farm and stop; returns as soon as it is certain that the node will."""
@@ -212,11 +219,13 @@ class Routes:
         return _json(200, cluster_document(await self._port.cluster()))
 
     async def _log(self, _request: Request, query: str) -> Answer:
-        first, limit, wait_ms = _page(query)
-        return _json(200, log_page_document(await self._port.read_log(first, limit, wait_ms)))
+        asked = _numbers(query, {**_PAGE, "linearizable": 0})
+        first, limit, wait_ms = _page(asked)
+        page = await self._port.read_log(first, limit, wait_ms, linearizable=asked["linearizable"] > 0)
+        return _json(200, log_page_document(page))
 
     async def _events(self, _request: Request, query: str) -> Answer:
-        cursor, limit, wait_ms = _page(query)
+        cursor, limit, wait_ms = _page(_numbers(query, _PAGE))
         return _json(200, event_page_document(await self._port.read_events(cursor, limit, wait_ms)))
 
     async def _metrics(self, _request: Request, _query: str) -> Answer:
@@ -225,8 +234,8 @@ class Routes:
     async def _healthz(self, _request: Request, _query: str) -> Answer:
         return _health(await self._port.view())
 
-    async def _submit(self, request: Request, _query: str) -> Answer:
-        answer = await self._port.submit(_entry(request.body))
+    async def _submit(self, request: Request, query: str) -> Answer:
+        answer = await self._port.submit(_entry(request.body), _request_id(query))
         return _json(OUTCOME_STATUS[answer.outcome], submit_document(answer))
 
     async def _leave(self, _request: Request, _query: str) -> Answer:
@@ -270,20 +279,39 @@ def _json(status: int, document: dict[str, Any]) -> Answer:
     return Answer(status, msgspec.json.encode(document))
 
 
-def _page(query: str) -> tuple[int, int, int]:
-    numbers = {"from": 1, "limit": PAGE_DEFAULT, "wait": 0}
+def _fields(query: str, names: Iterable[str]) -> list[tuple[str, str]]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=QUERY_LIMIT_FIELDS)
     except ValueError as error:
         raise Refused(400, "bad-query", f"the query does not parse: {error}") from error
-    for name, text in pairs:
-        if name not in numbers:
-            raise Refused(400, "bad-query", f"no parameter {name[:40]!r}; there are {', '.join(numbers)}")
+    for name, _ in pairs:
+        if name not in names:
+            raise Refused(400, "bad-query", f"no parameter {name[:40]!r}; there are {', '.join(names)}")
+    return pairs
+
+
+def _request_id(query: str) -> RequestId | None:
+    named = None
+    for _, text in _fields(query, ("request",)):
+        named = parse_request_id(text)
+        if named is None:
+            what = "CLIENT-BORN-SEQUENCE: a name of 1 to 64 bytes, a committed index seen before, a number from 1 on"
+            raise Refused(400, "bad-query", f"request is {text[:100]!r}, not {what}")
+    return named
+
+
+def _numbers(query: str, defaults: Mapping[str, int]) -> dict[str, int]:
+    numbers = dict(defaults)
+    for name, text in _fields(query, numbers):
         if not (
             text.isascii() and text.isdigit() and len(text) <= len(str(NUMBER_LIMIT)) and int(text) <= NUMBER_LIMIT
         ):
             raise Refused(400, "bad-query", f"{name} is {text[:40]!r}, not a number from 0 on")
         numbers[name] = int(text)
+    return numbers
+
+
+def _page(numbers: Mapping[str, int]) -> tuple[int, int, int]:
     return max(1, numbers["from"]), min(numbers["limit"], PAGE_LIMIT), min(numbers["wait"], WAIT_LIMIT_MS)
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import trio
 
+from bridge.core.control import Scalar
 from bridge.core.view import VoterView
 from bridge.node.control_routes import Refused
 from bridge.node.replica import Replica
@@ -50,13 +51,15 @@ async def hand_over(replica: Replica, voters: Sequence[VoterView], to: str | Non
     raise Refused(409, f"transfer-{ended.outcome.value}", EXPLAINED[ended.outcome].format(leader=leader))
 
 
-async def hand_over_before_stop(replica: Replica) -> bool:
-    """If this server leads, let another one lead; True if it does."""
-    if not replica.leads:
-        return False
+async def hand_over_before_stop(replica: Replica | None) -> dict[str, Scalar] | None:
+    """If this server leads, let another one lead; who does now and in which term, for the trace, if one does."""
+    if replica is None or not replica.leads:
+        return None
     with trio.move_on_after(STOP_PATIENCE_SECONDS), suppress(ServerBusyError, ServerStoppedError):
-        return (await replica.server.transfer_leadership()).outcome is TransferOutcome.DONE
-    return False
+        ended = await replica.server.transfer_leadership()
+        if ended.outcome is TransferOutcome.DONE:
+            return {"leader": ended.leader, "term": replica.server.role.term}
+    return None
 
 
 def _voter_named(voters: Sequence[VoterView], wanted: str) -> ServerId:

@@ -17,10 +17,12 @@ from bridge.node.event_log import EventLog
 from bridge.node.handover import hand_over
 from bridge.node.ledger import Ledger
 from bridge.node.replica import Replica
+from bridge.node.submitting import Submitting
 from bridge.wire.application import ENTRY_LIMIT_BYTES, decode
 from bridge.wire.control_json import log_entry
 from consensus.core.position import Entry
-from consensus.node.refusals import ServerBusyError, ServerStoppedError
+from consensus.core.sessions import RequestId
+from consensus.node.refusals import NotLeaderError, ServerBusyError, ServerStoppedError
 
 PAGE_LIMIT_BYTES = 4 * 1024 * 1024
 
@@ -44,11 +46,13 @@ class NodePort:
         self.keys = keys
         self._ledger: Ledger | None = None
         self._replica: Replica | None = None
+        self._submitting: Submitting | None = None
         self._has_log = trio.Event()
 
-    def founded(self, replica: Replica, ledger: Ledger) -> None:
-        """From now on there is a log."""
+    def founded(self, replica: Replica, ledger: Ledger, client_name: str) -> None:
+        """From now on there is a log; under `client_name`, unique to this life, others' entries are submitted."""
         self._replica, self._ledger = replica, ledger
+        self._submitting = Submitting(replica, ledger, client_name)
         self._has_log.set()
 
     async def view(self) -> FarmView:
@@ -75,12 +79,15 @@ class NodePort:
             ),
         )
 
-    async def read_log(self, first: int, limit: int, wait_ms: int) -> LogPage:
+    async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
         """Committed entries from `first` on; if there are none yet, wait for one for at most `wait_ms`.
 
-        Only entries that this node has applied are shown: their log time is known.
+        Only entries that this node has applied are shown: their log time is known. `linearizable`: it has first applied
+        everything that was acknowledged before the call.
         """
         start = max(first, 1)
+        if linearizable:
+            await self._catch_up()
         with trio.move_on_after(wait_ms / 1000):
             await self._has_log.wait()
             if self._replica is not None:
@@ -105,6 +112,19 @@ class NodePort:
             entries=shown,
         )
 
+    async def _catch_up(self) -> None:
+        if self._replica is None:
+            raise Refused(503, "no-leader", "this node is not a server of a founded farm; see `garlicfarm status`")
+        try:
+            await self._replica.read_barrier()
+        except NotLeaderError as error:
+            text = "no leader has confirmed in time what is committed; read without `linearizable`, or try again"
+            raise Refused(503, "no-leader", text) from error
+        except ServerBusyError as error:
+            raise Refused(503, "busy", f"{error}; try again in a moment") from error
+        except ServerStoppedError as error:
+            raise Refused(503, "stopping", f"this node stops: {error}") from error
+
     async def _read(self, replica: Replica, first: int, limit: int) -> tuple[Entry, ...]:
         try:
             return await replica.server.read(first, limit, PAGE_LIMIT_BYTES)
@@ -117,17 +137,17 @@ class NodePort:
         """Events of the trace from `cursor` on, waiting likewise."""
         return await self._trace.wait(cursor, limit, wait_ms)
 
-    async def submit(self, entry: bytes) -> SubmitAnswer:
-        """Have one application entry (a JSON object) committed, here or by the leader."""
+    async def submit(self, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
+        """Have one application entry (a JSON object) committed, here or by the leader, and applied at most once."""
         refusal = _refusal(entry)
         if refusal is not None:
             return SubmitAnswer(SubmitOutcome.REFUSED, reason=refusal)
-        if self._replica is None:
+        if self._submitting is None:
             return SubmitAnswer(
                 SubmitOutcome.REFUSED,
                 reason="this node is not a server of a founded farm; see `garlicfarm status`",
             )
-        return await self._replica.submit(entry)
+        return await self._submitting.submit(entry, request)
 
     async def leave(self) -> None:
         """Begin to leave the farm and stop."""

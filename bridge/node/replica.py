@@ -126,7 +126,7 @@ class Replica:
             if not again or trio.current_time() + SUBMIT_RETRY_SECONDS >= deadline:
                 break
             await trio.sleep(SUBMIT_RETRY_SECONDS)
-        if doubtful and answer.outcome is not SubmitOutcome.COMMITTED:
+        if doubtful and answer.outcome not in {SubmitOutcome.COMMITTED, SubmitOutcome.EXPIRED}:
             # Of an earlier try a copy may be committed: only what never can be is refused.
             return replace(answer, outcome=SubmitOutcome.UNKNOWN)
         return answer
@@ -144,6 +144,8 @@ class Replica:
             )
         except GarlicFarmError as error:
             return SubmitAnswer(SubmitOutcome.REFUSED, reason=str(error))
+        if sent.forgotten:
+            return SubmitAnswer(SubmitOutcome.EXPIRED, reason=sent.reason)
         resolve = Resolve(0, sent.outcome, sent.position, sent.leader)
         return _answer_of(resolve, sent.reason)
 

@@ -8,7 +8,7 @@
 The state machine executes a number once (`core/sessions.py`), so repeating does no harm, and committed means executed
 exactly once. That holds as long as the session is remembered: it begins with an entry of no effect, whose place in the
 log is its birth, begins anew after a quarter of its expiry in silence, and no submission may be patient for longer than
-that quarter. The window is kept to by starting no number that lies a whole window above the oldest unanswered one.
+that quarter. The numbers and the window are kept by `request_numbers`.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from consensus.core.effects import Outcome
 from consensus.core.position import Index
 from consensus.core.sessions import DEFAULT_LIMITS, RequestId, SessionLimits
 from consensus.node.garlic_farm_client import GarlicFarmClient, Submission
+from consensus.node.request_numbers import RequestNumbers
 
 
 class SessionForgottenError(Exception):
@@ -48,16 +49,9 @@ class ExactlyOnceClient:
         limits: SessionLimits = DEFAULT_LIMITS,
     ) -> None:
         self._client = client
-        self._name = name
         self._seal = seal
         self._opening = opening
-        self._limits = limits
-        self._born: Index | None = None
-        self._sequence = 0
-        self._used_s = 0.0
-        self._unanswered: set[RequestId] = set()
-        self._changed = trio.Event()
-        self._beginning = trio.Lock()
+        self._numbers = RequestNumbers(name, self._open_session, limits)
 
     async def submit(self, command: bytes, *, patience_s: float = 30.0) -> Submission:
         """Have `command` executed once. Committed: it was. Unknown: it was or will be once, or never. Else never.
@@ -65,13 +59,13 @@ class ExactlyOnceClient:
         Raises `SessionForgottenError` if no repetition can settle that any more. Servers that agreed on no extension
         cannot tell, and break the connection: then it is unknown.
         """
-        longest_s = self._limits.expiry_ms / 4000
+        longest_s = self._numbers.silence_max_s
         if patience_s > longest_s:
             raise ValueError(f"a patience of {patience_s:g} s may outlast the session; at most {longest_s:g} s will do")
         deadline_s = trio.current_time() + patience_s
         request = None
         with trio.move_on_at(deadline_s):
-            request = await self._next_request(patience_s)
+            request = await self._numbers.take()
         if request is None:
             reason = f"no session could be begun within {patience_s:g} s: no leader answered; nothing was submitted"
             return Submission(Outcome.NOT_LEADER, reason=reason)
@@ -82,42 +76,16 @@ class ExactlyOnceClient:
                 repeat_unknown=True,
             )
             if found.forgotten:
-                # What else is under way ends under the old session, forgotten likewise.
-                self._born = None if self._born == request.born else self._born
+                self._numbers.forgotten(request)
                 raise SessionForgottenError(
                     f"the servers have forgotten the session of {request}: more clients than they remember were active;"
                     " whether the command was executed is not known. Look at its effect before you submit it again"
                 )
             return found
         finally:
-            self._unanswered.discard(request)
-            self._used_s = trio.current_time()
-            self._wake()
+            self._numbers.answered(request)
 
-    async def _next_request(self, patience_s: float) -> RequestId | None:
-        while True:
-            async with self._beginning:
-                if not await self._session(patience_s):
-                    return None
-            under_way = (request.sequence for request in self._unanswered if request.born == self._born)
-            oldest = min(under_way, default=self._sequence + 1)
-            if self._born is not None and self._sequence + 1 - oldest < self._limits.window:
-                self._sequence += 1
-                request = RequestId(self._name, self._born, self._sequence)
-                self._unanswered.add(request)
-                return request
-            await self._changed.wait()
-
-    async def _session(self, patience_s: float) -> bool:
-        silent_s = trio.current_time() - self._used_s
-        if self._born is not None and (self._unanswered or silent_s < self._limits.expiry_ms / 4000):
-            return True
+    async def _open_session(self) -> Index | None:
+        patience_s = self._numbers.silence_max_s
         opened = await self._client.submit((self._opening,), patience_s=patience_s, repeat_unknown=True)
-        if opened.position is None:
-            return False
-        self._born, self._sequence, self._used_s = opened.position.index, 0, trio.current_time()
-        return True
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+        return None if opened.position is None else opened.position.index

@@ -3,7 +3,7 @@
 The machine's clock runs with trio's (`machine_clock`), so that a story of minutes is told in no time and always alike.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -163,6 +163,13 @@ class StageReplica:
     server_id: ServerId = OWN
     taken: Callable[[bytes], SubmitAnswer | None] = lambda _: None
     """What becomes of a submission; None: it is committed."""
+    barrier: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+    """What happens while a linearizable read waits."""
+
+    async def read_barrier(self) -> int:
+        """As decided."""
+        await self.barrier()
+        return len(self.server.stage.log)
 
     @property
     def clients(self) -> ClientRequests:

@@ -28,6 +28,7 @@ from bridge.node.control import ControlServer
 from bridge.node.control_routes import ControlPort, Refused
 from bridge.node.key_files import load_farm_key
 from bridge.wire.view_json import encode_view
+from consensus.core.sessions import RequestId
 from tests.node.fake_keys import FakeKeys
 from tests.operator_views import farm_view
 
@@ -38,6 +39,9 @@ class Node:
     def __init__(self) -> None:
         self.submitted: list[bytes] = []
         self.left = False
+        self.linearizable = False
+        self.requests: list[RequestId | None] = []
+        self.cluster_id: str | None = None
         self.keys = FakeKeys()
         self.outcome = SubmitAnswer(SubmitOutcome.COMMITTED, index=218, term=3)
 
@@ -47,11 +51,12 @@ class Node:
 
     async def cluster(self) -> ClusterAnswer:
         """Nobody leads."""
-        return ClusterAnswer("demo", None, None, 0, 0, None, None, None)
+        return ClusterAnswer("demo", self.cluster_id, None, 0, 217, None, None, None)
 
-    async def read_log(self, first: int, limit: int, wait_ms: int) -> LogPage:
+    async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
         """Three entries."""
         del wait_ms
+        self.linearizable = linearizable
         values = (b'{"id": 1}', b"\xff\x1b[2J", b"{}")
         entries = (LogEntryView(index, 1, EntryKind.APPLICATION, 1000, values[index - 1]) for index in (1, 2, 3))
         chosen = tuple(entry for entry in entries if entry.index >= first)[:limit]
@@ -62,9 +67,10 @@ class Node:
         del limit, wait_ms
         return EventPage(cursor, 0)
 
-    async def submit(self, entry: bytes) -> SubmitAnswer:
+    async def submit(self, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
         """Take the entry."""
         self.submitted.append(entry)
+        self.requests.append(request)
         return self.outcome
 
     async def transfer(self, to: str | None) -> str:
@@ -215,7 +221,8 @@ def test_an_entry_is_submitted_and_its_index_printed(node: Node, garlicfarm: Cal
     [
         (SubmitOutcome.REFUSED, "refused, it is not in the log"),
         (SubmitOutcome.BUSY, "try again"),
-        (SubmitOutcome.UNKNOWN, "it may still be committed"),
+        (SubmitOutcome.UNKNOWN, "look with `garlicfarm log` before you repeat it"),
+        (SubmitOutcome.EXPIRED, "expired, and not applied now"),
     ],
 )
 def test_only_a_committed_entry_ends_with_zero(
@@ -226,6 +233,32 @@ def test_only_a_committed_entry_ends_with_zero(
     assert result.exit_code == 1
     assert words in said(result)
     assert "the leader is 2 at tcp://127.0.0.1:7702" in said(result)
+
+
+def test_a_submission_carries_an_id_under_which_it_can_be_repeated(
+    node: Node, garlicfarm: Callable[..., Result]
+) -> None:
+    node.cluster_id = "c0ffee"
+    garlicfarm("submit", "{}")
+    garlicfarm("submit", "--request-id", "me-200-3", "{}")
+    garlicfarm("submit", '{"request": "me-200-4"}')
+    made, given, own = node.requests
+    assert made is not None
+    assert (made.client[:4], made.born, made.sequence) == ("cli-", 217, 1)
+    assert (given, own) == (RequestId("me", 200, 3), None)
+    node.outcome = SubmitAnswer(SubmitOutcome.UNKNOWN, reason="the leader was lost", request="me-200-3")
+    result = garlicfarm("submit", "--request-id", "me-200-3", "{}")
+    assert "To repeat it without harm, here or at another node: --request-id me-200-3" in said(result)
+    refused = garlicfarm("submit", "--request-id", "me", "{}")
+    assert refused.exit_code == 1
+    assert "not CLIENT-BORN-SEQUENCE" in said(refused)
+
+
+def test_a_page_of_the_log_is_linearizable_on_request(node: Node, garlicfarm: Callable[..., Result]) -> None:
+    assert garlicfarm("log").exit_code == 0
+    assert not node.linearizable
+    assert garlicfarm("log", "--linearizable").exit_code == 0
+    assert node.linearizable
 
 
 def test_what_is_not_json_is_refused_in_one_line(node: Node, garlicfarm: Callable[..., Result]) -> None:

@@ -27,6 +27,7 @@ from bridge.node.control_client import ControlClient, ControlError, find_control
 from bridge.node.control_routes import Refused
 from bridge.node.control_socket import ControlSocketError, answers
 from bridge.node.event_log import EventLog
+from consensus.core.sessions import RequestId
 from tests.node.fake_keys import FakeKeys
 from tests.operator_views import farm_view, forming_view
 
@@ -43,6 +44,8 @@ class FakeNode:
         self.asked: list[tuple[int, int, int]] = []
         self.broken = False
         self.keys = FakeKeys()
+        self.linearizable: list[bool] = []
+        self.requests: list[RequestId | None] = []
 
     async def view(self) -> FarmView:
         """The fabricated picture."""
@@ -57,10 +60,11 @@ class FakeNode:
         raft = self.current.raft
         return ClusterAnswer("demo", "c0ffee", 1, raft.term, raft.commit_index, 1, "node-1", "tcp://127.0.0.1:7701")
 
-    async def read_log(self, first: int, limit: int, wait_ms: int) -> LogPage:
+    async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
         """Entries of the fabricated log."""
         await trio.lowlevel.checkpoint()
         self.asked.append((first, limit, wait_ms))
+        self.linearizable.append(linearizable)
         last = min(3, first + limit - 1)
         entries = (LogEntryView(each, 1, EntryKind.APPLICATION, 5, b"{}") for each in range(first, last + 1))
         return LogPage(1, 3, 3, last + 1, tuple(entries))
@@ -69,10 +73,11 @@ class FakeNode:
         """The trace."""
         return await self.events.wait(cursor, limit, wait_ms)
 
-    async def submit(self, entry: bytes) -> SubmitAnswer:
+    async def submit(self, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
         """Take the entry."""
         await trio.lowlevel.checkpoint()
         self.submitted.append(entry)
+        self.requests.append(request)
         return self.outcome
 
     async def transfer(self, to: str | None) -> str:
@@ -210,6 +215,17 @@ async def test_page_sizes_and_waits_are_bounded(tmp_path: Path) -> None:
     assert node.asked == [(1, 1000, 30_000)]
 
 
+async def test_request_ids_and_linearizable_reads_reach_the_node(tmp_path: Path) -> None:
+    node = FakeNode()
+    async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
+        await client.submit(b"{}")
+        await client.submit(b"{}", "a name&more-17-2")
+        await client.log()
+        await client.log(linearizable=True)
+    assert node.requests == [None, RequestId("a name&more", 17, 2)]
+    assert node.linearizable == [False, True]
+
+
 @pytest.mark.parametrize(
     ("sent", "status", "text"),
     [
@@ -217,6 +233,8 @@ async def test_page_sizes_and_waits_are_bounded(tmp_path: Path) -> None:
         (request("GET", "/v1/log?from=1&form=2"), b"400", b"no parameter"),
         (request("GET", "/v1/log?limit=" + "9" * 30), b"400", b"not a number"),
         (request("GET", "/v1/log?" + "&".join(["from=1"] * 99)), b"400", b"does not parse"),
+        (request("POST", "/v1/submit?request=me", b"{}"), b"400", b"not CLIENT-BORN-SEQUENCE"),
+        (request("POST", "/v1/submit?id=me-1-1", b"{}"), b"400", b"no parameter"),
         (request("GET", "/nowhere"), b"404", b"there are /v1/view"),
         (request("GET", "//["), b"400", b"does not parse"),
         (request("GET", "/v1/leave"), b"405", b"takes POST"),

@@ -236,6 +236,14 @@ async def test_a_submission_of_unknown_fate_is_not_repeated_unless_it_may_be_the
     assert answer.outcome is SubmitOutcome.COMMITTED
 
 
+async def test_a_submission_whose_session_was_forgotten_ends_at_once_and_is_no_acknowledgement(
+    autojump_clock: MockClock,
+) -> None:
+    client = Client([UNKNOWN, Submission(Outcome.UNKNOWN, reason="forgotten", forgotten=True)])
+    answer = await replica(Server(role=FOLLOWING), client).submit(b"{}", repeat_unknown=True)
+    assert (answer.outcome, client.asked) == (SubmitOutcome.EXPIRED, 2)
+
+
 async def test_what_was_unknown_once_is_never_refused_afterwards(autojump_clock: MockClock) -> None:
     answer = await replica(Server(role=FOLLOWING), Client([UNKNOWN, REFUSED])).submit(b"{}", repeat_unknown=True)
     assert answer.outcome is SubmitOutcome.UNKNOWN

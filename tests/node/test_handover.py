@@ -11,7 +11,7 @@ from bridge.core.view import VoterView
 from bridge.node.control_routes import Refused
 from bridge.node.handover import EXPLAINED, STOP_PATIENCE_SECONDS, hand_over, hand_over_before_stop
 from bridge.node.replica import Replica
-from consensus.core.effects import TransferEnded, TransferOutcome
+from consensus.core.effects import Role, RoleChanged, TransferEnded, TransferOutcome
 from consensus.core.position import ServerId
 from consensus.node.refusals import ServerBusyError
 
@@ -28,6 +28,11 @@ class Serving:
     busy: bool = False
     delay_s: float = 0
     target: ServerId | str | None = "never asked"
+
+    @property
+    def role(self) -> RoleChanged:
+        """As it is after a transfer."""
+        return RoleChanged(Role.FOLLOWER, 7, ServerId(2))
 
     @property
     def server(self) -> "Serving":
@@ -76,7 +81,8 @@ async def test_a_server_that_is_busy_says_so() -> None:
 
 async def test_a_clean_stop_of_a_leader_waits_for_a_successor_and_not_for_ever(autojump_clock: MockClock) -> None:
     del autojump_clock
-    assert await hand_over_before_stop(cast(Replica, Serving()))
+    assert await hand_over_before_stop(cast(Replica, Serving())) == {"leader": 2, "term": 7}
+    assert await hand_over_before_stop(None) is None
     assert not await hand_over_before_stop(cast(Replica, Serving(busy=True)))
     follower = Serving(leads=False)
     assert not await hand_over_before_stop(cast(Replica, follower))

@@ -17,7 +17,7 @@ from bridge.node.port import NodePort
 from bridge.node.replica import Replica
 from bridge.wire.application import ENTRY_LIMIT_BYTES, encode
 from consensus.core.position import Entry
-from consensus.node.refusals import ServerBusyError, ServerStoppedError
+from consensus.node.refusals import NotLeaderError, ServerBusyError, ServerStoppedError
 from tests.node.fake_keys import FakeKeys
 from tests.node.farm_stage import MASTER, NOW_MS, OWN, Stage, machine_clock
 from tests.operator_views import farm_view
@@ -44,7 +44,7 @@ def port_of(stage: Stage, left: list[bool] | None = None) -> NodePort:
 
 def founded_port(stage: Stage) -> NodePort:
     port = port_of(stage)
-    port.founded(cast("Replica", stage.replica), stage.ledger)
+    port.founded(cast("Replica", stage.replica), stage.ledger, "submit-01-1")
     return port
 
 
@@ -73,11 +73,45 @@ async def test_an_entry_that_must_not_be_submitted_is_refused_before_the_log(ent
     assert stage.log == []
 
 
-async def test_any_other_json_object_is_committed_as_it_is() -> None:
+async def test_any_other_json_object_is_committed_under_a_request_id() -> None:
     stage = Stage()
     answer = await founded_port(stage).submit(b'{"note":  "as it is"}')
     assert (answer.outcome, answer.index) == (SubmitOutcome.COMMITTED, 1)
-    assert stage.log == [b'{"note":  "as it is"}']
+    assert stage.log == [b'{"request":"submit-01-1-0-1","note":  "as it is"}']
+
+
+async def test_a_linearizable_page_waits_until_the_node_has_caught_up() -> None:
+    stage = Stage()
+    port = founded_port(stage)
+
+    async def acknowledged_elsewhere() -> None:
+        await stage.append(b"{}")
+
+    stage.replica.barrier = acknowledged_elsewhere
+    assert indexes(await port.read_log(1, 10, 0)) == []
+    assert indexes(await port.read_log(1, 10, 0, linearizable=True)) == [1]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NotLeaderError(None), "no-leader"),
+        (ServerBusyError("too many reads"), "busy"),
+        (ServerStoppedError("stopped"), "stopping"),
+    ],
+)
+async def test_a_node_that_cannot_catch_up_refuses_a_linearizable_page(error: Exception, code: str) -> None:
+    stage = Stage()
+
+    async def fail() -> None:
+        raise error
+
+    stage.replica.barrier = fail
+    for port in (founded_port(stage), port_of(stage)):
+        with pytest.raises(Refused) as refused:
+            await port.read_log(1, 10, 0, linearizable=True)
+        assert refused.value.status == 503
+        assert refused.value.code in {code, "no-leader"}
 
 
 async def test_before_the_farm_is_founded_a_submission_says_where_to_look() -> None:
@@ -139,7 +173,7 @@ async def test_a_reader_who_waits_is_there_when_the_farm_is_founded(autojump_clo
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
         await trio.sleep(1)
-        port.founded(cast("Replica", stage.replica), stage.ledger)
+        port.founded(cast("Replica", stage.replica), stage.ledger, "submit-01-1")
         await stage.append(b"{}")
     assert indexes(pages[0]) == [1]
     assert trio.current_time() == 2

@@ -44,7 +44,7 @@ gossip.counters.datagrams_dropped
 raft.role raft.term raft.leaderId raft.leaderName raft.leaderEndpoint raft.firstIndex raft.lastIndex raft.commitIndex
 raft.appliedIndex raft.logTimeMs raft.voters raft.voters.raftId raft.voters.endpoint raft.voters.name raft.followers
 raft.followers.raftId raft.followers.name raft.followers.matchIndex raft.followers.lagEntries
-raft.followers.lastContactMs raft.counters raft.counters.elections_started
+raft.followers.lastContactMs raft.counters raft.transferTarget raft.counters.elections_started
 members.nodeId members.name members.status members.generation members.number members.address members.isSelf
 members.isPeer members.rttMs members.peerCount members.capacity members.raftId members.endpoint
 publishing.master publishing.publisherId publishing.publisherName publishing.reason publishing.publishedS

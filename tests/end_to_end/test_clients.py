@@ -1,0 +1,111 @@
+"""What clients of a farm may rely on when its processes end: applied once, read back at once, handed over cleanly."""
+
+import json
+import threading
+from collections import Counter
+
+import pytest
+
+from bridge.core.control import SubmitAnswer, SubmitOutcome, TraceEvent
+from tests.end_to_end.farm import LEADER_BOUND_S, START_BOUND_S, Farm, Node, call
+
+pytestmark = pytest.mark.processes
+
+STREAM = 30
+
+
+def requests(node: Node) -> Counter[str]:
+    """How many copies of each named request the node's log holds."""
+    values = [json.loads(entry.value) for entry in node.entries().values() if entry.value[:1] == b"{"]
+    return Counter(value["request"] for value in values if "request" in value)
+
+
+def events(node: Node) -> list[TraceEvent]:
+    """The trace since the process started."""
+    return list(node.ask(lambda client: client.events(1, 1000)).events)
+
+
+def submit(node: Node, request: str) -> SubmitAnswer:
+    """One entry under this id."""
+    entry = json.dumps({"mark": request}).encode()
+    return node.ask(lambda client: client.submit(entry, request), 60.0)
+
+
+def test_what_is_repeated_at_another_node_after_the_leader_was_killed_in_midstream_is_applied_once(farm: Farm) -> None:
+    leader = farm.wait_settled()
+    one, other = (node for node in farm.nodes if node is not leader)
+    born = leader.view().raft.commit_index
+    names = [f"end-to-end-{born}-{number}" for number in range(1, STREAM + 1)]
+    told: dict[str, SubmitAnswer] = {}
+
+    def stream() -> None:
+        for name in names:
+            told[name] = submit(one, name)
+
+    streaming = threading.Thread(target=stream)
+    streaming.start()
+    farm.wait_until(lambda: len(told) >= STREAM // 3, START_BOUND_S, "a third of the entries is acknowledged")
+    leader.kill()
+    streaming.join(2 * START_BOUND_S)
+    assert set(told) == set(names)
+    assert {answer.outcome for answer in told.values()} <= {SubmitOutcome.COMMITTED, SubmitOutcome.UNKNOWN}
+    # Of the last sixteen numbers the farm remembers where they stand; of those before, that they are forgotten.
+    remembered = names[-16:]
+    again = {name: submit(other, name) for name in remembered}
+    assert {answer.outcome for answer in again.values()} == {SubmitOutcome.COMMITTED}
+    for name in remembered:
+        if told[name].outcome is SubmitOutcome.COMMITTED:
+            assert again[name].index == told[name].index
+    assert len({answer.index for answer in again.values()}) == len(remembered)
+    assert submit(other, names[0]).outcome is SubmitOutcome.EXPIRED
+    copies = requests(other)
+    assert all(copies[name] >= 2 for name in remembered), "a repetition is an entry of the log, without effect"
+
+
+def test_the_command_line_names_the_id_by_which_a_submission_can_be_repeated(farm: Farm) -> None:
+    leader = farm.wait_settled()
+    first = json.loads(call("submit", "--json", "--node", leader.directory, '{"mark": "by hand"}').stdout)
+    assert first["outcome"] == "committed"
+    follower = next(node for node in farm.nodes if node is not leader)
+    repeated = ("submit", "--request-id", first["request"], '{"mark": "by hand"}', "--node")
+    leader.kill()
+    unanswered = call(*repeated, leader.directory)
+    assert unanswered.returncode == 1
+    assert f"--request-id {first['request']}" in unanswered.stderr
+    again = call(*repeated, follower.directory)
+    assert again.stdout == f"Committed at index {first['index']}, term {first['term']}.\n"
+
+
+def test_a_linearizable_page_of_any_node_holds_what_was_acknowledged_a_moment_ago(farm: Farm) -> None:
+    farm.wait_settled()
+    for number in range(10):
+        asked, reader = farm.nodes[number % 3], farm.nodes[(number + 1) % 3]
+        answer = asked.submit({"mark": f"read-{number}"})
+        assert answer.outcome is SubmitOutcome.COMMITTED
+        assert answer.index is not None
+        index = answer.index
+        page = reader.ask(lambda client, index=index: client.log(index, 1, linearizable=True))  # type: ignore[misc] # bound
+        assert [entry.index for entry in page.entries] == [index]
+
+
+def test_a_leader_that_is_stopped_hands_over_and_nobody_waits_for_an_election_timeout(farm: Farm) -> None:
+    leader = farm.wait_settled()
+    before = leader.view().raft
+    heard = {node.name: len(events(node)) for node in farm.nodes}
+    assert leader.stop() == 0
+
+    def successor() -> Node | None:
+        found = farm.leader()
+        return found if found is not None and found.view().raft.term > before.term else None
+
+    new_leader = farm.wait_until(successor, LEADER_BOUND_S, "another server leads")
+    after = new_leader.view().raft
+    handed_over = [line for line in leader.log_file.read_text().splitlines() if "leadership-handed-over" in line]
+    assert f"leader={new_leader.view().node.raft_id} term={before.term + 1}" in handed_over[-1]
+    assert after.term == before.term + 1, "the one election was the one that the handover caused"
+    for node in farm.running:
+        new = events(node)[heard[node.name] :]
+        campaigns = [event.data["term"] for event in new if event.kind == "election-started"]
+        assert campaigns == ([after.term] if node is new_leader else []), f"{node.name} campaigned by itself"
+    leader.start()
+    farm.wait_until(farm.settled, START_BOUND_S, "the one that stopped is back")

@@ -1,0 +1,147 @@
+"""Entries that a node submits for others: applied once under their request id, whatever had to be repeated."""
+
+# ruff: noqa: ARG001 - the clock works by being asked for
+
+import json
+from typing import cast
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from bridge.core.control import SubmitAnswer, SubmitOutcome
+from bridge.core.records import Clock
+from bridge.node.replica import Replica
+from bridge.node.submitting import Submitting, sealed
+from bridge.wire.application import BRACKETS_LIMIT
+from consensus.core.sessions import RequestId
+from tests.node.farm_stage import NOW_MS, OWN, Stage, machine_clock
+
+NAMED = RequestId("somebody", 0, 7)
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
+    machine_clock(monkeypatch)
+
+
+def submitting(stage: Stage) -> Submitting:
+    return Submitting(cast("Replica", stage.replica), stage.ledger, "submit-01-1")
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (b"{}", b'{"request":"somebody-0-7"}'),
+        (b' { "a" :  1 } ', b' {"request":"somebody-0-7", "a" :  1 } '),
+    ],
+)
+def test_a_request_id_is_put_in_front_and_the_rest_stays_as_it_is(entry: bytes, expected: bytes) -> None:
+    assert sealed(entry, NAMED) == expected
+    assert json.loads(expected) == {**json.loads(entry), "request": "somebody-0-7"}
+
+
+async def test_each_submission_gets_a_number_of_this_node() -> None:
+    stage = Stage()
+    answers = [await submitting(stage).submit(b"{}")]
+    through = submitting(stage)
+    answers += [await through.submit(b"{}") for _ in range(3)]
+    assert [answer.outcome for answer in answers] == [SubmitOutcome.COMMITTED] * 4
+    assert [answer.index for answer in answers] == [1, 2, 3, 4]
+    numbered = [f"submit-01-1-{born}-{number}" for born, number in ((0, 1), (1, 1), (1, 2), (1, 3))]
+    assert [answer.request for answer in answers] == numbered
+    assert [json.loads(entry)["request"] for entry in stage.log] == numbered
+
+
+async def test_what_is_submitted_again_under_its_id_is_told_where_it_stands_and_not_applied() -> None:
+    stage = Stage()
+    first = await submitting(stage).submit(b'{"note": 1}', NAMED)
+    await submitting(stage).submit(b"{}")
+    again = await submitting(stage).submit(b'{"note": 1}', NAMED)
+    by_itself = await submitting(stage).submit(sealed(b'{"note": 1}', NAMED))
+    assert len(stage.log) == 4
+    assert {(answer.outcome, answer.index, answer.request) for answer in (first, again, by_itself)} == {
+        (SubmitOutcome.COMMITTED, 1, str(NAMED))
+    }
+
+
+async def test_a_request_that_the_farm_has_forgotten_is_expired_and_no_acknowledgement() -> None:
+    stage = Stage()
+    await submitting(stage).submit(b"{}", NAMED)
+    await stage.append_record(Clock(NOW_MS + 2 * 3_600_000, OWN))
+    answer = await submitting(stage).submit(b"{}", NAMED)
+    assert (answer.outcome, answer.index) == (SubmitOutcome.EXPIRED, None)
+    assert "whether it was applied before is not known" in answer.reason
+
+
+async def test_a_node_whose_session_was_forgotten_begins_another() -> None:
+    stage = Stage()
+    through = submitting(stage)
+    await through.submit(b"{}")
+    await stage.append_record(Clock(NOW_MS + 2 * 3_600_000, OWN))
+    assert (await through.submit(b"{}")).outcome is SubmitOutcome.EXPIRED
+    answer = await through.submit(b"{}")
+    assert answer.outcome is SubmitOutcome.COMMITTED
+    assert answer.request == "submit-01-1-3-1"
+
+
+async def test_no_more_are_under_way_than_the_farm_remembers() -> None:
+    stage = Stage()
+    under_way: list[bytes] = []
+    stage.replica.taken = under_way.append
+    free = trio.Event()
+
+    async def wait_applied(index: int) -> int:
+        await free.wait()
+        return index
+
+    stage.server.wait_applied = wait_applied  # type: ignore[method-assign]  # a state machine that is late
+    through = submitting(stage)
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(through.submit, b"{}")
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(under_way) == 16
+        free.set()
+    assert len(under_way) == 20
+
+
+async def test_what_was_committed_and_is_not_applied_here_in_time_is_unknown() -> None:
+    stage = Stage()
+
+    async def never(index: int) -> int:
+        await trio.sleep_forever()
+        return index
+
+    stage.server.wait_applied = never  # type: ignore[method-assign]  # a state machine that stands still
+    answer = await submitting(stage).submit(b"{}", NAMED)
+    assert (answer.outcome, answer.request) == (SubmitOutcome.UNKNOWN, str(NAMED))
+    assert "committed at index 1" in answer.reason
+
+
+async def test_an_entry_into_which_no_id_can_be_put_is_submitted_as_it_is_and_once() -> None:
+    stage = Stage()
+    nested = b'{"a": ' + b"[" * BRACKETS_LIMIT + b"]" * BRACKETS_LIMIT + b"}"
+    other = b'{"request": "of another make"}'
+    for entry in (nested, other):
+        answer = await submitting(stage).submit(entry)
+        assert (answer.outcome, answer.request, stage.log[-1]) == (SubmitOutcome.COMMITTED, None, entry)
+        refused = await submitting(stage).submit(entry, NAMED)
+        assert refused.outcome is SubmitOutcome.REFUSED
+    assert len(stage.log) == 2
+
+
+async def test_an_entry_that_names_another_request_is_refused() -> None:
+    stage = Stage()
+    answer = await submitting(stage).submit(b'{"request": "other-0-1"}', NAMED)
+    assert answer.outcome is SubmitOutcome.REFUSED
+    assert "names the request other-0-1, not somebody-0-7" in answer.reason
+    assert stage.log == []
+
+
+async def test_what_is_not_committed_is_answered_as_it_is_with_its_id() -> None:
+    stage = Stage()
+    stage.replica.taken = lambda _: SubmitAnswer(SubmitOutcome.UNKNOWN, reason="nobody knows")
+    answer = await submitting(stage).submit(b"{}", NAMED)
+    assert answer == SubmitAnswer(SubmitOutcome.UNKNOWN, reason="nobody knows", request=str(NAMED))
