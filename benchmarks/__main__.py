@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME …]`: measure this machine and a real farm on it, in one run, and print a plain table.
 
     machine ─▶ throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ cold start
-            ─▶ consensus beside others ─▶ gossip
+            ─▶ storage ─▶ consensus beside others ─▶ gossip
 
 Names choose parts; without any, all run. Figures that are bad are printed like the others.
 """
@@ -15,14 +15,24 @@ from pathlib import Path
 
 import trio
 
-from benchmarks import cold_start, consensus, failover, gossip, machine, throughput
+from benchmarks import cold_start, consensus, failover, gossip, machine, storage, throughput
 from benchmarks.child import ChildError
 from benchmarks.farm import BenchmarkError, Farm, running_farm
 from benchmarks.figures import Figure, table
 from benchmarks.gossip_group import GroupError
 from bridge.node.configuration import Timing
 
-NAMES = ("machine", "throughput", "memory", "failover", "failover-local", "cold-start", *consensus.PARTS, *gossip.PARTS)
+NAMES = (
+    "machine",
+    "throughput",
+    "memory",
+    "failover",
+    "failover-local",
+    "cold-start",
+    "storage",
+    *consensus.PARTS,
+    *gossip.PARTS,
+)
 PUBLISHER_REPETITIONS = 3
 COLD_STARTS = 3
 MIB = 1024 * 1024
@@ -114,11 +124,20 @@ async def _measure(
     if "failover-local" in names:
         async with running_farm(directory / "local", Timing.LOCAL) as farm:
             tell(await failover.leader(farm, runs))
-    if "cold-start" in names:
-        tell(await trio.to_thread.run_sync(cold_start.measure, directory, COLD_STARTS))
+    await _alone(names, directory, runs, seconds, tell)
     await consensus.measure(names, directory, limits, runs, seconds, tell)
     await gossip.measure([name for name in names if name in gossip.PARTS], directory, tell)
     return figures
+
+
+async def _alone(
+    names: list[str], directory: Path, runs: int, seconds: float, tell: Callable[[list[Figure]], None]
+) -> None:
+    """What needs no farm that runs already."""
+    if "cold-start" in names:
+        tell(await trio.to_thread.run_sync(cold_start.measure, directory, COLD_STARTS))
+    if "storage" in names:
+        tell(await trio.to_thread.run_sync(storage.measure, directory / "storage", runs, seconds / 6))
 
 
 def _memory(farm: Farm, when: str) -> list[Figure]:

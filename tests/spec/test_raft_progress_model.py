@@ -1,0 +1,144 @@
+"""What a leader believes of a follower against the follower itself, over a network that loses, repeats and reorders.
+
+The follower is a number: up to there its log equals the leader's. The leader's belief may lag behind the truth, never
+run ahead of it; and as soon as answers arrive again, it catches up.
+"""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from consensus.core.progress import MAX_REMEMBERED_REQUESTS, Pace, Progress, SentAppend
+
+WINDOW = 3
+
+
+class _LeaderAndFollower(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.end = 0
+        self.equal = 0
+        self.wrong = 0
+        self.now = 0
+        self.correlation = 0
+        self.highest_match = 0
+        self.progress = Progress(1)
+        self.requests: list[tuple[int, int, int]] = []
+        self.answers: list[tuple[int, bool, int]] = []
+
+    @initialize(end=st.integers(0, 8), equal=st.integers(0, 8), wrong=st.integers(0, 4))
+    def takes_office(self, end: int, equal: int, wrong: int) -> None:
+        """The follower's log shares `equal` entries with the leader's and has `wrong` ones behind them."""
+        self.end, self.equal, self.wrong = end, min(equal, end), wrong
+        self.progress = Progress(end + 1)
+
+    @rule(count=st.integers(1, 3))
+    def appends(self, count: int) -> None:
+        self.end += count
+
+    @rule(most=st.integers(1, 3))
+    def sends_entries(self, most: int) -> None:
+        if self.progress.may_send_entries(WINDOW) and self.progress.next <= self.end:
+            self.send(self.progress.next - 1, min(self.end, self.progress.next - 1 + most))
+
+    @rule()
+    def sends_a_heartbeat(self) -> None:
+        previous = self.progress.match if self.progress.pace is Pace.SILENT else self.progress.next - 1
+        self.send(previous, previous)
+
+    @rule(data=st.data(), keep=st.booleans())
+    def a_request_arrives(self, data: st.DataObject, keep: bool) -> None:  # noqa: FBT001 - a drawn value
+        if self.requests:
+            place = data.draw(st.integers(0, len(self.requests) - 1))
+            self.answer(self.requests[place] if keep else self.requests.pop(place))
+
+    @rule(data=st.data(), keep=st.booleans())
+    def an_answer_arrives(self, data: st.DataObject, keep: bool) -> None:  # noqa: FBT001 - a drawn value
+        if self.answers:
+            place = data.draw(st.integers(0, len(self.answers) - 1))
+            self.take(self.answers[place] if keep else self.answers.pop(place))
+
+    @rule()
+    def two_round_trips_overtake_what_is_under_way(self) -> None:
+        waiting = self.requests, self.answers
+        self.requests, self.answers = [], []
+        self.sends_a_heartbeat()
+        self.deliver()
+        self.sends_entries(3)
+        self.deliver()
+        self.requests, self.answers = waiting
+
+    @rule()
+    def everything_under_way_is_lost(self) -> None:
+        self.requests.clear()
+        self.answers.clear()
+
+    @rule()
+    def answers_are_overdue(self) -> None:
+        self.progress.fell_silent()
+
+    @invariant()
+    def the_belief_never_runs_ahead_of_the_truth(self) -> None:
+        assert self.progress.match <= self.equal
+        assert self.progress.match < self.progress.next <= self.end + 1
+
+    @invariant()
+    def match_only_rises(self) -> None:
+        assert self.progress.match >= self.highest_match
+        self.highest_match = self.progress.match
+
+    @invariant()
+    def what_is_remembered_is_bounded(self) -> None:
+        assert len(self.progress.in_flight) <= MAX_REMEMBERED_REQUESTS
+        assert len(self.progress.written_off) <= MAX_REMEMBERED_REQUESTS
+        assert self.progress.appends_in_flight <= WINDOW
+
+    def teardown(self) -> None:
+        """The network is whole again: within a few rounds the follower has everything, and the leader knows it."""
+        self.everything_under_way_is_lost()
+        self.progress.fell_silent()
+        for _ in range(2 * self.end + 4):
+            self.now += 1
+            self.sends_a_heartbeat()
+            self.deliver()
+            while self.progress.may_send_entries(WINDOW) and self.progress.next <= self.end:
+                self.send(self.progress.next - 1, min(self.end, self.progress.next + 1))
+                self.deliver()
+        assert self.progress.match == self.equal == self.end
+
+    def send(self, previous: int, last: int) -> None:
+        self.now += 1
+        self.correlation += 1
+        self.progress.sent(self.correlation, previous, last, self.now)
+        self.requests.append((self.correlation, previous, last))
+
+    def deliver(self) -> None:
+        while self.requests:
+            self.answer(self.requests.pop(0))
+        while self.answers:
+            self.take(self.answers.pop(0))
+
+    def answer(self, request: tuple[int, int, int]) -> None:
+        """The follower's consistency check: it has `previous` as the leader has, or refuses with a hint."""
+        correlation, previous, last = request
+        if previous <= self.equal:
+            self.equal, self.wrong = max(self.equal, last), self.wrong if last <= self.equal else 0
+            self.answers.append((correlation, True, last))
+        else:
+            self.answers.append((correlation, False, min(previous, self.equal + self.wrong) + 1))
+
+    def take(self, answer: tuple[int, bool, int]) -> None:
+        correlation, success, index = answer
+        request: SentAppend | None = self.progress.answered(correlation)
+        if request is None:
+            return
+        if success:
+            self.progress.succeeded(request, index, self.now)
+        else:
+            self.progress.refused(request, index)
+
+
+def test_the_leader_never_believes_more_than_is_true_and_learns_all_of_it_in_the_end() -> None:
+    run_state_machine_as_test(
+        _LeaderAndFollower, settings=settings(max_examples=60, stateful_step_count=30, deadline=None)
+    )

@@ -1,0 +1,73 @@
+"""Receiving a snapshot, whatever pieces come in whatever order: only the leader's whole image is ever installed.
+
+The model is a file: what is stored is written to it at its offset; what is installed must be one image, byte by byte.
+"""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consensus.core.effects import CheckSnapshot, Install, Persist, Send, StoreChunk
+from consensus.core.events import SnapshotChecked
+from consensus.core.messages import InstallSnapshot, SnapshotReply
+from consensus.core.position import LogPosition, ServerId, SnapshotDescription
+from tests.spec.raft_bench import THREE, TWO, Bench, group
+
+Name = tuple[int, ServerId, LogPosition]
+IMAGES: dict[Name, bytes] = {
+    (9, TWO, LogPosition(5, 2)): b"0123456789",
+    (9, TWO, LogPosition(7, 3)): b"abcdefg",
+    (10, THREE, LogPosition(5, 2)): b"9876543210",
+}
+"""Another leader may have other bytes for the same place."""
+PIECES = st.tuples(st.sampled_from(list(IMAGES)), st.integers(0, 9), st.integers(1, 10))
+
+
+@given(st.lists(PIECES, max_size=30), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_only_a_whole_image_of_one_leader_is_installed_and_a_patient_leader_gets_it_there(
+    pieces: list[tuple[Name, int, int]],
+    sound: bool,  # noqa: FBT001 - whether the disk gives back what was written
+) -> None:
+    bench = Bench(1, 1)
+    file = b""
+    installed: list[SnapshotDescription] = []
+
+    def give(name: Name, offset: int, length: int, *, rotten: bool = False) -> SnapshotReply:
+        nonlocal file
+        term, leader, last = name
+        image = IMAGES[name]
+        data, done = image[offset : offset + length], offset + length >= len(image)
+        bench.correlation += 1
+        bench.receive(leader, InstallSnapshot(term, leader, last, group(3), offset, data, done, bench.correlation))
+        while True:
+            for persist in bench.all(Persist):
+                match persist.snapshot:
+                    case StoreChunk(_, at, stored):
+                        assert at in (0, len(file)), "a gap"
+                        file = file[:at] + stored
+                    case Install(snapshot):
+                        assert file == image, "something else than the leader's image"
+                        installed.append(snapshot)
+                    case _:
+                        pass
+            replies = [send.message for send in bench.all(Send) if isinstance(send.message, SnapshotReply)]
+            if replies:
+                assert len(replies) == 1, "one answer to one piece"
+                return replies[0]
+            (check,) = bench.all(CheckSnapshot)
+            assert file == image, "read back before all of it is there"
+            found = None if rotten else SnapshotDescription(last, group(3), len(image), 0)
+            bench.step(SnapshotChecked(check.request_id, found))
+
+    for name, offset, length in pieces:
+        give(name, offset, length, rotten=not sound)
+    assert sound or installed == []
+    newest = list(IMAGES)[-1]
+    wanted = 0
+    for _ in range(len(IMAGES[newest])):
+        reply = give(newest, wanted, 3)
+        wanted = reply.next_offset
+        if reply.installed:
+            break
+    assert reply.installed
+    assert bench.about.last.index >= newest[2].index
