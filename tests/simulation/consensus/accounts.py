@@ -2,12 +2,12 @@
 
 The last piece of a snapshot is answered when all of them are checked. A fetch may be parked by a leader. One per asking
 replica: who asks again gave the older one up, which is answered then. A server that does not lead parks nothing. A
-crash settles the accounts of the server that dies.
+crash settles the accounts of the server that dies. What clients and operators ask is answered once at most, too.
 """
 
 from collections import Counter
 
-from consensus.core.effects import Effect, Send
+from consensus.core.effects import Answer, Effect, Send
 from consensus.core.messages import InstallSnapshot, Message, PushRequest, RequestVote, SnapshotReply
 from consensus.core.position import ServerId
 from consensus.core.pull_messages import (
@@ -23,6 +23,7 @@ from consensus.core.pull_messages import (
 _MAX_READS = 64
 _WAITING = {Fetch: FetchReply, FetchSnapshot: FetchSnapshotReply, InstallSnapshot: SnapshotReply}
 """Requests whose answer may wait, and what answers them."""
+_ANSWERS = frozenset(_WAITING.values())
 
 
 class AccountError(Exception):
@@ -34,6 +35,7 @@ class Accounts:
 
     def __init__(self) -> None:
         self._owed: dict[tuple[ServerId, ServerId, type[Message]], Counter[int]] = {}
+        self._asked: dict[tuple[type[Answer], int], ServerId] = {}
 
     def received(self, server: ServerId, sender: ServerId, message: Message, effects: list[Effect]) -> None:
         """A message was taken up, with these effects; raises `AccountError`."""
@@ -51,15 +53,26 @@ class Accounts:
             if answers != 1:
                 raise AccountError(f"{message} was answered {answers} times")
 
+    def asked(self, server: ServerId, answer: type[Answer], number: int) -> None:
+        """A client or an operator asks a server something."""
+        self._asked[answer, number] = server
+
+    def answered(self, server: ServerId, answer: type[Answer], number: int) -> None:
+        """The server answers it; raises `AccountError`."""
+        if self._asked.pop((answer, number), None) != server:
+            raise AccountError(f"server {server} gives an answer that nobody waits for: {answer.__name__} {number}")
+
     def stepped(self, server: ServerId, effects: list[Effect], *, leads: bool) -> None:
         """A step is over; raises `AccountError`."""
         for effect in effects:
-            if isinstance(effect, Send) and type(effect.message) in _WAITING.values():
+            if isinstance(effect, Send) and type(effect.message) in _ANSWERS:
                 owed = self._owed.setdefault((server, effect.recipient, type(effect.message)), Counter())
                 owed[effect.message.correlation] -= 1
                 if owed[effect.message.correlation] < 0:
                     raise AccountError(f"server {server} answers a request twice: {effect}")
-        debts = {pair: owed.total() for pair, owed in self._owed.items() if pair[0] == server and owed.total()}
+                if not owed[effect.message.correlation]:
+                    del owed[effect.message.correlation]
+        debts = {pair: sum(owed.values()) for pair, owed in self._owed.items() if pair[0] == server and owed}
         if sum(debt for (_, _, kind), debt in debts.items() if kind is SnapshotReply) > 1:
             raise AccountError(f"server {server} owes answers for two pieces of snapshots")
         for (_, creditor, kind), debt in debts.items():
@@ -70,3 +83,4 @@ class Accounts:
     def crashed(self, server: ServerId) -> None:
         """What it owed is lost."""
         self._owed = {pair: owed for pair, owed in self._owed.items() if pair[0] != server}
+        self._asked = {question: asked for question, asked in self._asked.items() if asked != server}

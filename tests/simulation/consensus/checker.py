@@ -8,15 +8,20 @@
     durable commitment     what a leader commits lies on the disks of a majority of each set of voters that its
                            configuration has; what is acknowledged stays
     one change at a time   a configuration follows the commitment of the one before; C_old,new only C_old, C_new only it
+    nothing goes back      terms, the vote within a term, and the commit index that a leader tells only go on
     answers                every request is answered once; a proposal is refused only if it never can be committed
+    reads                  a read sees at least what was acknowledged to anybody before it was asked for
+    exactly once           however often a request is repeated, all servers execute it at one and the same index
 
 Its picture of a log is built from `Persist` effects alone, so a replica cannot talk it out of anything.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from consensus.core.effects import (
+    Answer,
     Apply,
     ChangeOutcome,
     ChangeResolved,
@@ -30,12 +35,14 @@ from consensus.core.effects import (
     Role,
     RoleChanged,
     TransferEnded,
-    TransferOutcome,
 )
 from consensus.core.events import Event, Received
-from consensus.core.messages import Message, RequestVote, VoteReply
+from consensus.core.messages import AppendEntries, Message, RequestVote, VoteReply
 from consensus.core.position import Ballot, Command, Configuration, Entry, Index, ServerId, SnapshotDescription, Term
+from consensus.core.pull_messages import FetchReply
 from tests.simulation.consensus.accounts import AccountError, Accounts
+from tests.simulation.consensus.marks import Marks
+from tests.simulation.consensus.state import chained
 
 
 class ViolationError(AssertionError):
@@ -53,6 +60,7 @@ class Shadow:
     applied: Index = 0
     term: Term = 0
     leads: Term | None = None
+    told_commit: Index = 0
     known: Index = 0
     """Where its log ended before the step that is under way: the commitments of that step rest on no more."""
 
@@ -74,20 +82,24 @@ class Checker:
 
     def __init__(self, servers: list[ServerId], configuration: Configuration) -> None:
         self.shadows = {server: Shadow() for server in servers}
+        self.marks = Marks()
+        self.steps = 0
         self._accounts = Accounts()
         self.committed: list[Entry] = []
         self._committed_in: list[Term] = []
+        self._chains = [0]
+        self._configured: list[tuple[Index, Configuration]] = [(0, configuration)]
+        self.executed_at: dict[int, Index] = {}
+        self._reads: dict[int, Index] = {}
+        self._highest_acknowledged: Index = 0
         self.acknowledged: dict[int, Index] = {}
         self.refused: set[bytes] = set()
         self.leaders: dict[Term, ServerId] = {}
-        self._initial = configuration
         self.configuration = configuration
         """The latest that is committed."""
+        self._settled_configuration = configuration
         self.changes = 0
-        self._requested: dict[int, Configuration] = {}
-        self.reads = 0
-        self.transfers = 0
-        self._read_floors: dict[int, Index] = {}
+        self._requested: dict[int, tuple[ServerId, Configuration]] = {}
         self._votes: dict[tuple[Term, ServerId], ServerId] = {}
         self._entries: dict[tuple[Index, Term], tuple[Entry, Term]] = {}
         self._proposals: dict[int, tuple[bytes, ...]] = {}
@@ -96,8 +108,32 @@ class Checker:
         """A client submits commands, all different from any other."""
         self._proposals[proposal_id] = commands
 
+    def asked(self, server: ServerId, answer: type[Answer], number: int) -> None:
+        """A client or an operator asks a server something that is answered by this."""
+        if answer is ReadReady:
+            self._reads[number] = self._highest_acknowledged
+        self._accounts.asked(server, answer, number)
+
+    def answered(self, server: ServerId, answer: ReadReady | ReadRefused | TransferEnded) -> None:
+        """What was asked is answered."""
+        try:
+            match answer:
+                case ReadReady(read_id, index):
+                    self._accounts.answered(server, ReadReady, read_id)
+                    if index < self._reads.pop(read_id):
+                        raise ViolationError(f"server {server} answers {answer}, but more was acknowledged before")
+                case ReadRefused(read_id):
+                    self._accounts.answered(server, ReadReady, read_id)
+                case TransferEnded(transfer_id):
+                    self._accounts.answered(server, TransferEnded, transfer_id)
+        except AccountError as error:
+            raise ViolationError(str(error)) from error
+
     def stepped(self, server: ServerId, event: Event, effects: list[Effect]) -> None:
         """A core took a step; its effects are not performed yet."""
+        self.steps += 1
+        shadow = self.shadows[server]
+        self.marks.stepped(server, event, effects, shadow.volatile, led=shadow.leads is not None)
         # The step as a whole is one moment: a leader that is deposed by an append may truncate in the same step.
         changes = [effect for effect in effects if isinstance(effect, RoleChanged)]
         for change in changes:
@@ -127,6 +163,8 @@ class Checker:
         match message:
             case RequestVote(pre_vote=False, term=term):
                 self._voted(server, term, server)
+            case AppendEntries(commit=commit) | FetchReply(commit=commit, error=None):
+                self._told_commit(server, commit)
             case _:
                 pass
 
@@ -153,6 +191,12 @@ class Checker:
                 )
         shadow.applied += len(effect.entries)
 
+    def executed(self, server: ServerId, index: Index, value: int) -> None:
+        """A state machine carries out a client's write."""
+        known = self.executed_at.setdefault(value, index)
+        if known != index:
+            raise ViolationError(f"exactly once: server {server} executes at {index} what was executed at {known}")
+
     def resolved(self, server: ServerId, resolve: Resolve) -> None:
         """A client is told how its proposal ended."""
         commands = self._proposals.pop(resolve.proposal_id, None)
@@ -166,54 +210,47 @@ class Checker:
             case Outcome.UNKNOWN:
                 pass
 
-    def read_asked(self, read_id: int) -> None:
-        """A client asks for a linearizable read: it must see whatever is acknowledged by now."""
-        self._read_floors[read_id] = max(self.acknowledged.values(), default=0)
-
-    def question_answered(self, server: ServerId, answer: ReadReady | ReadRefused | TransferEnded) -> None:
-        """The read may be served from `index` on, or is refused; or a transfer has ended."""
-        if isinstance(answer, TransferEnded):
-            self.transfers += answer.outcome is TransferOutcome.DONE
-            return
-        floor = self._read_floors.pop(answer.read_id, None)
-        if floor is None:
-            raise ViolationError(f"server {server} answers read {answer.read_id} twice")
-        if isinstance(answer, ReadReady):
-            self.reads += 1
-            if answer.index < floor:
-                text = f"index {answer.index}, and index {floor} was acknowledged before it began"
-                raise ViolationError(f"linearizability: server {server} answers read {answer.read_id} at {text}")
-
-    def change_requested(self, change_id: int, target: Configuration) -> None:
+    def change_requested(self, server: ServerId, change_id: int, target: Configuration) -> None:
         """Somebody asks for a configuration."""
-        self._requested[change_id] = target
+        self._requested[change_id] = (server, target)
+
+    def possible_configurations(self) -> Iterator[Configuration]:
+        """What is in force by any log, or has been asked for."""
+        yield self.configuration
+        for shadow in self.shadows.values():
+            for entry in shadow.volatile[self._configured[-1][0] :]:
+                if isinstance(entry.content, Configuration):
+                    yield entry.content
+        for _, target in self._requested.values():
+            yield target
 
     def change_resolved(self, server: ServerId, resolved: ChangeResolved) -> None:
         """Somebody is told how the change ended."""
-        target = self._requested.pop(resolved.change_id, None)
-        if target is None:
+        asked, target = self._requested.pop(resolved.change_id, (None, None))
+        if asked != server or target is None:
             raise ViolationError(f"server {server} answers change {resolved.change_id} twice")
         position = resolved.position
         if resolved.outcome is ChangeOutcome.COMMITTED and position is not None:
-            log = self.shadows[server].volatile
-            for index in range(len(self.committed) + 1, position.index + 1):
-                self._commit(server, index, log[index - 1])
-            if self._configuration_at(self.committed, position.index) != target:
+            self._committed_by(server, position.index)
+            if self._configuration_at(position.index) != target:
                 raise ViolationError(f"server {server} says {resolved}, but the log has something else there")
 
     def crashed(self, server: ServerId) -> None:
         """Everything volatile is gone; how much of the unfinished writes survived shows at recovery."""
         shadow = self.shadows[server]
-        shadow.applied = 0
+        shadow.applied = shadow.told_commit = 0
         shadow.leads = None
         self._accounts.crashed(server)
+        self._requested = {number: known for number, known in self._requested.items() if known[0] != server}
+        self.marks.crashed(server)
 
-    def restored(self, server: ServerId, snapshot: SnapshotDescription, entries: list[Entry]) -> None:
+    def restored(self, server: ServerId, snapshot: SnapshotDescription, chain: int) -> None:
         """A state machine begins anew from a snapshot: it must be what the log would have made of it."""
         last = snapshot.last
-        if entries != self.committed[: last.index] or not entries or entries[-1].term != last.term:
+        known = last.index <= len(self.committed) and self.committed[last.index - 1].term == last.term
+        if not known or self._chains[last.index] != chain:
             raise ViolationError(f"server {server} restores a state that is not that of the log up to {last}")
-        if snapshot.configuration != self._configuration_at(self.committed, last.index):
+        if snapshot.configuration != self._configuration_at(last.index):
             raise ViolationError(f"server {server} restores a snapshot with another configuration than that of {last}")
         self.shadows[server].applied = last.index
 
@@ -247,6 +284,8 @@ class Checker:
         shadow = self.shadows[server]
         shadow.writing.append(persist)
         if persist.ballot is not None:
+            if persist.ballot.term < shadow.term:
+                raise ViolationError(f"server {server} goes back from term {shadow.term} to {persist.ballot}")
             shadow.term = persist.ballot.term
         if isinstance(persist.snapshot, Install) and (
             shadow.leads is not None or persist.snapshot.snapshot.last.index <= shadow.applied
@@ -258,6 +297,8 @@ class Checker:
             if persist.truncate_from <= shadow.applied:
                 raise ViolationError(f"server {server} truncates {persist.truncate_from}, which it has applied")
         apply_persist(shadow.volatile, persist, self.committed)
+        if shadow.leads is not None:
+            self._check_change(server, persist)
         for index, entry in enumerate(persist.entries, start=persist.first):
             previous = shadow.volatile[index - 2].term if index > 1 else 0
             known = self._entries.setdefault((index, entry.term), (entry, previous))
@@ -278,8 +319,40 @@ class Checker:
         while count and self._committed_in[count - 1] >= term:
             count -= 1
         log = self.shadows[server].volatile
+        if any(older.term < term for older in log[len(self.committed) : -1]):
+            self.marks.see("leader elected with uncommitted entries of older terms")
         if len(log) < count or (count and log[count - 1] != self.committed[count - 1]):
             raise ViolationError(f"leader completeness: {server} leads term {term} without all committed entries")
+
+    def _check_change(self, server: ServerId, persist: Persist) -> None:
+        """A leader appends another configuration only when its log's last one is committed."""
+        log = self.shadows[server].volatile
+        for index, entry in enumerate(persist.entries, start=persist.first):
+            if not isinstance(entry.content, Configuration):
+                continue
+            place = next((at for at in range(index - 1, 0, -1) if isinstance(log[at - 1].content, Configuration)), 0)
+            before = log[place - 1].content if place else self._configured[0][1]
+            if not isinstance(before, Configuration) or before == entry.content:
+                continue
+            self._committed_by(server, place)
+            if before.is_joint and log[place - 1].term < entry.term:
+                self.marks.see("joint change finished by a new leader")
+
+    def _committed_by(self, server: ServerId, index: Index) -> None:
+        """The server takes everything up to `index` for committed; it may be the first to say so."""
+        log = self.shadows[server].volatile
+        if index > len(log):
+            raise ViolationError(f"server {server} takes {index} for committed, which is not in its log")
+        for place in range(len(self.committed) + 1, index + 1):
+            self._commit(server, place, log[place - 1])
+
+    def _told_commit(self, server: ServerId, commit: Index) -> None:
+        shadow = self.shadows[server]
+        if commit < shadow.told_commit:
+            raise ViolationError(f"server {server} tells the commit index {commit} after {shadow.told_commit}")
+        shadow.told_commit = commit
+        if commit > len(self.committed):
+            self._committed_by(server, commit)
 
     def _voted(self, voter: ServerId, term: Term, candidate: ServerId) -> None:
         known = self._votes.setdefault((term, voter), candidate)
@@ -300,6 +373,7 @@ class Checker:
         if isinstance(entry.content, Configuration) and entry.content != self.configuration:
             self._commit_configuration(server, index, entry.content)
         self.committed.append(entry)
+        self._chains.append(chained(self._chains[-1], entry))
         self._committed_in.append(self.shadows[server].term)
 
     def _deciding(self, server: ServerId, index: Index, entry: Entry) -> Iterator[Configuration]:
@@ -311,14 +385,12 @@ class Checker:
             log = shadow.volatile
             if len(log) >= index and log[index - 1] == entry:
                 end = max(index, shadow.known) if holder == server else len(log)
-                yield self._configuration_at(log, index)
+                yield entry.content if isinstance(entry.content, Configuration) else self.configuration
                 yield from (later.content for later in log[index:end] if isinstance(later.content, Configuration))
 
-    def _configuration_at(self, log: list[Entry], index: Index) -> Configuration:
-        for entry in reversed(log[:index]):
-            if isinstance(entry.content, Configuration):
-                return entry.content
-        return self._initial
+    def _configuration_at(self, index: Index) -> Configuration:
+        """The latest at a committed index."""
+        return self._configured[bisect_right(self._configured, index, key=lambda known: known[0]) - 1][1]
 
     def _commit_configuration(self, server: ServerId, index: Index, configuration: Configuration) -> None:
         before = self.configuration
@@ -329,8 +401,14 @@ class Checker:
             follows = False
         if not follows:
             raise ViolationError(f"one change at a time: {configuration} at {index} of {server} follows {before}")
+        removed_itself = self.shadows[server].leads is not None and server not in configuration.voter_ids
+        self.marks.committed(before, configuration, leads=removed_itself)
         self.configuration = configuration
-        self.changes += not configuration.is_joint
+        self._configured.append((index, configuration))
+        if not configuration.is_joint:
+            self.changes += 1
+            self.marks.requested(self._settled_configuration, configuration)
+            self._settled_configuration = configuration
 
     def _check_acknowledged(self, server: ServerId, resolve: Resolve, commands: tuple[bytes, ...]) -> None:
         position = resolve.position
@@ -338,13 +416,13 @@ class Checker:
         if position is None or position.index > len(log):
             raise ViolationError(f"server {server} acknowledges {resolve}, which is not in its log")
         # The leader's own state machine may lag (it reads old entries back), so this may be the first word of a commit.
-        for index in range(len(self.committed) + 1, position.index + 1):
-            self._commit(server, index, log[index - 1])
+        self._committed_by(server, position.index)
         first = position.index - len(commands)
         held = [entry.content for entry in self.committed[first : position.index]]
         if held != [Command(data) for data in commands] or (self.committed[position.index - 1].term != position.term):
             raise ViolationError(f"server {server} acknowledges {resolve}, but the log has something else there")
         self.acknowledged[resolve.proposal_id] = position.index
+        self._highest_acknowledged = max(self._highest_acknowledged, position.index)
 
 
 def _is_majority(holders: set[ServerId], configuration: Configuration) -> bool:

@@ -1,8 +1,9 @@
 """One simulated server: production core, executor and storage over a disk in memory, and the loop between them.
 
 A machine lives, crashes between any two effects or any two operations of its disk, and lives again with what the disk
-kept: synced bytes, and any part of the others, torn or not. The clock of a machine runs ahead of the world's by jumps;
-during a pause nothing happens on it, and what arrived meanwhile is taken up afterwards.
+kept: synced bytes, and any part of the others, torn or not. During a pause nothing happens on it, and what arrived
+meanwhile is taken up afterwards. A full disk makes it wait; rot ends it for good, and with it the server: whoever takes
+its place is a new one.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +16,10 @@ from consensus.core.effects import (
     Apply,
     ChangeResolved,
     ConfigurationChanged,
+    Effect,
     Halt,
+    Install,
+    Persist,
     ReadEntries,
     ReadReady,
     ReadRefused,
@@ -27,17 +31,26 @@ from consensus.core.effects import (
     TakeSnapshot,
     TransferEnded,
 )
-from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, SnapshotRead, SnapshotWanted
+from consensus.core.events import (
+    DeadlineReached,
+    DiskSpace,
+    Event,
+    PeerExtensions,
+    Persisted,
+    SnapshotRead,
+    SnapshotWanted,
+)
 from consensus.core.extensions import Extensions
 from consensus.core.messages import AppendReply, SnapshotReply, VoteReply
-from consensus.core.position import Configuration, Entry, ServerId, SnapshotDescription
+from consensus.core.position import Configuration, Index, ServerId, SnapshotDescription
 from consensus.core.progress import Pace
 from consensus.core.raft import Raft
-from consensus.node.disk import DiskOperation
+from consensus.node.disk import DamagedStorageError, DiskOperation, RemoveFile
 from consensus.node.executor import Executor, Job, ReadJob, Released, SideJob, WriteJob
-from consensus.node.storage import Owner, Recovery, StorageTuning, read_extents, recover
-from tests.node.crash_disk import CrashDisk
+from consensus.node.storage import Owner, Recovery, Storage, StorageTuning, read_extents, recover
 from tests.simulation.consensus.checker import Checker, ViolationError
+from tests.simulation.consensus.clock import Clock
+from tests.simulation.consensus.faulty_disk import FaultyDisk
 from tests.simulation.consensus.network import Network
 from tests.simulation.consensus.profile import Profile
 from tests.simulation.consensus.state import OWN_READ, StateMachine
@@ -56,6 +69,28 @@ class Schedule(Protocol):
     def elected(self, server: ServerId) -> None:
         """A server became leader."""
 
+    def may_lose(self, server: ServerId) -> bool:
+        """Whether the group can do without this server for ever."""
+
+    def lost(self, server: ServerId) -> None:
+        """A server will never start again."""
+
+
+class Desk(Protocol):
+    """Where answers to clients go."""
+
+    def resolved(self, machine: "Machine", resolve: Resolve) -> None:
+        """How a proposal ended."""
+
+    def read_ready(self, machine: "Machine", ready: ReadReady) -> None:
+        """A read may be answered."""
+
+    def read_refused(self, refused: ReadRefused) -> None:
+        """A read will not be answered."""
+
+
+_FULL_RETRY_MS = 40
+
 
 class CrashedError(Exception):
     """The machine died between two effects."""
@@ -68,8 +103,12 @@ class Life:
     core: Raft
     executor: Executor
     state: StateMachine
+    storage: Storage
+    proven: Index
+    """Entries up to here are durable, and something else on the disk says so: their rot is never taken for a tear."""
     job: Job | None = None
     timer: int = -1
+    full: bool = False
 
 
 class Machine:
@@ -86,6 +125,7 @@ class Machine:
         checker: Checker,
         make_core: Callable[..., Raft],
         trace: Callable[[str], None],
+        show_step: Callable[[ServerId, Event, Sequence[Effect]], None],
     ) -> None:
         self.server_id = server_id
         self._configuration = configuration
@@ -96,32 +136,35 @@ class Machine:
         self._checker = checker
         self._make_core = make_core
         self._trace = trace
-        self._disk = CrashDisk()
+        self._show = lambda event, effects: show_step(server_id, event, effects)
+        self._disk = FaultyDisk()
         self._generation = 0
-        self._clock_ahead_ms = 0
+        self._clock = Clock(1 + random.uniform(-profile.clock_rate, profile.clock_rate))
         self._paused_until_ms = 0
+        self._full_until_ms = 0
+        self._rotten = False
+        self.desk: Desk | None = None
+        self.gone = False
+        self.leads = False
+        self.full_disks = 0
         self.life: Life | None = None
         self.crashes = 0
         self.snapshots = 0
         self.restores = 0
         self.healthy = False
         self.understands_pre_vote = random.random() < profile.pre_vote
+        self.understands_transfer = random.random() < profile.transfer
 
     @property
     def clock_ms(self) -> int:
         """This machine's own monotonic clock."""
-        return self._world.now + self._clock_ahead_ms
+        return self._clock.reads(self._world.now)
 
     def start(self, others: list["Machine"]) -> None:
         """Begin a life with what the disk holds; a crash in the midst of recovery ends it at once."""
-        recovery = self._recover()
+        recovery = self._open_storage()
         if recovery is None:
             return
-        first, last = recovery.storage.start.index + 1, recovery.storage.last.index
-        everything = recovery.storage.extents(ReadEntries(0, first, last, 2**62))
-        entries = list(read_extents(self._disk, recovery.storage.binding, everything))
-        self._checker.recovered(self.server_id, recovery.ballot, first, entries)
-        self._trace(f"start {self.server_id} {recovery.ballot} {last}")
         core = self._make_core(
             self.server_id,
             self._configuration,
@@ -132,17 +175,22 @@ class Machine:
             self.clock_ms,
         )
         state = StateMachine(
+            self._profile.limits,
             lambda effect: self._checker.applied(self.server_id, effect),
+            lambda index, value: self._checker.executed(self.server_id, index, value),
             self._restored,
         )
-        self.life = Life(core, Executor(recovery.storage, group_bytes=self._profile.group_bytes), state)
+        executor = Executor(recovery.storage, group_bytes=self._profile.group_bytes)
+        self.life = Life(core, executor, state, recovery.storage, recovery.storage.last.index)
         if recovery.log.snapshot is not None:
             self._carry_out([Restore(recovery.log.snapshot)])
         for other in others:
-            both = self.understands_pre_vote and other.understands_pre_vote
-            self.step(
-                PeerExtensions(other.server_id, Extensions(both, transfer=both, configurations=self._profile.joint))
+            extensions = Extensions(
+                pre_vote=self.understands_pre_vote and other.understands_pre_vote,
+                transfer=self.understands_transfer and other.understands_transfer,
+                configurations=self._profile.joint,
             )
+            self.step(PeerExtensions(other.server_id, extensions))
         self._set_timer()
 
     def crash(self) -> None:
@@ -156,6 +204,65 @@ class Machine:
             self._disk.run(life.job.operations[:done])
         self._power_off()
         self._checker.crashed(self.server_id)
+        if self._random.random() < self._profile.rot and self._world.may_lose(self.server_id):
+            self._rot_in_sleep()
+
+    def fill_disk(self, duration_ms: int) -> None:
+        """There is no space for a while."""
+        self._full_until_ms = max(self._full_until_ms, self._world.now + duration_ms)
+
+    def rot(self) -> None:
+        """A bit of an entry turns that had been durable when this life began, if there is such an entry."""
+        life = self.life
+        if life is None or not self._world.may_lose(self.server_id):
+            return
+        first = life.storage.start.index + 1
+        if first > min(life.proven, life.storage.last.index):
+            return
+        index = self._random.randint(first, min(life.proven, life.storage.last.index))
+        for extent in life.storage.extents(ReadEntries(0, index, index, 2**62)):
+            offset_bytes = extent.offset_bytes + self._random.randrange(extent.length_bytes)
+            self._disk.rot(extent.file, offset_bytes, self._random)
+            self._rotten = True
+            self._trace(f"rot {self.server_id} {extent.file} at {offset_bytes}")
+
+    def _rot_in_sleep(self) -> None:
+        """It starts and stops at once, so that everything is proven durable; then a bit turns, anywhere."""
+        if self._open_storage() is not None:
+            self._rotten = True
+            self._trace(f"rot {self.server_id} {self._disk.rot_anywhere(self._random)}")
+
+    def _open_storage(self) -> Recovery | None:
+        """Recover, and have the judge look at what came out; None if there was a crash, or the disk has rotted."""
+        try:
+            recovery = self._recover()
+            if recovery is None:
+                return None
+            first, last = recovery.storage.start.index + 1, recovery.storage.last.index
+            everything = recovery.storage.extents(ReadEntries(0, first, last, 2**62))
+            entries = list(read_extents(self._disk, recovery.storage.binding, everything))
+        except DamagedStorageError as error:
+            self._stop_for_good(error)
+            return None
+        if self._rotten:
+            self._checker.marks.see("rot healed or harmless")
+            self._rotten = False
+        self._checker.recovered(self.server_id, recovery.ballot, first, entries)
+        self._checker.marks.recovered(recovery.report)
+        self._trace(f"start {self.server_id} {recovery.ballot} {last}")
+        return recovery
+
+    def _stop_for_good(self, error: DamagedStorageError) -> None:
+        """Whoever finds its storage damaged says so and stops."""
+        if not self._rotten:
+            raise error
+        self._checker.marks.see("rot refused by recovery" if self.life is None else "rot found while running")
+        self._trace(f"gone {self.server_id} {error}")
+        if self.life is not None:
+            self._power_off()
+            self._checker.crashed(self.server_id)
+        self.gone = True
+        self._world.lost(self.server_id)
 
     def _recover(self) -> Recovery | None:
         self._generation += 1
@@ -166,14 +273,16 @@ class Machine:
         try:
             self._operate(recovery.operations)
         except CrashedError:
+            self._checker.marks.see("crash in the midst of recovery")
             self._power_off()
             return None
         return recovery
 
     def _power_off(self) -> None:
         self.life = None
+        self.leads = False
         self.crashes += 1
-        self._disk = self._disk.crash(self._random)
+        self._disk = self._disk.after_crash(self._random)
 
     def _operate(self, operations: Sequence[DiskOperation]) -> None:
         for operation in operations:
@@ -187,7 +296,7 @@ class Machine:
 
     def jump(self, ahead_ms: int) -> None:
         """The clock jumps forward (a suspended machine wakes up)."""
-        self._clock_ahead_ms += ahead_ms
+        self._clock.jump(ahead_ms)
         self._set_timer()
 
     def step(self, event: Event) -> None:
@@ -204,16 +313,38 @@ class Machine:
         if self.life is not life:
             return
         effects = life.core.step(event, self.clock_ms)
-        self._trace(f"{self._world.now} {self.server_id} {event} -> {effects}")
+        self._show(event, effects)
         self._checker.stepped(self.server_id, event, effects)
-        survived = next((place for place in range(len(effects)) if self._unlucky()), len(effects))
-        self._carry_out(life.executor.accept(effects[:survived]))
+        self._note(effects)
+        survived = self._survived(effects)
+        self._carry_out(life.executor.accept(effects if survived == len(effects) else effects[:survived]))
         if survived < len(effects):
             self.crash()
             return
         self._consider_snapshot(life)
         self._start_job(life)
         self._set_timer()
+
+    def _survived(self, effects: Sequence[Effect]) -> int:
+        """How many effects are carried out before a crash; crashes are likelier next to a Persist."""
+        if self.healthy or not self._profile.crash_between_effects:
+            return len(effects)
+        for place, effect in enumerate(effects):
+            by_persist = isinstance(effect, Persist) or (place > 0 and isinstance(effects[place - 1], Persist))
+            if self._random.random() < self._profile.crash_between_effects * (3 if by_persist else 1):
+                return place
+        return len(effects)
+
+    def _note(self, effects: Sequence[Effect]) -> None:
+        """What a truncation takes back is not proven durable any more, and who leads is asked by clients."""
+        for effect in effects:
+            if isinstance(effect, RoleChanged):
+                self.leads = effect.role is Role.LEADER
+            elif isinstance(effect, Persist) and self.life is not None:
+                if effect.truncate_from is not None:
+                    self.life.proven = min(self.life.proven, effect.truncate_from - 1)
+                elif isinstance(effect.snapshot, Install):
+                    self.life.proven = 0
 
     def _unlucky(self) -> bool:
         return not self.healthy and self._random.random() < self._profile.crash_between_effects
@@ -227,10 +358,24 @@ class Machine:
                     self._living().state.apply(effect)
                 case Restore() | TakeSnapshot():
                     self._begin_with_snapshot(self._living(), effect)
+                case Resolve():
+                    self._checker.resolved(self.server_id, effect)
+                    if self.desk is not None:
+                        self.desk.resolved(self, effect)
+                case ReadReady():
+                    self._checker.answered(self.server_id, effect)
+                    if self.desk is not None:
+                        self.desk.read_ready(self, effect)
+                case ReadRefused():
+                    self._checker.answered(self.server_id, effect)
+                    if self.desk is not None:
+                        self.desk.read_refused(effect)
+                case TransferEnded():
+                    self._checker.answered(self.server_id, effect)
                 case RoleChanged(role=Role.LEADER):
                     self._world.elected(self.server_id)
-                case Resolve() | ChangeResolved() | ReadReady() | ReadRefused() | TransferEnded():
-                    self._tell_client(effect)
+                case ChangeResolved():
+                    self._checker.change_resolved(self.server_id, effect)
                 case RoleChanged() | ConfigurationChanged():
                     pass
                 case Halt(reason):
@@ -253,40 +398,68 @@ class Machine:
             life.job = job
             self._world.after(self._disk_delay_ms(), lambda: self._finish(life, job))
 
-    def _finish(self, life: Life, job: Job) -> None:
+    def _finish(self, life: Life, job: Job, start: int = 0) -> None:
         """The disk has done its job: let go what waited, tell the core, go on with the next."""
         if self.life is not life:
             return
+        if not isinstance(job, ReadJob) and self._is_full(job, start):
+            if isinstance(job, WriteJob):
+                self._wait_for_space(life, job, start)
+                return
+            job = self._give_up(life, job)
         life.job = None
-        match job:
-            case ReadJob():
-                self._answer(life, job)
-            case SideJob():
-                try:
+        try:
+            match job:
+                case ReadJob():
+                    self._answer(life, job)
+                case SideJob():
                     self._operate(job.operations)
-                except CrashedError:
-                    self.crash()
-                    return
-                life.executor.read(job)
-                self._go_on_with_snapshot(life)
-            case WriteJob(number=number):
-                try:
-                    self._operate(job.operations)
-                except CrashedError:
-                    self.crash()
-                    return
-                self._checker.persisted(self.server_id, number)
-                released = life.executor.written(job)
-                survived = next((place for place in range(len(released)) if self._unlucky()), len(released))
-                self._carry_out(released[:survived])
-                if survived < len(released):
-                    self.crash()
-                    return
-                self.step(Persisted(number))
-            case _:
-                assert_never(job)
+                    life.executor.read(job)
+                    self._go_on_with_snapshot(life, given_up=job.given_up)
+                case WriteJob():
+                    self._operate(job.operations[start:])
+                    self._written(life, job)
+                case _:
+                    assert_never(job)
+        except CrashedError:
+            self.crash()
         if self.life is life:
             self._start_job(life)
+
+    def _written(self, life: Life, job: WriteJob) -> None:
+        if life.full:
+            life.full = False
+            self._checker.marks.see("write went on after a full disk")
+            self.step(DiskSpace(full=False))
+            if self.life is not life:
+                return
+        self._checker.persisted(self.server_id, job.number)
+        released = life.executor.written(job)
+        survived = next((place for place in range(len(released)) if self._unlucky()), len(released))
+        self._carry_out(released[:survived])
+        if survived < len(released):
+            raise CrashedError
+        self.step(Persisted(job.number))
+
+    def _is_full(self, job: WriteJob | SideJob, start: int) -> bool:
+        return not self.healthy and self._world.now < self._full_until_ms and start < len(job.operations)
+
+    def _wait_for_space(self, life: Life, job: WriteJob, start: int) -> None:
+        """The job stops in its midst, and goes on from behind the last sync when there is space."""
+        resume_at = self._disk.fill_up(job.operations, start, self._random)
+        self._world.after(_FULL_RETRY_MS, lambda: self._finish(life, job, resume_at))
+        if not life.full:
+            life.full = True
+            self.full_disks += 1
+            self.step(DiskSpace(full=True))
+
+    def _give_up(self, life: Life, job: SideJob) -> SideJob:
+        """Nothing waits for a snapshot that finds no space: its file is removed."""
+        self._checker.marks.see("snapshot given up for want of disk space")
+        self._disk.fill_up(job.operations, 0, self._random)
+        self._disk.perform(RemoveFile(job.file))
+        job.operations, job.given_up = (), True
+        return job
 
     def _begin_with_snapshot(self, life: Life, effect: Restore | TakeSnapshot) -> None:
         match effect:
@@ -297,15 +470,21 @@ class Machine:
                 life.executor.write_aside(life.state.jobs.popleft())
 
     def _answer(self, life: Life, job: ReadJob) -> None:
-        answer = job.answer(self._disk)
+        try:
+            answer = job.answer(self._disk)
+        except DamagedStorageError as error:
+            self._stop_for_good(error)
+            return
         life.executor.read(job)
         if isinstance(answer, SnapshotRead) and answer.request_id == OWN_READ:
             life.state.restore(answer)
         else:
             self.step(answer)
 
-    def _go_on_with_snapshot(self, life: Life) -> None:
-        if life.state.jobs:
+    def _go_on_with_snapshot(self, life: Life, *, given_up: bool) -> None:
+        if given_up:
+            life.state.give_up_snapshot()
+        elif life.state.jobs:
             life.executor.write_aside(life.state.jobs.popleft())
         else:
             kept_behind = self._random.choice((0, 0, 1, 5, 1_000))
@@ -315,19 +494,20 @@ class Machine:
     def _consider_snapshot(self, life: Life) -> None:
         """Have a snapshot taken when enough has been applied since the last; when healthy not while one is sent."""
         state, limit = life.state, self._profile.snapshot_entries
+        if not limit or state.applied < state.covered + limit or state.restoring is not None or state.writer is not None:
+            return
         if self.healthy and any(follower.pace is Pace.SNAPSHOT for follower in life.core.describe().followers):
             return
-        if limit and state.restoring is None and state.writer is None and len(state.entries) >= state.covered + limit:
-            state.covered = len(state.entries)
-            self._world.after(0, lambda: self._want_snapshot(life))
+        state.covered = state.applied
+        self._world.after(0, lambda: self._want_snapshot(life))
 
     def _want_snapshot(self, life: Life) -> None:
-        if life.state.writer is None and life.state.restoring is None:
-            self._step_in(life, SnapshotWanted(len(life.state.entries)))
+        if self.life is life and life.state.writer is None and life.state.restoring is None:
+            self._step_in(life, SnapshotWanted(life.state.capture()))
 
-    def _restored(self, snapshot: SnapshotDescription, entries: list[Entry]) -> None:
+    def _restored(self, snapshot: SnapshotDescription, chain: int) -> None:
         self.restores += 1
-        self._checker.restored(self.server_id, snapshot, entries)
+        self._checker.restored(self.server_id, snapshot, chain)
 
     def _living(self) -> Life:
         assert self.life is not None
@@ -352,7 +532,7 @@ class Machine:
         life = self.life
         if life is None:
             return
-        due = max(self._world.now + 1, life.core.deadline - self._clock_ahead_ms)
+        due = max(self._world.now + 1, self._clock.shows_at(life.core.deadline))
         if life.timer <= self._world.now or due < life.timer:
             life.timer = due
             self._world.after(due - self._world.now, lambda: self._wake(life, due))

@@ -3,18 +3,41 @@
 Every history draws its own rates, many of them zero ("swarm testing"): a world in which everything fails at once never
 gets far enough for the rare interplay of two faults, and a world with one fixed mixture shows one kind of history only.
 Limits of the core are drawn small, so that windows fill, tails are trimmed and batches are cut in short histories.
+
+    general      anything
+    storm        leaders fall soon after their election: where figure 8 of the paper happens
+    membership   a few servers, changed one by one by leaders that are cut off soon after their election
+    lease        clocks that run apart as far as the bound of the leases allows; the only kind that has leases, because
+                 clocks that jump break their assumption
 """
 
 from dataclasses import dataclass, replace
+from enum import Enum
 from random import Random
 
+from consensus.core.sessions import SessionLimits
 from consensus.core.tuning import Tuning
+
+_ELECTION_MS = 150
+_LEASE_BOUND_MS = 40
+LOG_TIME_UNITS = 1_000
+"""Log time is counted finer than simulated milliseconds, so that no two clock entries are equal."""
+
+
+class Kind(Enum):
+    """What kind of world."""
+
+    GENERAL = "general"
+    STORM = "storm"
+    MEMBERSHIP = "membership"
+    LEASE = "lease"
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
     """Rates are probabilities per message, effect or decision; times are milliseconds of simulated time."""
 
+    kind: Kind
     servers: int
     tuning: Tuning
     loss: float
@@ -27,13 +50,23 @@ class Profile:
     """How much the executor writes with one sync."""
     slow_disk: float
     slow_disk_ms: int
+    full_disk: float
+    """Share of the nemesis's decisions that fill a disk for a while."""
+    rot: float
+    """How often a crash is followed by the loss of a bit of what had been synced."""
     nuisance_ms: int
     """Mean time between decisions of the nemesis: crash, restart, partition, pause, clock jump."""
     leader_trouble: float
     """How often a new leader is crashed or cut off from some servers soon after its election."""
-    proposal_ms: int
+    clock_rate: float
+    """Clocks run up to so much faster or slower than the world's."""
+    jumps: bool
     pre_vote: float
     """Share of servers that understand pre-vote."""
+    transfer: float
+    """Share of servers that understand TimeoutNow."""
+    transfer_ms: int
+    """Mean time between requests to hand leadership over; 0: never."""
     strangers: int
     """Servers with empty logs that belong to no configuration at first."""
     change_ms: int
@@ -42,22 +75,41 @@ class Profile:
     """Whether the servers have agreed on joint configurations and learners."""
     snapshot_entries: int
     """A server takes a snapshot whenever it has applied so many entries since the last; 0: never."""
+    clients: int
+    keys: int
+    think_ms: int
+    """Mean time between two calls of a client."""
+    reads: float
+    """Share of calls that read."""
+    patience_ms: int
+    """After so long a client gives a call up, and nobody knows what became of it."""
+    retry_ms: int
+    astray: float
+    """How often a client asks a server at random instead of the one that it takes for the leader."""
+    limits: SessionLimits
 
 
-def draw_profile(random: Random) -> Profile:
-    """The world of one history: a general one, a storm of elections, or one in which servers come and go."""
+def draw_profile(random: Random, kind: Kind | None = None) -> Profile:
+    """The world of one history, of a kind that is drawn too unless it is given."""
+    drawn = random.choices(list(Kind), (50, 25, 12, 13))[0]
     general = _draw_general(random)
-    kind = random.random()
-    if kind < 0.4:
-        return _make_storm(general, random)
-    return _make_restless(general, random) if kind < 0.62 else general
+    match kind or drawn:
+        case Kind.GENERAL:
+            return general
+        case Kind.STORM:
+            return _make_storm(general, random)
+        case Kind.MEMBERSHIP:
+            return _make_membership(general, random)
+        case Kind.LEASE:
+            return _make_lease(general, random)
 
 
 def _make_storm(general: Profile, random: Random) -> Profile:
-    """Leaders fall soon after their election, entries travel one by one: where figure 8 of the paper happens."""
+    """Leaders fall soon after their election, entries travel one by one."""
     tuning = replace(general.tuning, max_entries_per_append=1, in_flight=random.choice((1, 2)), heartbeat_ms=70)
     return replace(
         general,
+        kind=Kind.STORM,
         servers=random.choice((3, 5, 5)),
         tuning=tuning,
         loss=0,
@@ -68,51 +120,81 @@ def _make_storm(general: Profile, random: Random) -> Profile:
         slow_disk=0,
         nuisance_ms=1_000,
         leader_trouble=0.95,
-        proposal_ms=20,
+        think_ms=20,
+        reads=0.2,
+        astray=0.3,
     )
 
 
-def _make_restless(general: Profile, random: Random) -> Profile:
-    """The configuration changes all the time and leaders fall in between, in a world that is calm enough for it."""
+def _make_membership(general: Profile, random: Random) -> Profile:
+    """Leaders that are cut off begin changes that others know nothing of."""
     return replace(
         general,
-        servers=random.choice((1, 2, 3, 4)),
-        tuning=replace(general.tuning, max_entries_per_append=random.choice((1, 100)), catch_up_rounds=10),
-        loss=random.choice((0, 0, 0.05)),
-        long_delay=random.choice((0, 0.1)),
+        kind=Kind.MEMBERSHIP,
+        servers=random.choice((2, 2, 3, 4)),
+        strangers=2,
+        loss=0,
+        long_delay=0,
         max_delay_ms=random.choice((5, 20)),
-        crash_between_effects=random.choice((0, 0, 0.002)),
-        disk_ms=random.choice((1, 5)),
+        crash_between_effects=0,
+        disk_ms=1,
         slow_disk=0,
-        nuisance_ms=random.choice((300, 2_000)),
-        leader_trouble=random.choice((0.3, 0.7)),
-        strangers=random.choice((2, 3)),
-        change_ms=20,
-        joint=random.random() < 0.8,
+        full_disk=0,
+        nuisance_ms=1_000,
+        leader_trouble=0.8,
+        change_ms=random.choice((15, 40)),
+        joint=random.random() < 0.5,
+        transfer_ms=0,
+        snapshot_entries=random.choice((0, 3)),
+    )
+
+
+def _make_lease(general: Profile, random: Random) -> Profile:
+    """A lease lasts 110 ms by a clock that runs a tenth too slow, others elect 150 ms later by one as much too fast."""
+    tuning = replace(
+        general.tuning,
+        election_timeout_min_ms=_ELECTION_MS,
+        election_timeout_max_ms=random.choice((155, 200)),
+        heartbeat_ms=30,
+        retry_ms=30,
+        lease_clock_bound_ms=_LEASE_BOUND_MS,
+        max_entries_per_append=100,
+        max_bytes_per_append=100_000,
+    )
+    return replace(
+        general,
+        kind=Kind.LEASE,
+        servers=random.choice((3, 3, 5)),
+        tuning=tuning,
+        loss=random.choice((0, 0.01)),
+        long_delay=0,
+        max_delay_ms=random.choice((1, 2, 5)),
+        crash_between_effects=0,
+        disk_ms=random.choice((0, 1)),
+        slow_disk=0,
+        full_disk=0,
+        nuisance_ms=2_000,
+        leader_trouble=0.95,
+        clock_rate=0.1,
+        jumps=False,
+        pre_vote=1,
+        transfer=1,
+        clients=8,
+        keys=1,
+        think_ms=1,
+        reads=0.7,
+        retry_ms=40,
+        astray=0.5,
     )
 
 
 def _draw_general(random: Random) -> Profile:
     change_ms = random.choice((0, 30, 100, 300))
+    rot = random.choice((0, 0, 0.05, 0.3))
     return Profile(
+        kind=Kind.GENERAL,
         servers=random.choice((1, 2, 3, 3, 3, 4, 5, 5, 5, 5)),
-        tuning=Tuning(
-            election_timeout_min_ms=150,
-            election_timeout_max_ms=300,
-            heartbeat_ms=random.choice((30, 70)),
-            retry_ms=random.choice((30, 100)),
-            commit_notice_ms=random.choice((0, 0, 5, 20)),
-            max_entries_per_append=random.choice((1, 1, 2, 100)),
-            max_bytes_per_append=random.choice((1, 100, 100_000)),
-            in_flight=random.choice((1, 2, 5)),
-            tail_entries=random.choice((1, 4, 1_000)),
-            catch_up_rounds=random.choice((1, 3, 10)),
-            catch_up_stall_ms=random.choice((500, 3_000)),
-            tail_bytes=random.choice((100, 1_000_000)),
-            max_pending_proposals=random.choice((2, 8, 100)),
-            max_pending_bytes=random.choice((200, 100_000)),
-            snapshot_chunk_bytes=random.choice((50, 500, 100_000)),
-        ),
+        tuning=_draw_tuning(random),
         loss=random.choice((0, 0, 0.02, 0.1, 0.3)),
         duplication=random.choice((0, 0, 0.02, 0.2)),
         long_delay=random.choice((0, 0, 0.02, 0.1)),
@@ -122,12 +204,50 @@ def _draw_general(random: Random) -> Profile:
         group_bytes=random.choice((1, 200, 1_000_000)),
         slow_disk=random.choice((0, 0, 0.05)),
         slow_disk_ms=random.choice((100, 1_000)),
+        full_disk=random.choice((0, 0, 0.2)),
+        rot=rot,
         nuisance_ms=random.choice((30, 100, 300, 2_000)),
         leader_trouble=random.choice((0, 0.3, 0.7, 0.9)),
-        proposal_ms=random.choice((5, 20, 100)),
+        clock_rate=random.choice((0, 0.02, 0.2)),
+        jumps=random.random() < 0.7,
         pre_vote=random.choice((0, 0.5, 1, 1)),
-        strangers=random.choice((1, 2, 3)) if change_ms else 0,
+        transfer=random.choice((0, 0.5, 1, 1)),
+        transfer_ms=random.choice((0, 0, 100, 400)),
+        strangers=random.choice((1, 2, 3)) if change_ms else int(rot > 0),
         change_ms=change_ms,
         joint=random.random() < 0.7,
-        snapshot_entries=random.choice((0, 1, 3, 10)),
+        snapshot_entries=random.choice((0, 2, 5, 20)),
+        clients=random.choice((3, 5, 8)),
+        keys=random.choice((1, 2, 4)),
+        think_ms=random.choice((1, 10, 50)),
+        reads=random.choice((0.3, 0.5)),
+        patience_ms=random.choice((300, 2_000)),
+        retry_ms=random.choice((60, 200)),
+        astray=random.choice((0.05, 0.3)),
+        limits=SessionLimits(
+            sessions_max=random.choice((3, 64, 64)),
+            window=random.choice((1, 4)),
+            expiry_ms=random.choice((400, 1_000_000, 1_000_000)) * LOG_TIME_UNITS,
+        ),
+    )
+
+
+def _draw_tuning(random: Random) -> Tuning:
+    return Tuning(
+        election_timeout_min_ms=_ELECTION_MS,
+        election_timeout_max_ms=300,
+        heartbeat_ms=random.choice((30, 70)),
+        retry_ms=random.choice((30, 100)),
+        commit_notice_ms=random.choice((0, 0, 5, 20)),
+        max_entries_per_append=random.choice((1, 2, 10, 100)),
+        max_bytes_per_append=random.choice((1, 200, 100_000)),
+        in_flight=random.choice((1, 2, 5)),
+        tail_entries=random.choice((1, 4, 1_000)),
+        catch_up_rounds=random.choice((1, 3, 10)),
+        catch_up_stall_ms=random.choice((500, 3_000)),
+        tail_bytes=random.choice((100, 1_000_000)),
+        max_pending_proposals=random.choice((2, 8, 100)),
+        max_pending_bytes=random.choice((200, 100_000)),
+        snapshot_chunk_bytes=random.choice((150, 500, 100_000)),
+        max_pending_reads=random.choice((2, 100)),
     )

@@ -1,51 +1,122 @@
-"""The state machine of a simulated server: all entries it took, from one life to the next only through snapshots.
+"""The state machine of a simulated server: a store of numbers behind the table of sessions that is shipped.
 
-Its snapshot holds every entry since index 1, so the judge can compare what came out of a snapshot, own or received,
-with what was committed. What is applied while a snapshot is being read back waits, as it does in a real server.
+`SessionedStateMachine` does not wait for anything here, so it is driven to its end at once, without an event loop.
+
+A checksum is chained over every entry that was taken, and travels in snapshots. By it the judge knows whether a state,
+lived through or restored, is that of the committed log, without carrying the log along.
 """
 
+import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+from zlib import crc32
 
 from consensus.core.effects import Apply, ReadSnapshot, Restore, TakeSnapshot
 from consensus.core.events import SnapshotRead, SnapshotTaken
-from consensus.core.position import Entry, Index, SnapshotDescription
+from consensus.core.position import Command, Entry, Index, LogPosition, SnapshotDescription
+from consensus.core.sessions import SessionLimits
 from consensus.node.executor import SideJob
+from consensus.node.sessioned import SessionedStateMachine
 from consensus.node.snapshots import SnapshotWriter
 from consensus.wire.snapshot_image import ImageReader
-from tests.node.kept_entries import decoded, encoded
 
 OWN_READ = -1
 _EVERYTHING = 2**40
-_PIECE_BYTES = 300
+_PIECE_BYTES = 600
+_HEAD = struct.Struct(">QI")
+_PAIR = struct.Struct(">IQ")
+_WRITE = struct.Struct(">4sIQQ")
+_RESULT = struct.Struct(">Q")
+
+
+def write_command(key: int, value: int, attempt: int) -> bytes:
+    """Set `key` to `value` and say what it was. The attempt makes the bytes of each proposal its own."""
+    return _WRITE.pack(b"swap", key, value, attempt)
+
+
+def decode_result(result: bytes) -> int:
+    """The value before."""
+    return int(_RESULT.unpack(result)[0])
+
+
+def chained(chain: int, entry: Entry) -> int:
+    """The checksum of a log that goes on with `entry`."""
+    content = entry.content.data if isinstance(entry.content, Command) else repr(entry.content).encode()
+    return crc32(content, chain ^ entry.term)
 
 
 @dataclass(slots=True)
-class StateMachine:
-    """What one life holds. `applied` and `restored` tell the judge."""
+class Store:
+    """What the service keeps: numbers by number. `on_executed` is told of each execution."""
 
-    on_applied: Callable[[Apply], None]
-    on_restored: Callable[[SnapshotDescription, list[Entry]], None]
-    entries: list[Entry] = field(default_factory=list)
-    covered: Index = 0
-    restoring: SnapshotDescription | None = None
-    waiting: deque[Apply] = field(default_factory=deque)
-    jobs: deque[SideJob] = field(default_factory=deque)
-    writer: SnapshotWriter | None = None
+    on_executed: Callable[[Index, int], None]
+    values: dict[int, int] = field(default_factory=dict)
+
+    async def execute(self, index: Index, command: bytes) -> bytes:
+        """Carry out a write; anything else has no effect."""
+        if not command.startswith(b"swap"):
+            return b""
+        _, key, value, _ = _WRITE.unpack(command)
+        self.on_executed(index, value)
+        before = self.values.get(key, 0)
+        self.values[key] = value
+        return _RESULT.pack(before)
+
+
+class StateMachine:
+    """What one life holds. `on_applied`, `on_executed` and `on_restored` tell the judge."""
+
+    def __init__(
+        self,
+        limits: SessionLimits,
+        on_applied: Callable[[Apply], None],
+        on_executed: Callable[[Index, int], None],
+        on_restored: Callable[[SnapshotDescription, int], None],
+    ) -> None:
+        self._on_applied = on_applied
+        self._on_restored = on_restored
+        self._store = Store(on_executed)
+        self.machine = SessionedStateMachine(self._store.execute, limits, self._own_part, self._restore_own_part)
+        self.applied: Index = 0
+        self.chain = 0
+        self.covered: Index = 0
+        self.restoring: SnapshotDescription | None = None
+        self.jobs: deque[SideJob] = deque()
+        self.writer: SnapshotWriter | None = None
+        self._captured = b""
+        self._waiting: deque[Apply] = deque()
+        self._askers: list[tuple[Index, int, Callable[[], None]]] = []
+        self._asked = 0
 
     def apply(self, effect: Apply) -> None:
         """Entries are committed."""
         if self.restoring is not None:
-            self.waiting.append(effect)
+            self._waiting.append(effect)
             return
-        self.on_applied(effect)
-        self.entries += effect.entries
+        self._on_applied(effect)
+        _finish(self.machine.apply(effect.first, effect.entries))
+        for entry in effect.entries:
+            self.chain = chained(self.chain, entry)
+        self.applied += len(effect.entries)
+        self._answer()
+
+    def when_applied(self, index: Index, action: Callable[[], None]) -> None:
+        """Do something as soon as the entry at `index` is taken."""
+        self._asked += 1
+        heappush(self._askers, (index, self._asked, action))
+        self._answer()
+
+    def value_of(self, key: int) -> int:
+        """What a reader sees now."""
+        return self._store.values.get(key, 0)
 
     def begin_restore(self, effect: Restore) -> ReadSnapshot:
         """Begin anew: what is to be read first."""
         self.restoring = effect.snapshot
-        self.waiting.clear()
+        self._waiting.clear()
         return ReadSnapshot(OWN_READ, effect.snapshot.last, 0, _EVERYTHING)
 
     def restore(self, answer: SnapshotRead) -> None:
@@ -55,21 +126,33 @@ class StateMachine:
             return
         assert answer.data is not None, f"the snapshot of {snapshot.last} is gone"
         image = ImageReader()
-        self.entries = decoded(b"".join(image.feed(answer.data)))
+        data = b"".join(image.feed(answer.data))
         assert image.finish() == snapshot
+        _finish(self.machine.restore(snapshot.last, _stream(data)))
         self.restoring, self.covered = None, snapshot.last.index
-        self.on_restored(snapshot, self.entries)
-        while self.waiting:
-            self.apply(self.waiting.popleft())
+        self._on_restored(snapshot, self.chain)
+        while self._waiting and self.restoring is None:
+            self.apply(self._waiting.popleft())
+        self._answer()
+
+    def capture(self) -> Index:
+        """Keep the state of this moment for a snapshot."""
+        self._captured = b"".join(self.machine.snapshot())
+        return self.applied
 
     def begin_snapshot(self, effect: TakeSnapshot) -> None:
-        """Plan all of its writes."""
+        """Plan all writes of what was captured."""
         writer = self.writer = SnapshotWriter(effect.last, effect.configuration)
-        data = b"".join(encoded(tuple(self.entries[: effect.last.index])))
+        data = self._captured
         plans = [writer.plan_begin()]
         plans += [writer.plan(data[start : start + _PIECE_BYTES]) for start in range(0, len(data), _PIECE_BYTES)]
         plans.append(writer.plan_end())
         self.jobs = deque(SideJob(tuple(plan), writer.file) for plan in plans)
+
+    def give_up_snapshot(self) -> None:
+        """There was no space for it."""
+        self.writer = None
+        self.jobs.clear()
 
     def end_snapshot(self, kept_behind: Index) -> SnapshotTaken:
         """All is written."""
@@ -77,3 +160,29 @@ class StateMachine:
         snapshot, self.writer = self.writer.description, None
         self.covered = snapshot.last.index
         return SnapshotTaken(snapshot, snapshot.last.index + 1 - kept_behind)
+
+    def _answer(self) -> None:
+        while self._askers and self._askers[0][0] <= self.applied and self.restoring is None:
+            heappop(self._askers)[2]()
+
+    def _own_part(self) -> Iterator[bytes]:
+        yield _HEAD.pack(self.applied, self.chain)
+        for pair in sorted(self._store.values.items()):
+            yield _PAIR.pack(*pair)
+
+    async def _restore_own_part(self, _last: LogPosition, state: AsyncIterator[bytes]) -> None:
+        data = b"".join([piece async for piece in state])
+        self.applied, self.chain = _HEAD.unpack_from(data)
+        self._store.values = {key: value for key, value in _PAIR.iter_unpack(data[_HEAD.size :])}
+
+
+async def _stream(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+def _finish(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("the state machine waits for something, but there is nothing here to wait for")

@@ -1,0 +1,235 @@
+"""Clients: sequential each, many at once; what each of them saw is judged when the history is over.
+
+A client calls, asks one server after the other until it has an answer, and gives the call up when its patience ends. A
+write keeps its request id however often it is sent, so it must be executed once at most. Answers get lost as requests
+do; a server that is down refuses at once. Clients reach every server, also the ones that are cut off from the others:
+whoever still takes itself for the leader is asked, too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from consensus.core.effects import Outcome, ReadReady, ReadRefused, Resolve
+from consensus.core.events import Proposed, ReadRequested
+from consensus.core.position import Index, ServerId
+from consensus.core.sessions import RequestId
+from consensus.node.sessioned import request_entry
+from tests.simulation.consensus.checker import Checker, ViolationError
+from tests.simulation.consensus.linearizability import Operation, Verdict, judge
+from tests.simulation.consensus.machine import Machine
+from tests.simulation.consensus.profile import Profile
+from tests.simulation.consensus.stage import Stage
+from tests.simulation.consensus.state import decode_result, write_command
+
+_WAY_MS = 3
+
+
+@dataclass(slots=True)
+class Call:
+    """One operation on its way."""
+
+    key: int
+    value: int | None
+    """What it writes; None: it reads."""
+    request: RequestId | None
+    called: int
+    deadline_ms: int
+    attempts: int = 0
+
+
+@dataclass(slots=True)
+class Client:
+    """One client, with its session."""
+
+    number: int
+    born: Index = 0
+    seen: Index = 0
+    """The highest index that it has heard of."""
+    sequence: int = 0
+    leader: ServerId | None = None
+    call: Call | None = None
+
+
+class Clients:
+    """All clients of one history."""
+
+    def __init__(self, random: Random, profile: Profile, stage: Stage, checker: Checker) -> None:
+        self._random = random
+        self._profile = profile
+        self._stage = stage
+        self._checker = checker
+        self._waiting: dict[int, tuple[Client, Call]] = {}
+        self._clients = [Client(number) for number in range(1, profile.clients + 1)]
+        self._moment = 0
+        self._numbers = 0
+        self._operations: list[Operation] = []
+        self.calls = 0
+        self.writes_answered = 0
+        self.reads_answered = 0
+        self.undecided = 0
+
+    def begin(self) -> None:
+        """All begin at about the same time."""
+        for client in self._clients:
+            self._stage.after(self._random.randrange(100), lambda client=client: self._call(client))  # type: ignore[misc]
+
+    def next_number(self) -> int:
+        """For a proposal, a read, or whatever else needs a number of its own."""
+        self._numbers += 1
+        return self._numbers
+
+    def resolved(self, machine: Machine, resolve: Resolve) -> None:
+        """A server says how a proposal ended; the result is known when its state machine has taken it."""
+        client, call = self._waiting.pop(resolve.proposal_id, (None, None))
+        if client is None or call is None:
+            return
+        if resolve.outcome is Outcome.COMMITTED and resolve.position is not None and machine.life is not None:
+            state, index = machine.life.state, resolve.position.index
+            state.when_applied(index, lambda: self._executed(client, call, machine, index))
+        else:
+            self._back(lambda: self._refused(client, call, resolve.leader))
+
+    def read_ready(self, machine: Machine, ready: ReadReady) -> None:
+        """A server may answer a read, when its state machine is as far."""
+        client, call = self._waiting.pop(ready.read_id)
+        if machine.life is not None:
+            state = machine.life.state
+
+            def answer() -> None:
+                value = state.value_of(call.key)
+                self._back(lambda: self._answered(client, call, value, ready.index))
+
+            state.when_applied(ready.index, answer)
+
+    def read_refused(self, refused: ReadRefused) -> None:
+        """A server will not answer a read."""
+        client, call = self._waiting.pop(refused.read_id)
+        self._back(lambda: self._refused(client, call, refused.leader))
+
+    def check(self) -> None:
+        """The history is over: judge it."""
+        open_calls = [client.call for client in self._clients if client.call is not None]
+        history = [*self._operations, *(Operation(call.key, call.value, None, call.called, None) for call in open_calls)]
+        judgement = judge(history)
+        if judgement.verdict is Verdict.CONTRADICTORY:
+            told = sorted(
+                (operation for operation in history if operation.key == judgement.key),
+                key=lambda operation: operation.called,
+            )
+            raise ViolationError(f"linearizability: no order explains what clients saw of key {judgement.key}: {told}")
+        self.undecided = int(judgement.verdict is Verdict.UNDECIDED)
+
+    def _call(self, client: Client) -> None:
+        random, profile = self._random, self._profile
+        self.calls += 1
+        value = request = None
+        if random.random() >= profile.reads:
+            value = self.next_number()
+            client.sequence += 1
+            request = RequestId(f"client {client.number}", client.born, client.sequence)
+        patience_ms = profile.patience_ms if self._stage.trouble else 10_000
+        client.call = call = Call(
+            random.randrange(profile.keys), value, request, self._next_moment(), self._stage.now + patience_ms
+        )
+        self._ask(client, call)
+
+    def _ask(self, client: Client, call: Call) -> None:
+        """Send the call once more, unless it is over."""
+        if client.call is not call:
+            return
+        if self._stage.now >= call.deadline_ms:
+            self._end(client, call, None, answered=False)
+            return
+        random, stage = self._random, self._stage
+        server = client.leader
+        if server is None or (stage.trouble and random.random() < self._profile.astray):
+            server = random.choice(list(stage.machines))
+        call.attempts += 1
+        attempt = call.attempts
+        if not self._is_lost():
+            stage.after(1 + random.randrange(_WAY_MS), lambda: self._arrive(client, call, server))
+        stage.after(self._profile.retry_ms, lambda: self._retry(client, call, attempt))
+
+    def _retry(self, client: Client, call: Call, attempt: int) -> None:
+        if client.call is call and call.attempts == attempt:
+            client.leader = None
+            self._ask(client, call)
+
+    def _arrive(self, client: Client, call: Call, server: ServerId) -> None:
+        if client.call is not call:
+            return
+        machine = self._stage.machines[server]
+        if machine.life is None:
+            self._back(lambda: self._refused(client, call, None))
+            return
+        number = self.next_number()
+        self._waiting[number] = client, call
+        if call.request is None or call.value is None:
+            self._checker.asked(server, ReadReady, number)
+            machine.step(ReadRequested(number))
+            return
+        fillers = tuple(b"filler %d.%d" % (number, part) for part in range(self._random.choice((0, 0, 0, 0, 1, 4))))
+        commands = (*fillers, request_entry(call.request, write_command(call.key, call.value, number)))
+        self._checker.proposed(number, commands)
+        machine.step(Proposed(number, commands))
+
+    def _executed(self, client: Client, call: Call, machine: Machine, index: Index) -> None:
+        """The server's state machine has taken the write, now or when it was first sent."""
+        request = call.request
+        if machine.life is None or request is None or call.value is None:
+            return
+        result = machine.life.state.machine.result_of(request)
+        if result is None:
+            self._checker.marks.see("session forgotten")
+            self._back(lambda: self._forgotten(client, call, index))
+            return
+        if self._checker.executed_at.get(call.value) != index:
+            self._checker.marks.see("write repeated and executed once")
+        before = decode_result(result)
+        self._back(lambda: self._answered(client, call, before, index))
+
+    def _answered(self, client: Client, call: Call, found: int, index: Index) -> None:
+        client.seen = max(client.seen, index)
+        if client.call is call:
+            self._end(client, call, found, answered=True)
+
+    def _forgotten(self, client: Client, call: Call, index: Index) -> None:
+        """Whether it was executed is not known any more; a new session begins at what was seen since."""
+        client.seen = max(client.seen, index)
+        if client.call is call:
+            client.born = client.seen
+            self._end(client, call, None, answered=False)
+
+    def _refused(self, client: Client, call: Call, leader: ServerId | None) -> None:
+        if client.call is call:
+            client.leader = leader
+            attempt = call.attempts
+            self._stage.after(5 + self._random.randrange(20), lambda: self._again(client, call, attempt))
+
+    def _again(self, client: Client, call: Call, attempt: int) -> None:
+        if client.call is call and call.attempts == attempt:
+            self._ask(client, call)
+
+    def _end(self, client: Client, call: Call, found: int | None, *, answered: bool) -> None:
+        moment = self._next_moment() if answered else None
+        self._operations.append(Operation(call.key, call.value, found, call.called, moment))
+        if answered and call.value is None:
+            self.reads_answered += 1
+        elif answered:
+            self.writes_answered += 1
+        client.call = None
+        think_ms = self._profile.think_ms if self._stage.trouble else 1
+        self._stage.after(1 + int(self._random.expovariate(1 / think_ms)), lambda: self._call(client))
+
+    def _back(self, arrive: Callable[[], None]) -> None:
+        """An answer travels to its client, if it does not get lost."""
+        if not self._is_lost():
+            self._stage.after(1 + self._random.randrange(_WAY_MS), arrive)
+
+    def _is_lost(self) -> bool:
+        return self._stage.trouble and self._random.random() < self._profile.loss
+
+    def _next_moment(self) -> int:
+        self._moment += 1
+        return self._moment

@@ -1,0 +1,45 @@
+"""A disk that also fills up and rots, around the one that forgets and tears what was not synced.
+
+A full disk stops a job in its midst; it goes on from behind the last sync, as on a real disk. Rot turns one bit of what
+had been synced, in the cache and on the platter alike.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+from consensus.node.disk import DiskOperation, SyncDirectory, SyncFile
+from tests.node.crash_disk import CrashDisk
+
+
+class FaultyDisk(CrashDisk):
+    """The disk of one machine, from crash to crash."""
+
+    def fill_up(self, operations: Sequence[DiskOperation], start: int, random: Random) -> int:
+        """Perform operations from `start` on until the space ends; returns where to go on later."""
+        resume_at = start
+        for number in range(start, random.randrange(start, len(operations))):
+            self.perform(operations[number])
+            if isinstance(operations[number], SyncFile | SyncDirectory):
+                resume_at = number + 1
+        return resume_at
+
+    def rot(self, file: str, offset_bytes: int, random: Random) -> None:
+        """Turn one bit of a byte."""
+        stored, bit = self.names[file], 1 << random.randrange(8)
+        for content in (stored.now, stored.platter):
+            if offset_bytes < len(content):
+                content[offset_bytes] ^= bit
+
+    def rot_anywhere(self, random: Random) -> str:
+        """Turn one bit of any file, mostly where something is written; returns where."""
+        file = random.choice(sorted(self.names))
+        content = self.names[file].now
+        used = len(content.rstrip(b"\0")) if random.random() < 0.9 else len(content)
+        offset_bytes = random.randrange(max(1, used))
+        self.rot(file, offset_bytes, random)
+        return f"{file} at {offset_bytes}"
+
+    def after_crash(self, random: Random) -> "FaultyDisk":
+        """What the next life finds."""
+        left = self.crash(random)
+        return FaultyDisk(left.names, left.durable_names)

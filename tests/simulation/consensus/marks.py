@@ -1,0 +1,294 @@
+"""Coverage marks: rare paths by name, counted in every run, so that nobody has to believe that they are run at all.
+
+They are told from what goes in and comes out of a core, and from the judge's picture of its log; the core knows nothing
+of them. A run over enough seeds in which one of the demanded marks never appears has failed: either the world has become
+too kind, or the path is dead.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from consensus.core.configuration import ChangeRefusal
+from consensus.core.effects import (
+    ChangeOutcome,
+    ChangeResolved,
+    Compact,
+    Effect,
+    Install,
+    Persist,
+    ReadEntries,
+    ReadReady,
+    ReadRefused,
+    Role,
+    RoleChanged,
+    Send,
+    TransferEnded,
+    TransferOutcome,
+)
+from consensus.core.events import DeadlineReached, DiskSpace, Event, ReadRequested, Received
+from consensus.core.messages import AppendReply, RequestVote, SnapshotReply, VoteReply
+from consensus.core.position import Configuration, Entry, ServerId, Term
+from consensus.core.pull_messages import EndQuorumEpoch, Fetch, FetchReply, FetchSnapshot
+from consensus.node.recovery_report import RecoveryReport
+
+COMMON = (
+    "conflicting suffix truncated",
+    "configuration taken back by truncation",
+    "leader elected with uncommitted entries of older terms",
+    "leader stepped down for want of a majority",
+    "leader heard of a later term",
+    "candidate refused by a server that hears a leader",
+    "pre-vote refused",
+    "term without a leader",
+    "old entries read back from storage",
+    "log compacted",
+    "snapshot installed",
+    "snapshot installed over a conflicting suffix",
+    "snapshot piece refused, transfer resumed from the offset wanted",
+    "voter added",
+    "voter removed",
+    "leader removed itself",
+    "change refused: another under way",
+    "change refused: nothing committed in the term yet",
+    "newcomer given up",
+    "change lost with its leader",
+    "read by a round of questions",
+    "read refused by a leader that was deposed",
+    "write repeated and executed once",
+    "session forgotten",
+    "transfer done",
+    "transfer aborted",
+    "torn tail cut",
+    "slot of the ballot repaired",
+    "truncation finished by recovery",
+    "installation finished by recovery",
+    "crash in the midst of recovery",
+    "rot refused by recovery",
+    "rot healed or harmless",
+    "server that rotted replaced by a configuration change",
+    "leader gave way for want of disk space",
+    "write went on after a full disk",
+    "snapshot given up for want of disk space",
+)
+PUSH = (
+    "append refused, leader backs off",
+    "snapshot superfluous to its receiver",
+    "several servers changed at once",
+    "joint change finished by a new leader",
+    "learner added",
+    "learner promoted",
+    "read under a lease",
+    "vote given to whom the leader named",
+    "transfer without the word, by abdication",
+)
+PULL = (
+    "diverging fetch",
+    "fetch parked",
+    "parked fetch completed by entries",
+    "parked fetch completed by a new commit index",
+    "parked fetch ended by its time",
+    "late fetch reply dropped",
+    "snapshot named to who fetches what is gone",
+    "successor campaigned at the word of a leader that resigned",
+)
+DEMANDED = {"push": (*COMMON, *PUSH), "pull": (*COMMON, *PULL)}
+"""What must have run, for each strategy."""
+
+_REFUSALS = {
+    ChangeRefusal.CHANGE_UNDER_WAY: "change refused: another under way",
+    ChangeRefusal.NO_COMMIT_IN_TERM: "change refused: nothing committed in the term yet",
+    ChangeRefusal.CATCH_UP_STALLED: "newcomer given up",
+    ChangeRefusal.CATCH_UP_TOO_SLOW: "newcomer given up",
+}
+
+
+class Marks:
+    """Counts what is seen in one history."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._parked: dict[ServerId, set[int]] = {}
+        self._candidacies: set[Term] = set()
+
+    def see(self, mark: str) -> None:
+        """A path was taken."""
+        self.counts[mark] += 1
+
+    def stepped(
+        self, server: ServerId, event: Event, effects: Sequence[Effect], log: Sequence[Entry], *, led: bool
+    ) -> None:
+        """A core took a step; `log` is what it held before, `led` whether it led."""
+        for effect in effects:
+            match effect:
+                case Send(message=message):
+                    self._sent(server, event, message)
+                case Persist():
+                    self._persist(effect, log)
+                case RoleChanged():
+                    self._role_changed(event, effect, led=led)
+                case ReadReady(read_id):
+                    lease = isinstance(event, ReadRequested) and event.read_id == read_id
+                    self.see("read under a lease" if lease else "read by a round of questions")
+                case ReadRefused() if led:
+                    self.see("read refused by a leader that was deposed")
+                case ReadEntries():
+                    self.see("old entries read back from storage")
+                case ChangeResolved():
+                    self._change_resolved(effect)
+                case TransferEnded():
+                    self._transfer_ended(effect)
+                case _:
+                    pass
+        if isinstance(event, Received) and isinstance(event.message, Fetch):
+            self._fetch_taken(server, event.message, effects)
+
+    def committed(self, before: Configuration, after: Configuration, *, leads: bool) -> None:
+        """The configuration changed; `leads`: who leads is not in it."""
+        if after.is_joint:
+            self.see("several servers changed at once")
+            return
+        if after.voter_ids - before.voter_ids:
+            self.see("voter added")
+        if after.learner_ids - before.member_ids:
+            self.see("learner added")
+        if leads:
+            self.see("leader removed itself")
+
+    def requested(self, current: Configuration, after: Configuration) -> None:
+        """A configuration follows another for good, steps in between left out."""
+        if current.learner_ids & after.voter_ids:
+            self.see("learner promoted")
+        if current.voter_ids - after.voter_ids:
+            self.see("voter removed")
+
+    def recovered(self, report: RecoveryReport) -> None:
+        """A server has started."""
+        for seen, mark in (
+            (report.torn_bytes, "torn tail cut"),
+            (report.ballot_slot_repaired, "slot of the ballot repaired"),
+            (report.truncation_finished, "truncation finished by recovery"),
+            (report.install_finished, "installation finished by recovery"),
+        ):
+            if seen:
+                self.see(mark)
+
+    def crashed(self, server: ServerId) -> None:
+        """What it had parked is gone."""
+        self._parked.pop(server, None)
+
+    def end(self, led_terms: set[Term], last_term: Term) -> None:
+        """The history is over."""
+        lost = sum(term not in led_terms for term in self._candidacies if term < last_term)
+        if lost:
+            self.counts["term without a leader"] += lost
+
+    def _sent(self, server: ServerId, event: Event, message: object) -> None:
+        match message:
+            case AppendReply(success=False):
+                self.see("append refused, leader backs off")
+            case RequestVote(pre_vote=False, term=term):
+                self._candidacies.add(term)
+            case VoteReply(granted=False, pre_vote=True):
+                self.see("pre-vote refused")
+            case VoteReply(granted=False, term=term) if _asked_for_more(event, term):
+                self.see("candidate refused by a server that hears a leader")
+            case VoteReply(granted=True, pre_vote=False) if _was_named(event):
+                self.see("vote given to whom the leader named")
+            case SnapshotReply(accepted=False, next_offset=offset) if offset:
+                self.see("snapshot piece refused, transfer resumed from the offset wanted")
+            case FetchSnapshot(offset=offset) if offset and isinstance(event, DeadlineReached):
+                self.see("snapshot piece refused, transfer resumed from the offset wanted")
+            case SnapshotReply(installed=True) if isinstance(event, Received):
+                self.see("snapshot superfluous to its receiver")
+            case FetchReply():
+                self._fetch_answered(server, event, message)
+            case _:
+                pass
+
+    def _persist(self, persist: Persist, log: Sequence[Entry]) -> None:
+        cut = persist.truncate_from
+        if cut is not None:
+            self.see("conflicting suffix truncated")
+            if any(isinstance(entry.content, Configuration) for entry in log[cut - 1 :]):
+                self.see("configuration taken back by truncation")
+        match persist.snapshot:
+            case Install(snapshot):
+                self.see("snapshot installed")
+                last = snapshot.last
+                if len(log) >= last.index and log[last.index - 1].term != last.term:
+                    self.see("snapshot installed over a conflicting suffix")
+            case Compact(first_kept=first_kept) if first_kept > 1:
+                self.see("log compacted")
+            case _:
+                pass
+
+    def _role_changed(self, event: Event, changed: RoleChanged, *, led: bool) -> None:
+        if led and changed.role is not Role.LEADER:
+            if isinstance(event, DeadlineReached):
+                self.see("leader stepped down for want of a majority")
+            elif isinstance(event, DiskSpace):
+                self.see("leader gave way for want of disk space")
+            elif isinstance(event, Received):
+                self.see("leader heard of a later term")
+        campaigns = changed.role is Role.CANDIDATE
+        if campaigns and isinstance(event, Received) and isinstance(event.message, EndQuorumEpoch):
+            self.see("successor campaigned at the word of a leader that resigned")
+
+    def _change_resolved(self, resolved: ChangeResolved) -> None:
+        mark = None if resolved.refusal is None else _REFUSALS.get(resolved.refusal)
+        if mark is not None:
+            self.see(mark)
+        if resolved.outcome is ChangeOutcome.UNKNOWN:
+            self.see("change lost with its leader")
+
+    def _transfer_ended(self, ended: TransferEnded) -> None:
+        if ended.outcome is TransferOutcome.DONE:
+            self.see("transfer done")
+        elif ended.outcome in (TransferOutcome.TIMED_OUT, TransferOutcome.DECLINED, TransferOutcome.NOT_A_VOTER):
+            self.see("transfer aborted")
+
+    def _fetch_taken(self, server: ServerId, fetch: Fetch, effects: Sequence[Effect]) -> None:
+        answered = any(
+            isinstance(effect, Send)
+            and isinstance(effect.message, FetchReply)
+            and effect.message.correlation == fetch.correlation
+            for effect in effects
+        )
+        if not answered:
+            self.see("fetch parked")
+            self._parked.setdefault(server, set()).add(fetch.correlation)
+
+    def _fetch_answered(self, server: ServerId, event: Event, reply: FetchReply) -> None:
+        if reply.diverging is not None:
+            self.see("diverging fetch")
+        if reply.snapshot is not None:
+            self.see("snapshot named to who fetches what is gone")
+        parked = self._parked.get(server)
+        if parked is None or reply.correlation not in parked:
+            return
+        parked.discard(reply.correlation)
+        if reply.error is not None:
+            return
+        if reply.entries:
+            self.see("parked fetch completed by entries")
+        elif isinstance(event, DeadlineReached):
+            self.see("parked fetch ended by its time")
+        else:
+            self.see("parked fetch completed by a new commit index")
+
+
+def _asked_for_more(event: Event, term: Term) -> bool:
+    match event:
+        case Received(message=RequestVote(pre_vote=False, term=asked)):
+            return asked > term
+        case _:
+            return False
+
+
+def _was_named(event: Event) -> bool:
+    match event:
+        case Received(message=RequestVote(transfer=transfer)):
+            return transfer
+        case _:
+            return False
+

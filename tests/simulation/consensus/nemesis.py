@@ -1,0 +1,213 @@
+"""Who makes the trouble: crashes and restarts, cuts, pauses, jumps of clocks, full disks, rot, new leaders that fall.
+
+Beside faults it asks for what operators ask for at the worst moments: other configurations, another leader. A server
+that is gone for ever is replaced by a new one, as its operator would do; that goes on when the trouble is over.
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from consensus.core.effects import TransferEnded
+from consensus.core.events import ChangeConfiguration, Proposed, TransferLeadership
+from consensus.core.position import Configuration, Server, ServerId
+from consensus.node.sessioned import clock_entry
+from tests.simulation.consensus.checker import Checker
+from tests.simulation.consensus.clients import Clients
+from tests.simulation.consensus.machine import Machine
+from tests.simulation.consensus.network import Network
+from tests.simulation.consensus.profile import LOG_TIME_UNITS, Profile
+from tests.simulation.consensus.stage import Stage
+
+_REPLACE_MS = 150
+_CLOCK_MS = 150
+_KINDS = ("crash", "start", "start", "start", "cut", "mend", "mend", "pause", "jump", "leader")
+
+
+def named(ids: Sequence[ServerId]) -> tuple[Server, ...]:
+    """Servers with addresses."""
+    return tuple(Server(server, f"tcp://10.0.0.{server}:7669") for server in ids)
+
+
+class Nemesis:
+    """All trouble of one history."""
+
+    def __init__(
+        self,
+        random: Random,
+        profile: Profile,
+        stage: Stage,
+        network: Network,
+        checker: Checker,
+        clients: Clients,
+        trace: Callable[[str], None],
+    ) -> None:
+        self._random = random
+        self._profile = profile
+        self._stage = stage
+        self._network = network
+        self._checker = checker
+        self._clients = clients
+        self._trace = trace
+
+    def begin(self) -> None:
+        """From now on."""
+        profile, after = self._profile, self._stage.after
+        after(profile.nuisance_ms, self._trouble_somebody)
+        after(_CLOCK_MS, self._tell_log_time)
+        if profile.change_ms:
+            after(profile.change_ms, self._change_somewhere)
+        if profile.transfer_ms:
+            after(profile.transfer_ms, self._transfer_somewhere)
+
+    def elected(self, server: ServerId) -> None:
+        """A server became leader: in most worlds it does not get far."""
+        stage, random = self._stage, self._random
+        if not stage.trouble or random.random() >= self._profile.leader_trouble:
+            return
+        soon_ms = random.randrange(60)
+        match random.choice(("crash", "cut off", "pause")):
+            case "crash":
+                stage.after(soon_ms, lambda: self._during_trouble(stage.machines[server].crash))
+                stage.after(60 + random.randrange(500), lambda: self._start(server))
+            case "cut off":
+                stage.after(soon_ms, lambda: self._during_trouble(lambda: self._cut_off(server)))
+                stage.after(300 + random.randrange(600), self._network.mend)
+            case _:
+                # Long enough to be replaced; its clients' proposals wait and are its first words afterwards.
+                pause_ms = 150 + random.randrange(400)
+                stage.after(soon_ms, lambda: self._during_trouble(lambda: stage.machines[server].pause(pause_ms)))
+
+    def may_lose(self, server: ServerId) -> bool:
+        """Whether a majority is left without this server, by any configuration that is or may come into force."""
+        gone = {other for other, machine in self._stage.machines.items() if machine.gone} | {server}
+        if not self._stage.trouble or len(gone) > 1:
+            return False
+        return all(
+            2 * sum(voter.server_id not in gone for voter in voters) > len(voters)
+            for configuration in self._checker.possible_configurations()
+            for voters in (configuration.voters, configuration.old_voters)
+            if voters
+        )
+
+    def replace(self, gone: ServerId) -> None:
+        """Somebody else is to take the place of a server that is gone, if anybody is left over, or nobody."""
+        current = self._checker.configuration
+        if gone not in current.member_ids:
+            self._checker.marks.see("server that rotted replaced by a configuration change")
+            return
+        leader = self._a_leader()
+        if leader is not None and not current.is_joint:
+            voters = current.voter_ids - {gone}
+            spare = [server for server in self._stage.machines if server not in current.member_ids]
+            if spare and self._profile.joint and self._stage.trouble:
+                voters |= {self._random.choice(spare)}
+            self._request(leader, Configuration(named(sorted(voters))))
+        self._stage.after(_REPLACE_MS, lambda: self.replace(gone))
+
+    def _during_trouble(self, action: Callable[[], None]) -> None:
+        if self._stage.trouble:
+            action()
+
+    def _start(self, server: ServerId) -> None:
+        machine = self._stage.machines[server]
+        if machine.life is None and not machine.gone:
+            machine.start([other for other in self._stage.machines.values() if other is not machine])
+
+    def _cut_off(self, server: ServerId) -> None:
+        self._trace(f"{self._stage.now} cut off {self._network.cut_off(server, list(self._stage.machines))}")
+
+    def _trouble_somebody(self) -> None:
+        if not self._stage.trouble:
+            return
+        random, stage = self._random, self._stage
+        machine = random.choice(list(stage.machines.values()))
+        if random.random() < self._profile.full_disk:
+            random.choice([machine, self._a_leader() or machine]).fill_disk(random.randrange(400))
+        elif random.random() < self._profile.rot / 3:
+            machine.rot()
+        else:
+            self._trouble(machine, random.choice(_KINDS))
+        stage.after(1 + int(random.expovariate(1 / self._profile.nuisance_ms)), self._trouble_somebody)
+
+    def _trouble(self, machine: Machine, kind: str) -> None:
+        random, stage = self._random, self._stage
+        match kind:
+            case "crash":
+                machine.crash()
+            case "start":
+                for server in stage.machines:
+                    self._start(server)
+            case "cut":
+                self._trace(f"{stage.now} cut {self._network.cut_at_random(list(stage.machines))}")
+            case "mend":
+                self._network.mend()
+            case "pause":
+                machine.pause(random.randrange(500))
+            case "jump":
+                if self._profile.jumps:
+                    machine.jump(random.randrange(1_000))
+            case _:
+                for leader in self._leaders():
+                    leader.crash()
+                stage.after(random.randrange(400), lambda: self._start(machine.server_id))
+
+    def _tell_log_time(self) -> None:
+        """A leader moves log time on by its own clock, by which sessions expire."""
+        leader = self._a_leader()
+        if leader is not None:
+            number = self._clients.next_number()
+            commands = (clock_entry(leader.clock_ms * LOG_TIME_UNITS + number % LOG_TIME_UNITS),)
+            self._checker.proposed(number, commands)
+            leader.step(Proposed(number, commands))
+        self._stage.after(_CLOCK_MS, self._tell_log_time)
+
+    def _change_somewhere(self) -> None:
+        """Ask for a configuration: some voter replaced, added or removed, or any servers at all."""
+        if not self._stage.trouble:
+            return
+        random = self._random
+        everybody = sorted(server for server, machine in self._stage.machines.items() if not machine.gone)
+        machine = self._a_leader() or random.choice(list(self._stage.machines.values()))
+        if machine.life is not None:
+            current = machine.life.core.describe().configuration
+            voters = set(current.voter_ids).intersection(everybody)
+            match random.choice(("one more", "one less", "itself", "replace", "replace", "any")):
+                case "one more":
+                    voters.add(random.choice(everybody))
+                case "one less":
+                    voters.discard(random.choice(everybody))
+                case "itself":
+                    voters.discard(machine.server_id)
+                case "replace":
+                    voters.discard(random.choice(everybody))
+                    voters.add(random.choice(sorted(current.learner_ids) or everybody))
+                case _:
+                    voters = set(random.sample(everybody, random.randint(1, len(everybody))))
+            voters.intersection_update(everybody)
+            others = [server for server in everybody if server not in voters]
+            learners = random.sample(others, random.choice((0, 0, 1)) if others else 0)
+            self._request(machine, Configuration(named(sorted(voters)), (), named(learners)))
+        self._stage.after(1 + int(random.expovariate(1 / self._profile.change_ms)), self._change_somewhere)
+
+    def _request(self, machine: Machine, target: Configuration) -> None:
+        number = self._clients.next_number()
+        self._checker.change_requested(machine.server_id, number, target)
+        machine.step(ChangeConfiguration(number, target))
+
+    def _transfer_somewhere(self) -> None:
+        if not self._stage.trouble:
+            return
+        random, machines = self._random, self._stage.machines
+        machine = self._a_leader() or random.choice(list(machines.values()))
+        if machine.life is not None:
+            number = self._clients.next_number()
+            self._checker.asked(machine.server_id, TransferEnded, number)
+            machine.step(TransferLeadership(number, random.choice((None, *machines))))
+        self._stage.after(1 + int(random.expovariate(1 / self._profile.transfer_ms)), self._transfer_somewhere)
+
+    def _leaders(self) -> list[Machine]:
+        return [machine for machine in self._stage.machines.values() if machine.leads]
+
+    def _a_leader(self) -> Machine | None:
+        leaders = self._leaders()
+        return self._random.choice(leaders) if leaders else None
