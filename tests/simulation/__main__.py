@@ -1,6 +1,7 @@
 """`python -m tests.simulation NAME …`; `--help` after a name.
 
-NAME is consensus (which may be left out), gossip-fuzz, gossip-experiments or meta-lease-set-fuzz.
+NAME is consensus (which may be left out), consensus-mutants, gossip-fuzz,
+gossip-experiments or meta-lease-set-fuzz.
 """
 
 import sys
@@ -16,4 +17,6 @@ if arguments[:1] == ["gossip-experiments"]:
     sys.exit(gossip_experiments.main(arguments[1:]))
 if arguments[:1] == ["meta-lease-set-fuzz"]:
     sys.exit(meta_lease_set_fuzz.main(arguments[1:]))
+if arguments[:1] == ["consensus-mutants"]:
+    sys.exit(command.main_mutants(arguments[1:]))
 sys.exit(command.main(arguments))

@@ -1,104 +1,124 @@
-"""Bugs planted in what clients rest on: linearizable reads, leases, sessions, the transfer of leadership."""
+"""Bugs planted in what clients rely on: reads, leases, sessions, and the snapshots that carry them."""
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from consensus.core import follower
 from consensus.core.leader import Leader
-from consensus.core.position import Milliseconds
+from consensus.core.log import Log
+from consensus.core.messages import AppendEntries
+from consensus.core.position import Configuration, Index, Milliseconds, ServerId
 from consensus.core.reads import Lease, Reads
-from consensus.core.replica import Replica
-from consensus.core.sessions import SessionTable
-from consensus.core.transfer import Transfers
+from consensus.core.replica import MAX_NUMBER, Replica
+from consensus.core.sessions import RequestId, SessionTable, Verdict
+from consensus.node.sessioned import SessionedStateMachine
 from tests.simulation.consensus.mutants import Mutant
+from tests.simulation.consensus.profile import Kind
+
+_finish_round: Callable[..., Any] = Reads.finish_round
+_admit: Callable[..., Verdict] = SessionTable.admit
+_snapshot: Callable[..., Iterator[bytes]] = SessionedStateMachine.snapshot
 
 
-def _majority_of_any_time(self: Leader) -> int:
-    return self._replica.now if self._quorum_contact_ms() else 0
+def _lease_of_a_whole_timeout(
+    self: Lease, election_timeout_min_ms: Milliseconds, bound_ms: Milliseconds | None
+) -> None:
+    self._length_ms = election_timeout_min_ms
+    self._until_ms = None
+    self._allowed = bound_ms is not None
 
 
-def _always(*_: Any) -> bool:
+def _finish_unconfirmed(self: Reads, _confirmed_round: int) -> Any:
+    return _finish_round(self, MAX_NUMBER)
+
+
+def _any_answer_confirms(self: Leader, peer: ServerId, _round_number: int) -> None:
+    self.followers[peer].round_number = MAX_NUMBER
+
+
+def _always(_self: Leader) -> bool:
     return True
 
 
-def _never(*_: Any) -> bool:
-    return False
+def _execute_repetitions(self: SessionTable, request: RequestId, index: Index, now_ms: Milliseconds) -> Verdict:
+    verdict = _admit(self, request, index, now_ms)
+    return Verdict.NEW if verdict is Verdict.DUPLICATE else verdict
 
 
-_begin_lease = Lease.__init__
+def _admit_the_forgotten(self: SessionTable, request: RequestId, index: Index, now_ms: Milliseconds) -> Verdict:
+    self.floor = 0
+    return _admit(self, request, index, now_ms)
 
 
-def _without_bound(self: Lease, election_timeout_min_ms: Milliseconds, bound_ms: Milliseconds | None) -> None:
-    _begin_lease(self, election_timeout_min_ms, None if bound_ms is None else 0)
+def _snapshot_without_sessions(self: SessionedStateMachine) -> Iterator[bytes]:
+    kept, self.sessions = self.sessions, SessionTable(self.sessions.limits)
+    try:
+        return iter([*_snapshot(self)])
+    finally:
+        self.sessions = kept
 
 
-def _join_the_round_under_way(self: Reads, read_id: int) -> bool:
-    (self._asking or self._waiting).append(read_id)
-    return True
+def _oldest_configuration(self: Log, _index: Index) -> Configuration:
+    return self._base
 
 
-_forget = SessionTable._forget_longest_silent
+class _Unguarded(int):
+    """An index that is never at or below another."""
+
+    def __le__(self, _other: int) -> bool:
+        return False
 
 
-def _forget_without_a_trace(self: SessionTable) -> None:
-    floor = self.floor
-    _forget(self)
-    self.floor = floor
-
-
-_load = SessionTable.load.__func__  # type: ignore[attr-defined]  # a class method
-
-
-def _load_without_results(cls: type[SessionTable], data: bytes, *limits: Any) -> SessionTable:
-    table: SessionTable = _load(cls, data, *limits)
-    for session in table._sessions.values():
-        session.results.clear()
-    return table
+def _cut_what_is_committed(_replica: Replica, request: AppendEntries) -> Index | None:
+    return _Unguarded(request.previous.index + 1) if request.entries else None
 
 
 CLIENT_MUTANTS = (
     Mutant(
-        "stale-read-index",
-        "a read counts contact from before it arrived as confirmation",
-        ((Leader, "confirmed_round", property(_majority_of_any_time)),),
+        "lease-without-clock-bound",
+        "a lease lasts a whole election timeout, as if all clocks ran alike",
+        ((Lease, "__init__", _lease_of_a_whole_timeout),),
+        kind=Kind.LEASE,
+    ),
+    Mutant(
+        "read-without-a-round",
+        "a leader answers reads at its commit index without asking whether it still leads",
+        ((Reads, "finish_round", _finish_unconfirmed),),
+        kind=Kind.LEASE,
+    ),
+    Mutant(
+        "read-confirmed-by-older-answers",
+        "an answer to a request that was sent before the read confirms it",
+        ((Leader, "confirmed", _any_answer_confirms),),
     ),
     Mutant(
         "read-before-own-term-commit",
-        "a new leader answers reads before it has committed an entry of its term",
+        "a new leader answers reads before it knows what is committed",
         ((Leader, "_knows_commit_index", _always),),
     ),
     Mutant(
-        "read-joins-the-round-under-way",
-        "a read counts a round that was asked for before it arrived",
-        ((Reads, "add", _join_the_round_under_way),),
+        "request-executed-again",
+        "a request that is repeated is executed again",
+        ((SessionTable, "admit", _execute_repetitions),),
     ),
     Mutant(
-        "lease-without-clock-bound",
-        "a lease lasts as long as the others' clocks would have it if they ran like ours",
-        ((Lease, "__init__", _without_bound),),
+        "forgotten-session-begins-anew",
+        "a request of a session that was forgotten is taken for that of a new one",
+        ((SessionTable, "admit", _admit_the_forgotten),),
     ),
     Mutant(
-        "lease-outlives-transfer",
-        "a lease goes on after a voter was told to campaign",
-        ((Lease, "end", _never),),
+        "snapshot-without-sessions",
+        "a snapshot does not hold the table of sessions",
+        ((SessionedStateMachine, "snapshot", _snapshot_without_sessions),),
     ),
     Mutant(
-        "lease-of-strangers",
-        "voters that may vote at any time are believed to keep a lease",
-        ((Replica, "keeps_leases", _always),),
+        "snapshot-forgets-the-configuration",
+        "a snapshot holds the configuration that the log began with",
+        ((Log, "configuration_at", _oldest_configuration),),
     ),
     Mutant(
-        "sessions-forgotten-without-a-trace",
-        "a forgotten session's request is executed as if it were new",
-        ((SessionTable, "_forget_longest_silent", _forget_without_a_trace),),
-    ),
-    Mutant(
-        "snapshot-without-results",
-        "a table out of a snapshot knows its clients and not what they were answered",
-        ((SessionTable, "load", classmethod(_load_without_results)),),
-    ),
-    Mutant(
-        "transfer-appends-on",
-        "proposals are appended while leadership is handed over",
-        ((Transfers, "hold", _never),),
+        "truncation-below-commit",
+        "an append cuts the log even where it is committed",
+        ((follower, "first_new_index", _cut_what_is_committed),),
     ),
 )
-"""Every planted bug of this kind. Their specifications find them; the simulator finds those that it can reach."""

@@ -110,7 +110,10 @@ class Clients:
     def check(self) -> None:
         """The history is over: judge it."""
         open_calls = [client.call for client in self._clients if client.call is not None]
-        history = [*self._operations, *(Operation(call.key, call.value, None, call.called, None) for call in open_calls)]
+        history = [
+            *self._operations,
+            *(Operation(call.key, call.value, None, call.called, None) for call in open_calls),
+        ]
         judgement = judge(history)
         if judgement.verdict is Verdict.CONTRADICTORY:
             told = sorted(

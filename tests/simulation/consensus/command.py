@@ -1,73 +1,179 @@
-"""Long runs from the command line: many seeds with counts, or one seed again with its trace."""
+"""Long runs from the command line: many seeds with counts, one seed again with its trace, or every planted bug.
+
+    python -m tests.simulation consensus --strategy pull --seeds 10000 --jobs 2
+    python -m tests.simulation consensus --seed 4711 --trace
+    python -m tests.simulation consensus-mutants
+
+A run of `MARKED_SEEDS` histories or more fails, too, if one of the coverage marks of its strategy never appeared.
+"""
 
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
+from dataclasses import dataclass
+from multiprocessing import get_context
 
-from tests.simulation.consensus.client_mutants import CLIENT_MUTANTS
-from tests.simulation.consensus.history import CORES, DEFAULT_STEPS, Report, run_history
-from tests.simulation.consensus.mutants import MUTANTS
-from tests.simulation.consensus.pull_mutants import PULL_MUTANTS
+from tests.simulation.consensus.all_mutants import ALL_MUTANTS
+from tests.simulation.consensus.history import CORES, FULL, SHORT, Report, run_history
+from tests.simulation.consensus.marks import DEMANDED
+from tests.simulation.consensus.mutants import Mutant
 
-_PROGRESS_EVERY = 100
-_ALL_MUTANTS = (*MUTANTS, *PULL_MUTANTS, *CLIENT_MUTANTS)
+MARKED_SEEDS = 2_000
+MUTANT_SEEDS = 1_000
+_PROGRESS_EVERY = 500
+_BLOCK = 20
+_MUTANTS = {mutant.name: mutant for mutant in ALL_MUTANTS}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A history that broke something."""
+
+    seed: int
+    text: str
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run histories; 0 if every invariant held, 1 with the line that shows the violation again."""
     options = _parse(arguments)
-    mutants = {mutant.name: mutant for mutant in _ALL_MUTANTS}
-    seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
-    show = _say if options.trace else None
-    reports: list[Report] = []
+    if options.seed is not None:
+        results: Iterator[Report | Failure] = iter(
+            [_try(options.seed, options.strategy, options.mutant, short=options.short, trace=options.trace)]
+        )
+    else:
+        results = _run_all(options)
+    counts: Counter[str] = Counter()
+    marks: Counter[str] = Counter()
     began = time.monotonic()
-    with mutants[options.mutant].planted() if options.mutant else nullcontext():
-        for seed in seeds:
-            try:
-                reports.append(run_history(seed, options.steps, CORES[options.strategy], show))
-            except Exception as error:  # noqa: BLE001 - whatever breaks a history is its result
-                _say(_summary(reports, time.monotonic() - began))
-                _say(f"seed {seed}: {type(error).__name__}: {error}")
-                planted = f" --mutant {options.mutant}" if options.mutant else ""
-                strategy = f" --strategy {options.strategy}" if options.strategy != "push" else ""
-                again = f"--seed {seed} --steps {options.steps}{strategy}{planted} --trace"
-                _say(f"again: python -m tests.simulation consensus {again}")
-                return 1
-            if len(reports) % _PROGRESS_EVERY == 0:
-                _say(_summary(reports, time.monotonic() - began))
-    _say(_summary(reports, time.monotonic() - began))
+    for result in results:
+        if isinstance(result, Failure):
+            _say(_summary(counts, marks, time.monotonic() - began))
+            _say(f"seed {result.seed}: {result.text}")
+            planted = f" --mutant {options.mutant}" if options.mutant else ""
+            strategy = f" --strategy {options.strategy}" if options.strategy != "push" else ""
+            short = " --short" if options.short else ""
+            again = f"--seed {result.seed}{short}{strategy}{planted} --trace"
+            _say(f"again: python -m tests.simulation consensus {again}")
+            return 1
+        counts += result.counts
+        marks += result.marks
+        if counts["histories"] % _PROGRESS_EVERY == 0:
+            _say(f"{counts['histories']} histories, {time.monotonic() - began:.0f} s")
+    _say(_summary(counts, marks, time.monotonic() - began))
+    missing = [mark for mark in DEMANDED[options.strategy] if not marks[mark]]
+    if missing and counts["histories"] >= MARKED_SEEDS:
+        _say(f"never seen in any history: {'; '.join(missing)}")
+        return 1
     return 0
 
 
+def main_mutants(arguments: Sequence[str]) -> int:
+    """Look for every planted bug; 1 if one survives."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation consensus-mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", help="which (default: all)")
+    parser.add_argument("--seeds", type=int, default=MUTANT_SEEDS, help=f"at most (default {MUTANT_SEEDS})")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
+    options = parser.parse_args(arguments)
+    for name in options.names:
+        if name not in _MUTANTS:
+            parser.error(f"no planted bug is called {name!r}; there are {', '.join(_MUTANTS)}")
+    survivors = []
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        wanted = [_MUTANTS[name] for name in options.names] or list(ALL_MUTANTS)
+        found = pool.map(_find, [mutant.name for mutant in wanted], [options.seeds] * len(wanted))
+        for mutant, (seed, text) in zip(wanted, found, strict=True):
+            _say(f"{mutant.name:40} {mutant.strategy:4} {'SURVIVED' if seed is None else seed:>8}  {text[:100]}")
+            survivors += [mutant.name] if seed is None else []
+    _say(f"{len(wanted) - len(survivors)} of {len(wanted)} planted bugs found")
+    return 1 if survivors else 0
+
+
+def find_mutant(mutant: Mutant, first: int, seeds: int) -> tuple[int | None, str]:
+    """The first seed whose history shows the planted bug, and how."""
+    with mutant.planted():
+        for seed in range(first, first + seeds):
+            try:
+                run_history(seed, make_core=CORES[mutant.strategy], kind=mutant.kind)
+            except Exception as error:  # noqa: BLE001 - whatever breaks a history is its result
+                return seed, f"{type(error).__name__}: {error}"
+    return None, ""
+
+
+def _find(name: str, seeds: int) -> tuple[int | None, str]:
+    return find_mutant(_MUTANTS[name], 0, seeds)
+
+
+def _run_all(options: argparse.Namespace) -> Iterator[Report | Failure]:
+    """In blocks of seeds; the results come in the order of the seeds, whoever has run them."""
+    last = options.first + options.seeds
+    blocks = [range(first, min(first + _BLOCK, last)) for first in range(options.first, last, _BLOCK)]
+    rest = [[value] * len(blocks) for value in (options.strategy, options.mutant, options.short)]
+    if options.jobs == 1:
+        for block in blocks:
+            yield from _run_block(block, options.strategy, options.mutant, options.short)
+        return
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        for results in pool.map(_run_block, blocks, *rest):
+            for result in results:
+                if isinstance(result, Failure):
+                    pool.shutdown(wait=False, cancel_futures=True)
+                yield result
+
+
+def _run_block(
+    seeds: Sequence[int],
+    strategy: str,
+    mutant: str | None,
+    short: bool,  # noqa: FBT001 - passed on by position
+) -> list[Report | Failure]:
+    results: list[Report | Failure] = []
+    for seed in seeds:
+        results.append(_try(seed, strategy, mutant, short=short, trace=False))
+        if isinstance(results[-1], Failure):
+            break
+    return results
+
+
+def _try(seed: int, strategy: str, mutant: str | None, *, short: bool, trace: bool) -> Report | Failure:
+    planted = _MUTANTS[mutant] if mutant is not None else None
+    with planted.planted() if planted is not None else nullcontext():
+        try:
+            return run_history(
+                seed,
+                SHORT if short else FULL,
+                CORES[strategy],
+                _say if trace else None,
+                planted.kind if planted is not None else None,
+            )
+        except Exception as error:  # noqa: BLE001 - whatever breaks a history is its result
+            return Failure(seed, f"{type(error).__name__}: {error}")
+
+
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("subject", nargs="?", choices=["consensus"], default="consensus")
     parser.add_argument("--seeds", type=int, default=500, help="how many histories (default 500)")
-    parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
+    parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--seed", type=int, help="only this history")
-    parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, help=f"of trouble (default {DEFAULT_STEPS})")
-    parser.add_argument("--mutant", choices=[mutant.name for mutant in _ALL_MUTANTS], help="with this bug planted")
+    parser.add_argument("--short", action="store_true", help="histories of a third of the length")
+    parser.add_argument("--mutant", choices=list(_MUTANTS), help="with this bug planted")
     parser.add_argument("--strategy", choices=list(CORES), default="push", help="who moves the entries (default push)")
-    parser.add_argument("--trace", action="store_true", help="print every event and its effects")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
+    parser.add_argument("--trace", action="store_true", help="print every event and its effects (with --seed)")
     return parser.parse_args(arguments)
 
 
-def _summary(reports: Sequence[Report], seconds: float) -> str:
-    return (
-        f"{len(reports)} histories, {sum(report.steps for report in reports)} steps: "
-        f"{sum(report.elections for report in reports)} elections, "
-        f"{sum(report.crashes for report in reports)} crashes, "
-        f"{sum(report.commits for report in reports)} commits, "
-        f"{sum(report.acknowledged for report in reports)} proposals acknowledged, "
-        f"{sum(report.changes for report in reports)} changes of the configuration, "
-        f"{sum(report.snapshots for report in reports)} snapshots, "
-        f"{sum(report.restores for report in reports)} restores, "
-        f"{sum(report.reads for report in reports)} reads, "
-        f"{sum(report.transfers for report in reports)} transfers, "
-        f"{sum(report.lost for report in reports)} messages lost; {seconds:.1f} s"
-    )
+def _summary(counts: Counter[str], marks: Counter[str], seconds: float) -> str:
+    lines = [f"{counts['histories']} histories in {seconds:.1f} s"]
+    lines += [f"  {number:>12,} {what}" for what, number in counts.items() if what != "histories"]
+    lines += ["paths that ran:", *(f"  {marks[mark]:>12,} {mark}" for mark in sorted(marks))]
+    return "\n".join(lines)
 
 
 def _say(line: str) -> None:

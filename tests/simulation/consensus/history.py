@@ -6,8 +6,7 @@
                 gone must be replaced, and every member must have applied the same entries
     judgement   what the clients saw of each key must be explained by one order of their calls
 
-A history has at least `MIN_STEPS` steps of cores and `MIN_CALLS` calls of clients. One random source decides everything,
-so a seed and a number of steps name a history exactly.
+One random source decides everything, so a seed and a length name a history exactly.
 """
 
 import heapq
@@ -31,14 +30,26 @@ from tests.simulation.consensus.nemesis import Nemesis, named
 from tests.simulation.consensus.network import Network
 from tests.simulation.consensus.profile import Kind, Profile, draw_profile
 
-TROUBLE_STEPS = 1_300
-MIN_STEPS = 2_000
-MIN_CALLS = 200
 _SETTLING_MS = 20_000
 _TRANSFERS_AMONG_QUESTIONS = 0.1
 _WORLDS_WITH_QUESTIONS = 0.5
 """Simulated time within which a healed world must make progress: some sixty election timeouts."""
 _TURNS_PER_STEP_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long a history is at least."""
+
+    trouble_steps: int
+    """Steps of cores before it heals."""
+    steps: int
+    calls: int
+    """Calls of clients."""
+
+
+FULL = Length(1_300, 2_000, 200)
+SHORT = Length(450, 600, 50)
 
 CoreFactory = Callable[[ServerId, Configuration, Ballot, RecoveredLog, Profile, Random, int], Raft]
 
@@ -120,9 +131,7 @@ class World:
             for server in ids
         }
         self.clients = Clients(self._random, profile, self, self.checker)
-        self.nemesis = Nemesis(
-            self._random, profile, self, self.network, self.checker, self.clients, self._trace
-        )
+        self.nemesis = Nemesis(self._random, profile, self, self.network, self.checker, self.clients, self._trace)
         for machine in self.machines.values():
             machine.desk = self.clients
         self._trace(f"{profile}")
@@ -144,13 +153,13 @@ class World:
         """A server will never start again."""
         self.nemesis.replace(server)
 
-    def run(self, steps: int) -> None:
-        """Trouble for `steps` steps, then healing and judgement; raises `ViolationError`."""
+    def run(self, length: Length) -> None:
+        """Trouble, then healing and judgement; raises `ViolationError`."""
         self._start_all()
         self.clients.begin()
         self.nemesis.begin()
         turns = 0
-        while self.checker.steps < steps and turns < steps * _TURNS_PER_STEP_MAX:
+        while self.checker.steps < length.trouble_steps and turns < length.trouble_steps * _TURNS_PER_STEP_MAX:
             self._turn()
             turns += 1
         self._heal()
@@ -159,7 +168,7 @@ class World:
             if self.now > deadline:
                 raise ViolationError(f"liveness: no progress within {_SETTLING_MS} ms of healing; {self._state()}")
             self._turn()
-        while self.clients.calls < MIN_CALLS or self.checker.steps < MIN_STEPS:
+        while self.clients.calls < length.calls or self.checker.steps < length.steps:
             self._turn()
         self.checker.check_settled()
         self.clients.check()
@@ -251,12 +260,12 @@ class World:
 
 def run_history(
     seed: int,
-    steps: int = TROUBLE_STEPS,
+    length: Length = FULL,
     make_core: CoreFactory = production_core,
     show: Callable[[str], None] | None = None,
     kind: Kind | None = None,
 ) -> Report:
     """Run one history to its end."""
     world = World(seed, make_core, show, kind)
-    world.run(steps)
+    world.run(length)
     return world.report(seed)

@@ -1,4 +1,4 @@
-"""Is a history of reads and writes one that a single, unreplicated store could have shown (Herlihy and Wing 1990)?
+"""Whether a history of reads and writes is one that a single store could have shown (Herlihy and Wing 1990).
 
 Each key is judged on its own, for linearizability is local. A write says which value it found, so one that was applied
 twice, or lost, is seen by the next. The search is Wing and Gong's with the memory of Lowe's: take any operation that

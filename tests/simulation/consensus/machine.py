@@ -136,13 +136,13 @@ class Machine:
         self._checker = checker
         self._make_core = make_core
         self._trace = trace
-        self._show = lambda event, effects: show_step(server_id, event, effects)
+        self._show_step = show_step
         self._disk = FaultyDisk()
         self._generation = 0
         self._clock = Clock(1 + random.uniform(-profile.clock_rate, profile.clock_rate))
         self._paused_until_ms = 0
         self._full_until_ms = 0
-        self._rotten = False
+        self.rotten = False
         self.desk: Desk | None = None
         self.gone = False
         self.leads = False
@@ -223,13 +223,13 @@ class Machine:
         for extent in life.storage.extents(ReadEntries(0, index, index, 2**62)):
             offset_bytes = extent.offset_bytes + self._random.randrange(extent.length_bytes)
             self._disk.rot(extent.file, offset_bytes, self._random)
-            self._rotten = True
+            self.rotten = True
             self._trace(f"rot {self.server_id} {extent.file} at {offset_bytes}")
 
     def _rot_in_sleep(self) -> None:
         """It starts and stops at once, so that everything is proven durable; then a bit turns, anywhere."""
         if self._open_storage() is not None:
-            self._rotten = True
+            self.rotten = True
             self._trace(f"rot {self.server_id} {self._disk.rot_anywhere(self._random)}")
 
     def _open_storage(self) -> Recovery | None:
@@ -244,9 +244,9 @@ class Machine:
         except DamagedStorageError as error:
             self._stop_for_good(error)
             return None
-        if self._rotten:
+        if self.rotten:
             self._checker.marks.see("rot healed or harmless")
-            self._rotten = False
+            self.rotten = False
         self._checker.recovered(self.server_id, recovery.ballot, first, entries)
         self._checker.marks.recovered(recovery.report)
         self._trace(f"start {self.server_id} {recovery.ballot} {last}")
@@ -254,7 +254,7 @@ class Machine:
 
     def _stop_for_good(self, error: DamagedStorageError) -> None:
         """Whoever finds its storage damaged says so and stops."""
-        if not self._rotten:
+        if not self.rotten:
             raise error
         self._checker.marks.see("rot refused by recovery" if self.life is None else "rot found while running")
         self._trace(f"gone {self.server_id} {error}")
@@ -313,7 +313,7 @@ class Machine:
         if self.life is not life:
             return
         effects = life.core.step(event, self.clock_ms)
-        self._show(event, effects)
+        self._show_step(self.server_id, event, effects)
         self._checker.stepped(self.server_id, event, effects)
         self._note(effects)
         survived = self._survived(effects)
@@ -358,24 +358,10 @@ class Machine:
                     self._living().state.apply(effect)
                 case Restore() | TakeSnapshot():
                     self._begin_with_snapshot(self._living(), effect)
-                case Resolve():
-                    self._checker.resolved(self.server_id, effect)
-                    if self.desk is not None:
-                        self.desk.resolved(self, effect)
-                case ReadReady():
-                    self._checker.answered(self.server_id, effect)
-                    if self.desk is not None:
-                        self.desk.read_ready(self, effect)
-                case ReadRefused():
-                    self._checker.answered(self.server_id, effect)
-                    if self.desk is not None:
-                        self.desk.read_refused(effect)
-                case TransferEnded():
-                    self._checker.answered(self.server_id, effect)
                 case RoleChanged(role=Role.LEADER):
                     self._world.elected(self.server_id)
-                case ChangeResolved():
-                    self._checker.change_resolved(self.server_id, effect)
+                case Resolve() | ChangeResolved() | ReadReady() | ReadRefused() | TransferEnded():
+                    self._tell_client(effect)
                 case RoleChanged() | ConfigurationChanged():
                     pass
                 case Halt(reason):
@@ -387,10 +373,24 @@ class Machine:
         match answer:
             case Resolve():
                 self._checker.resolved(self.server_id, answer)
+                self._desk.resolved(self, answer)
             case ChangeResolved():
                 self._checker.change_resolved(self.server_id, answer)
+            case ReadReady():
+                self._checker.answered(self.server_id, answer)
+                self._desk.read_ready(self, answer)
+            case ReadRefused():
+                self._checker.answered(self.server_id, answer)
+                self._desk.read_refused(answer)
+            case TransferEnded():
+                self._checker.answered(self.server_id, answer)
             case _:
-                self._checker.question_answered(self.server_id, answer)
+                assert_never(answer)
+
+    @property
+    def _desk(self) -> Desk:
+        assert self.desk is not None
+        return self.desk
 
     def _start_job(self, life: Life) -> None:
         job = life.executor.next_job()
@@ -406,7 +406,7 @@ class Machine:
             if isinstance(job, WriteJob):
                 self._wait_for_space(life, job, start)
                 return
-            job = self._give_up(life, job)
+            job = self._give_up(job)
         life.job = None
         try:
             match job:
@@ -453,7 +453,7 @@ class Machine:
             self.full_disks += 1
             self.step(DiskSpace(full=True))
 
-    def _give_up(self, life: Life, job: SideJob) -> SideJob:
+    def _give_up(self, job: SideJob) -> SideJob:
         """Nothing waits for a snapshot that finds no space: its file is removed."""
         self._checker.marks.see("snapshot given up for want of disk space")
         self._disk.fill_up(job.operations, 0, self._random)
@@ -494,7 +494,12 @@ class Machine:
     def _consider_snapshot(self, life: Life) -> None:
         """Have a snapshot taken when enough has been applied since the last; when healthy not while one is sent."""
         state, limit = life.state, self._profile.snapshot_entries
-        if not limit or state.applied < state.covered + limit or state.restoring is not None or state.writer is not None:
+        if (
+            not limit
+            or state.applied < state.covered + limit
+            or state.restoring is not None
+            or state.writer is not None
+        ):
             return
         if self.healthy and any(follower.pace is Pace.SNAPSHOT for follower in life.core.describe().followers):
             return

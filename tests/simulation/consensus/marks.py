@@ -1,8 +1,8 @@
 """Coverage marks: rare paths by name, counted in every run, so that nobody has to believe that they are run at all.
 
 They are told from what goes in and comes out of a core, and from the judge's picture of its log; the core knows nothing
-of them. A run over enough seeds in which one of the demanded marks never appears has failed: either the world has become
-too kind, or the path is dead.
+of them. A run over enough seeds in which one of the demanded marks never appears has failed: either the world has
+become too kind, or the path is dead.
 """
 
 from collections import Counter
@@ -126,17 +126,10 @@ class Marks:
                     self._persist(effect, log)
                 case RoleChanged():
                     self._role_changed(event, effect, led=led)
-                case ReadReady(read_id):
-                    lease = isinstance(event, ReadRequested) and event.read_id == read_id
-                    self.see("read under a lease" if lease else "read by a round of questions")
-                case ReadRefused() if led:
-                    self.see("read refused by a leader that was deposed")
                 case ReadEntries():
                     self.see("old entries read back from storage")
-                case ChangeResolved():
-                    self._change_resolved(effect)
-                case TransferEnded():
-                    self._transfer_ended(effect)
+                case ReadReady() | ReadRefused() | ChangeResolved() | TransferEnded():
+                    self._answered(event, effect, led=led)
                 case _:
                     pass
         if isinstance(event, Received) and isinstance(event.message, Fetch):
@@ -234,6 +227,21 @@ class Marks:
         if campaigns and isinstance(event, Received) and isinstance(event.message, EndQuorumEpoch):
             self.see("successor campaigned at the word of a leader that resigned")
 
+    def _answered(
+        self, event: Event, answer: ReadReady | ReadRefused | ChangeResolved | TransferEnded, *, led: bool
+    ) -> None:
+        match answer:
+            case ReadReady(read_id):
+                lease = isinstance(event, ReadRequested) and event.read_id == read_id
+                self.see("read under a lease" if lease else "read by a round of questions")
+            case ReadRefused():
+                if led:
+                    self.see("read refused by a leader that was deposed")
+            case ChangeResolved():
+                self._change_resolved(answer)
+            case TransferEnded():
+                self._transfer_ended(answer)
+
     def _change_resolved(self, resolved: ChangeResolved) -> None:
         mark = None if resolved.refusal is None else _REFUSALS.get(resolved.refusal)
         if mark is not None:
@@ -291,4 +299,3 @@ def _was_named(event: Event) -> bool:
             return transfer
         case _:
             return False
-

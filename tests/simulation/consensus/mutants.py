@@ -22,6 +22,7 @@ from consensus.core.pushing import Pushing
 from consensus.core.raft import Raft
 from consensus.core.reconfiguration import Reconfiguration
 from consensus.core.replica import Replica
+from tests.simulation.consensus.profile import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ class Mutant:
     story: str
     changes: tuple[tuple[Any, str, Any], ...]
     strategy: str = "push"
-    first_seed: int = 0
-    """Where to begin to look, if the bug takes a rare history."""
+    kind: Kind | None = None
+    """In which kind of world to look, if the bug shows in one kind only; else in all."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:

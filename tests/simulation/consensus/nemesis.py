@@ -79,7 +79,7 @@ class Nemesis:
 
     def may_lose(self, server: ServerId) -> bool:
         """Whether a majority is left without this server, by any configuration that is or may come into force."""
-        gone = {other for other, machine in self._stage.machines.items() if machine.gone} | {server}
+        gone = {other for other, machine in self._stage.machines.items() if machine.gone or machine.rotten} | {server}
         if not self._stage.trouble or len(gone) > 1:
             return False
         return all(

@@ -79,7 +79,6 @@ PULL_MUTANTS = (
         "entries of older terms are committed by counting fetches",
         ((Leader, "_may_commit", _any_index_commits),),
         "pull",
-        80,
     ),
     Mutant(
         "pull-leader-counts-itself-early",
@@ -92,6 +91,5 @@ PULL_MUTANTS = (
         "a leader takes the position of a follower of another term for an acknowledgement",
         ((Pulling, "_fetch_requested", _serve_any_term),),
         "pull",
-        40,
     ),
 )

@@ -173,7 +173,7 @@ class StateMachine:
     async def _restore_own_part(self, _last: LogPosition, state: AsyncIterator[bytes]) -> None:
         data = b"".join([piece async for piece in state])
         self.applied, self.chain = _HEAD.unpack_from(data)
-        self._store.values = {key: value for key, value in _PAIR.iter_unpack(data[_HEAD.size :])}
+        self._store.values = dict(_PAIR.iter_unpack(data[_HEAD.size :]))
 
 
 async def _stream(data: bytes) -> AsyncIterator[bytes]:

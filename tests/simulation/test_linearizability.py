@@ -1,0 +1,111 @@
+"""The judge of client histories, on histories whose verdict is known."""
+
+import itertools
+from random import Random
+
+import pytest
+
+from tests.simulation.consensus.linearizability import NOTHING, Operation, Verdict, judge, judge_key
+
+
+def _write(value: int, found: int | None, called: int, answered: int | None, key: int = 1) -> Operation:
+    return Operation(key, value, found, called, answered)
+
+
+def _read(found: int, called: int, answered: int, key: int = 1) -> Operation:
+    return Operation(key, None, found, called, answered)
+
+
+GOOD = {
+    "nothing happens": [],
+    "one after the other": [_write(7, NOTHING, 1, 2), _read(7, 3, 4), _write(8, 7, 5, 6), _read(8, 7, 8)],
+    "a read beside a write may see either": [_write(7, NOTHING, 1, 6), _read(NOTHING, 2, 3), _read(7, 4, 5)],
+    "a write without an answer took effect late": [_write(7, None, 1, None), _read(NOTHING, 2, 3), _read(7, 4, 5)],
+    "a write without an answer never took effect": [_write(7, None, 1, None), _read(NOTHING, 2, 3)],
+    "two writes at once, in the order that the later read tells": [
+        _write(7, 8, 1, 4),
+        _write(8, NOTHING, 2, 3),
+        _read(7, 5, 6),
+    ],
+    "keys do not know each other": [_write(7, NOTHING, 1, 2, key=1), _read(NOTHING, 3, 4, key=2)],
+}
+BAD = {
+    "a stale read": [_write(7, NOTHING, 1, 2), _read(NOTHING, 3, 4)],
+    "a lost write": [_write(7, NOTHING, 1, 2), _write(8, NOTHING, 3, 4)],
+    "a value that nobody wrote": [_write(7, NOTHING, 1, 2), _read(9, 3, 4)],
+    "a write applied twice": [_write(7, NOTHING, 1, 2), _write(8, 7, 3, 4), _read(7, 5, 6)],
+    "reads that go back": [_write(7, NOTHING, 1, 8), _read(7, 2, 3), _read(NOTHING, 4, 5)],
+    "two writes that both found the same": [_write(7, NOTHING, 1, 4), _write(8, NOTHING, 2, 3)],
+    "a write seen before it was called": [_read(7, 1, 2), _write(7, NOTHING, 3, 4)],
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_history_that_one_store_can_have_shown_is_linearizable(name: str) -> None:
+    assert judge(GOOD[name]).verdict is Verdict.LINEARIZABLE
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_history_that_no_single_store_can_have_shown_is_contradictory(name: str) -> None:
+    judgement = judge(BAD[name])
+    assert judgement.verdict is Verdict.CONTRADICTORY
+    assert judgement.key == 1
+
+
+def test_a_search_beyond_its_bound_is_given_up_and_says_so() -> None:
+    assert judge(GOOD["one after the other"], steps_max=2).verdict is Verdict.UNDECIDED
+
+
+def _drawn(random: Random) -> list[Operation]:
+    """A few operations that overlap anyhow, and found anything."""
+    count = random.randint(1, 5)
+    moments = random.sample(range(1, 2 * count + 1), 2 * count)
+    operations = []
+    for number in range(count):
+        called, answered = sorted(moments[2 * number : 2 * number + 2])
+        found = random.choice([NOTHING, *range(1, count + 1)])
+        if random.random() < 0.5:
+            operations.append(_read(found, called, answered))
+        elif random.random() < 0.2:
+            operations.append(_write(number + 1, None, called, None))
+        else:
+            operations.append(_write(number + 1, found, called, answered))
+    return operations
+
+
+def _explained(operations: list[Operation]) -> bool:
+    """Try every order of every choice of the unanswered writes."""
+    certain = [operation for operation in operations if operation.answered is not None]
+    open_ones = [operation for operation in operations if operation.answered is None]
+    for count in range(len(open_ones) + 1):
+        for taken in itertools.combinations(open_ones, count):
+            for order in itertools.permutations([*certain, *taken]):
+                in_time = all(
+                    later.answered is None or earlier.called < later.answered
+                    for earlier, later in itertools.combinations(order, 2)
+                )
+                if in_time and _is_run(order):
+                    return True
+    return False
+
+
+def _is_run(order: tuple[Operation, ...]) -> bool:
+    value = NOTHING
+    for operation in order:
+        if operation.found not in (None, value):
+            return False
+        value = value if operation.written is None else operation.written
+    return True
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_search_agrees_with_trying_every_order(seed: int) -> None:
+    random = Random(seed)
+    verdicts = set()
+    for _ in range(150):
+        history = _drawn(random)
+        explained = _explained(history)
+        verdicts.add(explained)
+        wanted = Verdict.LINEARIZABLE if explained else Verdict.CONTRADICTORY
+        assert judge_key(history, 10_000) is wanted, f"seed {seed}: {history}"
+    assert verdicts == {True, False}
