@@ -11,7 +11,7 @@ from dataclasses import replace
 from consensus.core.events import Received
 from consensus.core.messages import Reply, Request
 from consensus.core.position import ServerId
-from consensus.node.inbox import Inbox
+from consensus.node.inbox import Awaited, Inbox
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
 
 Answered = Callable[[Reply | None], None]
@@ -32,6 +32,23 @@ class Requests:
     def __len__(self) -> int:
         """How many are under way."""
         return len(self._waiting)
+
+    async def request(self, sender: ServerId, request: Request) -> Reply:
+        """Answer a request of another server, with the correlation that it carries; raises what `refusals` lists."""
+        awaited = Awaited[Reply]()
+        number = self.ask(sender, request, awaited.give)
+        try:
+            reply = await awaited.wait()
+        finally:
+            self.forget(number)
+        if reply is None:
+            raise ServerStoppedError("the server has stopped")
+        return reply
+
+    def deliver(self, sender: ServerId, reply: Reply) -> None:
+        """A peer answered a request of ours."""
+        if not self._inbox.put(Received(sender, reply)):
+            self._dropped["reply dropped for want of room"] += 1
 
     def ask(self, sender: ServerId, request: Request, answered: Answered) -> int:
         """Hand the request to the core; returns a number for `forget`. Raises what `refusals` lists."""

@@ -50,7 +50,6 @@ from consensus.core.events import (
     Event,
     PeerExtensions,
     Persisted,
-    Received,
 )
 from consensus.core.extensions import Extensions
 from consensus.core.messages import Reply, Request
@@ -63,10 +62,10 @@ from consensus.node.directory import OutOfSpaceError
 from consensus.node.disk_questions import DiskQuestions
 from consensus.node.disk_worker import DiskWorker, ServerDisk
 from consensus.node.executor import Executor, Job, Question, Reading, ReadJob, Released, SideJob, WriteJob
-from consensus.node.inbox import Admission, Awaited, Batches, Inbox, JobDone, Proposal, Urgent
+from consensus.node.inbox import Admission, Batches, Inbox, JobDone, Proposal, Urgent
 from consensus.node.proposing import Proposing
 from consensus.node.questions import Questions
-from consensus.node.refusals import HaltedError, ServerStoppedError
+from consensus.node.refusals import HaltedError
 from consensus.node.requests import Requests
 from consensus.node.server_description import DiskFull, Notice, ServerDescription
 from consensus.node.server_ports import Core, PeerLink
@@ -180,15 +179,7 @@ class ConsensusServer:
 
         Raises `ServerBusyError` or `ServerStoppedError`: the transport then closes the connection.
         """
-        awaited = Awaited[Reply]()
-        number = self.ask(sender, request, awaited.give)
-        try:
-            reply = await awaited.wait()
-        finally:
-            self.forget(number)
-        if reply is None:
-            raise ServerStoppedError("the server has stopped")
-        return reply
+        return await self._requests.request(sender, request)
 
     def ask(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> int:
         """Like `request`, by a callback, which gets None if the server stops; returns a number for `forget`."""
@@ -200,8 +191,7 @@ class ConsensusServer:
 
     def deliver_reply(self, sender: ServerId, reply: Reply) -> None:
         """A peer answered a request that went out through `PeerLink.send`. Dropped and counted if too much waits."""
-        if not self._inbox.put(Received(sender, reply)):
-            self._dropped["reply dropped for want of room"] += 1
+        self._requests.deliver(sender, reply)
 
     def peer_extensions(self, peer: ServerId, extensions: Extensions) -> None:
         """The handshake with `peer` settled this. Dropped and counted if too much waits."""

@@ -142,3 +142,20 @@ def test_the_leader_never_believes_more_than_is_true_and_learns_all_of_it_in_the
     run_state_machine_as_test(
         _LeaderAndFollower, settings=settings(max_examples=60, stateful_step_count=30, deadline=None)
     )
+
+
+def test_an_answer_that_was_given_up_and_comes_late_does_not_lower_the_belief() -> None:
+    progress = Progress(1, pace=Pace.REPLICATING)
+    progress.sent(1, 0, 1, 10)
+    progress.fell_silent()
+    progress.sent(2, 0, 0, 20)
+    for correlation, previous, last in ((2, 0, 0), (3, 0, 3)):
+        if correlation not in progress.in_flight:
+            progress.sent(correlation, previous, last, 30)
+        request = progress.answered(correlation)
+        assert request is not None
+        progress.succeeded(request, last, 40)
+    late = progress.answered(1)
+    assert late is not None
+    progress.succeeded(late, 1, 50)
+    assert (progress.match, progress.next) == (3, 4)
