@@ -1,10 +1,11 @@
-"""`garlicfarm keys new-destination` and `keys offline`: the farm's identity, and what each router signs with for it.
+"""`garlicfarm keys new-destination`, `import-destination` and `offline`: the farm's identity, and what signs for it.
 
     on a machine that is offline                                      on each router
     keys new-destination master.key
+    (or: keys import-destination eepPriv.dat master.key)
     keys offline --master master.key --out a.key --out b.key   ──▶   [publishing] signing_key = "a.key"
 
-Both run without a node and without a network: the machine with the master key needs neither. Files are made with mode
+They run without a node and without a network: the machine with the master key needs neither. Files are made with mode
 0600 and never over another; no key is printed. Several keys are made all or none, so that a repetition after an error
 does not meet half of them.
 """
@@ -18,11 +19,12 @@ import click
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import json_option, print_json
 from bridge.node.checks import RELEASED_S
-from bridge.node.key_files import KeyFileError, load_master_key, save_master_key, save_signing_keys
+from bridge.node.key_files import KeyFileError, load_i2p_key_file, load_master_key, save_master_key, save_signing_keys
 from bridge.wire.destination_keys import (
     TRANSIENT_ALARM_S,
     TRANSIENT_LIFE_S,
     DestinationKeyError,
+    MasterKey,
     SigningKey,
     new_master_key,
 )
@@ -44,6 +46,29 @@ def new_destination(file: Path, *, as_json: bool) -> None:
     key = new_master_key()
     with failures(KeyFileError):
         save_master_key(file, key)
+    _print_master(key, file, as_json=as_json)
+
+
+@click.command("import-destination")
+@click.argument("source", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@json_option
+def import_destination(source: Path, file: Path, *, as_json: bool) -> None:
+    """Make the master key file of an address that exists.
+
+    SOURCE is the private key file of an Ed25519 destination as a router keeps it (eepPriv.dat, i2pd's keys.dat); it is
+    only read. FILE is made with mode 0600.
+    """
+    with failures(KeyFileError):
+        key = load_i2p_key_file(source)
+        save_master_key(file, key)
+    _print_master(key, file, as_json=as_json)
+    if not as_json:
+        click.echo("Before the farm publishes: no router may run a tunnel with this destination any more. Give each")
+        click.echo(f"router's tunnel a destination of its own, as a leaf, and remove {source} from the routers.")
+
+
+def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
     destination = key.destination
     if as_json:
         print_json(

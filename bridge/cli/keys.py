@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from bridge.cli.destination_keys import new_destination, offline
+from bridge.cli.destination_keys import import_destination, new_destination, offline
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import ask_node, json_option, node_option, print_json
 from bridge.cli.printing import print_facts, print_table
@@ -76,6 +76,7 @@ def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
 
 # Here, because the help shows commands in the order of their use.
 keys.add_command(new_destination)
+keys.add_command(import_destination)
 keys.add_command(offline)
 
 

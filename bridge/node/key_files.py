@@ -23,6 +23,7 @@ from bridge.wire.destination_keys import (
     signing_key_text,
 )
 from bridge.wire.farm_key import FarmKey, FarmKeyError, farm_key_text, parse_farm_key
+from bridge.wire.i2p_key_file import FILE_LIMIT_BYTES, parse_i2p_key_file
 
 _SIZE_LIMIT_BYTES: Final = 65_536
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -131,6 +132,19 @@ def load_master_key(path: Path) -> MasterKey:
     """Read a master key file."""
     try:
         return parse_master_key(read_private_file(path))
+    except DestinationKeyError as error:
+        raise KeyFileError(f"{path}: {error}") from None
+
+
+def load_i2p_key_file(path: Path) -> MasterKey:
+    """Read a destination's key out of a router's own key file; whether others can read that is the router's matter."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        return parse_i2p_key_file(content)
     except DestinationKeyError as error:
         raise KeyFileError(f"{path}: {error}") from None
 

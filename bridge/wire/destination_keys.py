@@ -144,6 +144,10 @@ class _File(Struct, forbid_unknown_fields=True):
     demo: bool = False
     offline: _Offline | None = None
 
+    def __repr__(self) -> str:
+        """Names the kind only: a Struct's own would show the key wherever one is printed."""
+        return f"_File({self.kind})"
+
 
 def parse_master_key(text: str) -> MasterKey:
     """Read a master key file."""

@@ -1,11 +1,13 @@
 """What all key files share: TOML that a person may read, typed, bounded, and errors that never quote a value.
 
-A key file is read by an operator's program and printed in an operator's error. The parser's own messages name lines
-and columns, msgspec's name fields; neither quotes what stands there, and nothing here adds it.
+A key file is read by an operator's program and printed in an operator's error. Of the parser's own messages only lines
+and columns are passed on. msgspec's quote unknown fields and values, and in a damaged file a piece of a key can stand
+in the place of either: so only the place and the names that belong there are passed on.
 """
 
 import base64
 import binascii
+import re
 import tomllib
 from typing import Final, TypeVar
 
@@ -13,6 +15,7 @@ import msgspec
 
 KEY_BYTES: Final = 32
 TEXT_LIMIT: Final = 65_536
+_QUOTED: Final = re.compile(r" (?:'.*'|\".*\")", re.DOTALL)
 
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
@@ -33,7 +36,20 @@ def parse(text: str, shape: type[Shape], what: str) -> Shape:
     try:
         return msgspec.convert(table, shape)
     except msgspec.ValidationError as error:
-        raise KeyTextError(f"this is no valid {what}: {error}") from None
+        raise KeyTextError(f"this is no valid {what}: {_unquoted(str(error), shape)}") from None
+    except UnicodeEncodeError:
+        raise KeyTextError(f"this is no valid {what}: a name in it is not valid Unicode") from None
+
+
+def _unquoted(reason: str, shape: type[msgspec.Struct]) -> str:
+    """A reason of msgspec without what it quotes of the file. Its places (`$.offline`) name our own fields only."""
+    said, at, place = reason.rpartition(" - at ")
+    if not at:
+        said, place = reason, ""
+    if "unknown field" in said:
+        names = ", ".join(each.encode_name for each in msgspec.structs.fields(shape))
+        said = f"it has an unknown field (known are {names})"
+    return _QUOTED.sub("", said) + at + place
 
 
 def encode_key(key: bytes) -> str:

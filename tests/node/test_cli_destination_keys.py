@@ -64,6 +64,32 @@ def test_a_new_destination_as_json_has_what_others_may_know(tmp_path: Path, keys
     }
 
 
+def test_an_address_that_exists_is_taken_over_out_of_a_routers_key_file(
+    tmp_path: Path, keys: Callable[..., Result]
+) -> None:
+    own = new_master_key()
+    source = tmp_path / "eepPriv.dat"
+    source.write_bytes(own.destination.encoded + bytes(256) + own.private_key.private_bytes_raw())
+    said = keys("import-destination", source, tmp_path / "master.key")
+    assert said.exit_code == 0, said.output
+    assert own.destination.address in said.stdout
+    assert "no router may run a tunnel with this destination" in said.stdout
+    assert load_master_key(tmp_path / "master.key").destination == own.destination
+    assert stat.S_IMODE((tmp_path / "master.key").stat().st_mode) == 0o600
+    found = json.loads(keys("import-destination", source, tmp_path / "other.key", "--json").stdout)
+    assert found["address"] == own.destination.address
+
+
+def test_a_file_that_holds_no_destinations_key_makes_none(tmp_path: Path, keys: Callable[..., Result]) -> None:
+    source, out = tmp_path / "eepPriv.dat", tmp_path / "master.key"
+    source.write_bytes(b"rubbish")
+    for file, says in ((source, "eepPriv.dat: it is no private key file"), (tmp_path / "absent", "cannot be read")):
+        refused = keys("import-destination", file, out)
+        assert refused.exit_code == 1
+        assert says in refused.stderr
+        assert not out.exists()
+
+
 def test_a_master_key_is_never_overwritten(master: Path, keys: Callable[..., Result]) -> None:
     before = master.read_bytes()
     refused = keys("new-destination", master)

@@ -1,6 +1,7 @@
 """Master and transient keys of the farm's destination, and their files."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -115,7 +116,7 @@ def test_an_impossible_life_is_refused() -> None:
         ("version = 1", "version = 7", "version 7"),
         ('kind = "transient"', 'kind = "lasting"', "enum"),
         ('kind = "transient"', 'kind = "master"', "does not belong"),
-        ("[offline]", "[online]", "unknown field `online`"),
+        ("[offline]", "[online]", "unknown field .known are version, kind,"),
         ("demo = false", 'demo = "no"', "bool"),
         ('private_key = "', 'private_key = "AAAA', "35 bytes where 32 belong"),
         ('destination = "', 'destination = "?', "I2P base64"),
@@ -158,3 +159,42 @@ def test_any_text_is_the_one_error(text: str) -> None:
         parse_signing_key(text)
     with pytest.raises(DestinationKeyError):
         parse_master_key(text)
+
+
+def test_mutated_key_files_are_the_one_error_and_never_show_the_key() -> None:
+    random = Random(3)
+    text = signing_key_text(TRANSIENT)
+    secret = encode_key(TRANSIENT.private_key.private_bytes_raw())
+    refused = 0
+    for _ in range(3_000):
+        letters = list(text)
+        for _ in range(random.randint(1, 3)):
+            at = random.randrange(len(letters))
+            letters[at : at + random.choice((0, 1, 30))] = random.choice('=[]"\n #.{}\\0aA~\x00\u00e9\ud800')
+        for parse in (parse_master_key, parse_signing_key):
+            try:
+                parse("".join(letters))
+            except DestinationKeyError as error:
+                said = str(error)
+                refused += 1
+                shown = [secret[at : at + 8] for at in range(0, 36, 8) if secret[at : at + 8] in said]
+                if shown:
+                    raise AssertionError(said) from error
+    assert refused > 3_000
+
+
+def test_a_key_in_the_place_of_a_field_or_of_a_value_is_not_shown() -> None:
+    secret = encode_key(TRANSIENT.private_key.private_bytes_raw())
+    text = signing_key_text(TRANSIENT)
+    for damaged in (
+        text.replace('private_key = "', 'private_key = ""\n"'),
+        text.replace('private_key = "', f'private_key = ""\n"{secret}" = "'),
+        text.replace('"transient"', f'"{secret}"'),
+        text.replace('"transient"', f'"{secret} \' x"'),
+        text.replace("[offline]", f'["{secret}"]'),
+        text.replace("[offline]", f'[offline]\n"{secret}" = 1'),
+    ):
+        assert damaged != text
+        with pytest.raises(DestinationKeyError) as caught:
+            parse_signing_key(damaged)
+        assert secret[:8] not in str(caught.value)
