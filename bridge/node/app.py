@@ -304,7 +304,7 @@ class Node:
         async for event in agent.events:
             match event:
                 case MembershipChanged(info, status, previous):
-                    roster.refresh()
+                    roster.learn(info, status)
                     if status is not previous:
                         name = roster.name_of(info.node_id)
                         self.trace.append(f"member-{status.name.lower()}", {"member": name, "id": info.node_id.hex()})
@@ -312,9 +312,13 @@ class Node:
                     self._heed(event)
                 case BroadcastHeard() | QueryHeard():
                     pass  # the farm itself says nothing that way
-            if agent.take_resync():
+            resync = agent.take_resync()
+            if agent.events.statistics().current_buffer_used and not resync:
+                continue  # what follows looks at everybody: once for all that has happened
+            members, peers = agent.counts
+            if resync or len(roster) > members:
                 roster.refresh()
-            if any(member.is_peer for member in agent.members()):
+            if peers:
                 self.alarms.clear(AlarmKind.ISOLATED.value)
                 self.alarms.clear(AlarmKind.KEY_RETIRED.value)
             forming.members_changed(self._formation_members(roster))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bridge.core.picture import Facts
 from bridge.wire.metadata import MetadataError, NodeMetadata, decode_metadata
 from consensus.node.garlic_farm_dial import PeerAddress
-from gossip.core.member import NodeId, Status
+from gossip.core.member import NodeId, NodeInfo, Status
 from gossip.node.agent import Agent
 
 _ENDPOINT = re.compile(r"tcp://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})")
@@ -24,31 +24,37 @@ class Listed:
     node_id: NodeId
     reachable: bool
     metadata: NodeMetadata
+    signed: bytes
+    """The bytes that the metadata was decoded from: the very object that gossip keeps."""
 
 
 class Roster:
-    """The members, refreshed whenever gossip says that something changed."""
+    """The members. `learn` takes over one change, `refresh` everything."""
 
     def __init__(self, agent: Agent, own_name: str) -> None:
         self._agent = agent
         self._own_name = own_name
-        self._decoded: dict[NodeId, tuple[bytes, NodeMetadata | None]] = {}
         self._listed: dict[NodeId, Listed] = {}
+        self._unreadable: dict[NodeId, bytes] = {}
         self.unreadable = 0
 
+    def __len__(self) -> int:
+        """Members that gossip knew when they were last looked at, readable or not."""
+        return len(self._listed) + len(self._unreadable)
+
     def refresh(self) -> None:
-        """Take over what gossip knows now."""
-        decoded: dict[NodeId, tuple[bytes, NodeMetadata | None]] = {}
-        listed: dict[NodeId, Listed] = {}
+        """Take over what gossip knows now, and forget whom it has forgotten."""
+        present = set()
         for member in self._agent.members():
-            known = self._decoded.get(member.node_id)
-            if known is None or known[0] != member.metadata:
-                known = (member.metadata, self._decode(member.metadata))
-            decoded[member.node_id] = known
-            if known[1] is not None:
-                reachable = member.status in {Status.ALIVE, Status.SUSPECT}
-                listed[member.node_id] = Listed(member.node_id, reachable, known[1])
-        self._decoded, self._listed = decoded, listed
+            present.add(member.node_id)
+            self._take(member.node_id, member.status, member.metadata)
+        for known in (self._listed, self._unreadable):
+            for gone in known.keys() - present:
+                del known[gone]
+
+    def learn(self, info: NodeInfo, status: Status) -> None:
+        """Take over what gossip says of one member: a whole refresh for each would cost the square of their number."""
+        self._take(info.node_id, status, info.metadata)
 
     def members(self) -> tuple[Listed, ...]:
         """Every other member whose metadata can be read, dead ones as well."""
@@ -83,9 +89,21 @@ class Roster:
             return None
         return PeerAddress(found[1] or found[2], int(found[3]), known.metadata.fingerprint)
 
-    def _decode(self, metadata: bytes) -> NodeMetadata | None:
+    def _take(self, node_id: NodeId, status: Status, signed: bytes) -> None:
+        reachable = status in {Status.ALIVE, Status.SUSPECT}
+        known = self._listed.get(node_id)
+        if known is not None and known.signed == signed:
+            if known.reachable is not reachable:
+                self._listed[node_id] = Listed(node_id, reachable, known.metadata, signed)
+            return
+        if self._unreadable.get(node_id) == signed:
+            return
         try:
-            return decode_metadata(metadata)
+            metadata = decode_metadata(signed)
         except MetadataError:
             self.unreadable += 1
-            return None
+            self._unreadable[node_id] = signed
+            self._listed.pop(node_id, None)
+        else:
+            self._unreadable.pop(node_id, None)
+            self._listed[node_id] = Listed(node_id, reachable, metadata, signed)

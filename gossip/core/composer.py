@@ -80,6 +80,9 @@ class Composer:
         if entry is not None and entry.status is not Status.ALIVE and not updates and self._is_owed_notice(entry):
             updates.append(notice(entry, self._own.node_id))
         budget = self._tuning.payload_budget_bytes - sum(map(update_bytes, updates))
+        # Kept free for what is remembered: a group that is never out of news would else repair nothing.
+        remembered = self._remembered(told) if with_sample else []
+        budget -= sum(map(update_bytes, remembered))
         news = self._news.take(budget, self._membership.group_size, told)
         if news:
             budget -= sum(map(update_bytes, news))
@@ -90,10 +93,7 @@ class Composer:
             budget -= sum(map(rumour_bytes, rumours))
         sample: tuple[NodeInfo, ...] = ()
         if with_sample:
-            for remembered in self._remembered(told):
-                if update_bytes(remembered) <= budget:
-                    updates.append(remembered)
-                    budget -= update_bytes(remembered)
+            updates.extend(remembered)
             sample = self._fitting(self._sample(told), budget)
         own = self._own.info
         return Payload(tuple(updates), own.capacity, self._membership.peer_count, sample, rumours, self._keys.digest)

@@ -367,6 +367,11 @@ class Swim:
         """The peers and the directory; to be looked at only."""
         return self._membership
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Members known, and peers among them; what `describe` would tell at the cost of listing them."""
+        return len(self._membership), self._membership.peer_count
+
     def describe(self) -> Description:
         """This node's picture of the group, for operators."""
         members = tuple(

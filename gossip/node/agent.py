@@ -137,6 +137,11 @@ class Agent:
         """Every other member that this node knows of."""
         return self._core.describe().members
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many other members this node knows of, and how many of them are its peers."""
+        return self._core.counts
+
     def _peer_addresses(self) -> tuple[Address, ...]:
         peers = sorted((each for each in self.members() if each.is_peer), key=lambda each: each.since_ms)
         return tuple(each.info.address for each in peers)

@@ -113,3 +113,21 @@ def test_metadata_is_decoded_once_for_each_version_and_forgotten_with_its_member
     gossip.known = []
     roster.refresh()
     assert (roster.members(), roster.name_of(B)) == ((), B.hex())
+
+
+def test_one_change_is_learnt_without_looking_at_everybody() -> None:
+    # Given two members, one of whom cannot be read
+    roster, gossip = roster_of(member(B, encode_metadata(METADATA)), member(C, b"rubbish"))
+    gossip.known.clear()
+    # When B is declared dead, and C says something readable
+    roster.learn(member(B, encode_metadata(METADATA)).info, Status.DEAD)
+    roster.learn(member(C, encode_metadata(replace(METADATA, name="c"))).info, Status.ALIVE)
+    # Then both are known so
+    assert [(each.node_id, each.reachable, each.metadata.name) for each in roster.members()] == [
+        (B, False, "b"),
+        (C, True, "c"),
+    ]
+    assert (len(roster), roster.unreadable) == (2, 1)
+    # And whom gossip has forgotten goes with the next look at everybody
+    roster.refresh()
+    assert (len(roster), roster.members()) == (0, ())
