@@ -6,8 +6,8 @@
             └▶ anything else ──▶ executed as often as it is in the log
 
 The envelope is one byte of kind and fields in network byte order. What came of a request is asked for by its id, on any
-server that has applied the entry. Log time comes from clock entries that whoever leads appends (`clock_entry`); without
-them sessions end only by their number.
+server that has applied the entry. Log time comes from the clock entries that whoever leads appends (`session_clock`);
+without them sessions end only by their number.
 """
 
 import struct
@@ -62,6 +62,8 @@ class SessionedStateMachine:
         self._restore = restore or _nothing_to_restore
         self.log_time_ms: Milliseconds = 0
         """By the clock entries that were applied; 0 before the first."""
+        self.log_time_at_s = 0.0
+        """When, by trio's clock, that entry or a snapshot with it was applied here; no part of the state."""
         self.sessions = SessionTable(limits)
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
@@ -105,7 +107,7 @@ class SessionedStateMachine:
             raise SessionTableError(f"a snapshot of {len(data)} bytes holds no table of sessions")
         (log_time_ms,) = _CLOCK_TIME.unpack_from(data, _DUMP_SIZE.size)
         self.sessions = SessionTable.load(data[head : head + size], self.sessions.limits)
-        self.log_time_ms = log_time_ms
+        self.log_time_ms, self.log_time_at_s = log_time_ms, trio.current_time()
         await self._restore(last, _behind(data[head + size :], state))
 
     async def _take(self, index: Index, data: bytes) -> None:
@@ -114,7 +116,8 @@ class SessionedStateMachine:
                 await self._take_request(index, data)
             case b"\xf2" if len(data) == 1 + _CLOCK_TIME.size:
                 (time_ms,) = _CLOCK_TIME.unpack_from(data, 1)
-                self.log_time_ms = max(self.log_time_ms, time_ms)
+                if time_ms > self.log_time_ms:
+                    self.log_time_ms, self.log_time_at_s = time_ms, trio.current_time()
                 self.sessions.expire(self.log_time_ms)
             case b"\xf3":
                 pass

@@ -1,0 +1,138 @@
+"""Log time of a group of servers without the farm: written by whoever leads, at its pace, and sessions expire by it."""
+
+# ruff: noqa: ARG001 - the clock works by being asked for
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from consensus.core.effects import Outcome, Resolve, Role, RoleChanged
+from consensus.core.position import Command, Entry, Index, LogPosition, ServerId
+from consensus.core.sessions import RequestId, SessionLimits
+from consensus.node.server import ConsensusServer
+from consensus.node.session_clock import STEER_LIMIT_MS, SessionClock, next_log_time
+from consensus.node.sessioned import SessionedStateMachine, request_entry
+from tests.node.test_exactly_once import group
+
+ONE = ServerId(1)
+START_MS = 1_700_000_000_000
+LEADING, FOLLOWING = RoleChanged(Role.LEADER, 1, ONE), RoleChanged(Role.FOLLOWER, 1, None)
+
+
+async def _nothing(_index: Index, _command: bytes) -> bytes:
+    await trio.lowlevel.checkpoint()
+    return b""
+
+
+@dataclass
+class Serving:
+    """A server that commits and applies at once, unless it is to refuse."""
+
+    role: RoleChanged = LEADING
+    refuses: bool = False
+    machine: SessionedStateMachine = field(
+        default_factory=lambda: SessionedStateMachine(_nothing, SessionLimits(expiry_ms=60_000))
+    )
+    written_at_s: list[float] = field(default_factory=list)
+
+    async def propose(self, commands: tuple[bytes, ...]) -> Resolve:
+        """Commit, a little later."""
+        self.written_at_s.append(trio.current_time())
+        if self.refuses:
+            return Resolve(0, Outcome.NOT_LEADER)
+        await trio.sleep(0.1)
+        index = len(self.written_at_s)
+        await self.machine.apply(index, tuple(Entry(1, Command(command)) for command in commands))
+        return Resolve(0, Outcome.COMMITTED, LogPosition(index, 1), ONE)
+
+
+def clock_of(serving: Serving, ahead_ms: list[int]) -> SessionClock:
+    return SessionClock(
+        cast("ConsensusServer", serving),
+        serving.machine,
+        period_ms=10_000,
+        clock_ms=lambda: START_MS + round(trio.current_time() * 1000) + ahead_ms[0],
+    )
+
+
+async def test_a_leader_writes_at_once_and_then_once_a_period_and_a_follower_never(autojump_clock: MockClock) -> None:
+    serving = Serving(FOLLOWING)
+    clock = clock_of(serving, [0])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(clock.run)
+        await trio.sleep(25)
+        assert serving.written_at_s == []
+        serving.role = LEADING
+        clock.leadership_changed()
+        await trio.sleep(25)
+        assert serving.written_at_s == pytest.approx([25, 35.1, 45.2])
+        serving.role = FOLLOWING
+        clock.leadership_changed()
+        await trio.sleep(100)
+        assert len(serving.written_at_s) == 3
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_was_not_committed_is_written_again_soon(autojump_clock: MockClock) -> None:
+    serving = Serving(refuses=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(clock_of(serving, [0]).run)
+        await trio.sleep(3.5)
+        assert serving.written_at_s == pytest.approx([0, 1, 2, 3])
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_clock_that_jumps_moves_log_time_at_its_pace_only_and_is_told(autojump_clock: MockClock) -> None:
+    serving, ahead_ms = Serving(), [0]
+    clock = clock_of(serving, ahead_ms)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(clock.run)
+        await trio.sleep(1)
+        ahead_ms[0] = 3_600_000
+        await trio.sleep(100)
+        behind_ms = START_MS + 101_000 - serving.machine.log_time_ms
+        assert 0 <= behind_ms <= 10_100, "log time went on by what elapsed"
+        assert clock.apart_ms == pytest.approx(3_600_000, abs=10)
+        ahead_ms[0] = 2_000
+        await trio.sleep(20)
+        assert clock.apart_ms is None, "a small difference is steered away"
+        nursery.cancel_scope.cancel()
+
+
+@given(st.integers(0, 2**41), st.integers(0, 2**32), st.integers(0, 2**41))
+def test_log_time_never_goes_back_and_never_leaves_its_pace_by_more_than_the_limit(
+    log_time_ms: int, elapsed_ms: int, clock_ms: int
+) -> None:
+    found = next_log_time(log_time_ms, elapsed_ms, clock_ms)
+    assert found >= log_time_ms
+    if log_time_ms:
+        assert abs(found - log_time_ms - elapsed_ms) <= STEER_LIMIT_MS
+    else:
+        assert found == clock_ms
+
+
+async def test_sessions_of_real_servers_expire_by_the_time_that_their_leader_writes(tmp_path: Path) -> None:
+    now_ms = [START_MS]
+    async with group(tmp_path, SessionLimits(expiry_ms=1_000)) as servers, trio.open_nursery() as nursery:
+        client = servers.client()
+        await nursery.start(client.run)
+        lives = list(servers.lives.values())
+        clocks = [SessionClock(life.server, life.machine, clock_ms=lambda: now_ms[0]) for life in lives]
+        for clock in clocks:
+            nursery.start_soon(clock.run)
+        request = request_entry(RequestId("client", 0, 1), b"x")
+        for time_ms, sessions in ((START_MS, 1), (START_MS + 4_000, 0)):
+            now_ms[0] = time_ms
+            if sessions:
+                await client.submit((request,), patience_s=60, repeat_unknown=True)
+            while {(life.machine.log_time_ms, len(life.machine.sessions)) for life in lives} != {(time_ms, sessions)}:
+                for clock in clocks:
+                    clock.leadership_changed()
+                await trio.sleep(0.05)
+        nursery.cancel_scope.cancel()
