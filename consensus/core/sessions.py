@@ -153,6 +153,8 @@ class SessionTable:
 
     def expire(self, now_ms: Milliseconds) -> None:
         """Log time is `now_ms` (it never goes back): forget who was silent for too long."""
+        if self._now_ms == 0:
+            self._begin_time(now_ms)
         self._now_ms = max(self._now_ms, now_ms)
         while self._sessions:
             longest_silent = next(iter(self._sessions.values()))
@@ -184,6 +186,11 @@ class SessionTable:
             table._sessions[name] = session
         reader.end()
         return table
+
+    def _begin_time(self, now_ms: Milliseconds) -> None:
+        """Until now nothing was known of the time, so that nobody has been silent for any of it."""
+        for session in self._sessions.values():
+            session.last_ms = now_ms
 
     def _make_room(self) -> None:
         if len(self._sessions) >= self.limits.sessions_max:

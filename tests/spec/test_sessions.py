@@ -163,3 +163,15 @@ def test_a_request_id_is_read_back_from_its_text_and_nothing_else_is_taken_for_o
     assert parse_request_id(str(request)) == request
     for text in ("", "a", "a-1", "a-1-0", "-1-1", "a-1-x", "a--1", f"a-1-{2**63}", "x" * 65 + "-1-1", "a-1-²"):
         assert parse_request_id(text) is None
+
+
+def test_the_first_clock_entry_finds_nobody_silent() -> None:
+    """Else who came before it would be older than any expiry at once."""
+    table = SessionTable(SessionLimits(expiry_ms=1_000))
+    request = RequestId("early", 0, 1)
+    assert table.admit(request, 1, 0) is Verdict.NEW
+    table.remember(request, b"")
+    table.expire(1_700_000_000_000)
+    assert table.was_executed(request)
+    table.expire(1_700_000_001_001)
+    assert not table.was_executed(request)
