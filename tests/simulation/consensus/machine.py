@@ -160,6 +160,11 @@ class Machine:
         """This machine's own monotonic clock."""
         return self._clock.reads(self._world.now)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it will never start again, or perhaps not."""
+        return self.gone or self.rotten
+
     def start(self, others: list["Machine"]) -> None:
         """Begin a life with what the disk holds; a crash in the midst of recovery ends it at once."""
         recovery = self._open_storage()

@@ -210,6 +210,7 @@ MUTANTS = (
         "old-term-by-counting",
         "entries of older terms are committed by counting replicas (Raft figure 8)",
         ((Leader, "_may_commit", _any_index_commits),),
+        kind=Kind.STORM,
     ),
     Mutant(
         "leader-counts-itself-early",
@@ -272,11 +273,13 @@ MUTANTS = (
         "joint-majority-of-the-union",
         "in joint consensus one majority of all servers decides",
         ((Configuration, "majorities", property(_union)),),
+        kind=Kind.MEMBERSHIP,
     ),
     Mutant(
         "joint-majority-of-the-new",
         "in joint consensus the new servers decide alone",
         ((Configuration, "majorities", property(_only_the_new)),),
+        kind=Kind.MEMBERSHIP,
     ),
     Mutant(
         "learner-counted-as-voter",
@@ -292,21 +295,25 @@ MUTANTS = (
         "switch-without-joint-consensus",
         "a leader appends C_new at once, however many servers change",
         ((configuration, "first_step", _switch_directly),),
+        kind=Kind.MEMBERSHIP,
     ),
     Mutant(
         "change-before-own-term-commit",
         "a configuration is changed before an entry of the leader's term is committed",
         ((Reconfiguration, "has_committed_in_term", _always),),
+        kind=Kind.MEMBERSHIP,
     ),
     Mutant(
         "change-before-the-last-is-committed",
         "a configuration follows one that is not committed",
         ((Reconfiguration, "_is_uncommitted", _never),),
+        kind=Kind.MEMBERSHIP,
     ),
     Mutant(
         "configuration-outlives-its-entry",
         "a truncated configuration stays in effect",
         ((Log, "truncate_from", _keep_truncated_configuration),),
+        kind=Kind.MEMBERSHIP,
     ),
     Mutant(
         "snapshot-with-another-configuration",

@@ -79,7 +79,7 @@ class Nemesis:
 
     def may_lose(self, server: ServerId) -> bool:
         """Whether a majority is left without this server, by any configuration that is or may come into force."""
-        gone = {other for other, machine in self._stage.machines.items() if machine.gone or machine.rotten} | {server}
+        gone = {other for other, machine in self._stage.machines.items() if machine.is_lost} | {server}
         if not self._stage.trouble or len(gone) > 1:
             return False
         return all(
@@ -166,7 +166,8 @@ class Nemesis:
         if not self._stage.trouble:
             return
         random = self._random
-        everybody = sorted(server for server, machine in self._stage.machines.items() if not machine.gone)
+        # A new configuration never counts on who is lost, for the majority that is left may be that of the old one only.
+        everybody = sorted(server for server, machine in self._stage.machines.items() if not machine.is_lost)
         machine = self._a_leader() or random.choice(list(self._stage.machines.values()))
         if machine.life is not None:
             current = machine.life.core.describe().configuration

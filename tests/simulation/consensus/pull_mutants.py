@@ -11,6 +11,7 @@ from consensus.core.position import Index, LogPosition, ServerId
 from consensus.core.pull_messages import Fetch, PullError
 from consensus.core.pulling import Pulling
 from tests.simulation.consensus.mutants import Mutant
+from tests.simulation.consensus.profile import Kind
 
 _send = Outbox.send
 
@@ -79,6 +80,7 @@ PULL_MUTANTS = (
         "entries of older terms are committed by counting fetches",
         ((Leader, "_may_commit", _any_index_commits),),
         "pull",
+        kind=Kind.STORM,
     ),
     Mutant(
         "pull-leader-counts-itself-early",
