@@ -239,6 +239,16 @@ def test_a_late_answer_of_a_slow_follower_still_counts() -> None:
     assert bench.about.followers[0].match == 1
 
 
+def test_the_description_tells_what_the_handshake_with_each_peer_settled() -> None:
+    bench = Bench(pre_vote=None)
+    bench.step(PeerExtensions(TWO, Extensions(pre_vote=True, transfer=True, configurations=True)))
+    bench.step(PeerExtensions(THREE, Extensions()))
+    assert dict(bench.about.extensions) == {
+        TWO: Extensions(pre_vote=True, transfer=True, configurations=True),
+        THREE: Extensions(),
+    }
+
+
 def test_handshakes_of_endless_peers_are_not_all_remembered() -> None:
     bench = Bench()
     for number in range(1_000, 3_000):
