@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gossip.core.member import Incarnation, NodeId, NodeInfo, Status
+from gossip.core.membership import Membership
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,22 @@ class MemberDescription:
     def metadata(self) -> bytes:
         """What the member's application says."""
         return self.info.metadata
+
+
+def described(membership: Membership) -> tuple[MemberDescription, ...]:
+    """Every member of a directory."""
+    return tuple(
+        MemberDescription(
+            entry.info,
+            entry.status,
+            entry.incarnation,
+            membership.is_peer(entry.node_id),
+            entry.since_ms,
+            entry.round_trip_ms,
+            entry.peer_count,
+        )
+        for entry in membership.entries()
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from gossip.core.admission import Admission, AdmissionPolicy, admit_all
 from gossip.core.awareness import Awareness
 from gossip.core.claims import Claims
 from gossip.core.composer import Composer
-from gossip.core.description import Description, MemberDescription
+from gossip.core.description import Description, described
 from gossip.core.dissemination import Dissemination
 from gossip.core.effects import Alarm, AlarmKind, Announce, Effect
 from gossip.core.events import (
@@ -374,21 +374,9 @@ class Swim:
 
     def describe(self) -> Description:
         """This node's picture of the group, for operators."""
-        members = tuple(
-            MemberDescription(
-                entry.info,
-                entry.status,
-                entry.incarnation,
-                self._membership.is_peer(entry.node_id),
-                entry.since_ms,
-                entry.round_trip_ms,
-                entry.peer_count,
-            )
-            for entry in self._membership.entries()
-        )
         return Description(
             self_info=self._own.info,
-            members=members,
+            members=described(self._membership),
             peer_count=self._membership.peer_count,
             health_score=self._awareness.score,
             leaving=self._own.leaving,
