@@ -1,0 +1,60 @@
+"""Where a farm's private keys are after it founded, gossiped, committed, published and answered: in key files."""
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from bridge.node.key_files import load_farm_key, load_master_key, load_signing_key
+from bridge.wire.key_text import encode_key
+from tests.end_to_end.farm import PUBLISHER_BOUND_S, Farm, call
+
+pytestmark = pytest.mark.processes
+
+KEY_FILES = {"farm.key", "master.key", "signing.key", "identity.pem", "tls.pem", "keys"}
+"""Names of files that hold a private key. All else in a state directory may be shown to whoever helps."""
+COMMANDS = (("status",), ("status", "--json"), ("log", "--json"), ("keys", "list", "--json"))
+
+
+def secrets_of(farm: Farm) -> Iterator[tuple[str, bytes]]:
+    """Each private key of the farm and of its nodes, with a name for the failure's text."""
+    yield "master", load_master_key(farm.directory / "master.key").private_key.private_bytes_raw()
+    for number, key in enumerate(load_farm_key(farm.directory / "farm.key").gossip_keys):
+        yield f"gossip {number}", key
+    for node in farm.nodes:
+        signing = load_signing_key(node.directory / "signing.key")
+        yield f"transient of {node.name}", signing.private_key.private_bytes_raw()
+        identity = load_pem_private_key((node.directory / "identity.pem").read_bytes(), None)
+        assert isinstance(identity, Ed25519PrivateKey)
+        yield f"identity of {node.name}", identity.private_bytes_raw()
+
+
+def files_of(farm: Farm) -> list[Path]:
+    """Every regular file of the farm."""
+    return [path for path in sorted(farm.directory.rglob("*")) if path.is_file() and not path.is_symlink()]
+
+
+def test_no_private_key_is_in_a_log_a_journal_a_structure_or_an_answer(farm: Farm) -> None:
+    farm.wait_until(
+        lambda: [file for node in farm.nodes for file in node.structures()], PUBLISHER_BOUND_S, "a structure"
+    )
+    shown = {str(path): path.read_bytes() for path in files_of(farm) if path.name not in KEY_FILES}
+    for command in COMMANDS:
+        done = call(*command, "--node", farm.nodes[0].directory)
+        assert done.returncode == 0, done.stderr
+        shown[" ".join(command)] = (done.stdout + done.stderr).encode()
+    assert any(name.endswith(".segment") for name in shown)
+    assert any(name.endswith(".meta-ls2") for name in shown)
+    for secret_name, secret in secrets_of(farm):
+        forms = (secret, secret.hex().encode(), encode_key(secret).rstrip("=").encode())
+        for place, content in shown.items():
+            assert not any(form in content for form in forms), f"the {secret_name} key is in {place}"
+
+
+def test_key_files_belong_to_their_owner_alone(farm: Farm) -> None:
+    found = {path: stat.S_IMODE(path.stat().st_mode) for path in files_of(farm) if path.name in KEY_FILES}
+    assert {path.name for path in found} >= KEY_FILES - {"keys"}
+    assert {path: mode for path, mode in found.items() if mode != 0o600} == {}
