@@ -55,15 +55,20 @@ class SessionedStateMachine:
         limits: SessionLimits = DEFAULT_LIMITS,
         snapshot: Callable[[], Iterator[bytes]] = lambda: iter(()),
         restore: Restore | None = None,
+        clock_s: Callable[[], float] = trio.current_time,
     ) -> None:
-        """Without `snapshot` and `restore` the service has no state of its own, beside what came of requests."""
+        """Without `snapshot` and `restore` the service has no state of its own, beside what came of requests.
+
+        `clock_s` is the local clock by which somebody may ask how old log time is; the state does not depend on it.
+        """
+        self._clock_s = clock_s
         self._execute = execute
         self._snapshot = snapshot
         self._restore = restore or _nothing_to_restore
         self.log_time_ms: Milliseconds = 0
         """By the clock entries that were applied; 0 before the first."""
         self.log_time_at_s = 0.0
-        """When, by trio's clock, that entry or a snapshot with it was applied here; no part of the state."""
+        """When, by the local clock, that entry or a snapshot with it was applied here; no part of the state."""
         self.sessions = SessionTable(limits)
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
@@ -107,7 +112,7 @@ class SessionedStateMachine:
             raise SessionTableError(f"a snapshot of {len(data)} bytes holds no table of sessions")
         (log_time_ms,) = _CLOCK_TIME.unpack_from(data, _DUMP_SIZE.size)
         self.sessions = SessionTable.load(data[head : head + size], self.sessions.limits)
-        self.log_time_ms, self.log_time_at_s = log_time_ms, trio.current_time()
+        self.log_time_ms, self.log_time_at_s = log_time_ms, self._clock_s()
         await self._restore(last, _behind(data[head + size :], state))
 
     async def _take(self, index: Index, data: bytes) -> None:
@@ -117,7 +122,7 @@ class SessionedStateMachine:
             case b"\xf2" if len(data) == 1 + _CLOCK_TIME.size:
                 (time_ms,) = _CLOCK_TIME.unpack_from(data, 1)
                 if time_ms > self.log_time_ms:
-                    self.log_time_ms, self.log_time_at_s = time_ms, trio.current_time()
+                    self.log_time_ms, self.log_time_at_s = time_ms, self._clock_s()
                 self.sessions.expire(self.log_time_ms)
             case b"\xf3":
                 pass

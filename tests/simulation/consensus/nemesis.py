@@ -166,7 +166,7 @@ class Nemesis:
         if not self._stage.trouble:
             return
         random = self._random
-        # A new configuration never counts on who is lost, for the majority that is left may be that of the old one only.
+        # A new configuration never counts on who is lost: the majority that is left may be that of the old one only.
         everybody = sorted(server for server, machine in self._stage.machines.items() if not machine.is_lost)
         machine = self._a_leader() or random.choice(list(self._stage.machines.values()))
         if machine.life is not None:

@@ -79,7 +79,9 @@ class StateMachine:
         self._on_applied = on_applied
         self._on_restored = on_restored
         self._store = Store(on_executed)
-        self.machine = SessionedStateMachine(self._store.execute, limits, self._own_part, self._restore_own_part)
+        self.machine = SessionedStateMachine(
+            self._store.execute, limits, self._own_part, self._restore_own_part, clock_s=lambda: 0.0
+        )
         self.applied: Index = 0
         self.chain = 0
         self.covered: Index = 0
