@@ -66,9 +66,7 @@ def main(arguments: Sequence[str]) -> int:
             return 1
         counts += result.counts
         marks += result.marks
-        if counts["histories"] % FINDINGS = (ViolationError, InvariantBrokenError, StorageError)
-"""What a planted bug is found by; anything else that is raised is a fault of the simulator."""
-_PROGRESS_EVERY == 0:
+        if counts["histories"] % _PROGRESS_EVERY == 0:
             _say(f"{counts['histories']} histories, {time.monotonic() - began:.0f} s")
     _say(_summary(counts, marks, time.monotonic() - began))
     missing = [mark for mark in DEMANDED[options.strategy] if not marks[mark]]
