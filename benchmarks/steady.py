@@ -6,7 +6,8 @@
 
 A client that waits for its own write before the next one measures its own patience with the dead server as well. Writes
 that began before the moment do not count: the dead server may have acknowledged them. etcd's client in `etcd_client`
-does the same at the same pace.
+does the same at the same pace. That one is connected to all members; so are ours together, of which each begins with a
+server of its own choice and keeps its connections.
 """
 
 import json
@@ -24,6 +25,7 @@ PERIOD_S = 0.02
 ATTEMPT_S = 10.0
 UNDER_WAY_MAX = 200
 KEPT = 1024
+CLIENTS = 8
 
 
 @dataclass(slots=True)
@@ -52,9 +54,10 @@ def main() -> None:
 async def _run(target: ClusterTarget) -> None:
     acknowledged = Acknowledged()
     async with trio.open_nursery() as nursery:
-        client = connect(target)
-        await nursery.start(client.run)
-        nursery.start_soon(_write, client, acknowledged)
+        clients = [connect(target) for _ in range(CLIENTS)]
+        for client in clients:
+            await nursery.start(client.run)
+        nursery.start_soon(_write, clients, acknowledged)
         while line := await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
             since_s = float(line)
             while (found := acknowledged.first(since_s)) is None:  # noqa: ASYNC110 - as often as writes begin
@@ -63,13 +66,13 @@ async def _run(target: ClusterTarget) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def _write(client: GarlicFarmClient, acknowledged: Acknowledged) -> None:
+async def _write(clients: list[GarlicFarmClient], acknowledged: Acknowledged) -> None:
     limit = trio.CapacityLimiter(UNDER_WAY_MAX)
 
     async def attempt(number: int) -> None:
         async with limit:
             began_s = time.monotonic()
-            submission = await client.submit((entry(number, 256),), patience_s=ATTEMPT_S)
+            submission = await clients[number % CLIENTS].submit((entry(number, 256),), patience_s=ATTEMPT_S)
             if submission.outcome is Outcome.COMMITTED:
                 acknowledged.add(began_s, time.monotonic())
 
