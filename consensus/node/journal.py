@@ -37,7 +37,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from consensus.core.log import TermRun
-from consensus.core.position import ORIGIN, Entry, Index, LogPosition, Term
+from consensus.core.position import ORIGIN, Entry, Index, LogPosition
 from consensus.node.disk import CreateFile, DiskOperation, RemoveFile, RenameFile, SyncDirectory, SyncFile, WriteBytes
 from consensus.wire.record import SEGMENT_HEADER_BYTES, Binding, SegmentHeader, encode_record, encode_segment_header
 
@@ -160,13 +160,16 @@ class Journal:
             term = entry.term
         operations: list[DiskOperation] = []
         pending: list[bytes] = []
-        for entry, record in zip(entries, records, strict=True):
-            segment = self._segments[-1] if self._segments else None
+        segment = self._segments[-1] if self._segments else None
+        run_term = self._runs[-1].term if self._runs else None
+        for index, (entry, record) in enumerate(zip(entries, records, strict=True), start=first):
             if segment is None or segment.end_bytes + len(record) > segment.size_bytes:
                 operations += self._plan_flush(pending)
                 operations += self._plan_segment(len(record))
                 segment = self._segments[-1]
-            self._add_run(segment.last + 1, entry.term)
+            if entry.term != run_term:
+                run_term = entry.term
+                self._runs.append(TermRun(index, run_term))
             segment.offsets.append(segment.end_bytes)
             segment.end_bytes += len(record)
             pending.append(record)
@@ -285,10 +288,6 @@ class Journal:
             RenameFile(file + NEW_SUFFIX, file),
             SyncDirectory(),
         ]
-
-    def _add_run(self, index: Index, term: Term) -> None:
-        if not self._runs or self._runs[-1].term != term:
-            self._runs.append(TermRun(index, term))
 
 
 def _first_of(segment: Segment) -> Index:
