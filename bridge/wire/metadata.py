@@ -16,6 +16,7 @@ still be broken or hostile: the slice of CBOR is checked before it is decoded, e
 import re
 from dataclasses import dataclass, field
 from enum import IntEnum
+from sys import intern
 from typing import Any, Final, TypeVar
 
 from bridge.core.founding import (
@@ -121,7 +122,8 @@ def _from_fields(fields: Any) -> NodeMetadata:
     if version != VERSION or isinstance(version, bool):
         raise MetadataError(f"this version reads metadata version {VERSION} only")
     return NodeMetadata(
-        cluster=_name(cluster, "cluster"),
+        # All members of a farm say the same word here: one object serves ten thousand.
+        cluster=intern(_name(cluster, "cluster")),
         name=_name(name, "name"),
         role=_member(role, RoleHint, "role"),
         raft_id=None if raft_id is None else _number(raft_id, "Raft id", 2**31),

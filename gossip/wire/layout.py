@@ -36,7 +36,7 @@ SAMPLE_LIMIT: Final = 64
 ADDRESSES_LIMIT: Final = 64
 RUMOURS_LIMIT: Final = 32
 INFO_LIMIT_BYTES: Final = 1024
-INFOS_REMEMBERED: Final = 4096
+INFOS_REMEMBERED: Final = 1024
 """How many spellings of infos are kept in each direction, the longest unused forgotten first."""
 
 
