@@ -214,17 +214,18 @@ async def open_replica(
         LOG.info("storage: %s", line)
     ledger.history_ends_at(recovery.report.last.index)
     try:
+        tuning = _tuning(settings.timing)
         raft = Raft(
             server_id,
             _first_configuration(settings),
             recovery.ballot,
             recovery.log,
-            _tuning(settings.timing),
+            tuning,
             GARLIC_FARM,
             Random(),
             now_ms(),
         )
-        identity = Identity(founding.cluster_id.hex(), server_id)
+        identity = Identity(founding.cluster_id.hex(), server_id, tuning.lease_promise_ms)
         caller = Caller(settings.cluster, settings.credentials, lambda: identity, os.urandom)
 
         def resolve(peer: ServerId) -> PeerAddress | None:

@@ -19,6 +19,8 @@ class Extensions:
     """TimeoutNow, and the flag of a vote request that was caused by one (`transfer`)."""
     configurations: bool = False
     """Joint configurations, and learners in them (`configuration`)."""
+    lease_ms: int | None = None
+    """How long it refuses other candidates after a word of the leader, and after a restart; None: no promise."""
 
 
 NO_EXTENSIONS = Extensions()

@@ -158,8 +158,9 @@ class Replica:
         return known is not None and not known.configurations
 
     def keeps_leases(self, peer: ServerId) -> bool:
-        """Whether `peer` is of our own make, and so refuses other candidates while it may have confirmed a lease."""
-        return self.dialect.transfer and self.extensions_of.get(peer, NO_EXTENSIONS) != NO_EXTENSIONS
+        """Whether `peer` has said that it refuses other candidates for as long as a lease of ours may last."""
+        promised_ms = self.extensions_of.get(peer, NO_EXTENSIONS).lease_ms
+        return promised_ms is not None and promised_ms >= self.tuning.election_timeout_min_ms
 
     def understands_transfer(self, peer: ServerId) -> bool:
         """Whether TimeoutNow may be sent to `peer`; not before a handshake has said so."""

@@ -43,7 +43,13 @@ class Tuning:
     """Linearizable reads that wait for their round; beyond it a read is refused as busy."""
     lease_clock_bound_ms: int | None = None
     """Switches leases on (`reads`): how far the elapsed times of two servers' monotonic clocks may differ over one
-    minimum election timeout. None: every read asks a majority. All servers of a group must agree on it."""
+    minimum election timeout. None: every read asks a majority. A leader has a lease only if every voter has said in
+    the handshake that it keeps one (`Extensions.lease_ms`)."""
+
+    @property
+    def lease_promise_ms(self) -> int | None:
+        """How long a server with these settings refuses candidates, over a restart as well; None with leases off."""
+        return None if self.lease_clock_bound_ms is None else self.election_timeout_min_ms
 
     def __post_init__(self) -> None:
         """Refuse settings with which no leader could be elected or kept."""

@@ -255,7 +255,7 @@ class _Link:
         )
         self._extensions = dialed.extensions
         self._links.tally.count("links-established")
-        self._links.peer_extensions(self._peer, extensions_to_core(dialed.extensions))
+        self._links.peer_extensions(self._peer, extensions_to_core(dialed.extensions, dialed.peer.lease_ms))
         self._forget_old()
         self._pipe = pipe
         while self._unsent:

@@ -162,6 +162,7 @@ class Story:
         self._extensions = Extensions("pre-vote" not in said, "transfer" not in said, configurations=True)
         if "leases" in said:
             self._tuning = replace(self._tuning, lease_clock_bound_ms=lan().election_timeout_min_ms // 2)
+            self._extensions = replace(self._extensions, lease_ms=self._tuning.lease_promise_ms)
         if "one" in words:
             self._tuning = replace(self._tuning, max_entries_per_append=1)
         ids = [int(word) for word in words if word.isdigit()]

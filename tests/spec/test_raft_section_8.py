@@ -4,6 +4,8 @@ What needs real servers (a client that finds the leader, retries after a crash a
 `tests/node/test_exactly_once.py`; the session table has its own file, `test_sessions.py`.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from consensus.core.dialect import GARLIC_FARM, ZMQ_RAFT
@@ -27,7 +29,7 @@ from consensus.core.sessions import RequestId, SessionTable, Verdict
 from consensus.core.tuning import Tuning, lan
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench, group, suffix
 
-OURS = Extensions(pre_vote=True, transfer=True)
+OURS = Extensions(pre_vote=True, transfer=True, lease_ms=1_000)
 
 
 def leading(*, voters: int = 3, committed: bool = True, tuning: Tuning | None = None) -> Bench:
@@ -240,9 +242,14 @@ def test_a_lease_counts_from_when_the_round_was_asked_not_from_when_it_was_answe
     assert not bench.all(ReadReady)
 
 
-def test_a_peer_of_another_make_which_may_vote_at_any_time_gives_no_lease() -> None:
+@pytest.mark.parametrize(
+    "said",
+    [Extensions(), Extensions(pre_vote=True, transfer=True), replace(OURS, lease_ms=999)],
+    ids=["another make", "leases off", "a shorter promise"],
+)
+def test_a_peer_that_promised_no_refusal_for_as_long_gives_no_lease(said: Extensions) -> None:
     bench = leading(tuning=LEASED)
-    bench.step(PeerExtensions(THREE, Extensions()))
+    bench.step(PeerExtensions(THREE, said))
     bench.step(ReadRequested(1))
     bench.matched(TWO, heartbeats(bench, TWO)[TWO])
     assert bench.all(ReadReady)

@@ -15,8 +15,9 @@ from consensus.wire.garlic_farm.digest import (
     response_to,
 )
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.mapping import extensions_to_core
 from consensus.wire.garlic_farm.nonces import LIFETIME_MS, NonceBook
-from consensus.wire.garlic_farm.upgrade import EXTENSION_SETS, Extension, Identity, accept_token, path_of
+from consensus.wire.garlic_farm.upgrade import EXTENSION_SETS, Extension, Headers, Identity, accept_token, path_of
 from consensus.wire.garlic_farm.upgrade_client import (
     CACHE_MS,
     Caller,
@@ -313,6 +314,24 @@ def test_who_has_no_cluster_yet_may_speak_to_one() -> None:
     switched = connect(farm, newcomer, session)
     assert isinstance(switched, Switched)
     assert switched.peer == Identity("cluster-a", 2)
+
+
+def test_both_sides_hear_for_how_long_the_other_keeps_a_lease() -> None:
+    farm, session = Farm(identity=Identity("cluster-a", 2, 1_000)), Session()
+    asking = caller(identity=Identity("cluster-a", 1, 900))
+    connect(farm, asking, session)
+    switched = connect(farm, asking, session)
+    assert isinstance(switched, Switched)
+    assert switched.peer == Identity("cluster-a", 2, 1_000)
+    assert extensions_to_core(frozenset(Extension), switched.peer.lease_ms).lease_ms == 1_000
+    assert extensions_to_core(frozenset({Extension.PRE_VOTE}), 1_000).lease_ms is None, "it could not be told of one"
+
+
+@pytest.mark.parametrize("promise", ["0", "-1", "1e3", "1234567890"])
+def test_a_lease_that_is_no_number_is_malformed(promise: str) -> None:
+    headers = Headers([(b"X-Garlic-Lease", promise.encode())])
+    with pytest.raises(GarlicFarmError, match="X-Garlic-Lease"):
+        headers.identity()
 
 
 @pytest.mark.parametrize("offered", [(), ("chat",)])

@@ -228,12 +228,13 @@ def _servers_from_wire(listed: tuple[ClusterServer, ...]) -> tuple[position.Serv
     return tuple(servers)
 
 
-def extensions_to_core(agreed: frozenset[Extension]) -> Extensions:
-    """What a handshake agreed on, as the core is told."""
+def extensions_to_core(agreed: frozenset[Extension], lease_ms: int | None = None) -> Extensions:
+    """What a handshake agreed on, and the peer's promise in it, as the core is told."""
     return Extensions(
         pre_vote=Extension.PRE_VOTE in agreed,
         transfer=Extension.TRANSFER in agreed,
         configurations=Extension.CONFIGURATIONS in agreed,
+        lease_ms=lease_ms if Extension.TRANSFER in agreed else None,
     )
 
 

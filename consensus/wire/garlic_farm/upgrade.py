@@ -6,10 +6,11 @@
     server ──▶ 101, and the same connection carries Raft's messages; or 401 again
 
 After the 101 the stream is Raft's, not WebSocket frames. Headers of our own, both ways, seen only by those who know
-the password: `X-Garlic-Cluster` (the cluster id; a mismatch is answered by 409) and `X-Garlic-Server` (the sender's
-Raft id). `Sec-WebSocket-Protocol` negotiates extensions: the client offers names in order of preference, the server
-answers with one that it knows (RFC 6455 allows no more), and a name stands for a whole set of extensions. A server of
-another make answers with none and is spoken to in the seventeen messages of the document.
+the password: `X-Garlic-Cluster` (the cluster id; a mismatch is answered by 409), `X-Garlic-Server` (the sender's Raft
+id) and, where leases are switched on, `X-Garlic-Lease` (for how many milliseconds the sender keeps one).
+`Sec-WebSocket-Protocol` negotiates extensions: the client offers names in order of preference, the server answers with
+one that it knows (RFC 6455 allows no more), and a name stands for a whole set of extensions. A server of another make
+answers with none and is spoken to in the seventeen messages of the document.
 """
 
 import base64
@@ -27,10 +28,12 @@ VERSION = "1"
 HEAD_BYTES_MAX = 16_384
 CLUSTER_HEADER = "X-Garlic-Cluster"
 SERVER_HEADER = "X-Garlic-Server"
+LEASE_HEADER = "X-Garlic-Lease"
 _WEBSOCKET_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _WEBSOCKET_KEY_BYTES = 16
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CLUSTER_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_LEASE = re.compile(r"[1-9][0-9]{0,8}")
 _SERVER_ID = re.compile(r"[1-9][0-9]{0,9}")
 
 
@@ -58,6 +61,8 @@ class Identity:
 
     cluster_id: str | None = None
     server_id: int | None = None
+    lease_ms: int | None = None
+    """A promise: how long this server refuses candidates after a word of the leader, over a restart as well."""
 
     def headers(self) -> list[tuple[str, str]]:
         """What the other side is told."""
@@ -66,6 +71,8 @@ class Identity:
             headers.append((CLUSTER_HEADER, self.cluster_id))
         if self.server_id is not None:
             headers.append((SERVER_HEADER, str(self.server_id)))
+        if self.lease_ms is not None:
+            headers.append((LEASE_HEADER, str(self.lease_ms)))
         return headers
 
 
@@ -131,8 +138,11 @@ class Headers:
         cluster_id, server_id = self.one(CLUSTER_HEADER.lower()), self.one(SERVER_HEADER.lower())
         if cluster_id is not None and not _CLUSTER_ID.fullmatch(cluster_id):
             raise malformed(f"{CLUSTER_HEADER} is not 1 to 128 visible characters")
-        if server_id is None:
-            return Identity(cluster_id)
-        if not _SERVER_ID.fullmatch(server_id) or int(server_id) > ID_MAX:
+        if server_id is not None and (not _SERVER_ID.fullmatch(server_id) or int(server_id) > ID_MAX):
             raise malformed(f"{SERVER_HEADER} is not a positive 32-bit id")
-        return Identity(cluster_id, int(server_id))
+        lease = self.one(LEASE_HEADER.lower())
+        if lease is not None and not _LEASE.fullmatch(lease):
+            raise malformed(f"{LEASE_HEADER} is not a number of milliseconds of at most nine digits")
+        return Identity(
+            cluster_id, None if server_id is None else int(server_id), None if lease is None else int(lease)
+        )

@@ -194,6 +194,7 @@ class Machine:
                 pre_vote=self.understands_pre_vote and other.understands_pre_vote,
                 transfer=self.understands_transfer and other.understands_transfer,
                 configurations=self._profile.joint,
+                lease_ms=self._profile.tuning.lease_promise_ms,
             )
             self.step(PeerExtensions(other.server_id, extensions))
         self._set_timer()
