@@ -110,7 +110,13 @@ def _node_id(reader: Reader) -> NodeId:
 
 
 def _incarnation(reader: Reader) -> Incarnation:
-    return Incarnation(reader.unsigned(INCARNATION_LIMIT), reader.unsigned(INCARNATION_LIMIT))
+    return _shared(reader.unsigned(INCARNATION_LIMIT), reader.unsigned(INCARNATION_LIMIT))
+
+
+@lru_cache(maxsize=INFOS_REMEMBERED)
+def _shared(generation: int, number: int) -> Incarnation:
+    """Most members of a large group are in the same first life: they share one object."""
+    return Incarnation(generation, number)
 
 
 def _address(reader: Reader) -> Address:
