@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.consensus.client_mutants import CLIENT_MUTANTS
 from tests.spec import test_raft_section_8 as section_8
 from tests.spec import test_sessions as sessions
+from tests.spec.client_mutants import CLIENT_MUTANTS
 
 SEEN_BY: dict[str, Callable[[], None]] = {
     "stale-read-index": section_8.test_an_answer_to_a_request_sent_before_the_read_arrived_proves_nothing,
