@@ -8,7 +8,7 @@ as answers to the request they belong to; an extension goes only to peers whose 
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -152,14 +152,31 @@ class PeerLinks:
 
     def send(self, recipient: ServerId, message: core.Request) -> None:
         """Send, or queue, or drop, and return at once. What is dropped is counted."""
-        link = self._links.get(recipient)
+        link = self._link_to(recipient)
         if link is None:
-            if self._nursery is None or not self._has_room():
-                self.tally.count("requests-without-link")
-                return
-            link = self._links[recipient] = _Link(self, recipient)
+            self.tally.count("requests-without-link")
+        else:
+            link.send(message)
+
+    def keep(self, peers: Collection[ServerId]) -> None:
+        """Hold connections to these and to no others when there is nothing to say.
+
+        Followers have nothing to say to each other until their leader is gone: an election would then begin with TCP,
+        TLS and Digest, while the clients wait.
+        """
+        for peer, link in self._links.items():
+            link.kept = peer in peers
+        for peer in peers:
+            kept = self._link_to(peer)
+            if kept is not None:
+                kept.keep()
+
+    def _link_to(self, peer: ServerId) -> "_Link | None":
+        link = self._links.get(peer)
+        if link is None and self._nursery is not None and self._has_room():
+            link = self._links[peer] = _Link(self, peer)
             self._nursery.start_soon(link.run)
-        link.send(message)
+        return link
 
     def _has_room(self) -> bool:
         """Members come and go: in a full table a link that nobody uses, to a server that left, gives way."""
@@ -191,6 +208,7 @@ class _Link:
         self._work = trio.Event()
         self._sent = 0
         self._dropped = 0
+        self.kept = False
         tuning = links.tuning
         self._backoff = Backoff(tuning.backoff_first_s, tuning.backoff_longest_s, links.random)
 
@@ -204,10 +222,15 @@ class _Link:
         self._unsent.append((trio.current_time(), request))
         self._work.set()
 
+    def keep(self) -> None:
+        """Be connected from now on."""
+        self.kept = True
+        self._work.set()
+
     @property
     def is_unused(self) -> bool:
         """Whether there is neither a connection nor anything to send."""
-        return self._pipe is None and not self._unsent
+        return self._pipe is None and not self._unsent and not self.kept
 
     def view(self) -> LinkView:
         waiting = len(self._unsent) + (self._pipe.waiting if self._pipe is not None else 0)
@@ -216,7 +239,7 @@ class _Link:
     async def run(self) -> None:
         with self.scope:
             while True:
-                while not self._unsent:
+                while not self._unsent and not self.kept:
                     self._work = trio.Event()
                     await self._work.wait()
                 if not await self._connection():

@@ -125,6 +125,7 @@ class ConsensusServer:
             self._inbox, self._admission, lambda: self._role, self._is_overloaded, self._dropped
         )
         description = core.describe()
+        self._own_id = description.server_id
         self._role = RoleChanged(description.role, description.term, description.leader)
 
     @property
@@ -144,6 +145,7 @@ class ConsensusServer:
                 nursery.start_soon(self._worker.run)
                 nursery.start_soon(self.applying.run, self._disk_questions.entries, self._disk_questions.state)
                 nursery.start_soon(self._snapshots.run)
+                self._keep_links(self._core.describe().configuration)
                 task_status.started()
                 await self._own()
         finally:
@@ -317,12 +319,16 @@ class ConsensusServer:
                 case RoleChanged():
                     self._role = effect
                     self._observe(effect)
-                case ConfigurationChanged():
+                case ConfigurationChanged(configuration):
+                    self._keep_links(configuration)
                     self._observe(effect)
                 case Halt(reason):
                     raise HaltedError(reason)
                 case _:
                     assert_never(effect)
+
+    def _keep_links(self, configuration: Configuration) -> None:
+        self._links.keep(configuration.member_ids - {self._own_id})
 
     def _answer(self, effect: Answer) -> None:
         match effect:

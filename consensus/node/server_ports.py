@@ -1,5 +1,6 @@
 """What a server needs of its neighbours: a core to step, and a way out to the other servers."""
 
+from collections.abc import Collection
 from typing import Protocol
 
 from consensus.core.description import Description
@@ -28,3 +29,6 @@ class PeerLink(Protocol):
 
     def send(self, recipient: ServerId, message: Request) -> None:
         """Queue a request and return at once; drop it if the queue is full or the peer unknown (Raft repeats)."""
+
+    def keep(self, peers: Collection[ServerId]) -> None:
+        """These are the members: be ready to send to each."""

@@ -316,3 +316,34 @@ async def test_a_full_table_makes_room_for_a_new_server_by_a_link_that_nobody_us
     await trio.sleep(1)
     assert sender.correlations() == [3]
     assert [view.peer for view in sender.links.describe()] == [CAROL]
+
+
+async def test_a_kept_link_is_connected_before_there_is_anything_to_say(stage: Stage) -> None:
+    stage.add(Host(BOB))
+    sender = Sender(stage)
+    await stage.nursery.start(sender.links.run)
+    sender.links.keep({BOB})
+    await wait_all_tasks_blocked()
+    assert [(view.peer, view.connected) for view in sender.links.describe()] == [(BOB, True)]
+    assert [peer for peer, _ in sender.extensions] == [BOB]
+
+
+async def test_a_kept_link_that_breaks_comes_back_and_one_that_is_kept_no_more_does_not(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    # Given a link that is kept
+    stage.add(Host(BOB))
+    sender = Sender(stage)
+    await stage.nursery.start(sender.links.run)
+    sender.links.keep({BOB})
+    await wait_all_tasks_blocked()
+    # When its connection breaks, then it is made again
+    await trio.aclose_forcefully(stage.live[-1])
+    await trio.sleep(5)
+    assert [view.connected for view in sender.links.describe()] == [True]
+    # When the server is a member no more, and the connection breaks, then nobody dials
+    sender.links.keep(())
+    await trio.aclose_forcefully(stage.live[-1])
+    await trio.sleep(5)
+    assert [view.connected for view in sender.links.describe()] == [False]

@@ -1,6 +1,6 @@
 """The owner task over real files: what was acknowledged is there after the next start, and the lock is given back."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -28,6 +28,9 @@ SMALL = StorageTuning(segment_bytes=64 * 1024, tail_entries=4)
 
 class NoLinks:
     """A server alone sends nothing."""
+
+    def keep(self, peers: Collection[ServerId]) -> None:
+        """Nothing to keep."""
 
     def send(self, recipient: ServerId, message: Request) -> None:
         """Nobody is there."""

@@ -1,6 +1,6 @@
 """The owner task with a real Raft: one voter alone, and three over links in memory; MockClock throughout."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -78,6 +78,9 @@ class Links:
         self._sender = sender
         self._nodes = nodes
         self._nursery = nursery
+
+    def keep(self, peers: Collection[ServerId]) -> None:
+        """Nothing to keep."""
 
     def send(self, recipient: ServerId, message: Request) -> None:
         """Deliver in a task, as a socket would."""
