@@ -4,6 +4,7 @@
     clock        log time = max(log time, entry); what fell silent becomes stale, what is long silent is forgotten
     publication  accepted only from the chosen publisher and with a later second than the last accepted one: a deposed
                  publisher that comes back late is fenced here, before anything is signed
+    admission    the identity gets the next Raft id, or its name is recorded; a name that is taken is refused
     foreign      kept in the log, no meaning here
 
 A report or a foreign entry may name its request; the table of sessions then sees to it that a repetition of it, which a
@@ -17,6 +18,7 @@ to the applied index are ignored, which makes replay harmless.
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from bridge.core.admission import AdmissionRefused, ServerAdmitted, admit, of_founders
 from bridge.core.farm_state import (
     LEAVES_PER_SERVER_MAX,
     LOG_TIME_LIMIT_MS,
@@ -32,7 +34,7 @@ from bridge.core.farm_state import (
 )
 from bridge.core.lease_set import select_leaves
 from bridge.core.publisher import choose, standings
-from bridge.core.records import Clock, Foreign, Publication, Record, Report
+from bridge.core.records import Admission, Clock, Foreign, Publication, Record, Report
 from consensus.core.position import LogPosition
 from consensus.core.sessions import RequestId, SessionTable, Verdict, parse_request_id
 
@@ -86,23 +88,35 @@ class RequestRefused:
     request: str
 
 
-Change = PublisherChanged | PublicationAccepted | PublicationRefused | ClockOff | ServerForgotten | RequestRefused
+Change = (
+    PublisherChanged
+    | PublicationAccepted
+    | PublicationRefused
+    | ClockOff
+    | ServerForgotten
+    | RequestRefused
+    | ServerAdmitted
+    | AdmissionRefused
+)
 
 
 class Farm:
     """The state machine over `log_time_base_ms`, the log time of the empty log (the median of the founders' clocks)."""
 
-    def __init__(self, log_time_base_ms: int, tuning: FarmTuning | None = None) -> None:
+    def __init__(
+        self, log_time_base_ms: int, tuning: FarmTuning | None = None, founders: tuple[bytes, ...] = ()
+    ) -> None:
         # The period in it is only where the farm begins: clock entries change it, on all servers at the same index.
         self.tuning = tuning if tuning is not None else FarmTuning()
-        self.state = FarmState(log_time_ms=log_time_base_ms)
+        self.state = FarmState(log_time_ms=log_time_base_ms, admitted=of_founders(founders))
         self.sessions = SessionTable(SESSION_LIMITS)
 
     def restore(self, state: FarmState, period_ms: int, sessions: bytes) -> None:
         """Go on from what another server, or an earlier life of this one, held; raises `SessionTableError`."""
         self.sessions = SessionTable.load(sessions, SESSION_LIMITS)
         self.tuning = replace(self.tuning, period_ms=period_ms)
-        self.state = state
+        # A snapshot of before there were admissions has no founders in it.
+        self.state = replace(state, admitted={**self.state.admitted, **state.admitted})
 
     def apply(self, index: int, term: int, record: Record) -> tuple[Change, ...]:
         """Take one committed record; what changed is for traces and for the publisher's next act."""
@@ -125,6 +139,9 @@ class Farm:
                 state, changes = _apply_clock(state, record, self.tuning)
             case Publication():
                 state, changes = _apply_publication(state, record, self.tuning)
+            case Admission():
+                admitted, change = admit(state.admitted, record)
+                state, changes = replace(state, admitted=admitted), [] if change is None else [change]
             case Foreign(request=request):
                 refused = self._admit(request, index, term) is Verdict.EXPIRED
                 changes = [RequestRefused(request or "")] if refused else []

@@ -10,6 +10,7 @@ would make two reports that straddle two clock entries look stale; taking the da
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bridge.core.admission import Admitted
 from bridge.core.records import Publication, Report
 from consensus.core.sessions import SessionLimits
 
@@ -90,6 +91,8 @@ class FarmState:
     applied_term: int = 0
     servers: Mapping[int, ServerState] = field(default_factory=dict)
     masters: Mapping[str, MasterState] = field(default_factory=dict)
+    admitted: Mapping[int, Admitted] = field(default_factory=dict)
+    """Whose Raft id is whose, of all that were ever given out."""
 
     def stale(self, server: ServerState, tuning: FarmTuning) -> bool:
         """Whether the server has been silent for 1.5 reporting periods of log time."""

@@ -1,10 +1,11 @@
 """The farm's log entries as values: what the JSON of an application entry means.
 
-Four kinds of JSON object travel as application entries of the Raft log. A member tells them apart:
+Five kinds of JSON object travel as application entries of the Raft log. A member tells them apart:
 
     report        `router` / `destinations` / `meta`  one server's state (I2P proposal 150, application layer)
     clock         `clock`                             the leader's advance of log time
     publication   `publication`                       the publisher's commitment, before it signs and hands over
+    admission     `admission`                         an identity that belongs to the farm from here on
     foreign       anything else that is a JSON object kept in the log; the state machine only notes its `request`
 
 The decoder lives on the wire floor; the state machine sees only these values. Unknown members are ignored there and
@@ -105,6 +106,14 @@ class Publication:
 
 
 @dataclass(frozen=True, slots=True)
+class Admission:
+    """The leader admits an identity, or records the name of one: see `bridge.core.admission`."""
+
+    node_id: bytes
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Foreign:
     """An application entry that the farm's state machine does not know."""
 
@@ -113,4 +122,4 @@ class Foreign:
     """What its sender calls it, so that a repetition of it is told from a second one."""
 
 
-Record = Report | Clock | Publication | Foreign
+Record = Report | Clock | Publication | Admission | Foreign

@@ -20,6 +20,7 @@ from typing import assert_never
 import trio
 
 from bridge.core.control import Scalar
+from bridge.core.admission import AdmissionRefused, ServerAdmitted
 from bridge.core.farm import (
     Change,
     ClockOff,
@@ -32,7 +33,7 @@ from bridge.core.farm import (
 )
 from bridge.core.farm_state import FarmState
 from bridge.core.log_time import LogTime
-from bridge.core.records import Clock, Foreign, Publication, Record, Report
+from bridge.core.records import Admission, Clock, Foreign, Publication, Record, Report
 from bridge.node.event_log import EventLog
 from bridge.wire.application import decode
 from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm, encode_farm
@@ -49,8 +50,14 @@ RETENTION_MS = 7 * 24 * 3600 * 1000
 class Ledger:
     """Takes committed entries in order (`apply`), and answers what they add up to."""
 
-    def __init__(self, log_time_base_ms: int, trace: EventLog, on_change: Callable[[Change], None]) -> None:
-        self._farm = Farm(log_time_base_ms)
+    def __init__(
+        self,
+        log_time_base_ms: int,
+        trace: EventLog,
+        on_change: Callable[[Change], None],
+        founders: tuple[bytes, ...] = (),
+    ) -> None:
+        self._farm = Farm(log_time_base_ms, founders=founders)
         self.log_time = LogTime(log_time_base_ms, now_ms(), self._farm.tuning.period_ms)
         self._trace = trace
         self._on_change = on_change
@@ -59,7 +66,7 @@ class Ledger:
         self._configuration_indexes = array("q")
         self._news = trio.Event()
         self._history_ends: Index = 0
-        self.records = {"reports": 0, "clocks": 0, "publications": 0, "foreign_entries": 0}
+        self.records = {"reports": 0, "clocks": 0, "publications": 0, "admissions": 0, "foreign_entries": 0}
 
     @property
     def farm(self) -> Farm:
@@ -166,6 +173,8 @@ class Ledger:
                 self.log_time.report_applied(record.server_id, record.date_ms, now_ms(), clock_ms())
             case Publication():
                 self.records["publications"] += 1
+            case Admission():
+                self.records["admissions"] += 1
             case Foreign():
                 self.records["foreign_entries"] += 1
             case _:
@@ -209,5 +218,9 @@ def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:
             return "request-refused", {"request": request}
         case ServerForgotten(server_id):
             return "server-forgotten", {"server": server_id}
+        case ServerAdmitted(server_id, node_id, name):
+            return "server-admitted", {"server": server_id, "name": name, "id": node_id.hex()}
+        case AdmissionRefused(node_id, name, reason):
+            return "admission-refused", {"name": name, "id": node_id.hex(), "reason": reason}
         case _:
             assert_never(change)

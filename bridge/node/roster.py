@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import trio
+
 from bridge.core.picture import Facts
 from bridge.wire.metadata import MetadataError, NodeMetadata, decode_metadata
 from consensus.node.garlic_farm_dial import PeerAddress
@@ -22,10 +24,15 @@ class Listed:
     """One other member of the farm. A suspect still counts as reachable: suspicion is not a verdict."""
 
     node_id: NodeId
-    reachable: bool
+    status: Status
     metadata: NodeMetadata
     signed: bytes
     """The bytes that the metadata was decoded from: the very object that gossip keeps."""
+
+    @property
+    def reachable(self) -> bool:
+        """Gossip has not given it up."""
+        return self.status in {Status.ALIVE, Status.SUSPECT}
 
 
 class Roster:
@@ -37,6 +44,7 @@ class Roster:
         self._listed: dict[NodeId, Listed] = {}
         self._unreadable: dict[NodeId, bytes] = {}
         self.unreadable = 0
+        self._news = trio.Event()
 
     def __len__(self) -> int:
         """Members that gossip knew when they were last looked at, readable or not."""
@@ -51,10 +59,27 @@ class Roster:
         for known in (self._listed, self._unreadable):
             for gone in known.keys() - present:
                 del known[gone]
+        self._tell()
 
     def learn(self, info: NodeInfo, status: Status) -> None:
         """Take over what gossip says of one member: a whole refresh for each would cost the square of their number."""
         self._take(info.node_id, status, info.metadata)
+        self._tell()
+
+    async def news(self) -> None:
+        """Returns when something has been taken over since the call."""
+        await self._news.wait()
+
+    def admission_told(self, node_id: bytes, cluster_id: bytes) -> int | None:
+        """The Raft id that a member of that cluster announces for `node_id`."""
+        told = [
+            raft_id
+            for each in self._listed.values()
+            if (founding := each.metadata.notice.founding) is not None and founding.cluster_id == cluster_id
+            for named, raft_id in each.metadata.admissions
+            if named == node_id
+        ]
+        return max(told, default=None)
 
     def members(self) -> tuple[Listed, ...]:
         """Every other member whose metadata can be read, dead ones as well."""
@@ -89,12 +114,15 @@ class Roster:
             return None
         return PeerAddress(found[1] or found[2], int(found[3]), known.metadata.fingerprint)
 
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
     def _take(self, node_id: NodeId, status: Status, signed: bytes) -> None:
-        reachable = status in {Status.ALIVE, Status.SUSPECT}
         known = self._listed.get(node_id)
         if known is not None and known.signed == signed:
-            if known.reachable is not reachable:
-                self._listed[node_id] = Listed(node_id, reachable, known.metadata, signed)
+            if known.status is not status:
+                self._listed[node_id] = Listed(node_id, status, known.metadata, signed)
             return
         if self._unreadable.get(node_id) == signed:
             return
@@ -106,4 +134,4 @@ class Roster:
             self._listed.pop(node_id, None)
         else:
             self._unreadable.pop(node_id, None)
-            self._listed[node_id] = Listed(node_id, reachable, metadata, signed)
+            self._listed[node_id] = Listed(node_id, status, metadata, signed)

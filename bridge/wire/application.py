@@ -17,7 +17,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from bridge.core.founding import NODE_ID_BYTES
 from bridge.core.records import (
+    Admission,
     Clock,
     Foreign,
     LeafStatus,
@@ -36,7 +38,7 @@ BRACKETS_LIMIT: Final = 256
 """Bounds nesting by the bytes alone: how deep a parser gets before it gives up depends on its caller's stack."""
 
 _REASON_LIMIT: Final = 200
-_KINDS: Final = ("router", "clock", "publication")
+_KINDS: Final = ("router", "clock", "publication", "admission")
 
 Milliseconds = Annotated[int, Meta(ge=0, lt=2**53)]
 Seconds = Annotated[int, Meta(ge=0, lt=2**32)]
@@ -120,10 +122,20 @@ class _PublicationEntry(Struct):
     publication: _Publication
 
 
+class _Admission(Struct):
+    node: Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * NODE_ID_BYTES}}}\\Z")]
+    name: Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,31}\\Z")]
+
+
+class _AdmissionEntry(Struct):
+    admission: _Admission
+
+
 _skeleton = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _report = msgspec.json.Decoder(_Report)
 _clock = msgspec.json.Decoder(_ClockEntry)
 _publication = msgspec.json.Decoder(_PublicationEntry)
+_admission = msgspec.json.Decoder(_AdmissionEntry)
 _request = msgspec.json.Decoder(Request)
 _encoder = msgspec.json.Encoder()
 
@@ -154,6 +166,9 @@ def _decode_kind(kinds: Sequence[str], data: bytes) -> Record:
             return Clock(time_ms=clock.time, server_id=clock.id, period_ms=clock.period)
         case ["publication"]:
             return _to_publication(_publication.decode(data).publication)
+        case ["admission"]:
+            admission = _admission.decode(data).admission
+            return Admission(bytes.fromhex(admission.node), admission.name)
         case []:
             raise ApplicationError("a JSON object of no kind that a farm knows")
         case _:
@@ -167,7 +182,9 @@ def _request_of(members: Mapping[str, msgspec.Raw]) -> str | None:
         return None
 
 
-def encode(record: Report | Clock | Publication, *, config: Mapping[str, Any] | None = None) -> bytes:
+def encode(
+    record: Report | Clock | Publication | Admission, *, config: Mapping[str, Any] | None = None
+) -> bytes:
     """The JSON of a record. `config`, for a report, is the sender's allow-listed configuration (without secrets)."""
     match record:
         case Report():
@@ -178,6 +195,8 @@ def encode(record: Report | Clock | Publication, *, config: Mapping[str, Any] | 
             entry = _PublicationEntry(
                 _Publication(master=master, id=server_id, published=published_s, content_hash=content_hash)
             )
+        case Admission(node_id, name):
+            entry = _AdmissionEntry(_Admission(node=node_id.hex(), name=name))
     data = _encoder.encode(entry)
     if isinstance(decoded := decode(data), Foreign):
         raise ApplicationError(f"no server would accept this entry ({type(record).__name__}): {decoded.reason}")

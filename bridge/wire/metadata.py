@@ -1,12 +1,16 @@
 """What a node says about itself in its signed gossip metadata: at most 512 bytes, opaque to gossip.
 
-    [version, cluster, name, role, raft id | null, endpoint | null, fingerprint | null, feature level, notice]
+    [version, cluster, name, role, raft id | null, endpoint | null, fingerprint | null, feature level, notice,
+     admissions]
 
     notice    null | [0, founders] a proposal | [1, founders, clock, nonce] a promise
                    | [2, founders, log time base, cluster id] a founding
 
 An array, not a map: the 512 bytes are shared with everything else that a farm wants to gossip, and keys would eat a
-fifth of them. Elements behind the ninth are ignored, so a later version can add some without silencing this one.
+fifth of them. Elements behind the tenth are ignored, so a later version can add some without silencing this one; the
+tenth may be missing.
+
+    admissions    [[node id, raft id], …]: told by the leader to those who were admitted and have not started yet
 
 The bytes come from a member of the farm (only the farm's key opens the datagram, and the node signed them), which may
 still be broken or hostile: the slice of CBOR is checked before it is decoded, every field is typed and bounded, and
@@ -39,6 +43,7 @@ FINGERPRINT_BYTES: Final = 32
 NAME_LIMIT: Final = 32
 ENDPOINT_LIMIT: Final = 96
 _ELEMENTS: Final = 9
+ADMISSIONS_LIMIT: Final = 4
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _ENDPOINT = re.compile(r"tcp://(?:[A-Za-z0-9._-]{1,80}|\[[0-9A-Fa-f:.]{2,45}\]):([1-9][0-9]{0,4})")
 _PORT_LIMIT: Final = 65_535
@@ -81,6 +86,8 @@ class NodeMetadata:
     """SHA-256 of its TLS certificate; peers pin it."""
     feature_level: int = 1
     notice: FormationNotice = field(default_factory=FormationNotice)
+    admissions: tuple[tuple[bytes, int], ...] = ()
+    """Node id and Raft id of routers that the log has admitted and whose Raft servers do not run yet."""
 
 
 def encode_metadata(metadata: NodeMetadata) -> bytes:
@@ -96,6 +103,8 @@ def encode_metadata(metadata: NodeMetadata) -> bytes:
         metadata.feature_level,
         _notice_fields(metadata.notice),
     ]
+    if metadata.admissions:
+        fields.append([list(each) for each in metadata.admissions])
     # What we would not accept from others we do not send: the checks live in one place.
     _from_fields(fields)
     data = dumps(fields)
@@ -131,6 +140,7 @@ def _from_fields(fields: Any) -> NodeMetadata:
         fingerprint=None if fingerprint is None else _bytes(fingerprint, FINGERPRINT_BYTES, "fingerprint"),
         feature_level=_number(feature_level, "feature level", 2**16),
         notice=_notice(notice),
+        admissions=_admissions(fields[_ELEMENTS]) if len(fields) > _ELEMENTS else (),
     )
 
 
@@ -205,6 +215,19 @@ def _notice(fields: Any) -> FormationNotice:
 def _expect(kind: Any, expected: _Notice) -> None:
     if _member(kind, _Notice, "kind of notice") is not expected:
         raise MetadataError(f"a formation notice of kind {kind} has another number of elements")
+
+
+def _admissions(value: Any) -> tuple[tuple[bytes, int], ...]:
+    if not isinstance(value, list) or len(value) > ADMISSIONS_LIMIT:
+        raise MetadataError(f"admissions are a list of at most {ADMISSIONS_LIMIT}")
+    admissions = []
+    for each in value:
+        match each:
+            case [node_id, raft_id]:
+                admissions.append((_bytes(node_id, NODE_ID_BYTES, "node id"), _number(raft_id, "Raft id", 2**31)))
+            case _:
+                raise MetadataError("an admission is a node id and a Raft id")
+    return tuple(admissions)
 
 
 def _founders(value: Any) -> Founders:

@@ -1,0 +1,327 @@
+"""Which servers should be in the Raft group: one step at a time, from what gossip, the log and Raft say together.
+
+    gossip: who is alive      ─┐
+    log: who is admitted      ─┼──▶ Reconciler.decide ──▶ at most one proposal, and what is waited for, in words
+    Raft: who is a member,    ─┘
+          who answers
+
+The way in is  newcomer ──Admit──▶ has a Raft id ──AddLearner──▶ gets the log ──Promote──▶ votes,  and whoever finds no
+room among the voters stays a learner. The way out is  Remove,  at once for one that said goodbye, after the grace time
+for one that died. The rules:
+
+- *Suspicion changes nothing*, and neither does flapping: the way in needs one unbroken time of being alive, the way out
+  one unbroken time of being dead. A server that gossip calls dead while it answers the leader is not dead.
+- *Replace first.* A caught-up learner is promoted before a dead voter is removed, so the group may for a moment have
+  one voter more than `voters_max`. It never has fewer than `expect`: with fewer, what founded the farm could not have.
+- *Only with a majority.* Nobody is removed unless the leader hears from a majority of the voters, and unless those who
+  stay are a majority of alive ones. Below that a change could be the one that makes the farm stand still.
+- *One voter alone stays alone* until two others can join it: of two voters none may fail, which is worse than one.
+- *Nobody removes itself.* A leader that leaves hands over first, and its successor removes it.
+
+Times are counted by the leader, from when it first saw something: a new leader begins anew, which costs time, never a
+server. The core remembers nothing else, so all that it decides can be read from the table of its inputs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bridge.core.admission import Admitted, raft_id_of, refusal
+from bridge.core.view import MemberStatus
+from consensus.core.configuration import MAX_MEMBERS
+from consensus.core.quorum import majority
+
+VOTERS_MAX_DEFAULT = 5
+GRACE_DEFAULT_MS = 600_000
+_MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileSettings:
+    """`expect` of the farm key; `voters_max` is odd. `settle_ms`: how long a server must be alive to get further."""
+
+    expect: int
+    voters_max: int = VOTERS_MAX_DEFAULT
+    grace_ms: int = GRACE_DEFAULT_MS
+    settle_ms: int = 10_000
+    retry_ms: int = 30_000
+
+    @property
+    def ceiling(self) -> int:
+        """How many voters there may be, apart from one more while one is replaced."""
+        return max(self.voters_max, self.expect)
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One other router of this farm, as gossip and its own signed metadata describe it."""
+
+    node_id: bytes
+    name: str
+    status: MemberStatus
+    serves: bool = True
+    """Its Raft server runs, by its own word."""
+    may_vote: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The committed configuration as its leader sees it."""
+
+    own_id: int
+    voters: frozenset[int]
+    learners: frozenset[int] = frozenset()
+    answering: frozenset[int] = frozenset()
+    """Who answered the leader lately."""
+    caught_up: frozenset[int] = frozenset()
+    """Learners that are close behind the leader's log."""
+
+    @property
+    def members(self) -> frozenset[int]:
+        """Everybody who gets the log."""
+        return self.voters | self.learners
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Have the log give this identity a Raft id, or record its name."""
+
+    node_id: bytes
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddLearner:
+    """Let this server have the log."""
+
+    server_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """Let this learner vote."""
+
+    server_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Take this server out of the group."""
+
+    server_id: int
+
+
+Proposal = Admit | AddLearner | Promote | Remove
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now, and what stands in the way of more: `waits` for everybody, `refused` for an alarm."""
+
+    proposal: Proposal | None = None
+    waits: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+class Reconciler:
+    """One leader's reckoning. Make a new one with each term that it leads."""
+
+    def __init__(self, settings: ReconcileSettings) -> None:
+        self._settings = settings
+        self._alive_since: dict[bytes, int] = {}
+        self._dead_since: dict[int, int] = {}
+        self._not_before: dict[Proposal, int] = {}
+
+    def failed(self, proposal: Proposal, now_ms: int) -> None:
+        """It could not be carried out: others get their turn before it is tried again."""
+        self._not_before[proposal] = now_ms + self._settings.retry_ms
+
+    def decide(
+        self, now_ms: int, sightings: tuple[Sighting, ...], admitted: Mapping[int, Admitted], group: Group
+    ) -> Decision:
+        """What to do at this moment; call it often, since flapping is only seen by looking."""
+        self._not_before = {each: when for each, when in self._not_before.items() if when > now_ms}
+        seen = {sighting.node_id: sighting for sighting in sightings}
+        self._note(now_ms, seen, admitted, group)
+        moment = _Moment(self._settings, now_ms, seen, admitted, group, self._alive_since, self._dead_since)
+        refused = moment.refused()
+        proposals = [each for each in moment.proposals() if each not in self._not_before]
+        return Decision(proposals[0] if proposals else None, moment.waits(), refused)
+
+    def _note(
+        self, now_ms: int, seen: Mapping[bytes, Sighting], admitted: Mapping[int, Admitted], group: Group
+    ) -> None:
+        """Since when who is alive, or dead, without a break."""
+        alive = {node_id for node_id, each in seen.items() if each.status is MemberStatus.ALIVE}
+        self._alive_since = {node_id: self._alive_since.get(node_id, now_ms) for node_id in alive}
+        dead = {
+            server_id
+            for server_id in group.members - group.answering - {group.own_id}
+            if server_id in admitted and _is_dead(seen.get(admitted[server_id].node_id))
+        }
+        self._dead_since = {server_id: self._dead_since.get(server_id, now_ms) for server_id in dead}
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """Everything that counts at one moment."""
+
+    settings: ReconcileSettings
+    now_ms: int
+    seen: Mapping[bytes, Sighting]
+    admitted: Mapping[int, Admitted]
+    group: Group
+    alive_since: Mapping[bytes, int]
+    dead_since: Mapping[int, int] = field(default_factory=dict)
+
+    def proposals(self) -> list[Proposal]:
+        """What may be done now, the most urgent first."""
+        removals = self._removals()
+        promotions = self._promotions()
+        urgent = removals if len(self.group.voters) > self.settings.ceiling else []
+        return [*urgent, *promotions, *removals, *self._additions(), *self._admissions()]
+
+    def refused(self) -> tuple[str, ...]:
+        """Routers that the log would not admit."""
+        return tuple(
+            reason
+            for each in self._newcomers()
+            if (reason := refusal(self.admitted, each.node_id, each.name)) is not None
+        )
+
+    def waits(self) -> tuple[str, ...]:
+        """Why those who are on their way are not further, in words."""
+        return (*self._waits_of_departing(), *self._waits_of_coming())
+
+    # -- the way out ---------------------------------------------------------------------------------------------------
+
+    def _left(self, server_id: int) -> bool:
+        sighting = self._sighting(server_id)
+        return sighting is not None and sighting.status is MemberStatus.LEFT and server_id != self.group.own_id
+
+    def _dead_ms(self, server_id: int) -> int | None:
+        since = self.dead_since.get(server_id)
+        return None if since is None else self.now_ms - since
+
+    def _is_doomed(self, server_id: int) -> bool:
+        dead_ms = self._dead_ms(server_id)
+        return self._left(server_id) or (dead_ms is not None and dead_ms >= self.settings.grace_ms)
+
+    def _is_well(self, server_id: int) -> bool:
+        """Will be there after a change: neither going nor dead, and it answers."""
+        if server_id == self.group.own_id:
+            return True
+        return server_id in self.group.answering and not self._left(server_id) and server_id not in self.dead_since
+
+    def _obstacle(self, server_id: int) -> str | None:
+        """What forbids to remove this voter now."""
+        rest = self.group.voters - {server_id}
+        if len(rest) < self.settings.expect:
+            return f"a farm of {self.settings.expect} needs another voter in its place first"
+        reached = (self.group.answering | {self.group.own_id}) & self.group.voters
+        if len(reached) < majority(self.group.voters) or sum(map(self._is_well, rest)) < majority(rest):
+            return "too few of the other voters are well"
+        return None
+
+    def _removals(self) -> list[Proposal]:
+        doomed = [each for each in sorted(self.group.members) if self._is_doomed(each)]
+        return [Remove(each) for each in doomed if each in self.group.learners or self._obstacle(each) is None]
+
+    def _waits_of_departing(self) -> list[str]:
+        said = []
+        for server_id in sorted(self.group.members):
+            name, dead_ms = self._name(server_id), self._dead_ms(server_id)
+            what = f"{name} has left" if self._left(server_id) else f"{name} is dead for {_duration(dead_ms or 0)}"
+            if self._is_doomed(server_id):
+                obstacle = self._obstacle(server_id) if server_id in self.group.voters else None
+                if obstacle is not None:
+                    said.append(f"{what}; not removed: {obstacle}")
+            elif dead_ms is not None:
+                said.append(f"{what}; removed after {_duration(self.settings.grace_ms)}")
+        return said
+
+    # -- the way in ----------------------------------------------------------------------------------------------------
+
+    def _settled(self, node_id: bytes) -> bool:
+        since = self.alive_since.get(node_id)
+        return since is not None and self.now_ms - since >= self.settings.settle_ms
+
+    def _promotable(self) -> list[int]:
+        return [
+            each
+            for each in sorted(self.group.learners & self.group.caught_up)
+            if (sighting := self._sighting(each)) is not None and sighting.may_vote and self._settled(sighting.node_id)
+        ]
+
+    def _promotions(self) -> list[Proposal]:
+        voters = self.group.voters
+        staying = [each for each in voters if not self._is_doomed(each)]
+        promotable = self._promotable()
+        if len(staying) >= self.settings.ceiling or len(voters) > self.settings.ceiling:
+            return []
+        alone = len(voters) == 1 and len(promotable) == 1
+        return [] if alone else [Promote(each) for each in promotable]
+
+    def _additions(self) -> list[Proposal]:
+        if len(self.group.members) >= MAX_MEMBERS - 1:
+            return []
+        return [
+            AddLearner(server_id)
+            for server_id, each in sorted(self.admitted.items())
+            if server_id not in self.group.members
+            and server_id != self.group.own_id
+            and (sighting := self.seen.get(each.node_id)) is not None
+            and sighting.serves
+            and self._settled(each.node_id)
+        ]
+
+    def _newcomers(self) -> list[Sighting]:
+        """Who is not admitted, or not under this name, and is here to stay."""
+        return [
+            each
+            for node_id, each in sorted(self.seen.items())
+            if self._settled(node_id)
+            and ((known := raft_id_of(self.admitted, node_id)) is None or self.admitted[known].name != each.name)
+        ]
+
+    def _admissions(self) -> list[Proposal]:
+        return [
+            Admit(each.node_id, each.name)
+            for each in self._newcomers()
+            if refusal(self.admitted, each.node_id, each.name) is None
+        ]
+
+    def _waits_of_coming(self) -> list[str]:
+        said = []
+        promotable = self._promotable()
+        for server_id, each in sorted(self.admitted.items()):
+            sighting = self.seen.get(each.node_id)
+            if sighting is None or sighting.status is not MemberStatus.ALIVE or server_id == self.group.own_id:
+                continue
+            name = self._name(server_id)
+            if server_id not in self.group.members and not sighting.serves:
+                said.append(f"{name} is admitted as server {server_id}; its Raft server has to start")
+            elif server_id in self.group.learners and server_id not in self.group.caught_up:
+                said.append(f"{name} gets the log")
+            elif server_id in promotable and len(promotable) == 1 and len(self.group.voters) == 1:
+                said.append(f"{name} could vote; one voter more is waited for, since of two voters none may fail")
+        return said
+
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def _sighting(self, server_id: int) -> Sighting | None:
+        each = self.admitted.get(server_id)
+        return None if each is None else self.seen.get(each.node_id)
+
+    def _name(self, server_id: int) -> str:
+        sighting, each = self._sighting(server_id), self.admitted.get(server_id)
+        known = sighting.name if sighting is not None else None if each is None else each.name
+        return known or f"server {server_id}"
+
+
+def _is_dead(sighting: Sighting | None) -> bool:
+    """Gossip forgets the dead after a while: who is not known any more is as dead as before."""
+    return sighting is None or sighting.status in {MemberStatus.DEAD, MemberStatus.LEFT}
+
+
+def _duration(duration_ms: int) -> str:
+    return f"{duration_ms // _MINUTE_MS} min" if duration_ms >= _MINUTE_MS else f"{duration_ms // 1000} s"
