@@ -20,6 +20,7 @@ from bridge.core.view import (
     RaftRole,
     RaftView,
     ReportView,
+    ServerRole,
     VoterView,
     counters,
 )
@@ -67,7 +68,9 @@ def farm_view(number: int = 1, *, leader: int = 1, servers: int = 5) -> FarmView
             voters=tuple(
                 VoterView(each, f"tcp://127.0.0.1:{7700 + each}", f"node-{each}") for each in servers_of(servers)
             ),
+            learners=(VoterView(servers + 1, f"tcp://127.0.0.1:{7701 + servers}", f"node-{servers + 1}"),),
             followers=followers(leader, servers) if leads else (),
+            waits=("node-5 is dead for 3 min; removed after 10 min",) if leads else (),
             counters=counters({"elections_started": 2}),
         ),
         members=tuple(member(each, number, servers) for each in servers_of(servers)),
@@ -120,6 +123,7 @@ def member(each: int, number: int, servers: int) -> MemberView:
         capacity=30,
         raft_id=each,
         endpoint=f"tcp://127.0.0.1:{7700 + each}",
+        server_role=ServerRole.VOTER,
     )
 
 

@@ -6,7 +6,7 @@ import click
 
 from bridge.cli.options import ask_node, json_option, node_option, print_json
 from bridge.cli.printing import print_facts, print_table
-from bridge.core.view import FarmView, FollowerView, PublishingView, RaftRole
+from bridge.core.view import FarmView, FollowerView, PublishingView, RaftRole, VoterView
 from bridge.node.control_client import ControlClient
 from bridge.tui.sections import by_name
 from bridge.tui.words import clock_text, duration, known, milliseconds_text
@@ -58,11 +58,20 @@ def _raft_facts(view: FarmView) -> list[tuple[str, str]]:
     ]
     if raft.log_time_ms is not None:
         facts.append(("log time", clock_text(raft.log_time_ms, dated=True)))
+    if raft.voters:
+        facts.append(("voters", ", ".join(map(_server_text, raft.voters))))
+    if raft.learners:
+        facts.append(("learners", ", ".join(map(_server_text, raft.learners))))
+    facts.extend(("waiting", text) for text in raft.waits)
     if raft.role is RaftRole.LEADER:
         if raft.transfer_target is not None:
             facts.append(("handing over", f"leadership, to server {raft.transfer_target}"))
         facts.append(("followers", ", ".join(map(_follower_text, raft.followers)) or "none"))
     return facts
+
+
+def _server_text(server: VoterView) -> str:
+    return server.name or f"server {server.raft_id}"
 
 
 def _follower_text(follower: FollowerView) -> str:
@@ -96,7 +105,7 @@ def members(node: str | None, *, as_json: bool) -> None:
         print_json({"schema": 1, "members": [document(member) for member in ordered]})
         return
     print_table(
-        ("NAME", "STATUS", "INCARNATION", "RTT", "PEERS", "RAFT ID", "GOSSIP AT", "RAFT AT"),
+        ("NAME", "STATUS", "INCARNATION", "RTT", "PEERS", "RAFT ID", "SERVER", "GOSSIP AT", "RAFT AT"),
         [
             (
                 member.name + (" (self)" if member.is_self else ""),
@@ -105,6 +114,7 @@ def members(node: str | None, *, as_json: bool) -> None:
                 milliseconds_text(member.rtt_ms),
                 f"{known(member.peer_count)}/{known(member.capacity)}",
                 known(member.raft_id),
+                member.server_role.value,
                 member.address,
                 known(member.endpoint),
             )

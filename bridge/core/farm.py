@@ -118,7 +118,7 @@ class Farm:
         # A snapshot of before there were admissions has no founders in it.
         self.state = replace(state, admitted={**self.state.admitted, **state.admitted})
 
-    def apply(self, index: int, term: int, record: Record) -> tuple[Change, ...]:
+    def apply(self, index: int, term: int, record: Record) -> tuple[Change, ...]:  # noqa: C901 - one case per kind
         """Take one committed record; what changed is for traces and for the publisher's next act."""
         if index <= self.state.applied_index:
             return ()

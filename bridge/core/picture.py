@@ -11,6 +11,7 @@ same holds for addresses of destinations, whose encoding belongs to the wire flo
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from bridge.core.admission import raft_id_of
 from bridge.core.farm_state import FarmState, FarmTuning, MasterState, ServerState
 from bridge.core.lease_set import is_healthy
 from bridge.core.publication import Pace, lease_set_entries
@@ -30,10 +31,12 @@ from bridge.core.view import (
     RaftRole,
     RaftView,
     ReportView,
+    ServerRole,
     VoterView,
     counters,
 )
 from consensus.core.description import Description as RaftDescription
+from consensus.core.position import Configuration, ServerId
 from gossip.core.description import Description as GossipDescription
 from gossip.core.description import MemberDescription
 
@@ -59,6 +62,7 @@ class FarmSources:
     raft: RaftDescription
     first_index: int
     applied_index: int
+    waits: tuple[str, ...] = ()
     lease_set_files: Mapping[str, str] = field(default_factory=dict)
     """Of each master destination: where this node's router keeps its structure."""
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -89,6 +93,10 @@ def picture(sources: Sources) -> FarmView:
     names: dict[int | None, str] = {
         facts.raft_id: facts.name for facts in sources.facts.values() if facts.raft_id is not None
     }
+    if sources.farm_sources is not None:
+        # What the log has recorded holds, whatever a member says of itself.
+        admitted = sources.farm_sources.state.admitted
+        names.update((server_id, each.name) for server_id, each in admitted.items() if each.name is not None)
     if sources.node.raft_id is not None:
         names[sources.node.raft_id] = sources.node.name
     farm = sources.farm_sources
@@ -127,12 +135,25 @@ def _members(sources: Sources) -> tuple[MemberView, ...]:
         capacity=gossip.self_info.capacity,
         raft_id=node.raft_id,
         endpoint=sources.endpoint,
+        server_role=_server_role(sources.farm_sources, bytes.fromhex(node.node_id)),
     )
-    others = (_member(member, sources.facts.get(member.node_id)) for member in gossip.members)
+    others = (
+        _member(member, sources.facts.get(member.node_id), _server_role(sources.farm_sources, member.node_id))
+        for member in gossip.members
+    )
     return tuple(sorted((own, *others), key=lambda member: (member.name, member.node_id)))
 
 
-def _member(member: MemberDescription, facts: Facts | None) -> MemberView:
+def _server_role(farm: FarmSources | None, node_id: bytes) -> ServerRole:
+    server_id = None if farm is None else raft_id_of(farm.state.admitted, node_id)
+    if farm is None or server_id is None:
+        return ServerRole.NONE
+    if server_id in farm.raft.configuration.voter_ids:
+        return ServerRole.VOTER
+    return ServerRole.LEARNER if server_id in farm.raft.configuration.learner_ids else ServerRole.REMOVED
+
+
+def _member(member: MemberDescription, facts: Facts | None, server_role: ServerRole) -> MemberView:
     return MemberView(
         node_id=member.node_id.hex(),
         name=member.node_id.hex() if facts is None else facts.name,
@@ -147,6 +168,7 @@ def _member(member: MemberDescription, facts: Facts | None) -> MemberView:
         capacity=member.info.capacity,
         raft_id=None if facts is None else facts.raft_id,
         endpoint=None if facts is None else facts.endpoint,
+        server_role=server_role,
     )
 
 
@@ -183,11 +205,8 @@ def _raft(farm: FarmSources, names: Mapping[int | None, str]) -> RaftView:
         commit_index=raft.commit_index,
         applied_index=farm.applied_index,
         log_time_ms=farm.log_time_ms,
-        voters=tuple(
-            VoterView(server.server_id, server.endpoint, names.get(server.server_id))
-            for server in raft.configuration.servers
-            if server.server_id in raft.configuration.voter_ids
-        ),
+        voters=_servers(raft.configuration, raft.configuration.voter_ids, names),
+        learners=_servers(raft.configuration, raft.configuration.learner_ids, names),
         followers=tuple(
             FollowerView(
                 raft_id=each.server_id,
@@ -198,8 +217,19 @@ def _raft(farm: FarmSources, names: Mapping[int | None, str]) -> RaftView:
             )
             for each in raft.followers
         ),
+        waits=farm.waits,
         counters=counters(dict(farm.counters)),
         transfer_target=raft.transfer_target,
+    )
+
+
+def _servers(
+    configuration: Configuration, wanted: frozenset[ServerId], names: Mapping[int | None, str]
+) -> tuple[VoterView, ...]:
+    return tuple(
+        VoterView(server.server_id, server.endpoint, names.get(server.server_id))
+        for server in configuration.servers
+        if server.server_id in wanted
     )
 
 

@@ -34,6 +34,18 @@ class Phase(Enum):
     """Says goodbye to its peers."""
 
 
+class ServerRole(Enum):
+    """What a member is in the Raft group."""
+
+    NONE = "none"
+    """Not admitted, or no server yet."""
+    VOTER = "voter"
+    LEARNER = "learner"
+    """Gets the log and does not vote."""
+    REMOVED = "removed"
+    """Was admitted, and is not in the group now."""
+
+
 class MemberStatus(Enum):
     """How gossip judges a member."""
 
@@ -106,6 +118,7 @@ class MemberView:
     capacity: int | None = None
     raft_id: int | None = None
     endpoint: str | None = None
+    server_role: ServerRole = ServerRole.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +133,7 @@ class GossipView:
 
 @dataclass(frozen=True, slots=True)
 class VoterView:
-    """A member of Raft's configuration."""
+    """A member of Raft's configuration, voter or learner."""
 
     raft_id: int
     endpoint: str
@@ -154,7 +167,10 @@ class RaftView:
     applied_index: int
     log_time_ms: int | None
     voters: tuple[VoterView, ...] = ()
+    learners: tuple[VoterView, ...] = ()
     followers: tuple[FollowerView, ...] = ()
+    waits: tuple[str, ...] = ()
+    """What the leader waits for before it changes the group, in words; empty on other nodes."""
     counters: tuple[CounterView, ...] = ()
     transfer_target: int | None = None
     """To whom this leader is handing leadership right now."""

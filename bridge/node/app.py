@@ -3,12 +3,13 @@
     keys, identity, certificate
       │
     Garlic Farm listener ──▶ FrontDoor                       (refuses until there is a replica)
-    gossip agent ──▶ members ──▶ Forming ──▶ founded ──▶ Replica + Ledger ──▶ Duties
-      ▲                             │                        │
-      └── metadata (notice, endpoint, fingerprint) ◀─────────┘
+    gossip agent ──▶ members ──▶ Forming ──▶ founded, or admitted ──▶ Replica + Ledger ──▶ Duties, Reconciling
+      ▲                             │                                    │
+      └── metadata (notice, endpoint, fingerprint, Raft id) ◀────────────┘
     control endpoint ──▶ NodePort ──▶ picture
 
-A node that sees a farm which others founded is an observer: it gossips, shows what it knows, and waits to be added.
+A node that sees a farm which others founded waits until the leader tells it that the log has admitted it, and under
+which Raft id; then it is a server like the founders, of which the leader makes a learner, and a voter if there is room.
 
 The node ends when it is told to (signal, `leave`, or its parent's pipe closing), and when going on would be wrong: a
 twin of its identity lives, its storage is damaged, a task failed. Then the reason is the last line that it writes.
@@ -23,9 +24,9 @@ import trio
 
 from bridge.core.control import TraceEvent
 from bridge.core.farm import Change
-from bridge.core.formation_messages import Member as FormationMember
 from bridge.core.founding import FormationNotice, Founding
 from bridge.core.publication import Pace
+from bridge.node.admissions import AdmissionNotes
 from bridge.node.alarms import Alarms
 from bridge.node.configuration import NodeConfiguration, Timing
 from bridge.node.configuration import Pace as PaceSetting
@@ -36,24 +37,27 @@ from bridge.node.duties import Member as FarmMember
 from bridge.node.event_log import EventLog
 from bridge.node.farm_keys import FarmKeys
 from bridge.node.forming import Forming, load_formation
-from bridge.node.handover import hand_over_before_stop
+from bridge.node.handover import hand_over_before_stop, until_removed
 from bridge.node.host import HostSampler, LoopLag
 from bridge.node.key_files import load_signing_key
 from bridge.node.key_office import KeyOffice
 from bridge.node.ledger import Ledger, clock_ms
 from bridge.node.port import NodePort
+from bridge.node.presence import Presence
+from bridge.node.raft_events import note_raft
+from bridge.node.reconciling import Reconciling, ReconcilingParts, settings_of
 from bridge.node.replica import FrontDoor, Replica, ReplicaSettings, open_replica
 from bridge.node.roster import Roster
 from bridge.node.router import FileRouter
 from bridge.node.sight import Sight
 from bridge.wire.destination_keys import SigningKey
-from bridge.wire.metadata import NodeMetadata, RoleHint, encode_metadata
 from bridge.wire.trace import event_text
-from consensus.core.effects import ConfigurationChanged, Role, RoleChanged
+from consensus.core.effects import RoleChanged
+from consensus.core.position import ServerId
 from consensus.node.garlic_farm_dial import PeerAddress
 from consensus.node.garlic_farm_server import GarlicFarmServer
 from consensus.node.garlic_farm_tally import Incident, Tally
-from consensus.node.server_description import DiskFull, Notice
+from consensus.node.server_description import Notice
 from consensus.node.tls import NodeCertificate, load_or_create_certificate
 from consensus.wire.garlic_farm.nonces import NonceBook
 from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
@@ -96,7 +100,6 @@ class Node:
             )
         self.stop = trio.Event()
         self.leaving = False
-        self._notice = FormationNotice()
         self._duties: Duties | None = None
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -119,12 +122,14 @@ class Node:
                 nursery.start_soon(self._wait_for_parent)
             nursery.start_soon(self.lag.run)
             await self._listen(nursery, certificate)
-            async with open_agent(self._agent_config(certificate)) as agent:
+            presence = Presence(self.farm_key.cluster, settings.name, self.endpoint, certificate.fingerprint)
+            async with open_agent(self._agent_config(presence)) as agent:
+                presence.speak_through(agent)
                 self.farm_keys.follow(agent)
-                await self._live(agent, certificate)
+                await self._live(agent, presence)
             nursery.cancel_scope.cancel()
 
-    async def _live(self, agent: Agent, certificate: NodeCertificate) -> None:
+    async def _live(self, agent: Agent, presence: Presence) -> None:
         settings = self.configuration
         roster = Roster(agent, settings.name)
         sight = Sight(self, agent, roster)
@@ -133,7 +138,7 @@ class Node:
             agent.node_id,
             self.farm_key.expect,
             load_formation(settings.state_dir, agent.node_id),
-            advertise=lambda notice: self._advertise(agent, certificate, notice),
+            advertise=lambda notice: self._advertise(presence, notice),
             alarms=self.alarms,
         )
         sight.forming = forming
@@ -152,7 +157,7 @@ class Node:
             nursery.start_soon(self._follow_members, agent, roster, forming)
             nursery.start_soon(forming.run)
             nursery.start_soon(self.farm_keys.watch_file, self.alarms)
-            nursery.start_soon(self._be_member, agent, certificate, roster, forming, sight, port)
+            nursery.start_soon(self._be_member, agent, presence, roster, forming, sight, port)
             await self.stop.wait()
             self.trace.append("node-stopping", {"leaving": self.leaving})
             handed_over = await hand_over_before_stop(self.door.replica)
@@ -160,6 +165,8 @@ class Node:
                 self.trace.append("leadership-handed-over", handed_over)
             if self.leaving:
                 await agent.leave()
+                if self.door.replica is not None and await until_removed(self.door.replica, self.farm_key.expect):
+                    self.trace.append("removed-from-farm", {})
             nursery.cancel_scope.cancel()
 
     async def _listen(self, nursery: trio.Nursery, certificate: NodeCertificate) -> None:
@@ -182,7 +189,7 @@ class Node:
     async def _be_member(
         self,
         agent: Agent,
-        certificate: NodeCertificate,
+        presence: Presence,
         roster: Roster,
         forming: Forming,
         sight: Sight,
@@ -192,17 +199,50 @@ class Node:
         if forming.founded is None:
             cluster = "" if forming.known is None else forming.known.cluster_id.hex()
             self.trace.append("farm-known", {"cluster": cluster})
-        founded = await forming.until_founded()
-        founding = founded.founding
-        self.trace.append("farm-founded", {"cluster": founding.cluster_id.hex(), "raftId": founded.raft_id})
-        ledger = Ledger(founding.log_time_base_ms, self.trace, self._changed)
-        settings = self._replica_settings(agent, roster, founding, certificate)
-        async with open_replica(settings, ledger, self.door, self.tally, self._observe) as replica:
+        founding, notes = await self._belong(agent, roster, forming)
+        server_id = notes.own_id
+        if server_id is None:
+            raise AssertionError("who belongs to a farm has a Raft id")
+        ledger = Ledger(founding.log_time_base_ms, self.trace, self._changed, founding.founders)
+        settings = self._replica_settings(agent, roster, founding, notes, presence)
+        async with (
+            open_replica(settings, ledger, self.door, self.tally, self._observe) as replica,
+            trio.open_nursery() as nursery,
+        ):
             member = self._farm_member(agent, replica, ledger)
             duties = self._duties = Duties(member)
-            sight.founded(replica, ledger, duties)
+            reconciling = Reconciling(
+                ReconcilingParts(
+                    settings=settings_of(self.configuration.consensus, self.farm_key.expect),
+                    cluster=self.farm_key.cluster,
+                    cluster_id=founding.cluster_id,
+                    replica=replica,
+                    ledger=ledger,
+                    roster=roster,
+                    announce=presence.tell,
+                    trace=self.trace,
+                    alarms=self.alarms,
+                )
+            )
+            presence.server_runs(server_id)
+            sight.founded(replica, ledger, duties, reconciling)
             port.founded(replica, ledger, f"submit-{member.request_prefix}")
+            nursery.start_soon(notes.follow, ledger)
+            nursery.start_soon(reconciling.run)
             await duties.run()
+
+    async def _belong(self, agent: Agent, roster: Roster, forming: Forming) -> tuple[Founding, AdmissionNotes]:
+        """The farm that this node founded, or that admitted it."""
+        founding = forming.known if forming.founded is None else forming.founded.founding
+        if founding is None:
+            raise AssertionError("formation is settled")
+        notes = AdmissionNotes(
+            self.configuration.state_dir, founding, agent.node_id, founded=forming.founded is not None
+        )
+        raft_id = await notes.until_admitted(roster)
+        kind = "admitted" if forming.founded is None else "farm-founded"
+        self.trace.append(kind, {"cluster": founding.cluster_id.hex(), "raftId": raft_id})
+        return founding, notes
 
     def _changed(self, change: Change) -> None:
         if self._duties is not None:
@@ -210,7 +250,7 @@ class Node:
 
     # -- what parts are told -------------------------------------------------------------------------------------------
 
-    def _agent_config(self, certificate: NodeCertificate) -> AgentConfig:
+    def _agent_config(self, presence: Presence) -> AgentConfig:
         gossip = self.configuration.gossip
         return AgentConfig(
             bind=gossip.bind,
@@ -219,22 +259,29 @@ class Node:
             seeds=gossip.seeds,
             state_directory=self.configuration.state_dir,
             capacity=gossip.capacity,
-            metadata=self._metadata(certificate, FormationNotice(), None),
+            metadata=presence.metadata(),
             tuning=GossipTuning.loopback() if gossip.timing is Timing.LOCAL else GossipTuning.lan(),
             broadcast=gossip.broadcast,
             allow_wan=gossip.allow_wan,
         )
 
     def _replica_settings(
-        self, agent: Agent, roster: Roster, founding: Founding, certificate: NodeCertificate
+        self,
+        agent: Agent,
+        roster: Roster,
+        founding: Founding,
+        notes: AdmissionNotes,
+        presence: Presence,
     ) -> ReplicaSettings:
         own, advertised = self.endpoint, self.configuration.consensus.advertise
-        own_address = PeerAddress(advertised.host, advertised.port, certificate.fingerprint)
+        own_address = PeerAddress(advertised.host, advertised.port, presence.fingerprint)
         return ReplicaSettings(
             state_dir=self.configuration.state_dir,
             node_id=agent.node_id,
             generation=agent.generation,
+            server_id=ServerId(notes.own_id or 0),
             founding=founding,
+            node_id_of=notes.node_id_of,
             cluster=self.farm_key.cluster,
             credentials=self.farm_keys.credentials,
             timing=self.configuration.consensus.timing,
@@ -275,27 +322,10 @@ class Node:
         host = f"[{address.host}]" if ":" in address.host else address.host
         return f"tcp://{host}:{address.port}"
 
-    def _metadata(self, certificate: NodeCertificate, notice: FormationNotice, node_id: bytes | None) -> bytes:
-        founding = notice.founding
-        founder = founding is not None and node_id in founding.founders
-        server_id = founding.raft_id(node_id) if founding is not None and node_id is not None and founder else None
-        return encode_metadata(
-            NodeMetadata(
-                cluster=self.farm_key.cluster,
-                name=self.configuration.name,
-                role=RoleHint.ELIGIBLE if server_id is None else RoleHint.VOTER,
-                raft_id=server_id,
-                endpoint=self.endpoint,
-                fingerprint=certificate.fingerprint,
-                notice=notice,
-            )
-        )
-
-    def _advertise(self, agent: Agent, certificate: NodeCertificate, notice: FormationNotice) -> None:
-        if notice.promise is not None and self._notice.promise is None:
+    def _advertise(self, presence: Presence, notice: FormationNotice) -> None:
+        if notice.promise is not None and presence.notice.promise is None:
             self.trace.append("founding-promised", {"founders": len(notice.promise.founders)})
-        self._notice = notice
-        agent.set_metadata(self._metadata(certificate, notice, agent.node_id))
+        presence.notice_changed(notice)
 
     # -- what parts tell -----------------------------------------------------------------------------------------------
 
@@ -321,7 +351,7 @@ class Node:
             if peers:
                 self.alarms.clear(AlarmKind.ISOLATED.value)
                 self.alarms.clear(AlarmKind.KEY_RETIRED.value)
-            forming.members_changed(self._formation_members(roster))
+            forming.members_changed(roster.formation_members(self.farm_key.cluster))
 
     def _heed(self, alarm: GossipAlarm) -> None:
         match alarm:
@@ -334,44 +364,10 @@ class Node:
             case GossipAlarm(kind, text):
                 self.alarms.set(kind.value, text, "see docs/operating.md, 'Alarms'")
 
-    def _formation_members(self, roster: Roster) -> tuple[FormationMember, ...]:
-        return tuple(
-            FormationMember(
-                node_id=each.node_id,
-                reachable=each.reachable,
-                notice=each.metadata.notice,
-                eligible=each.metadata.role is not RoleHint.OBSERVER,
-            )
-            for each in roster.members()
-            if each.metadata.cluster == self.farm_key.cluster
-        )
-
     def _observe(self, notice: Notice) -> None:
-        match notice:
-            case RoleChanged(role, term, leader):
-                if role is Role.LEADER:
-                    self.trace.append("leader-elected", {"term": term})
-                elif leader is not None:
-                    self.trace.append("leader-followed", {"term": term, "leader": leader})
-                elif role is Role.CANDIDATE:
-                    self.trace.append("election-started", {"term": term})
-                else:
-                    self.trace.append("leader-unknown", {"term": term})
-                if self._duties is not None:
-                    self._duties.leadership_changed()
-            case ConfigurationChanged(configuration):
-                self.trace.append(
-                    "configuration-changed", {"voters": " ".join(map(str, sorted(configuration.voter_ids)))}
-                )
-            case DiskFull(full):
-                if full:
-                    self.alarms.set(
-                        "disk-full",
-                        "the disk of the state directory is full: nothing new is stored or acknowledged",
-                        "free some space, the node goes on by itself; see docs/operating.md, 'Alarms'",
-                    )
-                else:
-                    self.alarms.clear("disk-full")
+        note_raft(notice, self.trace, self.alarms)
+        if isinstance(notice, RoleChanged) and self._duties is not None:
+            self._duties.leadership_changed()
 
     def _incident(self, incident: Incident) -> None:
         self.trace.append("connection-refused", {"reason": incident.fault.value, "text": incident.text})

@@ -6,7 +6,7 @@
     demo = false                the keys are a demonstration's: nothing leaves this machine
 
     [gossip]      bind, advertise, seeds, capacity, broadcast ("auto", "off", or address), allow_wan, timing
-    [consensus]   bind, advertise, timing, segment_bytes
+    [consensus]   bind, advertise, timing, segment_bytes, voters_max, grace_ms
     [publishing]  publish, signing_key, pace, reporting_period_ms
     [router]      kind ("file"), directory
     [[leaf]]      destination, probe
@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from bridge.core.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAULT
 from bridge.core.records import PublishConfig
 from bridge.node.control_client import default_state_directory
 from bridge.node.lan import Network, NoAddressError, private_host
@@ -41,6 +42,8 @@ LEAVES_LIMIT = 16
 FILE_LIMIT_BYTES = 1024 * 1024
 SEGMENT_DEFAULT_BYTES = 64 * 1024 * 1024
 SEGMENT_BOUNDS_BYTES = (64 * 1024, 1024 * 1024 * 1024)
+VOTERS_MAX_LIMIT = 9
+GRACE_BOUNDS_MS = (1_000, 7 * 24 * 3600 * 1000)
 REPORTING_PERIOD_DEFAULT_MS = 30_000
 REPORTING_PERIOD_BOUNDS_MS = (500, 600_000)
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 -- compared, not bound
@@ -90,12 +93,14 @@ class GossipSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsensusSettings:
-    """`advertise` is what other servers connect to."""
+    """`advertise` is what other servers connect to; what the last two mean is told in `bridge.core.reconcile`."""
 
     bind: Address
     advertise: Address
     timing: Timing = Timing.LAN
     segment_bytes: int = SEGMENT_DEFAULT_BYTES
+    voters_max: int = VOTERS_MAX_DEFAULT
+    grace_ms: int = GRACE_DEFAULT_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +298,11 @@ def _consensus(section: Section, gossip: GossipSettings | None) -> ConsensusSett
     told, advertise = section.address("bind"), section.address("advertise")
     timing = section.choice("timing", Timing.LAN)
     segment_bytes = section.integer("segment_bytes", SEGMENT_DEFAULT_BYTES, *SEGMENT_BOUNDS_BYTES)
+    voters_max = section.integer("voters_max", VOTERS_MAX_DEFAULT, 1, VOTERS_MAX_LIMIT)
+    grace_ms = section.integer("grace_ms", GRACE_DEFAULT_MS, *GRACE_BOUNDS_MS)
     section.finish()
+    if voters_max % 2 == 0:
+        section.problem("voters_max", f"{voters_max} is even: of {voters_max} voters no more may fail than of one less")
     if gossip is None:
         return None
     bind = told or Address(gossip.bind.host, CONSENSUS_PORT)
@@ -302,7 +311,14 @@ def _consensus(section: Section, gossip: GossipSettings | None) -> ConsensusSett
             advertise = Address(gossip.advertise.host, bind.port)
         elif told is not None:
             section.problem("bind", f"{endpoint(bind)} listens everywhere: set consensus.advertise as well")
-    return ConsensusSettings(bind=bind, advertise=advertise or bind, timing=timing, segment_bytes=segment_bytes)
+    return ConsensusSettings(
+        bind=bind,
+        advertise=advertise or bind,
+        timing=timing,
+        segment_bytes=segment_bytes,
+        voters_max=voters_max,
+        grace_ms=grace_ms,
+    )
 
 
 def _publishing(section: Section) -> PublishingSettings:

@@ -18,6 +18,8 @@ from consensus.node.refusals import ServerBusyError, ServerStoppedError
 
 STOP_PATIENCE_SECONDS = 2.0
 """A stop waits no longer than this for a successor: without one the others elect one by themselves."""
+REMOVAL_PATIENCE_SECONDS = 10.0
+REMOVAL_POLL_SECONDS = 0.1
 
 
 EXPLAINED = {
@@ -60,6 +62,26 @@ async def hand_over_before_stop(replica: Replica | None) -> dict[str, Scalar] | 
         if ended.outcome is TransferOutcome.DONE:
             return {"leader": ended.leader, "term": replica.server.role.term}
     return None
+
+
+async def until_removed(replica: Replica, expect: int) -> bool:
+    """A node that said goodbye waits a moment for the leader to take it out of the group; True if that is done.
+
+    The leader does not if too few voters would stay, and what it cannot do is not waited for.
+    """
+    with trio.move_on_after(REMOVAL_PATIENCE_SECONDS):
+        while not _is_removed(replica):
+            voters = replica.server.describe().raft.configuration.voter_ids
+            if replica.server_id in voters and len(voters) <= expect:
+                return False
+            await trio.sleep(REMOVAL_POLL_SECONDS)
+        return True
+    return False
+
+
+def _is_removed(replica: Replica) -> bool:
+    raft = replica.server.describe().raft
+    return not raft.configuration.is_joint and replica.server_id not in raft.configuration.member_ids
 
 
 def _voter_named(voters: Sequence[VoterView], wanted: str) -> ServerId:

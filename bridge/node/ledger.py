@@ -19,8 +19,8 @@ from typing import assert_never
 
 import trio
 
-from bridge.core.control import Scalar
 from bridge.core.admission import AdmissionRefused, ServerAdmitted
+from bridge.core.control import Scalar
 from bridge.core.farm import (
     Change,
     ClockOff,
@@ -204,7 +204,7 @@ def clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:
+def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911 - one case per change
     match change:
         case PublisherChanged(master, server_id, previous):
             return "publisher-chosen", {"server": server_id, "previous": previous, "master": master[:8]}

@@ -4,9 +4,10 @@
                                                     │
                                    submit ──────────┴──▶ this server, if it leads; else GarlicFarmClient to the leader
 
-Raft ids are bound to node ids by the founding, so the address and the certificate of server *k* are those that founder
-number *k* announces, signed, in its gossip metadata: whoever holds the farm's key can be a member, and cannot answer in
-another one's place. When it connects, its id is only claimed so far: the listener checks a password, no certificate.
+Raft ids are bound to node ids by the founding and by admissions in the log, so the address and the certificate of a
+server are those that its node announces, signed, in its gossip metadata: whoever holds the farm's key can be a member,
+and cannot answer in another one's place. When it connects, its id is only claimed so far: the listener checks a
+password, no certificate.
 
 A server is its storage: what it voted and acknowledged. So once there is a storage, a note of that lies beside the
 formation file, and a founder whose storage has gone since does not start again with an empty one: under the same Raft
@@ -25,14 +26,14 @@ import trio
 
 from bridge.core.control import SubmitAnswer, SubmitOutcome
 from bridge.core.founding import Founding
-from bridge.core.records import Clock
+from bridge.core.records import Admission, Clock
 from bridge.node.configuration import Timing
 from bridge.node.durable_file import replace_file
 from bridge.node.ledger import Ledger
 from bridge.wire.application import decode
 from consensus.core import messages as core
 from consensus.core.dialect import GARLIC_FARM
-from consensus.core.effects import Outcome, Resolve, Role
+from consensus.core.effects import ConfigurationChanged, Outcome, Resolve, Role
 from consensus.core.position import Configuration, Index, Server, ServerId
 from consensus.core.raft import Raft
 from consensus.core.tuning import Tuning, lan, local
@@ -71,12 +72,17 @@ NO_ANSWER = "no answer in time: the entry may be committed or not; look into the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSettings:
-    """What a replica is made of. `endpoint_of` tells where a founder listens, as far as gossip knows."""
+    """What a replica is made of. `endpoint_of` tells where a founder listens, as far as gossip knows.
+
+    `node_id_of` tells whose Raft id it is, of those that the log does not tell (yet).
+    """
 
     state_dir: Path
     node_id: bytes
     generation: int
+    server_id: ServerId
     founding: Founding
+    node_id_of: Callable[[int], bytes | None]
     cluster: str
     credentials: Callable[[], tuple[Credentials, ...]]
     timing: Timing
@@ -100,12 +106,25 @@ class Replica:
         self.clients = ClientRequests(server, server_id, sessioned)
         self.links = links
         self.server_id = server_id
+        self.alone = False
+        """It is the only voter: there is nobody to ask who leads."""
         self._client = client
 
     @property
     def leads(self) -> bool:
         """Whether this server is the leader, as far as it knows."""
         return self.server.role.role is Role.LEADER
+
+    def voters_are(self, configuration: Configuration) -> None:
+        """The configuration in effect names these voters from here on."""
+        others = sorted(configuration.voter_ids - {self.server_id})
+        self.alone = not others
+        if self._client is not None:
+            self._client.servers_are(others)
+
+    @property
+    def _others(self) -> GarlicFarmClient | None:
+        return None if self.alone else self._client
 
     async def submit(self, command: bytes, *, repeat_unknown: bool = False) -> SubmitAnswer:
         """Have one entry committed, wherever the leader is.
@@ -133,13 +152,14 @@ class Replica:
 
     async def read_barrier(self) -> Index:
         """Wait until this node has applied everything acknowledged before the call. Raises what `refusals` lists."""
-        return await read_barrier_anywhere(self.server, self._client, patience_s=SUBMIT_PATIENCE_SECONDS)
+        return await read_barrier_anywhere(self.server, self._others, patience_s=SUBMIT_PATIENCE_SECONDS)
 
     async def _submit_once(self, command: bytes, patience_s: float, *, repeat_unknown: bool) -> SubmitAnswer:
-        if self.leads or self._client is None:
+        client = self._others
+        if self.leads or client is None:
             return _answer_of(await self.server.propose((command,)))
         try:
-            sent = await self._client.submit(
+            sent = await client.submit(
                 (command,), patience_s=min(CLIENT_PATIENCE_SECONDS, patience_s), repeat_unknown=repeat_unknown
             )
         except GarlicFarmError as error:
@@ -175,8 +195,9 @@ class FrontDoor:
         if replica is None:
             answered(ClientAnswer(accepted=False, leader=None, next_index=0, term=0))
             return _nothing_to_give_up
-        if any(is_clock(command) for command in commands):
-            raise GarlicFarmError(Fault.OUT_OF_TURN, "a client sent a clock entry; only the leader writes those")
+        if any(is_leaders_own(command) for command in commands):
+            text = "a client sent a clock entry or an admission; only the leader writes those"
+            raise GarlicFarmError(Fault.OUT_OF_TURN, text)
         return replica.clients.client_request(commands, answered)
 
     def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
@@ -192,10 +213,11 @@ def _nothing_to_give_up() -> None:
     """The answer has been given."""
 
 
-def is_clock(command: bytes) -> bool:
-    """Whether an entry would move log time: a client must not."""
+def is_leaders_own(command: bytes) -> bool:
+    """Whether an entry would move log time or admit a server: a client must not."""
     # Only what names it, or hides it behind an escape, is worth decoding.
-    return (b'"clock"' in command or b"\\" in command) and isinstance(decode(command), Clock)
+    suspicious = b'"clock"' in command or b'"admission"' in command or b"\\" in command
+    return suspicious and isinstance(decode(command), Clock | Admission)
 
 
 @asynccontextmanager
@@ -207,8 +229,7 @@ async def open_replica(
     observe: Callable[[Notice], None],
 ) -> AsyncIterator[Replica]:
     """Runs this node's Raft server while the block lasts. StorageError says why it cannot start."""
-    founding, node_id = settings.founding, settings.node_id
-    server_id = ServerId(founding.raft_id(node_id))
+    founding, server_id = settings.founding, settings.server_id
     directory, recovery = await trio.to_thread.run_sync(_open_storage, settings)
     for line in recovery.report.lines():
         LOG.info("storage: %s", line)
@@ -229,8 +250,14 @@ async def open_replica(
         caller = Caller(settings.cluster, settings.credentials, lambda: identity, os.urandom)
 
         def resolve(peer: ServerId) -> PeerAddress | None:
-            known = 1 <= peer <= len(founding.founders)
-            return settings.address_of(founding.founders[peer - 1]) if known else None
+            admitted = ledger.state.admitted.get(peer)
+            node_id = settings.node_id_of(peer) if admitted is None else admitted.node_id
+            return None if node_id is None else settings.address_of(node_id)
+
+        def hear(notice: Notice) -> None:
+            if isinstance(notice, ConfigurationChanged):
+                replica.voters_are(notice.configuration)
+            observe(notice)
 
         dialer = Dialer(caller)
         links = PeerLinks(
@@ -242,15 +269,14 @@ async def open_replica(
             random=Random(),
             configuration_before=ledger.configuration_before,
         )
-        server = ConsensusServer(raft, recovery.storage, directory, links, ledger, observe, keep_from=ledger.keep_from)
-        others = [ServerId(number) for number in range(1, len(founding.founders) + 1) if number != server_id]
-        client = GarlicFarmClient(dialer, resolve, others, random=Random()) if others else None
+        server = ConsensusServer(raft, recovery.storage, directory, links, ledger, hear, keep_from=ledger.keep_from)
+        client = GarlicFarmClient(dialer, resolve, [server_id], random=Random())
+        replica = Replica(server, links, client, server_id, ledger)
+        replica.voters_are(raft.describe().configuration)
         async with trio.open_nursery() as nursery:
             await nursery.start(links.run)
-            if client is not None:
-                await nursery.start(client.run)
+            await nursery.start(client.run)
             await nursery.start(server.run)
-            replica = Replica(server, links, client, server_id, ledger)
             door.identity, door.replica = identity, replica
             try:
                 yield replica

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import trio
 
+from bridge.core.formation_messages import Member as FormationMember
 from bridge.core.picture import Facts
-from bridge.wire.metadata import MetadataError, NodeMetadata, decode_metadata
+from bridge.wire.metadata import MetadataError, NodeMetadata, RoleHint, decode_metadata
 from consensus.node.garlic_farm_dial import PeerAddress
 from gossip.core.member import NodeId, NodeInfo, Status
 from gossip.node.agent import Agent
@@ -84,6 +85,19 @@ class Roster:
     def members(self) -> tuple[Listed, ...]:
         """Every other member whose metadata can be read, dead ones as well."""
         return tuple(self._listed.values())
+
+    def formation_members(self, cluster: str) -> tuple[FormationMember, ...]:
+        """The members as formation sees them."""
+        return tuple(
+            FormationMember(
+                node_id=each.node_id,
+                reachable=each.reachable,
+                notice=each.metadata.notice,
+                eligible=each.metadata.role is not RoleHint.OBSERVER,
+            )
+            for each in self.members()
+            if each.metadata.cluster == cluster
+        )
 
     def facts(self) -> Mapping[bytes, Facts]:
         """What the picture shows of each."""

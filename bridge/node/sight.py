@@ -14,6 +14,7 @@ from bridge.node.control_socket import SOCKET_NAME
 from bridge.node.duties import Duties
 from bridge.node.forming import Forming
 from bridge.node.ledger import Ledger
+from bridge.node.reconciling import Reconciling
 from bridge.node.replica import Replica
 from bridge.node.roster import Roster
 from bridge.wire.i2p import I2pError, destination_from_base64
@@ -41,12 +42,13 @@ class Sight:
         self._replica: Replica | None = None
         self._ledger: Ledger | None = None
         self._duties: Duties | None = None
+        self._reconciling: Reconciling | None = None
         self.forming: Forming | None = None
         self.control: ControlServer | None = None
 
-    def founded(self, replica: Replica, ledger: Ledger, duties: Duties) -> None:
+    def founded(self, replica: Replica, ledger: Ledger, duties: Duties, reconciling: Reconciling) -> None:
         """From now on there is a farm to see."""
-        self._replica, self._ledger, self._duties = replica, ledger, duties
+        self._replica, self._ledger, self._duties, self._reconciling = replica, ledger, duties, reconciling
 
     def picture(self) -> FarmView:
         """The picture of this moment."""
@@ -103,6 +105,9 @@ class Sight:
     def _phase(self) -> Phase:
         if self._node.stop.is_set():
             return Phase.STOPPING
+        if self._replica is not None:
+            votes = self._replica.server_id in self._replica.server.describe().raft.configuration.voter_ids
+            return Phase.FOUNDED if votes else Phase.OBSERVER
         match None if self.forming is None else self.forming.phase:
             case FormationPhase.FOUNDED:
                 return Phase.FOUNDED
@@ -138,6 +143,7 @@ class Sight:
             raft=server.raft,
             first_index=server.raft.log_start.index + 1,
             applied_index=server.applied,
+            waits=() if self._reconciling is None else self._reconciling.waits,
             lease_set_files=self._lease_set_files(),
             counters={
                 **self._ledger.records,

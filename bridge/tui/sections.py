@@ -20,6 +20,7 @@ from bridge.core.view import (
     ProcessView,
     PublishingView,
     RaftRole,
+    ServerRole,
     best_view,
 )
 from bridge.tui.layout import Cell, Column, heading, line, row
@@ -159,8 +160,12 @@ def _role_of(member: MemberView, view: FarmView, palette: Palette) -> tuple[str,
         return ("-", palette.dim)
     if member.raft_id == view.raft.leader_id:
         return (f"{member.raft_id} leader", palette.accent)
-    votes = any(voter.raft_id == member.raft_id for voter in view.raft.voters)
-    return (f"{member.raft_id} {'voter' if votes else 'observer'}", "")
+    if member.server_role is ServerRole.NONE:
+        return (str(member.raft_id), palette.dim)
+    return (
+        f"{member.raft_id} {member.server_role.value}",
+        palette.dim if member.server_role is ServerRole.REMOVED else "",
+    )
 
 
 def _lag(follower: FollowerView | None, palette: Palette) -> Cell:

@@ -182,9 +182,7 @@ def _request_of(members: Mapping[str, msgspec.Raw]) -> str | None:
         return None
 
 
-def encode(
-    record: Report | Clock | Publication | Admission, *, config: Mapping[str, Any] | None = None
-) -> bytes:
+def encode(record: Report | Clock | Publication | Admission, *, config: Mapping[str, Any] | None = None) -> bytes:
     """The JSON of a record. `config`, for a report, is the sender's allow-listed configuration (without secrets)."""
     match record:
         case Report():

@@ -81,6 +81,13 @@ class GarlicFarmClient:
         self._nursery: trio.Nursery | None = None
         self._favourite = self._random.choice(self._servers)
 
+    def servers_are(self, servers: Sequence[ServerId]) -> None:
+        """These are to be asked from now on; an empty list changes nothing, for then there is nobody better to ask."""
+        if servers:
+            self._servers = tuple(servers)
+            if self._favourite not in self._servers:
+                self._favourite = self._random.choice(self._servers)
+
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Carry connections until cancelled."""
         async with trio.open_nursery() as nursery:

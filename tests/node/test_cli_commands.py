@@ -189,6 +189,7 @@ def test_members_are_listed_for_people_and_as_json(garlicfarm: Callable[..., Res
         "PEERS",
         "RAFT",
         "ID",
+        "SERVER",
         "GOSSIP",
         "AT",
         "RAFT",

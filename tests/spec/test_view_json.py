@@ -43,10 +43,11 @@ gossip.peerCount gossip.capacity gossip.knownCount gossip.counters gossip.counte
 gossip.counters.datagrams_dropped
 raft.role raft.term raft.leaderId raft.leaderName raft.leaderEndpoint raft.firstIndex raft.lastIndex raft.commitIndex
 raft.appliedIndex raft.logTimeMs raft.voters raft.voters.raftId raft.voters.endpoint raft.voters.name raft.followers
+raft.learners raft.learners.raftId raft.learners.endpoint raft.learners.name raft.waits
 raft.followers.raftId raft.followers.name raft.followers.matchIndex raft.followers.lagEntries
 raft.followers.lastContactMs raft.counters raft.transferTarget raft.counters.elections_started
 members.nodeId members.name members.status members.generation members.number members.address members.isSelf
-members.isPeer members.rttMs members.peerCount members.capacity members.raftId members.endpoint
+members.isPeer members.rttMs members.peerCount members.capacity members.raftId members.endpoint members.serverRole
 publishing.master publishing.publisherId publishing.publisherName publishing.reason publishing.publishedS
 publishing.expiresS publishing.secondsToExpiry publishing.leaseSetFile publishing.entries
 publishing.entries.destination publishing.entries.name publishing.entries.cost publishing.entries.endS

@@ -1,0 +1,128 @@
+"""What this node has on disk of who was admitted, and how one that did not found the farm gets its Raft id.
+
+    leader's signed metadata: "NodeId … is server 4" ──▶ admissions.json, fsynced ──▶ the Raft server may start
+    admissions in the log, applied ──────────────────▶ the same file
+
+The log is where admissions live. But a node has to know its Raft id before it has a log, and after a restart it has to
+find the other voters before it knows what is committed: if all of them were admitted later, nobody could reach anybody.
+What the log once said of a Raft id holds for ever, so a copy on disk cannot become wrong. The leader's word is believed
+because it comes in a datagram that only the farm's key opens: who has that key can be a server anyway.
+
+A founder's Raft id is never told. A node that finds itself among the founders and does not remember to have founded has
+lost what it promised and voted; it stays an observer. For the same reason nobody is told a Raft id that is in the group
+at that moment: its storage may be in the balance of an election.
+"""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import trio
+
+from bridge.core.admission import Admitted, of_founders, raft_id_of
+from bridge.core.founding import Founding
+from bridge.node.durable_file import replace_file
+from bridge.node.forming import UnusableFormationError
+from bridge.node.ledger import Ledger
+from bridge.node.roster import Roster
+
+FILE_NAME = "admissions.json"
+FILE_LIMIT_BYTES = 1024 * 1024
+
+_NodeIdText = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}\\Z")]
+
+
+class _File(msgspec.Struct):
+    cluster: str
+    servers: dict[int, _NodeIdText]
+
+
+class AdmissionNotes:
+    """The file, and what it says."""
+
+    def __init__(self, state_dir: Path, founding: Founding, node_id: bytes, *, founded: bool) -> None:
+        """`founded`: this node itself founded the farm. Raises UnusableFormationError."""
+        self._path = state_dir / FILE_NAME
+        self._cluster = founding.cluster_id.hex()
+        self._node_id = node_id
+        self._servers = {server_id: each.node_id for server_id, each in of_founders(founding.founders).items()}
+        self._servers.update(self._read())
+        self._may_be_server = founded or node_id not in founding.founders
+
+    @property
+    def own_id(self) -> int | None:
+        """This node's Raft id, None before it is admitted."""
+        if not self._may_be_server:
+            return None
+        return next((server_id for server_id, node_id in self._servers.items() if node_id == self._node_id), None)
+
+    def node_id_of(self, server_id: int) -> bytes | None:
+        """Whose Raft id it is."""
+        return self._servers.get(server_id)
+
+    async def until_admitted(self, roster: Roster) -> int:
+        """This node's Raft id, as soon as there is one; on disk when this returns."""
+        cluster_id = bytes.fromhex(self._cluster)
+        while (own_id := self.own_id) is None:
+            told = roster.admission_told(self._node_id, cluster_id)
+            if told is not None and told not in self._servers and self._may_be_server:
+                await self._note({told: self._node_id})
+            else:
+                await roster.news()
+        return own_id
+
+    async def follow(self, ledger: Ledger) -> None:
+        """Notes what the log says, until cancelled."""
+        while True:
+            news = {
+                server_id: each.node_id
+                for server_id, each in ledger.state.admitted.items()
+                if server_id not in self._servers
+            }
+            if news:
+                await self._note(news)
+            await ledger.news()
+
+    async def _note(self, servers: Mapping[int, bytes]) -> None:
+        known = {**self._servers, **servers}
+        content = _File(self._cluster, {server_id: node_id.hex() for server_id, node_id in sorted(known.items())})
+        try:
+            await trio.to_thread.run_sync(replace_file, self._path, msgspec.json.encode(content))
+        except OSError as error:
+            raise UnusableFormationError(
+                f"{self._path} cannot be written ({error.strerror or error}): without it this node would not know its"
+                " Raft id after a restart. Free some space or mend the permissions there, then start the node again",
+            ) from error
+        self._servers = known
+
+    def _read(self) -> dict[int, bytes]:
+        try:
+            with self._path.open("rb") as file:
+                found = msgspec.json.decode(file.read(FILE_LIMIT_BYTES), type=_File)
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise UnusableFormationError(
+                f"{self._path} cannot be used ({error}): which Raft id this node has is unknown. Restore the file, or"
+                " give the node a new state directory and another name: it then joins as a new router",
+            ) from error
+        if found.cluster != self._cluster:
+            raise UnusableFormationError(
+                f"{self._path} was written in another farm ({found.cluster}) than this node's ({self._cluster}): put"
+                " the state directory back as it was, or give the node a new one",
+            )
+        return {server_id: bytes.fromhex(node_id) for server_id, node_id in found.servers.items()}
+
+
+def not_started(
+    admitted: Mapping[int, Admitted], members: Collection[int], alive: Mapping[bytes, int | None], limit: int
+) -> tuple[tuple[bytes, int], ...]:
+    """Who is alive and admitted, no member of the group, and does not say that its Raft server runs."""
+    ids = {node_id: raft_id_of(admitted, node_id) for node_id in sorted(alive)}
+    waiting = [
+        (node_id, server_id)
+        for node_id, server_id in ids.items()
+        if server_id is not None and server_id not in members and alive[node_id] != server_id
+    ]
+    return tuple(waiting[:limit])

@@ -1,0 +1,234 @@
+"""The leader's care for the group: looks at gossip, log and Raft once a second, and carries out one proposal at a time.
+
+    roster, ledger, server.describe() ──▶ Reconciler.decide ──▶ Admit ─────────────▶ an entry of the log
+                                                           └──▶ the others ────────▶ change_configuration
+    admitted, alive, not started yet ──▶ told by this node's gossip metadata
+
+A change may take long, since a newcomer first gets the whole log. Meanwhile the looking goes on, for a server that
+flaps is only known by those who watch it. Every term that this node leads begins with a new reckoning.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from bridge.core.reconcile import (
+    AddLearner,
+    Admit,
+    Group,
+    Promote,
+    Proposal,
+    Reconciler,
+    ReconcileSettings,
+    Remove,
+    Sighting,
+)
+from bridge.core.records import Admission
+from bridge.core.view import MemberStatus
+from bridge.node.admissions import not_started
+from bridge.node.alarms import Alarms
+from bridge.node.configuration import ConsensusSettings, Timing
+from bridge.node.event_log import EventLog
+from bridge.node.ledger import Ledger
+from bridge.node.replica import UNKNOWN_ENDPOINT, Replica
+from bridge.node.roster import Roster
+from bridge.wire.application import encode
+from bridge.wire.metadata import ADMISSIONS_LIMIT, RoleHint
+from consensus.core.configuration import ChangeRefusal
+from consensus.core.description import Description
+from consensus.core.effects import ChangeOutcome, Outcome
+from consensus.core.position import Server, ServerId
+from consensus.node.server import now_ms
+
+ALARM = "admission"
+LOOK_INTERVAL_SECONDS = 0.5
+ANSWERED_WITHIN_MS = 3_000
+CAUGHT_UP_ENTRIES = 256
+LOCAL_SETTLE_MS, LAN_SETTLE_MS = 1_000, 10_000
+PASSING = frozenset(
+    {
+        ChangeRefusal.NO_COMMIT_IN_TERM,
+        ChangeRefusal.CHANGE_UNDER_WAY,
+        ChangeRefusal.BUSY,
+        ChangeRefusal.NOT_LEADER,
+        ChangeRefusal.LEADERSHIP_LOST,
+    }
+)
+"""Refusals that say nothing about the server in question."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcilingParts:
+    """What it works with. `announce` tells routers their Raft ids through this node's metadata."""
+
+    settings: ReconcileSettings
+    cluster: str
+    cluster_id: bytes
+    replica: Replica
+    ledger: Ledger
+    roster: Roster
+    announce: Callable[[tuple[tuple[bytes, int], ...]], None]
+    trace: EventLog
+    alarms: Alarms
+
+
+class Reconciling:
+    """`run` it once; `waits` tells what the leader waits for, and is empty on every other node."""
+
+    def __init__(self, parts: ReconcilingParts) -> None:
+        self._parts = parts
+        self._busy = False
+        self.waits: tuple[str, ...] = ()
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        reconciler, term = Reconciler(self._parts.settings), -1
+        async with trio.open_nursery() as nursery:
+            while True:
+                role = self._parts.replica.server.role
+                if not self._parts.replica.leads:
+                    self._rest()
+                else:
+                    if role.term != term:
+                        reconciler, term = Reconciler(self._parts.settings), role.term
+                    self._look(reconciler, nursery)
+                await trio.sleep(LOOK_INTERVAL_SECONDS)
+
+    def _rest(self) -> None:
+        self.waits = ()
+        self._parts.announce(())
+        self._parts.alarms.clear(ALARM)
+
+    def _look(self, reconciler: Reconciler, nursery: trio.Nursery) -> None:
+        parts = self._parts
+        raft = parts.replica.server.describe().raft
+        admitted, group = parts.ledger.state.admitted, group_of(raft)
+        decision = reconciler.decide(now_ms(), self._sightings(), admitted, group)
+        self.waits = decision.waits
+        if decision.refused:
+            action = "rename it, or bring back the identity.key of the old one; see docs/operating.md, 'Alarms'"
+            parts.alarms.set(ALARM, "; ".join(decision.refused), action)
+        else:
+            parts.alarms.clear(ALARM)
+        alive: dict[bytes, int | None] = {
+            each.node_id: each.metadata.raft_id
+            for each in parts.roster.members()
+            if each.reachable and self._is_of_farm(each.metadata.cluster)
+        }
+        parts.announce(not_started(admitted, group.members, alive, ADMISSIONS_LIMIT))
+        under_way = self._busy or raft.change is not None or raft.configuration.is_joint
+        if decision.proposal is not None and not under_way:
+            self._busy = True
+            nursery.start_soon(self._carry_out, reconciler, decision.proposal)
+
+    def _is_of_farm(self, cluster: str) -> bool:
+        return cluster == self._parts.cluster
+
+    def _sightings(self) -> tuple[Sighting, ...]:
+        """Members that say that they know this very farm."""
+        found = []
+        for each in self._parts.roster.members():
+            told = each.metadata.notice.founding
+            if (
+                self._is_of_farm(each.metadata.cluster)
+                and told is not None
+                and told.cluster_id == self._parts.cluster_id
+            ):
+                found.append(
+                    Sighting(
+                        node_id=each.node_id,
+                        name=each.metadata.name,
+                        status=MemberStatus(each.status.name.lower()),
+                        serves=each.metadata.raft_id is not None,
+                        may_vote=each.metadata.role is not RoleHint.OBSERVER,
+                    )
+                )
+        return tuple(found)
+
+    async def _carry_out(self, reconciler: Reconciler, proposal: Proposal) -> None:
+        try:
+            failure = await self._do(proposal)
+        finally:
+            self._busy = False
+        if failure is not None:
+            reconciler.failed(proposal, now_ms())
+            self._parts.trace.append("reconcile-failed", {**_words(proposal), "reason": failure})
+
+    async def _do(self, proposal: Proposal) -> str | None:
+        """Why it failed, if for a reason that lies in the proposal."""
+        self._parts.trace.append("reconcile-proposed", _words(proposal))
+        server = self._parts.replica.server
+        match proposal:
+            case Admit(node_id, name):
+                answer = await server.propose((encode(Admission(node_id, name)),))
+                if answer.outcome is Outcome.COMMITTED and answer.position is not None:
+                    await server.wait_applied(answer.position.index)
+                return None
+            case AddLearner(server_id) | Promote(server_id) | Remove(server_id):
+                voters, learners = self._target(proposal, ServerId(server_id))
+                resolved = await server.change_configuration(voters, learners)
+        if resolved.outcome is ChangeOutcome.REFUSED and resolved.refusal not in PASSING:
+            return "unknown" if resolved.refusal is None else resolved.refusal.value
+        return None
+
+    def _target(
+        self, proposal: AddLearner | Promote | Remove, server_id: ServerId
+    ) -> tuple[tuple[Server, ...], tuple[Server, ...]]:
+        configuration = self._parts.replica.server.describe().raft.configuration
+        voters = tuple(each for each in configuration.voters if each.server_id != server_id)
+        learners = tuple(each for each in configuration.learners if each.server_id != server_id)
+        match proposal:
+            case AddLearner():
+                return voters, (*learners, self._server(server_id))
+            case Promote():
+                return (*voters, self._server(server_id)), learners
+            case Remove():
+                return voters, learners
+
+    def _server(self, server_id: ServerId) -> Server:
+        admitted = self._parts.ledger.state.admitted.get(server_id)
+        endpoint = None if admitted is None else self._parts.roster.endpoint_of(admitted.node_id)
+        return Server(server_id, endpoint or UNKNOWN_ENDPOINT)
+
+
+def settings_of(consensus: ConsensusSettings, expect: int) -> ReconcileSettings:
+    """What an operator has set, with a settling time that fits to it."""
+    settle_ms = LOCAL_SETTLE_MS if consensus.timing is Timing.LOCAL else LAN_SETTLE_MS
+    return ReconcileSettings(
+        expect,
+        voters_max=consensus.voters_max,
+        grace_ms=consensus.grace_ms,
+        settle_ms=min(settle_ms, consensus.grace_ms),
+    )
+
+
+def group_of(raft: Description) -> Group:
+    """The group as its leader's core describes it."""
+    answering = {
+        each.server_id: each.match
+        for each in raft.followers
+        if each.contact_ms is not None and each.contact_ms <= ANSWERED_WITHIN_MS
+    }
+    learners = raft.configuration.learner_ids
+    return Group(
+        own_id=raft.server_id,
+        voters=frozenset(raft.configuration.voter_ids),
+        learners=frozenset(learners),
+        answering=frozenset(answering),
+        caught_up=frozenset(
+            each for each in learners if each in answering and answering[each] + CAUGHT_UP_ENTRIES >= raft.commit_index
+        ),
+    )
+
+
+def _words(proposal: Proposal) -> dict[str, str | int]:
+    match proposal:
+        case Admit(node_id, name):
+            return {"step": "admit", "name": name, "id": node_id.hex()}
+        case AddLearner(server_id):
+            return {"step": "add-learner", "server": server_id}
+        case Promote(server_id):
+            return {"step": "promote", "server": server_id}
+        case Remove(server_id):
+            return {"step": "remove", "server": server_id}

@@ -1,0 +1,112 @@
+"""Servers come and go while the farm runs: one joins and votes, one leaves and is removed, one dies and is replaced."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.core.view import Phase, RaftRole, ServerRole
+from tests.end_to_end.farm import LEADER_BOUND_S, START_BOUND_S, Farm, Node, Submitter, call, local_farm, marks
+from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
+
+pytestmark = pytest.mark.processes
+
+GRACE_S = 3
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[Farm]:
+    """A farm of three, each with a grace time of seconds, that others may join."""
+    farm = local_farm(tmp_path, 3)
+    for node in farm.nodes:
+        with_grace(node)
+    with farm:
+        farm.start_all()
+        farm.wait_settled()
+        yield farm
+
+
+def with_grace(node: Node) -> Node:
+    """Let it wait for seconds, not minutes, before it gives a dead server up."""
+    text = node.configuration.read_text()
+    node.configuration.write_text(text.replace("[consensus]\n", f"[consensus]\ngrace_ms = {GRACE_S * 1000}\n"))
+    return node
+
+
+def newcomer(farm: Farm, name: str) -> Node:
+    """One more router with the farm's key file and the others as seeds; it belongs to `farm` from here on."""
+    gossip, consensus = (f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
+    seeds = [member.address for member in farm.nodes[0].view().members]
+    node = node_toml(
+        farm.directory / name, farm_key=farm.directory / "farm.key", gossip=gossip, consensus=consensus, seeds=seeds
+    )
+    farm.nodes.append(with_grace(node))
+    return node.start()
+
+
+def voters(node: Node) -> set[str | None]:
+    """The voters' names, by the word of one node."""
+    return {voter.name for voter in node.view().raft.voters}
+
+
+def test_a_fourth_node_becomes_a_voter_and_the_farm_goes_on_without_its_leader(growing: Farm) -> None:
+    leader = growing.wait_settled()
+    with Submitter(growing, growing.nodes[:3], "joining") as submitter:
+        fourth = newcomer(growing, "node-4")
+        submitter.wait_for(5, START_BOUND_S)
+        growing.wait_until(lambda: len(voters(fourth)) == 4, START_BOUND_S, "the fourth node votes")
+        view = fourth.view()
+        assert view.node.raft_id == 4
+        assert view.node.phase is Phase.FOUNDED
+        assert view.raft.role is RaftRole.FOLLOWER
+        submitter.wait_for(5, START_BOUND_S)
+    assert {m.name: m.server_role for m in leader.view().members} == dict.fromkeys(
+        ("node-1", "node-2", "node-3", "node-4"), ServerRole.VOTER
+    )
+    leader.kill()
+
+    def removed() -> bool:
+        found = growing.leader()
+        return found is not None and voters(found) == {node.name for node in growing.nodes} - {leader.name}
+
+    growing.wait_until(growing.leader, LEADER_BOUND_S, "another server leads")
+    assert fourth.submit({"mark": "after the leader's death"}).index is not None
+    growing.wait_until(removed, START_BOUND_S, "the dead server is removed after the grace time")
+    found = marks(fourth.entries())
+    assert not {index: mark for index, mark in submitter.acknowledged.items() if found.get(index) != mark}
+    assert submitter.errors == []
+    leader.start()
+    growing.wait_until(lambda: len(voters(leader)) == 4, START_BOUND_S, "the server that came back votes again")
+    growing.wait_settled()
+
+
+def test_a_node_that_leaves_is_removed_and_comes_back_under_its_raft_id(growing: Farm) -> None:
+    fourth = newcomer(growing, "node-4")
+    growing.wait_until(lambda: len(voters(fourth)) == 4, START_BOUND_S, "the fourth node votes")
+    leader = growing.wait_settled()
+    raft_id = leader.view().node.raft_id
+    assert call("leave", "--node", leader.directory).returncode == 0
+    assert leader.ended(START_BOUND_S) == 0
+    others = [node for node in growing.nodes if node is not leader]
+    growing.wait_until(lambda: all(len(voters(node)) == 3 for node in others), START_BOUND_S, "it is removed")
+    roles = {member.name: member.server_role for member in others[0].view().members}
+    assert roles == {**{node.name: ServerRole.VOTER for node in others}, leader.name: ServerRole.REMOVED}
+    assert others[0].submit({"mark": "without it"}).index is not None
+    leader.start()
+    growing.wait_until(lambda: len(voters(leader)) == 4, START_BOUND_S, "it votes again")
+    assert leader.view().node.raft_id == raft_id
+
+
+def test_a_node_that_leaves_a_farm_of_the_least_size_goes_without_waiting_and_stays_a_voter(growing: Farm) -> None:
+    leaving = growing.nodes[2]
+    leaving.ask(lambda client: client.leave())
+    assert leaving.ended(START_BOUND_S) == 0
+
+    def told() -> bool:
+        leader = growing.leader()
+        waits = () if leader is None else leader.view().raft.waits
+        return any("node-3 has left; not removed: a farm of 3 needs another voter" in text for text in waits)
+
+    growing.wait_until(told, START_BOUND_S, "the leader says what it waits for")
+    assert len(voters(growing.nodes[0])) == 3
