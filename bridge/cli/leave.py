@@ -1,7 +1,8 @@
 """`garlicfarm leave` and `withdraw`: a node says goodbye and stops; a founder takes back its promise.
 
-A node that left stays a voter: start it again and it is back. A promise can be taken back only as long as the farm
-cannot have been founded with it; formation judges that, and this command prints its reason.
+The leader takes a node that left out of the Raft group, unless too few voters would stay; started again, it comes back
+under its Raft id. A promise can be taken back only as long as the farm cannot have been founded with it; formation
+judges that, and this command prints its reason.
 """
 
 import click

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.core.records import (
+    Admission,
     Clock,
     Foreign,
     LeafStatus,
@@ -294,3 +295,27 @@ counts = st.none() | st.integers(min_value=0, max_value=2**53 - 1)
 def test_every_router_status_round_trips(status: RouterStatus, server_id: int) -> None:
     report = Report(cluster="farm", date_ms=1, server_id=server_id, router=status)
     assert decode(encode(report)) == report
+
+
+def test_an_admission_comes_back_as_it_was() -> None:
+    admission = Admission(bytes(range(8)), "node-4")
+    assert encode(admission) == b'{"admission":{"node":"0001020304050607","name":"node-4"}}'
+    assert decode(encode(admission)) == admission
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"node": "0001020304050607"},
+        {"name": "x"},
+        {"node": "0001020304050607\n", "name": "x"},
+        {"node": "000102030405060G", "name": "x"},
+        {"node": "0001020304050607", "name": ""},
+        {"node": "0001020304050607", "name": "-x"},
+        {"node": "0001020304050607", "name": "x" * 33},
+        {"node": "0001020304050607", "name": "x\n"},
+        {"node": 1, "name": "x"},
+    ],
+)
+def test_an_admission_of_nobody_is_foreign(content: dict[str, Any]) -> None:
+    assert isinstance(decode(json.dumps({"admission": content}).encode()), Foreign)

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.core.founding import EXPECT_MAX, FormationNotice, Founding, Promise
-from bridge.wire.metadata import MetadataError, NodeMetadata, RoleHint, decode_metadata, encode_metadata
+from bridge.wire.metadata import (
+    ADMISSIONS_LIMIT,
+    MetadataError,
+    NodeMetadata,
+    RoleHint,
+    decode_metadata,
+    encode_metadata,
+)
 
 FOUNDERS = tuple(bytes([number]) * 8 for number in range(EXPECT_MAX))
 PROMISE = FormationNotice(promise=Promise(FOUNDERS, 2**48 - 1, b"n" * 16))
@@ -36,6 +43,7 @@ FULL = NodeMetadata(
         replace(FULL, notice=FOUNDING),
         replace(FULL, notice=FormationNotice(proposal=FOUNDERS[:3])),
         replace(PLAIN, endpoint="tcp://[fe80::1]:7669"),
+        replace(FULL, admissions=((b"n" * 8, 4), (b"m" * 8, 2**31 - 1))),
         replace(PLAIN, endpoint="tcp://127.0.0.1:1", role=RoleHint.OBSERVER),
     ],
 )
@@ -45,12 +53,19 @@ def test_metadata_comes_back_as_it_was(metadata: NodeMetadata) -> None:
 
 def test_the_fullest_metadata_fits_into_what_gossip_carries() -> None:
     assert len(encode_metadata(FULL)) <= 512
-    assert len(encode_metadata(replace(FULL, notice=FOUNDING))) <= 512
+    told = tuple((bytes([number]) * 8, 2**31 - 1) for number in range(ADMISSIONS_LIMIT))
+    assert len(encode_metadata(replace(FULL, notice=FOUNDING, admissions=told))) <= 512
 
 
 def test_elements_that_a_later_version_adds_are_ignored() -> None:
     fields = cbor2.loads(encode_metadata(FULL))
     assert decode_metadata(cbor2.dumps([*fields, [], "later", [1, 2]])) == FULL
+
+
+@pytest.mark.parametrize("told", [[[b"n" * 8]], [[b"n" * 7, 4]], [[b"n" * 8, 2**31]], [[b"n" * 8, 4]] * 5, "x", None])
+def test_admissions_that_are_none_are_refused(told: object) -> None:
+    with pytest.raises(MetadataError, match=r"admission|node id|Raft id"):
+        decode_metadata(cbor2.dumps([*cbor2.loads(encode_metadata(FULL)), told]))
 
 
 def changed(position: int, value: Any) -> bytes:

@@ -1,0 +1,75 @@
+"""Raft ids are given out by the log: once each, to one identity, under a name that nobody else has."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.core.admission import ADMITTED_MAX, AdmissionRefused, Admitted, ServerAdmitted, admit, of_founders
+from bridge.core.farm import Farm
+from bridge.core.records import Admission
+
+BASE_MS = 1_700_000_000_000
+A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
+
+
+def farm() -> Farm:
+    """Founded by A and B."""
+    return Farm(BASE_MS, founders=(A, B))
+
+
+def test_founders_have_the_first_ids_before_the_first_entry() -> None:
+    assert farm().state.admitted == {1: Admitted(A), 2: Admitted(B)}
+
+
+def test_a_new_identity_gets_the_next_id_and_keeps_it() -> None:
+    story = farm()
+    assert story.apply(1, 1, Admission(C, "c")) == (ServerAdmitted(3, C, "c"),)
+    assert story.apply(2, 1, Admission(C, "c")) == ()
+    assert story.apply(3, 1, Admission(C, "renamed")) == (ServerAdmitted(3, C, "renamed"),)
+    assert story.state.admitted[3] == Admitted(C, "renamed")
+
+
+def test_a_founder_s_name_is_recorded_under_its_own_id() -> None:
+    assert farm().apply(1, 1, Admission(B, "b")) == (ServerAdmitted(2, B, "b"),)
+
+
+def test_another_identity_under_a_known_name_changes_nothing() -> None:
+    story = farm()
+    story.apply(1, 1, Admission(B, "b"))
+    before = story.state.admitted
+    [refused] = story.apply(2, 1, Admission(C, "b"))
+    assert isinstance(refused, AdmissionRefused)
+    assert f"the name b belongs to the identity {B.hex()}, and {C.hex()} comes under it" in refused.reason
+    assert story.state.admitted == before
+
+
+def test_the_table_is_bounded_and_full_it_still_knows_its_own() -> None:
+    full = of_founders(tuple(number.to_bytes(8, "big") for number in range(ADMITTED_MAX)))
+    table, refused = admit(full, Admission(C, "c"))
+    assert isinstance(refused, AdmissionRefused)
+    assert table == full
+    assert admit(full, Admission(full[7].node_id, "seven"))[1] == ServerAdmitted(7, full[7].node_id, "seven")
+
+
+def test_a_snapshot_of_before_there_were_admissions_still_knows_the_founders() -> None:
+    story = farm()
+    story.restore(replace(story.state, admitted={}), 30_000, story.sessions.dump())
+    assert story.state.admitted == {1: Admitted(A), 2: Admitted(B)}
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.sampled_from("uvwxyz")), max_size=30))
+def test_whatever_is_asked_no_id_changes_its_owner_and_no_two_have_one_name(asked: list[tuple[int, str]]) -> None:
+    story = farm()
+    for index, (number, name) in enumerate(asked, start=1):
+        before = story.state.admitted
+        story.apply(index, 1, Admission(bytes([number]) * 8, name))
+        after = story.state.admitted
+        assert {server_id: after[server_id].node_id for server_id in before} == {
+            server_id: each.node_id for server_id, each in before.items()
+        }
+        assert list(after) == list(range(1, len(after) + 1))
+        owners = [each.node_id for each in after.values()]
+        assert len(set(owners)) == len(owners)
+        names = [each.name for each in after.values() if each.name is not None]
+        assert len(set(names)) == len(names)
