@@ -17,10 +17,9 @@ from consensus.core.sessions import RequestId
 from consensus.node.sessioned import request_entry
 from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.linearizability import Operation, Verdict, judge
-from tests.simulation.consensus.machine import Machine
 from tests.simulation.consensus.profile import Profile
 from tests.simulation.consensus.stage import Stage
-from tests.simulation.consensus.state import decode_result, write_command
+from tests.simulation.consensus.state import StateMachine, decode_result, write_command
 
 _WAY_MS = 3
 
@@ -79,28 +78,26 @@ class Clients:
         self._numbers += 1
         return self._numbers
 
-    def resolved(self, machine: Machine, resolve: Resolve) -> None:
+    def resolved(self, state: StateMachine, resolve: Resolve) -> None:
         """A server says how a proposal ended; the result is known when its state machine has taken it."""
         client, call = self._waiting.pop(resolve.proposal_id, (None, None))
         if client is None or call is None:
             return
-        if resolve.outcome is Outcome.COMMITTED and resolve.position is not None and machine.life is not None:
-            state, index = machine.life.state, resolve.position.index
-            state.when_applied(index, lambda: self._executed(client, call, machine, index))
+        if resolve.outcome is Outcome.COMMITTED and resolve.position is not None:
+            index = resolve.position.index
+            state.when_applied(index, lambda: self._executed(client, call, state, index))
         else:
             self._back(lambda: self._refused(client, call, resolve.leader))
 
-    def read_ready(self, machine: Machine, ready: ReadReady) -> None:
+    def read_ready(self, state: StateMachine, ready: ReadReady) -> None:
         """A server may answer a read, when its state machine is as far."""
         client, call = self._waiting.pop(ready.read_id)
-        if machine.life is not None:
-            state = machine.life.state
 
-            def answer() -> None:
-                value = state.value_of(call.key)
-                self._back(lambda: self._answered(client, call, value, ready.index))
+        def answer() -> None:
+            value = state.value_of(call.key)
+            self._back(lambda: self._answered(client, call, value, ready.index))
 
-            state.when_applied(ready.index, answer)
+        state.when_applied(ready.index, answer)
 
     def read_refused(self, refused: ReadRefused) -> None:
         """A server will not answer a read."""
@@ -177,12 +174,12 @@ class Clients:
         self._checker.proposed(number, commands)
         machine.step(Proposed(number, commands))
 
-    def _executed(self, client: Client, call: Call, machine: Machine, index: Index) -> None:
+    def _executed(self, client: Client, call: Call, state: StateMachine, index: Index) -> None:
         """The server's state machine has taken the write, now or when it was first sent."""
         request = call.request
-        if machine.life is None or request is None or call.value is None:
+        if request is None or call.value is None:
             return
-        result = machine.life.state.machine.result_of(request)
+        result = state.machine.result_of(request)
         if result is None:
             self._checker.marks.see("session forgotten")
             self._back(lambda: self._forgotten(client, call, index))

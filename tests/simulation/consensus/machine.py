@@ -9,7 +9,7 @@ its place is a new one.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from consensus.core.effects import (
     Answer,
@@ -20,7 +20,6 @@ from consensus.core.effects import (
     Halt,
     Install,
     Persist,
-    ReadEntries,
     ReadReady,
     ReadRefused,
     Resolve,
@@ -45,49 +44,16 @@ from consensus.core.messages import AppendReply, SnapshotReply, VoteReply
 from consensus.core.position import Configuration, Index, ServerId, SnapshotDescription
 from consensus.core.progress import Pace
 from consensus.core.raft import Raft
-from consensus.node.disk import DamagedStorageError, DiskOperation, RemoveFile
+from consensus.node.disk import DamagedStorageError, DiskOperation
 from consensus.node.executor import Executor, Job, ReadJob, Released, SideJob, WriteJob
-from consensus.node.storage import Owner, Recovery, Storage, StorageTuning, read_extents, recover
+from consensus.node.storage import Recovery, Storage
 from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.clock import Clock
-from tests.simulation.consensus.faulty_disk import FaultyDisk
+from tests.simulation.consensus.keeper import Keeper
 from tests.simulation.consensus.network import Network
 from tests.simulation.consensus.profile import Profile
 from tests.simulation.consensus.state import OWN_READ, StateMachine
-
-
-class Schedule(Protocol):
-    """The world's list of things to come."""
-
-    @property
-    def now(self) -> int:
-        """Simulated time in milliseconds."""
-
-    def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Do `action` in `delay_ms`."""
-
-    def elected(self, server: ServerId) -> None:
-        """A server became leader."""
-
-    def may_lose(self, server: ServerId) -> bool:
-        """Whether the group can do without this server for ever."""
-
-    def lost(self, server: ServerId) -> None:
-        """A server will never start again."""
-
-
-class Desk(Protocol):
-    """Where answers to clients go."""
-
-    def resolved(self, machine: "Machine", resolve: Resolve) -> None:
-        """How a proposal ended."""
-
-    def read_ready(self, machine: "Machine", ready: ReadReady) -> None:
-        """A read may be answered."""
-
-    def read_refused(self, refused: ReadRefused) -> None:
-        """A read will not be answered."""
-
+from tests.simulation.consensus.surroundings import Desk, Schedule
 
 _FULL_RETRY_MS = 40
 
@@ -108,6 +74,8 @@ class Life:
     """Entries up to here are durable, and something else on the disk says so: their rot is never taken for a tear."""
     job: Job | None = None
     timer: int = -1
+    done: int = 0
+    """Operations of the job that need not be repeated."""
     full: bool = False
 
 
@@ -137,12 +105,9 @@ class Machine:
         self._make_core = make_core
         self._trace = trace
         self._show_step = show_step
-        self._disk = FaultyDisk()
-        self._generation = 0
+        self._keeper = Keeper(server_id, profile, random, checker)
         self._clock = Clock(1 + random.uniform(-profile.clock_rate, profile.clock_rate))
         self._paused_until_ms = 0
-        self._full_until_ms = 0
-        self.rotten = False
         self.desk: Desk | None = None
         self.gone = False
         self.leads = False
@@ -163,7 +128,7 @@ class Machine:
     @property
     def is_lost(self) -> bool:
         """Whether it will never start again, or perhaps not."""
-        return self.gone or self.rotten
+        return self.gone or self._keeper.rotten
 
     def start(self, others: list["Machine"]) -> None:
         """Begin a life with what the disk holds; a crash in the midst of recovery ends it at once."""
@@ -206,8 +171,8 @@ class Machine:
             return
         self._trace(f"crash {self.server_id}")
         if isinstance(life.job, WriteJob):
-            done = self._random.randint(0, len(life.job.operations))
-            self._disk.run(life.job.operations[:done])
+            done = self._random.randint(life.done, len(life.job.operations))
+            self._keeper.disk.run(life.job.operations[life.done : done])
         self._power_off()
         self._checker.crashed(self.server_id)
         if self._random.random() < self._profile.rot and self._world.may_lose(self.server_id):
@@ -215,52 +180,36 @@ class Machine:
 
     def fill_disk(self, duration_ms: int) -> None:
         """There is no space for a while."""
-        self._full_until_ms = max(self._full_until_ms, self._world.now + duration_ms)
+        self._keeper.fill_up(self._world.now + duration_ms)
 
     def rot(self) -> None:
         """A bit of an entry turns that had been durable when this life began, if there is such an entry."""
-        life = self.life
-        if life is None or not self._world.may_lose(self.server_id):
-            return
-        first = life.storage.start.index + 1
-        if first > min(life.proven, life.storage.last.index):
-            return
-        index = self._random.randint(first, min(life.proven, life.storage.last.index))
-        for extent in life.storage.extents(ReadEntries(0, index, index, 2**62)):
-            offset_bytes = extent.offset_bytes + self._random.randrange(extent.length_bytes)
-            self._disk.rot(extent.file, offset_bytes, self._random)
-            self.rotten = True
-            self._trace(f"rot {self.server_id} {extent.file} at {offset_bytes}")
+        if self.life is not None and self._world.may_lose(self.server_id):
+            place = self._keeper.rot_entry(self.life.storage, self.life.proven)
+            self._trace(f"rot {self.server_id} {place}")
 
     def _rot_in_sleep(self) -> None:
         """It starts and stops at once, so that everything is proven durable; then a bit turns, anywhere."""
         if self._open_storage() is not None:
-            self.rotten = True
-            self._trace(f"rot {self.server_id} {self._disk.rot_anywhere(self._random)}")
+            self._trace(f"rot {self.server_id} {self._keeper.rot_anywhere()}")
 
     def _open_storage(self) -> Recovery | None:
-        """Recover, and have the judge look at what came out; None if there was a crash, or the disk has rotted."""
+        """Recover; None if there was a crash, or the disk has rotted."""
         try:
-            recovery = self._recover()
-            if recovery is None:
-                return None
-            first, last = recovery.storage.start.index + 1, recovery.storage.last.index
-            everything = recovery.storage.extents(ReadEntries(0, first, last, 2**62))
-            entries = list(read_extents(self._disk, recovery.storage.binding, everything))
+            recovery = self._keeper.open(self._operate)
         except DamagedStorageError as error:
             self._stop_for_good(error)
             return None
-        if self.rotten:
-            self._checker.marks.see("rot healed or harmless")
-            self.rotten = False
-        self._checker.recovered(self.server_id, recovery.ballot, first, entries)
-        self._checker.marks.recovered(recovery.report)
-        self._trace(f"start {self.server_id} {recovery.ballot} {last}")
+        except CrashedError:
+            self._checker.marks.see("crash in the midst of recovery")
+            self._power_off()
+            return None
+        self._trace(f"start {self.server_id} {recovery.ballot} {recovery.storage.last.index}")
         return recovery
 
     def _stop_for_good(self, error: DamagedStorageError) -> None:
         """Whoever finds its storage damaged says so and stops."""
-        if not self.rotten:
+        if not self._keeper.rotten:
             raise error
         self._checker.marks.see("rot refused by recovery" if self.life is None else "rot found while running")
         self._trace(f"gone {self.server_id} {error}")
@@ -270,31 +219,17 @@ class Machine:
         self.gone = True
         self._world.lost(self.server_id)
 
-    def _recover(self) -> Recovery | None:
-        self._generation += 1
-        owner = Owner(self.server_id.to_bytes(8, "big"), self._generation, place=1)
-        tail = self._profile.tuning
-        tuning = StorageTuning(64 * 1024, tail.tail_entries, tail.tail_bytes)
-        recovery = recover(self._disk, owner, self.server_id.to_bytes(16, "big"), tuning)
-        try:
-            self._operate(recovery.operations)
-        except CrashedError:
-            self._checker.marks.see("crash in the midst of recovery")
-            self._power_off()
-            return None
-        return recovery
-
     def _power_off(self) -> None:
         self.life = None
         self.leads = False
         self.crashes += 1
-        self._disk = self._disk.after_crash(self._random)
+        self._keeper.power_off()
 
     def _operate(self, operations: Sequence[DiskOperation]) -> None:
         for operation in operations:
             if self._unlucky():
                 raise CrashedError
-            self._disk.perform(operation)
+            self._keeper.disk.perform(operation)
 
     def pause(self, duration_ms: int) -> None:
         """Do nothing for a while."""
@@ -379,12 +314,12 @@ class Machine:
         match answer:
             case Resolve():
                 self._checker.resolved(self.server_id, answer)
-                self._desk.resolved(self, answer)
+                self._desk.resolved(self._living().state, answer)
             case ChangeResolved():
                 self._checker.change_resolved(self.server_id, answer)
             case ReadReady():
                 self._checker.answered(self.server_id, answer)
-                self._desk.read_ready(self, answer)
+                self._desk.read_ready(self._living().state, answer)
             case ReadRefused():
                 self._checker.answered(self.server_id, answer)
                 self._desk.read_refused(answer)
@@ -401,7 +336,7 @@ class Machine:
     def _start_job(self, life: Life) -> None:
         job = life.executor.next_job()
         if job is not None:
-            life.job = job
+            life.job, life.done = job, 0
             self._world.after(self._disk_delay_ms(), lambda: self._finish(life, job))
 
     def _finish(self, life: Life, job: Job, start: int = 0) -> None:
@@ -412,7 +347,7 @@ class Machine:
             if isinstance(job, WriteJob):
                 self._wait_for_space(life, job, start)
                 return
-            job = self._give_up(job)
+            job = self._keeper.give_up(job)
         life.job = None
         try:
             match job:
@@ -448,24 +383,16 @@ class Machine:
         self.step(Persisted(job.number))
 
     def _is_full(self, job: WriteJob | SideJob, start: int) -> bool:
-        return not self.healthy and self._world.now < self._full_until_ms and start < len(job.operations)
+        return not self.healthy and self._keeper.is_full(self._world.now) and start < len(job.operations)
 
     def _wait_for_space(self, life: Life, job: WriteJob, start: int) -> None:
         """The job stops in its midst, and goes on from behind the last sync when there is space."""
-        resume_at = self._disk.fill_up(job.operations, start, self._random)
+        life.done = resume_at = self._keeper.break_off(job, start)
         self._world.after(_FULL_RETRY_MS, lambda: self._finish(life, job, resume_at))
         if not life.full:
             life.full = True
             self.full_disks += 1
             self.step(DiskSpace(full=True))
-
-    def _give_up(self, job: SideJob) -> SideJob:
-        """Nothing waits for a snapshot that finds no space: its file is removed."""
-        self._checker.marks.see("snapshot given up for want of disk space")
-        self._disk.fill_up(job.operations, 0, self._random)
-        self._disk.perform(RemoveFile(job.file))
-        job.operations, job.given_up = (), True
-        return job
 
     def _begin_with_snapshot(self, life: Life, effect: Restore | TakeSnapshot) -> None:
         match effect:
@@ -477,7 +404,7 @@ class Machine:
 
     def _answer(self, life: Life, job: ReadJob) -> None:
         try:
-            answer = job.answer(self._disk)
+            answer = job.answer(self._keeper.disk)
         except DamagedStorageError as error:
             self._stop_for_good(error)
             return

@@ -1,0 +1,87 @@
+"""What a machine has that outlives it: the disk, and all that is wrong with it."""
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from consensus.core.effects import ReadEntries
+from consensus.core.position import Index, ServerId
+from consensus.node.disk import DiskOperation, RemoveFile
+from consensus.node.executor import SideJob, WriteJob
+from consensus.node.storage import Owner, Recovery, Storage, StorageTuning, read_extents, recover
+from tests.simulation.consensus.checker import Checker
+from tests.simulation.consensus.faulty_disk import FaultyDisk
+from tests.simulation.consensus.profile import Profile
+
+_EVERYTHING = 2**62
+
+
+class Keeper:
+    """The disk of one server from life to life."""
+
+    def __init__(self, server_id: ServerId, profile: Profile, random: Random, checker: Checker) -> None:
+        self._server_id = server_id
+        self._random = random
+        self._checker = checker
+        self._tuning = StorageTuning(64 * 1024, profile.tuning.tail_entries, profile.tuning.tail_bytes)
+        self._generation = 0
+        self._full_until_ms = 0
+        self.disk = FaultyDisk()
+        self.rotten = False
+
+    def open(self, operate: Callable[[Sequence[DiskOperation]], None]) -> Recovery:
+        """Recover, and have the judge look at what came out; raises `StorageError`, and whatever `operate` does."""
+        self._generation += 1
+        owner = Owner(self._server_id.to_bytes(8, "big"), self._generation, place=1)
+        recovery = recover(self.disk, owner, self._server_id.to_bytes(16, "big"), self._tuning)
+        operate(recovery.operations)
+        storage = recovery.storage
+        first = storage.start.index + 1
+        extents = storage.extents(ReadEntries(0, first, storage.last.index, _EVERYTHING))
+        entries = list(read_extents(self.disk, storage.binding, extents))
+        if self.rotten:
+            self._checker.marks.see("rot healed or harmless")
+            self.rotten = False
+        self._checker.recovered(self._server_id, recovery.ballot, first, entries)
+        self._checker.marks.recovered(recovery.report)
+        return recovery
+
+    def power_off(self) -> None:
+        """What is not synced may be lost or torn."""
+        self.disk = self.disk.after_crash(self._random)
+
+    def rot_entry(self, storage: Storage, proven: Index) -> str | None:
+        """A bit of an entry turns of which something else says that it is durable; None if there is no such entry."""
+        first, last = storage.start.index + 1, min(proven, storage.last.index)
+        if first > last:
+            return None
+        index = self._random.randint(first, last)
+        extent = storage.extents(ReadEntries(0, index, index, _EVERYTHING))[0]
+        offset_bytes = extent.offset_bytes + self._random.randrange(extent.length_bytes)
+        self.disk.rot(extent.file, offset_bytes, self._random)
+        self.rotten = True
+        return f"{extent.file} at {offset_bytes}"
+
+    def rot_anywhere(self) -> str:
+        """A bit turns, anywhere."""
+        self.rotten = True
+        return self.disk.rot_anywhere(self._random)
+
+    def fill_up(self, until_ms: int) -> None:
+        """There is no space until then."""
+        self._full_until_ms = max(self._full_until_ms, until_ms)
+
+    def is_full(self, now_ms: int) -> bool:
+        """Whether there is no space."""
+        return now_ms < self._full_until_ms
+
+    def break_off(self, job: WriteJob, start: int) -> int:
+        """A job stops in its midst for want of space; returns where to go on later."""
+        return self.disk.fill_up(job.operations, start, self._random)
+
+    def give_up(self, job: SideJob) -> SideJob:
+        """Nothing waits for a snapshot that finds no space: its file is removed."""
+        self._checker.marks.see("snapshot given up for want of disk space")
+        self.disk.fill_up(job.operations, 0, self._random)
+        self.disk.perform(RemoveFile(job.file))
+        job.operations, job.given_up = (), True
+        return job

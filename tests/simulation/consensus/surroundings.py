@@ -1,0 +1,41 @@
+"""What a machine sees of the world, and whom its answers go to."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from consensus.core.effects import ReadReady, ReadRefused, Resolve
+from consensus.core.position import ServerId
+from tests.simulation.consensus.state import StateMachine
+
+
+class Schedule(Protocol):
+    """The world's list of things to come."""
+
+    @property
+    def now(self) -> int:
+        """Simulated time in milliseconds."""
+
+    def after(self, delay_ms: int, action: Callable[[], None]) -> None:
+        """Do `action` in `delay_ms`."""
+
+    def elected(self, server: ServerId) -> None:
+        """A server became leader."""
+
+    def may_lose(self, server: ServerId) -> bool:
+        """Whether the group can do without this server for ever."""
+
+    def lost(self, server: ServerId) -> None:
+        """A server will never start again."""
+
+
+class Desk(Protocol):
+    """Where answers to clients go."""
+
+    def resolved(self, state: StateMachine, resolve: Resolve) -> None:
+        """How a proposal ended."""
+
+    def read_ready(self, state: StateMachine, ready: ReadReady) -> None:
+        """A read may be answered."""
+
+    def read_refused(self, refused: ReadRefused) -> None:
+        """A read will not be answered."""
