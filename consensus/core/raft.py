@@ -375,12 +375,15 @@ class Raft:
                 role = Role.LEADER
             case Follower() | Candidate():
                 role = Role.FOLLOWER
-        changed = RoleChanged(role, self._replica.term, self.leader)
-        if changed != self._announced:
-            self._announced = changed
-            self._replica.outbox.add(changed)
+        announced, leader, term = self._announced, self.leader, self._replica.term
+        # Nothing is made in the many steps after which all is as it was.
+        if (role, term, leader) != (announced.role, announced.term, announced.leader):
+            self._announced = RoleChanged(role, term, leader)
+            self._replica.outbox.add(self._announced)
         newcomers = self._role.reconfiguration.newcomers if isinstance(self._role, Leader) else ()
-        members = ConfigurationChanged(self._replica.log.configuration, newcomers)
-        if members != self._members:
-            self._members = members
-            self._replica.outbox.add(members)
+        configuration, known = self._replica.log.configuration, self._members
+        if newcomers != known.newcomers or (
+            configuration is not known.configuration and configuration != known.configuration
+        ):
+            self._members = ConfigurationChanged(configuration, newcomers)
+            self._replica.outbox.add(self._members)
