@@ -51,11 +51,17 @@ from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.clock import Clock
 from tests.simulation.consensus.keeper import Keeper
 from tests.simulation.consensus.network import Network
-from tests.simulation.consensus.profile import Profile
+from tests.simulation.consensus.profile import Kind, Profile
 from tests.simulation.consensus.state import OWN_READ, StateMachine
 from tests.simulation.consensus.surroundings import Desk, Schedule
 
 _FULL_RETRY_MS = 40
+
+
+def _clock_error(profile: Profile, random: Random) -> float:
+    """Where leases are at stake every clock is as wrong as is allowed."""
+    rate = profile.clock_rate
+    return random.choice((-rate, rate)) if profile.kind is Kind.LEASE else random.uniform(-rate, rate)
 
 
 class CrashedError(Exception):
@@ -106,7 +112,7 @@ class Machine:
         self._trace = trace
         self._show_step = show_step
         self._keeper = Keeper(server_id, profile, random, checker)
-        self._clock = Clock(1 + random.uniform(-profile.clock_rate, profile.clock_rate))
+        self._clock = Clock(1 + _clock_error(profile, random))
         self._paused_until_ms = 0
         self.desk: Desk | None = None
         self.gone = False

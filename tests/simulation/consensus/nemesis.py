@@ -15,7 +15,7 @@ from tests.simulation.consensus.checker import Checker
 from tests.simulation.consensus.clients import Clients
 from tests.simulation.consensus.machine import Machine
 from tests.simulation.consensus.network import Network
-from tests.simulation.consensus.profile import LOG_TIME_UNITS, Profile
+from tests.simulation.consensus.profile import LOG_TIME_UNITS, Kind, Profile
 from tests.simulation.consensus.stage import Stage
 
 _REPLACE_MS = 150
@@ -65,7 +65,12 @@ class Nemesis:
         if not stage.trouble or random.random() >= self._profile.leader_trouble:
             return
         soon_ms = random.randrange(60)
-        match random.choice(("crash", "cut off", "pause")):
+        kind = "isolate" if self._profile.kind is Kind.LEASE else random.choice(("crash", "cut off", "pause"))
+        match kind:
+            case "isolate":
+                # With its lease renewed, and nobody to hear from it: the others elect as early as they can.
+                stage.after(15 + soon_ms // 2, lambda: self._during_trouble(lambda: self._isolate(server)))
+                stage.after(240 + soon_ms, self._network.mend)
             case "crash":
                 stage.after(soon_ms, lambda: self._during_trouble(stage.machines[server].crash))
                 stage.after(60 + random.randrange(500), lambda: self._start(server))
@@ -115,6 +120,9 @@ class Nemesis:
 
     def _cut_off(self, server: ServerId) -> None:
         self._trace(f"{self._stage.now} cut off {self._network.cut_off(server, list(self._stage.machines))}")
+
+    def _isolate(self, server: ServerId) -> None:
+        self._trace(f"{self._stage.now} isolate {self._network.isolate(server, list(self._stage.machines))}")
 
     def _trouble_somebody(self) -> None:
         if not self._stage.trouble:

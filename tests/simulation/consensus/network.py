@@ -73,6 +73,12 @@ class Network:
             self._cut |= {(other, server) for other in chosen}
         return f"{server} {direction} {sorted(chosen)}"
 
+    def isolate(self, server: ServerId, servers: list[ServerId]) -> str:
+        """Cut `server` off from all others, in both directions; other cuts stay."""
+        others = [other for other in servers if other != server]
+        self._cut |= {(server, other) for other in others} | {(other, server) for other in others}
+        return f"{server}"
+
     def mend(self) -> None:
         """Open every way; loss and delay go on."""
         self._cut.clear()
