@@ -25,12 +25,13 @@ server. The core remembers nothing else, so all that it decides can be read from
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bridge.core.admission import Admitted, raft_id_of, refusal
+from bridge.core.admission import ADMITTED_MAX, Admitted, refusal
 from bridge.core.view import MemberStatus
 from consensus.core.configuration import MAX_MEMBERS
 
 VOTERS_MAX_DEFAULT = 5
 GRACE_DEFAULT_MS = 600_000
+REFUSED_TOLD_MAX = 8
 _MINUTE_MS = 60_000
 
 
@@ -181,11 +182,14 @@ class _Moment:
 
     def refused(self) -> tuple[str, ...]:
         """Routers that the log would not admit."""
-        return tuple(
-            reason
-            for each in self._newcomers()
-            if (reason := refusal(self.admitted, each.node_id, each.name)) is not None
-        )
+        found = []
+        for each in self._newcomers():
+            reason = refusal(self.admitted, each.node_id, each.name)
+            if reason is not None:
+                found.append(reason)
+            if len(found) == REFUSED_TOLD_MAX:
+                break
+        return tuple(found)
 
     def waits(self) -> tuple[str, ...]:
         """Why those who are on their way are not further, in words."""
@@ -261,7 +265,7 @@ class _Moment:
         return [] if alone else [Promote(each) for each in promotable]
 
     def _additions(self) -> list[Proposal]:
-        if len(self.group.members) >= MAX_MEMBERS - 1:
+        if not self._has_room():
             return []
         return [
             AddLearner(server_id)
@@ -275,19 +279,25 @@ class _Moment:
 
     def _newcomers(self) -> list[Sighting]:
         """Who is not admitted, or not under this name, and is here to stay."""
+        names = {each.node_id: each.name for each in self.admitted.values()}
         return [
             each
             for node_id, each in sorted(self.seen.items())
-            if self._settled(node_id)
-            and ((known := raft_id_of(self.admitted, node_id)) is None or self.admitted[known].name != each.name)
+            if self._settled(node_id) and (node_id not in names or names[node_id] != each.name)
         ]
 
     def _admissions(self) -> list[Proposal]:
+        holders = {each.name: each.node_id for each in self.admitted.values()}
+        known = {each.node_id for each in self.admitted.values()}
+        has_room = len(self.admitted) < ADMITTED_MAX and self._has_room()
         return [
             Admit(each.node_id, each.name)
             for each in self._newcomers()
-            if refusal(self.admitted, each.node_id, each.name) is None
+            if holders.get(each.name, each.node_id) == each.node_id and (has_room or each.node_id in known)
         ]
+
+    def _has_room(self) -> bool:
+        return len(self.group.members) < MAX_MEMBERS - 1
 
     def _waits_of_coming(self) -> list[str]:
         said = []

@@ -20,7 +20,7 @@ from typing import Annotated
 import msgspec
 import trio
 
-from bridge.core.admission import Admitted, of_founders, raft_id_of
+from bridge.core.admission import Admitted, of_founders
 from bridge.core.founding import Founding
 from bridge.node.durable_file import replace_file
 from bridge.node.forming import UnusableFormationError
@@ -119,10 +119,9 @@ def not_started(
     admitted: Mapping[int, Admitted], members: Collection[int], alive: Mapping[bytes, int | None], limit: int
 ) -> tuple[tuple[bytes, int], ...]:
     """Who is alive and admitted, no member of the group, and does not say that its Raft server runs."""
-    ids = {node_id: raft_id_of(admitted, node_id) for node_id in sorted(alive)}
     waiting = [
-        (node_id, server_id)
-        for node_id, server_id in ids.items()
-        if server_id is not None and server_id not in members and alive[node_id] != server_id
+        (each.node_id, server_id)
+        for server_id, each in sorted(admitted.items())
+        if server_id not in members and each.node_id in alive and alive[each.node_id] != server_id
     ]
     return tuple(waiting[:limit])

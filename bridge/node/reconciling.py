@@ -8,7 +8,7 @@ A change may take long, since a newcomer first gets the whole log. Meanwhile the
 flaps is only known by those who watch it. Every term that this node leads begins with a new reckoning.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -32,7 +32,7 @@ from bridge.node.configuration import ConsensusSettings, Timing
 from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger
 from bridge.node.replica import UNKNOWN_ENDPOINT, Replica
-from bridge.node.roster import Roster
+from bridge.node.roster import Listed, Roster
 from bridge.wire.application import encode
 from bridge.wire.metadata import ADMISSIONS_LIMIT, RoleHint
 from consensus.core.configuration import ChangeRefusal
@@ -104,37 +104,27 @@ class Reconciling:
         parts = self._parts
         raft = parts.replica.server.describe().raft
         admitted, group = parts.ledger.state.admitted, group_of(raft)
-        decision = reconciler.decide(now_ms(), self._sightings(), admitted, group)
+        listed = [each for each in parts.roster.members() if each.metadata.cluster == parts.cluster]
+        decision = reconciler.decide(now_ms(), self._sightings(listed), admitted, group)
         self.waits = decision.waits
         if decision.refused:
             action = "rename it, or bring back the identity.key of the old one; see docs/operating.md, 'Alarms'"
             parts.alarms.set(ALARM, "; ".join(decision.refused), action)
         else:
             parts.alarms.clear(ALARM)
-        alive: dict[bytes, int | None] = {
-            each.node_id: each.metadata.raft_id
-            for each in parts.roster.members()
-            if each.reachable and self._is_of_farm(each.metadata.cluster)
-        }
+        alive: dict[bytes, int | None] = {each.node_id: each.metadata.raft_id for each in listed if each.reachable}
         parts.announce(not_started(admitted, group.members, alive, ADMISSIONS_LIMIT))
         under_way = self._busy or raft.change is not None or raft.configuration.is_joint
         if decision.proposal is not None and not under_way:
             self._busy = True
             nursery.start_soon(self._carry_out, reconciler, decision.proposal)
 
-    def _is_of_farm(self, cluster: str) -> bool:
-        return cluster == self._parts.cluster
-
-    def _sightings(self) -> tuple[Sighting, ...]:
+    def _sightings(self, listed: Sequence[Listed]) -> tuple[Sighting, ...]:
         """Members that say that they know this very farm."""
         found = []
-        for each in self._parts.roster.members():
+        for each in listed:
             told = each.metadata.notice.founding
-            if (
-                self._is_of_farm(each.metadata.cluster)
-                and told is not None
-                and told.cluster_id == self._parts.cluster_id
-            ):
+            if told is not None and told.cluster_id == self._parts.cluster_id:
                 found.append(
                     Sighting(
                         node_id=each.node_id,

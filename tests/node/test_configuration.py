@@ -87,6 +87,8 @@ def test_every_setting_of_the_file_arrives(tmp_path: Path) -> None:
         advertise = "10.0.0.9:17700"
         timing = "local"
         segment_bytes = 4194304
+        voters_max = 7
+        grace_ms = 60000
 
         [publishing]
         publish = "on"
@@ -113,6 +115,7 @@ def test_every_setting_of_the_file_arrives(tmp_path: Path) -> None:
     assert (gossip.capacity, gossip.broadcast, gossip.timing) == (5, None, Timing.LOCAL)
     assert (consensus.bind, consensus.advertise) == (Address("127.0.0.1", 17700), Address("10.0.0.9", 17700))
     assert (consensus.timing, consensus.segment_bytes) == (Timing.LOCAL, 4_194_304)
+    assert (consensus.voters_max, consensus.grace_ms) == (7, 60_000)
     assert (publishing.publish, publishing.pace) == (PublishConfig.ON, Pace.REPORTING_PERIOD)
     assert (publishing.signing_key, publishing.reporting_period_ms) == (Path("/keys/signing.key"), 2000)
     assert configuration.router.directory == tmp_path / "published"
@@ -154,6 +157,12 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
         ("[gossip]\nseeds = ['9.9.9.9:1']", "gossip.seeds: 9.9.9.9:1 is not a private address"),
         ("[gossip]\nbroadcast = 'on'", "gossip.broadcast: 'on': expected HOST:PORT"),
         ("[gossip]\ntiming = 'wan'", "gossip.timing: 'wan' is none of 'lan', 'local'; did you mean 'lan'?"),
+        (
+            "[consensus]\nvoters_max = 4",
+            "consensus.voters_max: 4 is even: of 4 voters no more may fail than of one less",
+        ),
+        ("[consensus]\nvoters_max = 11", "consensus.voters_max: 11 is not a whole number from 1 to 9"),
+        ("[consensus]\ngrace_ms = 0", "consensus.grace_ms: 0 is not a whole number from 1000 to"),
         ("[consensus]\nsegment_bytes = 1", "consensus.segment_bytes: 1 is not a whole number from 65536 to"),
         ("[publishing]\npublish = 'on'", 'publishing.publish: "on" needs publishing.signing_key'),
         ("[publishing]\npublish = false", "publishing.publish: False is none of 'off', 'auto', 'on'"),

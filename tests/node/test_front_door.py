@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from bridge.core.control import SubmitOutcome
+from bridge.core.records import Admission as AdmissionRecord
 from bridge.core.records import Clock
 from bridge.node.replica import SUBMIT_PATIENCE_SECONDS, FrontDoor, Replica
 from bridge.wire.application import encode
@@ -148,6 +149,13 @@ async def test_a_client_that_sends_nothing_learns_who_leads() -> None:
     opened = FrontDoor()
     opened.replica = cast("Replica", stage.replica)
     assert asked(opened, ()) == ClientAnswer(accepted=True, leader=OWN, next_index=1, term=1)
+
+
+def test_a_client_may_not_admit_anybody() -> None:
+    admission = encode(AdmissionRecord(b"n" * 8, "node-4"))
+    for disguised in (admission, admission.replace(b"admission", rb"\u0061dmission")):
+        with pytest.raises(GarlicFarmError, match="only the leader writes those"):
+            asked(door(Server()), (disguised,))
 
 
 def test_a_client_may_not_write_clock_entries_not_even_among_others() -> None:
