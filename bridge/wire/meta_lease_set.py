@@ -243,16 +243,24 @@ def check_acceptable_to_java_router(
         reasons.append("it is not published in a later second than the one it replaces")
     if structure.is_unpublished:
         reasons.append("it is marked unpublished: a floodfill answers nobody with it")
-    if structure.revocations:
-        reasons.append("it has revocations, with which a Java router cannot verify it")
-    if any(lease.flags >> 8 for lease in structure.leases):
-        reasons.append("an entry has upper flag bits, with which a Java router cannot verify it")
+    reasons.extend(_rewritten_by_java(structure))
     if structure.offline is not None and structure.offline.expires_s <= now_s:
         reasons.append("the transient key that signed it has expired")
     verification = verify(structure)
     if verification.verdict is Verdict.BROKEN:
         reasons.append(verification.reason)
     return reasons
+
+
+def _rewritten_by_java(structure: MetaLeaseSet) -> list[str]:
+    """What a Java router writes in another way before it verifies, so that no signature over it holds there."""
+    texts = [text for pair in structure.options.items() for text in pair]
+    found = {
+        "it has revocations": bool(structure.revocations),
+        "an entry has upper flag bits": any(lease.flags >> 8 for lease in structure.leases),
+        "an option is not plain ASCII": not all(text.isascii() for text in texts),
+    }
+    return [f"{what}, with which a Java router cannot verify it" for what, there in found.items() if there]
 
 
 def encode(structure: MetaLeaseSet) -> bytes:

@@ -261,6 +261,9 @@ def test_each_of_javas_refusals_is_named() -> None:
     assert reasons(replace(good, leases=(replace(lease(1), flags=0x010003),))) == [
         "an entry has upper flag bits, with which a Java router cannot verify it"
     ]
+    assert reasons(replace(good, options={"k": "\u00fc"})) == [
+        "an option is not plain ASCII, with which a Java router cannot verify it"
+    ]
     tampered = decode(RECORDED["tampered"])
     assert check_acceptable_to_java_router(tampered, PUBLISHED_S) == ["the signature is not the destination's"]
     offline = sign(build(DESTINATION, PUBLISHED_S, (lease(1),), offline=offline_signature(PUBLISHED_S + 9)), TRANSIENT)

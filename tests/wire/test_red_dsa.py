@@ -4,9 +4,12 @@ A Java router's rule: S below the group's order, and the equation without the co
 judged more loosely, `lease-set show` would call a structure good that no router keeps.
 """
 
+import json
 from dataclasses import replace
 from functools import cache
 from hashlib import sha512
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -26,6 +29,9 @@ from bridge.wire.meta_lease_set import (
 )
 from tests.wire.edwards_by_hand import BASE, NEUTRAL, OF_ORDER_TWO, ORDER, holds_with_cofactor, point_at, red_dsa_sign
 
+JUDGED: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "meta-ls2-judged.json").read_text())[
+    "meta_lease_sets"
+]
 PUBLISHED_S = 1_767_225_600
 LEASES = (MetaLease(b"leaf" * 8, cost=7, ends_s=PUBLISHED_S + 900),)
 SECRET = int.from_bytes(b"no clamped hash, a bare scalar..", "little") % ORDER
@@ -113,3 +119,11 @@ def test_a_signature_that_holds_only_up_to_the_cofactor_is_refused() -> None:
 def test_a_public_key_that_is_no_point_verifies_nothing(key: bytes) -> None:
     unsigned = build(destination_of(key, RED_DSA), PUBLISHED_S, LEASES)
     assert verify(replace(unsigned, signature=bytes(64))).verdict is Verdict.BROKEN
+
+
+@pytest.mark.parametrize("judged", JUDGED, ids=lambda judged: judged["name"])
+def test_java_judged_our_structures_as_we_do(judged: dict[str, Any]) -> None:
+    data = bytes.fromhex(judged["hex"])
+    structure = decode(data)
+    assert encode(structure) == data
+    assert verify(structure).holds == judged["verifies"]
