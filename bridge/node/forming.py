@@ -62,14 +62,14 @@ def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
     except (OSError, FormationStateError) as error:
         raise UnusableFormationError(
             f"{path} cannot be used ({error}): what this node promised is unknown, and it must not promise again."
-            " Restore the file, or give the node a new state directory: it then joins as a new router",
+            " Restore the file, or give the node a new state directory and another name: it then joins as a new router",
         ) from error
     own = [each.founders for each in (state.promise, state.founding, *state.withdrawn) if each is not None]
     if not all(node_id in founders for founders in own):
         raise UnusableFormationError(
             f"{path} was written by another identity than this node's ({node_id.hex()}): a promise goes with the"
-            " identity key beside it. Restore that key, or give the node a new state directory: it then joins as a new"
-            " router",
+            " identity key beside it. Restore that key, or give the node a new state directory and another name: it"
+            " then joins as a new router",
         )
     return state
 

@@ -292,8 +292,8 @@ def _open_storage(settings: ReplicaSettings) -> tuple[ThreadedDisk, Recovery]:
     if note.exists() and not (storage / BALLOT_FILE).exists():
         raise StorageError(
             f"{storage} is gone, and with it what this server voted and acknowledged: as the same server it could undo"
-            " both. Put the directory back as it was, or give this node a new state directory: it then joins as a new"
-            " router",
+            " both. Put the directory back as it was, or give this node a new state directory and another name: it then"
+            " joins as a new router",
         )
     opened = open_storage(
         storage,
