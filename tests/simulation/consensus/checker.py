@@ -335,7 +335,7 @@ class Checker:
             if not isinstance(before, Configuration) or before == entry.content:
                 continue
             self._committed_by(server, place)
-            if before.is_joint and log[place - 1].term < entry.term:
+            if before.is_joint and any(older.content == before and older.term < entry.term for older in log[:place]):
                 self.marks.see("joint change finished by a new leader")
 
     def _committed_by(self, server: ServerId, index: Index) -> None:
@@ -401,7 +401,8 @@ class Checker:
             follows = False
         if not follows:
             raise ViolationError(f"one change at a time: {configuration} at {index} of {server} follows {before}")
-        removed_itself = self.shadows[server].leads is not None and server not in configuration.voter_ids
+        led = self.leaders.get(self.shadows[server].term) == server
+        removed_itself = led and server not in configuration.voter_ids
         self.marks.committed(before, configuration, leads=removed_itself)
         self.configuration = configuration
         self._configured.append((index, configuration))

@@ -79,7 +79,6 @@ PUSH = (
     "learner promoted",
     "read under a lease",
     "vote given to whom the leader named",
-    "transfer without the word, by abdication",
 )
 PULL = (
     "diverging fetch",
