@@ -25,7 +25,6 @@ from tests.simulation.consensus.profile import Profile
 BLOCKS, BLOCK = 8, 25
 CHEAP_MUTANTS = (
     "append-reply-before-persist",
-    "stale-append-accepted",
     "durable-beyond-truncation",
     "fetch-before-durable",
     "snapshot-without-sessions",
