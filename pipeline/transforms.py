@@ -50,6 +50,7 @@ _REPORT_SCHEMA = StructType(
         StructField("destinations", ArrayType(StructType([StructField("healthy", BooleanType())]))),
         StructField("clock", StructType([StructField("time", LongType()), StructField("id", LongType())])),
         StructField("publication", StructType([StructField("id", LongType()), StructField("published", LongType())])),
+        StructField("admission", StructType([StructField("node", StringType()), StructField("name", StringType())])),
         StructField("_malformed", StringType()),
     ]
 )
@@ -111,7 +112,7 @@ def quarantine(entries: DataFrame) -> DataFrame:
         .when(json["_malformed"].isNotNull(), "not the JSON that a server writes")
         .when(json["router"].isNotNull() & json["id"].isNull(), "a report without the server's id")
         .when(_is_known(json), None)
-        .otherwise("neither report, clock nor publication")
+        .otherwise("neither report, clock, publication nor admission")
     )
     return (
         parsed(entries)
@@ -126,7 +127,12 @@ def _is_report(json: Column) -> Column:
 
 
 def _is_known(json: Column) -> Column:
-    return _is_report(json) | json["clock"]["time"].isNotNull() | json["publication"]["published"].isNotNull()
+    return (
+        _is_report(json)
+        | json["clock"]["time"].isNotNull()
+        | json["publication"]["published"].isNotNull()
+        | json["admission"]["node"].isNotNull()
+    )
 
 
 def router_health(reports_table: DataFrame, clocks_table: DataFrame, window: str = DEFAULT_WINDOW) -> DataFrame:

@@ -96,6 +96,7 @@ def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(
     session: SparkSession, tmp_path: Path
 ) -> None:
     log = three_servers(minutes=1)
+    log.add(value='{"admission": {"node": "0123456789abcdef", "name": "node-4"}}')
     log.add(value="not json at all")
     log.add(base64="//79")
     log.add(value='{"router": {"uptime": "a string"}, "id": 1, "date": 2}')
