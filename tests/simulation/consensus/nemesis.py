@@ -41,6 +41,7 @@ class Nemesis:
         clients: Clients,
         trace: Callable[[str], None],
     ) -> None:
+        self._replaced: set[ServerId] = set()
         self._random = random
         self._profile = profile
         self._stage = stage
@@ -95,13 +96,17 @@ class Nemesis:
         )
 
     def replace(self, gone: ServerId) -> None:
-        """Somebody else is to take the place of a server that is gone, if anybody is left over, or nobody."""
+        """Somebody else is to take the place of a server that is gone, if anybody is left over, or nobody.
+
+        Whoever is not a member may become one yet, by an entry of an older leader: so there is no end to looking.
+        """
         current = self._checker.configuration
-        if gone not in current.member_ids:
-            self._checker.marks.see("server that rotted replaced by a configuration change")
-            return
         leader = self._a_leader()
-        if leader is not None and not current.is_joint:
+        if gone not in current.member_ids:
+            if gone not in self._replaced:
+                self._replaced.add(gone)
+                self._checker.marks.see("server that rotted replaced by a configuration change")
+        elif leader is not None and not current.is_joint:
             voters = current.voter_ids - {gone}
             spare = [server for server in self._stage.machines if server not in current.member_ids]
             if spare and self._profile.joint and self._stage.trouble:
