@@ -170,15 +170,20 @@ def _check_log(reader: ReadOnlyDirectory, state: HardState, result: Verification
     _tell_log(scan, state, result)
 
 
+def counted(number: int, one: str, many: str) -> str:
+    """A number with its noun."""
+    return f"{number} {one if number == 1 else many}"
+
+
 def _tell_log(scan: Scan, state: HardState, result: Verification) -> None:
     result.entries = scan.last.index - scan.start.index
     result.first_index, result.segments = scan.start.index + 1, len(scan.segments)
     result.last_index, result.last_term = scan.last.index, scan.last.term
     if result.entries:
         result.found.append(
-            f"log: {result.entries} entries, {result.first_index} to {result.last_index}, in {result.segments} "
-            f"segments that follow each other; {len(scan.runs)} terms, the last is {result.last_term}; every checksum "
-            "matches"
+            f"log: {counted(result.entries, 'entry', 'entries')}, {result.first_index} to {result.last_index}, in "
+            f"{counted(result.segments, 'segment', 'segments')} without a gap; "
+            f"{counted(len(scan.runs), 'term', 'terms')}, the last is {result.last_term}; every checksum matches"
         )
     else:
         result.found.append(f"log: no entry behind index {scan.start.index}")
