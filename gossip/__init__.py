@@ -12,15 +12,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from gossip.core.description import MemberDescription
     from gossip.core.effects import Alarm, AlarmKind, BroadcastHeard, MembershipChanged, QueryHeard
     from gossip.core.keychain import KeyChainError
     from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
+    from gossip.core.messages import JoinNak
     from gossip.core.swim import Swim
     from gossip.core.tuning import Tuning
     from gossip.node.config import ConfigError
     from gossip.node.group import Group
     from gossip.node.group import open_group as open  # noqa: A004 - `gossip.open`, as `trio.open_...` and `gzip.open`
     from gossip.node.identity import StateError
+    from gossip.node.questions import Answer
     from gossip.node.requests import BusyError
     from gossip.wire.seal import KeyRing
 
@@ -28,13 +31,16 @@ __all__ = [
     "Address",
     "Alarm",
     "AlarmKind",
+    "Answer",
     "BroadcastHeard",
     "BusyError",
     "ConfigError",
     "Group",
     "Incarnation",
+    "JoinNak",
     "KeyChainError",
     "KeyRing",
+    "MemberDescription",
     "MembershipChanged",
     "NodeId",
     "NodeInfo",
@@ -49,12 +55,15 @@ __all__ = [
 _HOMES: Final = {
     "gossip.core.effects": ("Alarm", "AlarmKind", "BroadcastHeard", "MembershipChanged", "QueryHeard"),
     "gossip.core.keychain": ("KeyChainError",),
+    "gossip.core.description": ("MemberDescription",),
     "gossip.core.member": ("Address", "Incarnation", "NodeId", "NodeInfo", "Status"),
     "gossip.core.swim": ("Swim",),
     "gossip.core.tuning": ("Tuning",),
+    "gossip.core.messages": ("JoinNak",),
     "gossip.node.config": ("ConfigError",),
     "gossip.node.group": ("Group",),
     "gossip.node.identity": ("StateError",),
+    "gossip.node.questions": ("Answer",),
     "gossip.node.requests": ("BusyError",),
     "gossip.wire.seal": ("KeyRing",),
 }

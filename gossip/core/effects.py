@@ -97,6 +97,8 @@ class AlarmKind(Enum):
     """New keys are in use and could not be stored: after a restart this node would come with old ones."""
     GENERATION_NOT_KEPT = "generation-not-kept"
     """This node must begin a later life and cannot store its number: it is mute until it can."""
+    ADMIT_FAILED = "admit-failed"
+    """The application's `admit` raised, or returned what is no answer: the joiner was refused."""
 
 
 @dataclass(frozen=True, slots=True)

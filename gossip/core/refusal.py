@@ -24,3 +24,5 @@ class RefusalCode(IntEnum):
     """Told to a peer whose link is given to a newcomer: go to the newcomer at the address of the JoinRedirect."""
     KEY_RETIRED = 7119
     """The JoinReq was sealed with a retired key: get the current farm key."""
+    POLICY_FAILED = 7120
+    """The receiver's application has a say about joiners, and its check failed: that is to be mended over there."""

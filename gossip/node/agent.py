@@ -53,9 +53,10 @@ from gossip.core.member import Address, Incarnation, NodeId, NodeInfo
 from gossip.core.messages import Broadcast, JoinNak, JoinReq, KeyNews, Message, Query
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.swim import Swim
-from gossip.node.config import EVENTS_LIMIT, AgentConfig
+from gossip.node.config import EVENTS_LIMIT, AgentConfig, seed_texts
 from gossip.node.counters import AgentDescription, Counters, Loss
 from gossip.node.discovery import Discovery
+from gossip.node.doorkeeper import Doorkeeper
 from gossip.node.endpoints import is_private
 from gossip.node.gate import Gate
 from gossip.node.generation_keeper import GenerationKeeper
@@ -65,7 +66,7 @@ from gossip.node.life import Life, begin_life
 from gossip.node.opening import opened
 from gossip.node.questions import Answer, Questions
 from gossip.node.requests import Requests
-from gossip.node.seeds import follow_name, named_seeds, numeric_seeds
+from gossip.node.seeds import NamesToFollow, numeric_seeds
 from gossip.node.state_files import remember_peers
 from gossip.node.udp import DatagramSocket, Network, UdpNetwork
 from gossip.wire.codec import SECRETS_BYTES, Codec, RefusedError
@@ -105,14 +106,16 @@ class Agent:
             metadata=config.metadata,
         )
         random = Random() if config.random_seed is None else Random(config.random_seed)
-        self._core = Swim(
-            info, config.tuning, random, 0, keys=life.chain, admit=config.admit, unix_ms=time_ns() // 1_000_000
-        )
         self._counters = Counters()
+        doorkeeper = Doorkeeper(config.admit, self._counters, self._publish)
+        self._core = Swim(
+            info, config.tuning, random, 0, keys=life.chain, admit=doorkeeper.ask, unix_ms=time_ns() // 1_000_000
+        )
         self._gate = Gate()
         self._intake = Intake(socket, config.datagram_limit_bytes, self._counters)
         self._requests = Requests(self._intake.ring)
         self._questions = Questions()
+        self._names = NamesToFollow()
         self._events_in, self.events = trio.open_memory_channel[AgentEvent](EVENTS_LIMIT)
         self._resync_needed = False
 
@@ -168,6 +171,12 @@ class Agent:
         """Try to join through these, too."""
         self._requests.give_seeds(addresses)
 
+    def join_through(self, seeds: Sequence[Address | str]) -> None:
+        """Further seeds as an application gives them, names among them; `ConfigError` for what cannot be reached."""
+        texts = seed_texts(seeds, allow_wan=self._config.allow_wan)
+        self._names.add(texts)
+        self.add_seeds(numeric_seeds(texts))
+
     def set_maintenance(self, *, on: bool) -> None:
         """While on, requests to join are ignored; everything else goes on."""
         self._requests.switch_maintenance(on=on)
@@ -177,8 +186,8 @@ class Agent:
         self._requests.speak(SayRequested(name, body), self.now_ms())
 
     def query(self, name: str, body: bytes, timeout_ms: int) -> trio.MemoryReceiveChannel[Answer]:
-        """Ask every member. The channel brings the answers and ends after `timeout_ms`."""
-        ticket, answers = self._questions.begin()
+        """Ask every member. The channel brings the answers and ends after `timeout_ms`, whatever the core does."""
+        ticket, answers = self._questions.begin(timeout_ms)
         with self._questions.unless_refused(ticket, answers):
             self._requests.speak(AskRequested(ticket, name, body, timeout_ms), self.now_ms())
         return answers
@@ -211,9 +220,9 @@ class Agent:
                 nursery.start_soon(remember_peers, self._config.state_directory, self._peer_addresses)
             if self._discovery is not None:
                 nursery.start_soon(self._intake.watch, self._discovery.ears)
-            for host, port in named_seeds(self._config.seeds):
-                nursery.start_soon(follow_name, host, port, network, self.add_seeds)
-            self.add_seeds(numeric_seeds(self._config.seeds))
+            nursery.start_soon(self._names.follow, network, self.add_seeds)
+            nursery.start_soon(self._questions.end_overdue)
+            self.join_through(self._config.seeds)
             try:
                 while True:
                     await self._take_next()

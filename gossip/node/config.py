@@ -1,6 +1,6 @@
 """What an agent is told at its start, checked before anything is opened."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final
@@ -9,7 +9,7 @@ from gossip.core.admission import AdmissionPolicy, admit_all
 from gossip.core.member import METADATA_LIMIT_BYTES, Address
 from gossip.core.tuning import Tuning
 from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
-from gossip.node.setting_types import wrong_kinds
+from gossip.node.setting_types import is_address, wrong_kinds
 from gossip.wire.codec import DATAGRAM_LIMIT_BYTES
 from gossip.wire.layout import CAPACITY_LIMIT
 from gossip.wire.seal import KeyRing
@@ -17,6 +17,7 @@ from gossip.wire.seal import KeyRing
 DEFAULT_CAPACITY: Final = 30
 SEEDS_LIMIT: Final = 256
 EVENTS_LIMIT: Final = 256
+LEAVE_LINGER_LIMIT_MS: Final = 600_000
 _LEAST_DATAGRAM_BYTES: Final = 1200
 _UDP_LIMIT_BYTES: Final = 65_507
 
@@ -34,8 +35,8 @@ class AgentConfig:
 
     `broadcast` is a broadcast or multicast address to announce presence at; `interface` names the one to use for
     multicast, where the routes do not say. `ring_changed` is called in a thread, with every ring that the group changed
-    to, after the agent itself has kept it; it raises `OSError` or `StateError` where that fails. `admit` is the group's
-    own reason to reject a joiner.
+    to, after the agent itself has kept it; it raises where that fails, which is an alarm. `admit` is the group's own
+    reason to reject a joiner: None, or the JoinNak to refuse it with; whom it raises about is refused, with an alarm.
     """
 
     bind: Address
@@ -69,15 +70,13 @@ class AgentConfig:
             raise ConfigError(f"capacity = {self.capacity}: expected from 1 (room for one peer) to {CAPACITY_LIMIT}")
         if len(self.metadata) > METADATA_LIMIT_BYTES:
             raise ConfigError(f"metadata has {len(self.metadata)} bytes, the limit is {METADATA_LIMIT_BYTES}")
-        if len(self.seeds) > SEEDS_LIMIT:
-            raise ConfigError(f"{len(self.seeds)} seeds: the limit is {SEEDS_LIMIT}, and a handful is enough")
         if not _LEAST_DATAGRAM_BYTES <= self.datagram_limit_bytes <= _UDP_LIMIT_BYTES:
             raise ConfigError(
                 f"datagram_limit_bytes = {self.datagram_limit_bytes}: expected from {_LEAST_DATAGRAM_BYTES} to "
                 f"{_UDP_LIMIT_BYTES}"
             )
-        if self.leave_linger_ms < 0:
-            raise ConfigError(f"leave_linger_ms = {self.leave_linger_ms}: expected 0 or more")
+        if not 0 <= self.leave_linger_ms <= LEAVE_LINGER_LIMIT_MS:
+            raise ConfigError(f"leave_linger_ms = {self.leave_linger_ms}: expected from 0 to {LEAVE_LINGER_LIMIT_MS}")
         self._check_addresses()
 
     def _check_addresses(self) -> None:
@@ -95,10 +94,23 @@ class AgentConfig:
                 )
         if self.advertise is None and self.bind.host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
             raise ConfigError(f"bind = {endpoint(self.bind)} listens everywhere: set advertise to what peers can reach")
-        for seed in self.seeds:
-            try:
-                host, _ = parse_endpoint(seed)
-            except ValueError as error:
-                raise ConfigError(f"seeds: {error}") from error
-            if not self.allow_wan and numeric(host) is not None and not is_private(host):
-                raise ConfigError(f"seeds: {seed} is not a private address: use one of the LAN, or set allow_wan")
+        seed_texts(self.seeds, allow_wan=self.allow_wan)
+
+
+def seed_texts(seeds: Sequence[object], *, allow_wan: bool) -> tuple[str, ...]:
+    """Seeds as 'host:port', each of them a text or an `Address`; `ConfigError` for what can never be reached."""
+    if len(seeds) > SEEDS_LIMIT:
+        raise ConfigError(f"{len(seeds)} seeds: the limit is {SEEDS_LIMIT}, and a handful is enough")
+    texts = []
+    for seed in seeds:
+        text = endpoint(seed) if isinstance(seed, Address) and is_address(seed) else seed
+        if not isinstance(text, str):
+            raise ConfigError(f"seeds: {seed!r:.60}: expected 'HOST:PORT', as in '192.168.1.4:7946', or an Address")
+        try:
+            host, _ = parse_endpoint(text)
+        except ValueError as error:
+            raise ConfigError(f"seeds: {error}") from error
+        if not allow_wan and numeric(host) is not None and not is_private(host):
+            raise ConfigError(f"seeds: {text} is not a private address: use one of the LAN, or set allow_wan")
+        texts.append(text)
+    return tuple(texts)

@@ -26,6 +26,8 @@ class Loss(Enum):
     UNENCODABLE = "unencodable"
     ANSWER_LOST = "answer-lost"
     """A query's answer came and the application read too slowly, or no longer."""
+    ADMIT_FAILED = "admit-failed"
+    """A join that the application's `admit` failed to decide about: refused."""
     WIDE_AREA = "wide-area"
     """Would have gone to a public address, and `allow_wan` is off."""
 

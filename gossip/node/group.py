@@ -4,7 +4,7 @@ A `Group` is an agent with its events in a ring, so that several readers can fol
 resume after a pause by a cursor. It adds nothing to the protocol.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -84,9 +84,9 @@ class Group:
         """Answer a query that came as an event."""
         self._agent.answer(query, body)
 
-    def add_seeds(self, *addresses: Address) -> None:
-        """Try to join through these, too."""
-        self._agent.add_seeds(addresses)
+    def add_seeds(self, *seeds: Address | str) -> None:
+        """Try to join through these, too: 'host:port' as in `seeds`, or addresses. `ConfigError` if that cannot be."""
+        self._agent.join_through(seeds)
 
     def set_maintenance(self, *, on: bool) -> None:
         """While on, this node ignores requests to join."""
@@ -113,7 +113,7 @@ def open_group(
     *,
     key: bytes | KeyRing | None = None,
     insecure: bool = False,
-    seeds: tuple[str, ...] = (),
+    seeds: Sequence[str] = (),
     state_directory: Path | None = None,
     network: Network | None = None,
     **settings: Any,
@@ -127,14 +127,17 @@ def open_group(
     if strange:
         raise ConfigError(f"{', '.join(strange)}: no such setting; see the fields of AgentConfig")
     try:
-        key_ring: Any = key_ring_of(key)
-    except ValueError as error:
+        key_ring = key_ring_of(key)
+    except (TypeError, ValueError) as error:
         raise ConfigError(str(error)) from error
+    if network is not None and not callable(getattr(network, "bind", None)):
+        raise ConfigError(f"network = {network!r:.60}: expected what brings datagrams (a gossip.node.udp.Network)")
+    given_seeds: Any = tuple(seeds) if isinstance(seeds, list) else seeds
     config = AgentConfig(
         bind=_address(bind),
         key_ring=key_ring,
         insecure=insecure,
-        seeds=seeds,
+        seeds=given_seeds,
         state_directory=state_directory,
         **settings,
     )

@@ -31,9 +31,10 @@ class KeyKeeper:
         codec.use(ring)
         try:
             await trio.to_thread.run_sync(self._keep, ring, chain)
-        except (OSError, StateError) as error:
+        except Exception as error:  # noqa: BLE001 - `ring_changed` is the application's, and may raise whatever it likes
+            reason = str(error) if isinstance(error, OSError | StateError) else f"{type(error).__name__}: {error}"
             text = (
-                f"the group's keys were changed and could not be kept ({error}): after a restart this node would come "
+                f"the group's keys were changed and could not be kept ({reason}): after a restart this node would come "
                 "with its old key and be refused. Make room for them, or copy the current key before a restart"
             )
             return Alarm(AlarmKind.KEYS_NOT_KEPT, text)

@@ -39,6 +39,11 @@ class BusyError(Exception):
     """Too much was said in a short time: nothing was sent, try again a little later."""
 
 
+def _must_be_text(what: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be text, not {type(value).__name__}")
+
+
 def _must_be_bytes(what: str, value: object) -> None:
     if not isinstance(value, bytes):
         raise TypeError(f"{what} must be bytes, not {type(value).__name__}: encode it first")
@@ -87,6 +92,8 @@ class Requests:
         """Something for the group; `BusyError` beyond the pace."""
         if not isinstance(word, KeysChanged):
             _must_be_bytes("what is said", word.body)
+        if isinstance(word, SayRequested | AskRequested):
+            _must_be_text("the name of what is said", word.name)
         if isinstance(word, SayRequested | AskRequested) and not is_sayable(word.name, word.body):
             raise ValueError(
                 f"a broadcast or query has a name of 1 to {NAME_LIMIT_CHARACTERS} printable characters and at most "

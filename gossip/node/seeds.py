@@ -10,6 +10,7 @@ from typing import Final
 import trio
 
 from gossip.core.member import Address
+from gossip.node.config import SEEDS_LIMIT, ConfigError
 from gossip.node.endpoints import numeric, parse_endpoint
 from gossip.node.udp import Network
 
@@ -18,6 +19,29 @@ RETRY_LAST_S: Final = 60.0
 REFRESH_S: Final = 300.0
 RESOLVE_TIMEOUT_S: Final = 20.0
 ADDRESSES_OF_A_NAME: Final = 16
+
+
+class NamesToFollow:
+    """The seeds that are names, those given later among them, each followed once."""
+
+    def __init__(self) -> None:
+        self._given: dict[tuple[str, int], None] = {}
+        self._inlet, self._outlet = trio.open_memory_channel[tuple[str, int]](SEEDS_LIMIT)
+
+    def add(self, seeds: tuple[str, ...]) -> None:
+        """Follow these as well; `ConfigError`, and none of them, if that were too many."""
+        new = [name for name in dict.fromkeys(named_seeds(seeds)) if name not in self._given]
+        if len(self._given) + len(new) > SEEDS_LIMIT:
+            raise ConfigError(f"more than {SEEDS_LIMIT} seeds by name: none of these were added, a handful is enough")
+        for name in new:
+            self._given[name] = None
+            self._inlet.send_nowait(name)
+
+    async def follow(self, network: Network, give: Callable[[tuple[Address, ...]], None]) -> None:
+        """Resolve all of them for ever."""
+        async with trio.open_nursery() as nursery, self._outlet:
+            async for host, port in self._outlet:
+                nursery.start_soon(follow_name, host, port, network, give)
 
 
 def numeric_seeds(seeds: tuple[str, ...]) -> tuple[Address, ...]:

@@ -21,7 +21,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_address(value: object) -> bool:
+def is_address(value: object) -> bool:
+    """Whether this is an `Address` of a text and a possible port."""
     if not isinstance(value, Address):
         return False
     host, port = _parts(value)
@@ -42,7 +43,7 @@ def _of(kind: type) -> Callable[[object], bool]:
 
 
 _Kind = tuple[Callable[[object], bool], str]
-_ADDRESS: Final[_Kind] = (_is_address, f"an Address of a host (text) and a port from 0 to {PORT_LIMIT}")
+_ADDRESS: Final[_Kind] = (is_address, f"an Address of a host (text) and a port from 0 to {PORT_LIMIT}")
 _NUMBER: Final[_Kind] = (_is_number, "a whole number")
 _FLAG: Final[_Kind] = (_of(bool), "True or False")
 _FUNCTION: Final[_Kind] = (callable, "a function")
@@ -79,10 +80,12 @@ def wrong_kinds(settings: Mapping[str, Any]) -> Iterable[str]:
             yield f"{name} = {given}: expected {expected}"
 
 
-def key_ring_of(key: object) -> object:
-    """The ring of a key, if it can be one; `ValueError` says what is wrong with its length."""
-    if not isinstance(key, bytes):
+def key_ring_of(key: object) -> KeyRing | None:
+    """The ring of a key, or what was given for it: a ring, or nothing. Errors (of value or type) say what is wrong."""
+    if key is None or isinstance(key, KeyRing):
         return key
+    if not isinstance(key, bytes):
+        raise TypeError(f"key = {type(key).__name__}: expected the group's key of {KEY_BYTES} bytes, or a KeyRing")
     if len(key) != KEY_BYTES:
         raise ValueError(
             f"key has {len(key)} bytes: expected {KEY_BYTES} random ones, as os.urandom({KEY_BYTES}) gives"

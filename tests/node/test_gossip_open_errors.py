@@ -22,8 +22,8 @@ HOME = Address("127.0.0.1", 7946)
     [
         ({"key": b"short"}, "key has 5 bytes", "32"),
         ({"key": b""}, "key has 0 bytes", "32"),
-        ({"key": KEY.decode()}, "key_ring = str", "32 bytes, or a KeyRing"),
-        ({"key": bytearray(KEY)}, "key_ring = bytearray", "32 bytes"),
+        ({"key": KEY.decode()}, "key = str", "32 bytes, or a KeyRing"),
+        ({"key": bytearray(KEY)}, "key = bytearray", "32 bytes"),
         ({"key": None}, "farm key", "insecure"),
         ({"insecure": True}, "farm key", "insecure"),
         ({"insecure": 1}, "insecure = 1 (int)", "True or False"),
@@ -41,7 +41,7 @@ HOME = Address("127.0.0.1", 7946)
         ({"broadcast": Address("10.0.0.255", 0)}, "broadcast = 10.0.0.255:0", "not 0"),
         ({"broadcast": 7946}, "broadcast = 7946 (int)", "an Address"),
         ({"seeds": "10.0.0.2:7946"}, "seeds = '10.0.0.2:7946' (str)", "a tuple of texts"),
-        ({"seeds": [HOME]}, "seeds = [Address", "a tuple of texts"),
+        ({"seeds": [HOME]}, "seeds = (Address", "a tuple of texts"),
         ({"seeds": (HOME,)}, "seeds = (Address", "a tuple of texts"),
         ({"seeds": ("10.0.0.2",)}, "seeds: '10.0.0.2'", "HOST:PORT"),
         ({"capacity": "5"}, "capacity = '5' (str)", "a whole number"),
@@ -54,7 +54,9 @@ HOME = Address("127.0.0.1", 7946)
         ({"tuning": "lan"}, "tuning = 'lan' (str)", "a Tuning"),
         ({"state_directory": "/var/lib/x"}, "state_directory = '/var/lib/x' (str)", "a pathlib.Path"),
         ({"datagram_limit_bytes": 100}, "datagram_limit_bytes = 100", "from 1200"),
-        ({"leave_linger_ms": -1}, "leave_linger_ms = -1", "0 or more"),
+        ({"leave_linger_ms": -1}, "leave_linger_ms = -1", "from 0"),
+        ({"leave_linger_ms": 10**30}, f"leave_linger_ms = {10**30}", "to 600000"),
+        ({"network": 5}, "network = 5", "Network"),
         ({"random_seed": "x"}, "random_seed = 'x' (str)", "a whole number"),
         ({"interface": 2}, "interface = 2 (int)", "name of an interface"),
         ({"admit": None}, "admit = None (NoneType)", "a function"),
@@ -90,3 +92,14 @@ async def test_text_instead_of_bytes_is_refused_where_it_is_said_and_harms_nothi
             with pytest.raises(TypeError, match="must be bytes, not str"):
                 say(text)
         group.update(b"fine")
+
+
+def test_seeds_may_be_a_list() -> None:
+    gossip.open(HOME, key=KEY, seeds=["10.0.0.2:7946"])
+
+
+@in_simulated_time
+async def test_a_name_that_is_no_text_is_refused_in_those_words() -> None:
+    async with gossip.open(HOME, key=KEY, network=MemoryNetwork()) as group:
+        with pytest.raises(TypeError, match=r"must be text, not int"):
+            group.broadcast(5, b"")  # type: ignore[arg-type]

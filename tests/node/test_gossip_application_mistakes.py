@@ -1,0 +1,172 @@
+"""What an application does wrong, or asks at a bad time, does not end its member and does not hang."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+import gossip
+from gossip.core.swim import Swim
+from gossip.node.agent import AgentEvent
+from gossip.node.questions import GRACE_S
+from gossip.wire.seal import KeyRing
+from tests.node.gossip_farm import RING, in_simulated_time
+from tests.node.gossip_network import MemoryNetwork
+from tests.node.test_gossip_group import HOME, seed_of, until_member
+
+TIMEOUT_S = 0.5
+
+
+async def until_alarm(group: gossip.Group, *, over: bool = False) -> gossip.Alarm:
+    """The first alarm in a group's events, beginning or over."""
+    with trio.fail_after(120):
+        async for event in group.events():
+            if isinstance(event.what, gossip.Alarm) and event.what.over is over:
+                return event.what
+    raise AssertionError("the group ended")
+
+
+@asynccontextmanager
+async def standing_still(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[gossip.Group]:
+    """A group of two that knows of each other, and from then on a core that decides nothing any more."""
+    network = MemoryNetwork()
+    async with (
+        gossip.open(HOME, key=RING, network=network) as alice,
+        gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network) as boris,
+    ):
+        await until_member(alice, boris)
+        with monkeypatch.context() as patched:
+            patched.setattr(Swim, "step", lambda *_: [])
+            patched.setattr(Swim, "deadline", None)
+            yield alice
+
+
+@in_simulated_time
+async def test_a_query_ends_in_time_also_when_the_core_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with standing_still(monkeypatch) as group:
+        began = trio.current_time()
+        with trio.fail_after(60):
+            async with group.query("ping", timeout_s=TIMEOUT_S) as answers:
+                assert [each async for each in answers] == []
+        assert trio.current_time() - began == pytest.approx(TIMEOUT_S + GRACE_S)
+
+
+@in_simulated_time
+async def test_the_list_of_keys_comes_also_when_the_core_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with standing_still(monkeypatch) as group:
+        with trio.fail_after(60):
+            listing = await group.keys.list()
+        assert listing.keys, "our own answer is there"
+
+
+@in_simulated_time
+async def test_seeds_can_be_added_in_every_form_in_which_they_can_be_given() -> None:
+    network = MemoryNetwork()
+    network.names["seed.farm.example"] = [HOME]
+    async with gossip.open(gossip.Address(HOME, 7946), key=RING, network=network) as alice:
+        for seed in (
+            f"{HOME}:7946",
+            "seed.farm.example:7946",
+            alice.info.address,
+            gossip.Address("seed.farm.example", 7946),
+        ):
+            async with gossip.open(HOME, key=RING, network=network) as joiner:
+                joiner.add_seeds(seed)
+                await until_member(joiner, alice)
+
+
+@pytest.mark.parametrize(
+    ("seed", "words"),
+    [
+        ("10.0.0.2", "HOST:PORT"),
+        (5, "or an Address"),
+        (("10.0.0.2", 7946), "or an Address"),
+        ("8.8.8.8:7946", "not a private address"),
+        (gossip.Address("10.0.0.2", 0), "port must be a number"),
+        (gossip.Address("10.0.0.2", "7946"), "or an Address"),  # type: ignore[arg-type]
+    ],
+)
+@in_simulated_time
+async def test_a_seed_that_cannot_be_reached_is_refused_at_the_call(seed: Any, words: str) -> None:
+    async with gossip.open(HOME, key=RING, network=MemoryNetwork()) as group:
+        with pytest.raises(gossip.ConfigError, match=words):
+            group.add_seeds(f"{HOME}:1", seed)
+        await trio.sleep(5)
+
+
+@in_simulated_time
+async def test_only_so_many_names_are_followed() -> None:
+    async with gossip.open(HOME, key=RING, network=MemoryNetwork()) as group:
+        group.add_seeds(*[f"seed-{number}.example:1" for number in range(256)])
+        group.add_seeds("seed-0.example:1")
+        with pytest.raises(gossip.ConfigError, match="more than 256 seeds by name"):
+            group.add_seeds("one.more.example:1")
+
+
+def _raises(joiner: gossip.NodeInfo) -> None:
+    joiner.metadata.decode("ascii")
+
+
+def _is_no_nak(joiner: gossip.NodeInfo) -> Any:
+    return True if joiner.metadata == b"\xff" else None
+
+
+def _cannot_be_sent(joiner: gossip.NodeInfo) -> Any:
+    return gossip.JoinNak("a domain of more characters than there is room for" * 99, 1) if joiner.metadata else None
+
+
+@pytest.mark.parametrize("admit", [_raises, _is_no_nak, _cannot_be_sent])
+@in_simulated_time
+async def test_a_joiner_about_whom_admit_fails_is_refused_with_an_alarm_and_the_member_goes_on(
+    admit: Callable[[gossip.NodeInfo], Any],
+) -> None:
+    network = MemoryNetwork()
+    async with gossip.open(HOME, key=RING, admit=admit, network=network) as alice:
+        async with gossip.open(HOME, key=RING, seeds=seed_of(alice), metadata=b"\xff", network=network):
+            alarm = await until_alarm(alice)
+            await trio.sleep(30)
+            assert (alarm.kind, alice.members) == (gossip.AlarmKind.ADMIT_FAILED, ())
+            assert "`admit` did not decide" in alarm.text
+            assert alice.describe().wire.dropped["admit-failed"] > 1
+        async with gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network) as carol:
+            await until_member(alice, carol)
+            assert (await until_alarm(alice, over=True)).kind is gossip.AlarmKind.ADMIT_FAILED
+        events: list[AgentEvent] = []
+        with trio.move_on_after(1):
+            async for event in alice.events():
+                events.append(event.what)  # noqa: PERF401 - a comprehension that is cut off keeps nothing
+        alarms = [each for each in events if isinstance(each, gossip.Alarm)]
+        assert [each.over for each in alarms if each.kind is gossip.AlarmKind.ADMIT_FAILED] == [False, True], "once"
+
+
+@in_simulated_time
+async def test_whom_admit_refuses_with_a_nak_of_its_own_stays_outside_without_an_alarm() -> None:
+    network = MemoryNetwork()
+    nak = gossip.JoinNak("ourrules", 7, b"not blue")
+    async with (
+        gossip.open(HOME, key=RING, admit=lambda _joiner: nak, network=network) as alice,
+        gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network),
+    ):
+        await trio.sleep(30)
+        assert alice.members == ()
+        assert "admit-failed" not in alice.describe().wire.dropped
+
+
+@in_simulated_time
+async def test_a_ring_changed_that_raises_is_an_alarm_and_the_member_goes_on() -> None:
+    def ring_changed(_ring: KeyRing) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    network = MemoryNetwork()
+    async with (
+        gossip.open(HOME, key=RING, ring_changed=ring_changed, network=network) as alice,
+        gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network) as boris,
+    ):
+        await until_member(alice, boris)
+        name = await boris.keys.install()
+        alarm = await until_alarm(alice)
+        assert alarm.kind is gossip.AlarmKind.KEYS_NOT_KEPT
+        assert "ZeroDivisionError: division by zero" in alarm.text
+        assert name in [each.name for each in (await alice.keys.list()).keys]
