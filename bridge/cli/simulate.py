@@ -89,6 +89,8 @@ def gossip(
         raise click.UsageError(f"--plot draws SVG: name a file that ends in .svg, not {plot.name!r}")
     if plot is not None and not plot.absolute().parent.is_dir():
         fail(f"there is no directory {plot.absolute().parent} for the picture: make it, or name another place")
+    if plot is not None:
+        _require_writable(plot)
     played = _play(story)
     if compare is not None:
         other = _play(replace(story, members=compare))
@@ -98,6 +100,19 @@ def gossip(
         with failures(OSError):
             plot.write_text(picture(played), encoding="utf-8")
         click.echo(f"picture: {plot}")
+
+
+def _require_writable(plot: Path) -> None:
+    """Find out before the run, which may take hours, whether the picture can be written; what is there stays."""
+    target = plot.resolve()
+    is_new = not target.exists()
+    try:
+        with target.open("ab"):
+            pass
+        if is_new:
+            target.unlink()
+    except OSError as error:
+        fail(f"the picture cannot be written to {plot} ({error.strerror}): name another place")
 
 
 def _compared(name: str, play: Play, other: Play, first_period: int) -> tuple[str, str]:

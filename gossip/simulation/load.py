@@ -53,8 +53,8 @@ class Load:
             self._bytes += wire_bytes(message)
 
     def end_of_period(self, members: int) -> None:
-        """A period is over, in which so many members ran."""
+        """A period is over, in which so many members ran: of a small group nobody may have begun yet."""
         each = self._bytes / self._encoded if self._encoded else 0.0
-        self.messages_by_period.append(self._messages / members)
-        self.bytes_by_period.append(self._messages * each / members)
+        self.messages_by_period.append(self._messages / members if members else 0.0)
+        self.bytes_by_period.append(self._messages * each / members if members else 0.0)
         self._messages = self._bytes = self._encoded = 0

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import pytest
 from click.testing import CliRunner
 
 from bridge.cli.main import cli
@@ -103,6 +104,29 @@ def test_the_command_refuses_what_cannot_be_played(tmp_path: Path) -> None:
     assert "there is no directory" in refused.output
     assert CliRunner().invoke(cli, ["simulate", "gossip", "--churn", "1.5"]).exit_code == 2
     assert CliRunner().invoke(cli, ["simulate", "gossip", "--plot", str(tmp_path / "a.png")]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--members", "2"], ["--members", "3", "--churn", "0.99"], ["--members", "12", "--compare", "2"]],
+)
+def test_the_smallest_groups_are_played_to_the_end(arguments: list[str]) -> None:
+    result = CliRunner().invoke(cli, ["simulate", "gossip", "--periods", "40", *arguments])
+    assert result.exit_code == 0, result.output
+    assert "load at rest" in result.output
+
+
+def test_a_picture_that_cannot_be_written_is_refused_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: object) -> None:
+        raise AssertionError("played all the same")
+
+    monkeypatch.setattr(Play, "run", run)
+    (tmp_path / "link.svg").symlink_to(tmp_path / "no" / "such.svg")
+    refused = CliRunner().invoke(cli, ["simulate", "gossip", "--plot", str(tmp_path / "link.svg")])
+    assert refused.exit_code == 1
+    assert "cannot be written" in refused.output
 
 
 def test_axes_end_at_round_numbers() -> None:
