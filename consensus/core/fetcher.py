@@ -108,6 +108,14 @@ class Fetcher:
         self._waiting = None
         self.go_on()
 
+    def forget_others(self) -> None:
+        """An answer has shown who leads: what others were asked before, or the leader before it led, is out of date.
+
+        A late "I do not lead" from then would make us forget a leader to whom we have just confirmed a lease.
+        """
+        self._asked.clear()
+        self._waiting = None
+
     def go_on(self) -> None:
         """The answer brought something, or a leader is known: the next fetch may leave at once."""
         self._rest_until_ms = self._replica.now

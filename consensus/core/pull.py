@@ -319,7 +319,7 @@ class Pull:
         self._unannounced.pop(sender, None)
         if round_number == self._round_number:
             self._unconfirmed.pop(sender, None)
-        self._office.heard(sender)
+        # It follows us, and yet may fetch nothing: only fetches keep a leader in office.
         self._office.confirmed(sender, round_number)
 
     def _successors(self, chosen: ServerId | None) -> tuple[ServerId, ...]:

@@ -81,7 +81,10 @@ class Pulling:
             foreign = PullError.NOT_LEADER if strategy is None else PullError.INCONSISTENT_CLUSTER_ID
             self._refuse(fetch.replica, fetch, foreign)
         elif fetch.term > replica.term:
-            self._roles.check_term(fetch.term)
+            # Of a voter: it may know more than we. Anybody else, such as a removed server that campaigns in vain, would
+            # depose leader after leader.
+            if fetch.replica in replica.voters:
+                self._roles.check_term(fetch.term)
             self._refuse(fetch.replica, fetch, PullError.UNKNOWN_LEADER_EPOCH)
         elif fetch.term < replica.term:
             self._refuse(fetch.replica, fetch, PullError.FENCED_LEADER_EPOCH)
@@ -163,6 +166,8 @@ class Pulling:
         elif roles.strategy is not None or reply.leader != sender or roles.leader not in (None, sender):
             replica.dropped["fetch reply of a second leader of the term"] += 1
         else:
+            if roles.leader is None:
+                self.fetcher.forget_others()
             roles.follow(sender)
             brought = (
                 take(replica, asked, reply) if isinstance(reply, FetchReply) else take_piece(replica, asked, reply)

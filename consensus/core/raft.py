@@ -240,7 +240,7 @@ class Raft:
         replica = self._replica
         match self._role:
             case Follower(leader=leader) if leader == order.leader and replica.server_id in replica.voters:
-                accepted = order.term == replica.term < MAX_NUMBER
+                accepted = order.term == replica.term < MAX_NUMBER and not replica.disk_full
             case _:
                 accepted = False
         reply = TimeoutNowReply(replica.term, accepted, order.correlation)

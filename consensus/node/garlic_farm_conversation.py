@@ -5,9 +5,8 @@
 Replies carry no number, so they leave in the order of the requests, whatever finishes first. Up to `window` requests
 are handled at once, otherwise one slow disk write would hold up every heartbeat behind it; beyond that the connection
 is not read, and TCP slows the sender. Each handler is called only after the one before it has been: appends reach the
-core in the order in which the leader sent them. There is a task for each request, and since tasks begin in any order,
-each takes the oldest request that nobody has begun, whichever it was started for. (Tasks that wait for one another
-begin one a turn of the event loop; a burst of requests then takes as many turns.)
+core in the order in which the leader sent them. Answers come back by callbacks, in any order; a task for each request
+would cost more than the request. A lone answer leaves at once, the others when the writer has its turn.
 
 As replies leave in order, only the oldest request's age matters: one deadline watches a connection, not one a request.
 
@@ -265,6 +264,8 @@ class Conversation:
             return
         if reply is not None and len(self._slots) == 1 and self._sent_at_once(reply):
             self._slots.popleft()
+            self._patience.deadline = inf
+            self._room.set()
             return
         self._ready.set()
 

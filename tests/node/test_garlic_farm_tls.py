@@ -17,6 +17,7 @@ from random import Random
 
 import pytest
 import trio
+import trio.testing
 from cryptography import x509
 
 from consensus.core import messages as core
@@ -268,3 +269,58 @@ async def test_tls_below_1_3_is_refused(listening: Listening) -> None:
     with pytest.raises(trio.BrokenResourceError):
         await stream.do_handshake()
     await trio.aclose_forcefully(transport)
+
+
+async def test_an_answered_request_is_not_waited_for_however_long_nothing_more_comes(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    # Given a request that was answered
+    host = Host(BOB, conversation=ConversationTuning(answer_s=1.0, idle_s=60.0))
+    certificate = load_or_create_certificate(tmp_path)
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
+        links, replies = await linked(nursery, PeerAddress("127.0.0.1", port, certificate.fingerprint))
+        links.send(BOB, core.RequestVote(3, ALICE, LogPosition(9, 2), 77))
+        await replies.receive()
+        # When nothing comes for longer than an answer may take
+        mock_clock.jump(30)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        # Then the connection is as good as ever
+        links.send(BOB, core.RequestVote(3, ALICE, LogPosition(9, 2), 78))
+        assert (await replies.receive()).correlation == 78
+        assert host.incidents == []
+        assert host.tally.counts["connections-established"] == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_window_of_one_lets_one_request_in_after_the_other(tmp_path: Path) -> None:
+    host = Host(BOB, conversation=ConversationTuning(window=1))
+    certificate = load_or_create_certificate(tmp_path)
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
+        links, replies = await linked(nursery, PeerAddress("127.0.0.1", port, certificate.fingerprint))
+        for correlation in range(5):
+            links.send(BOB, core.RequestVote(3, ALICE, LogPosition(9, 2), correlation))
+        with trio.fail_after(30):
+            assert [(await replies.receive()).correlation for _ in range(5)] == [*range(5)]
+        nursery.cancel_scope.cancel()
+
+
+async def linked(
+    nursery: trio.Nursery, address: PeerAddress
+) -> tuple[PeerLinks, trio.MemoryReceiveChannel[core.Reply]]:
+    """Alice's links, connected to Bob, and what he replies."""
+    tell, replies = trio.open_memory_channel[core.Reply](10)
+    connected = trio.Event()
+    links = PeerLinks(
+        dialer(),
+        lambda _: address,
+        deliver_reply=lambda _, reply: tell.send_nowait(reply),
+        peer_extensions=lambda _peer, _extensions: connected.set(),
+        tally=Tally(),
+        random=Random(5),
+    )
+    await nursery.start(links.run)
+    links.keep([BOB])
+    await connected.wait()
+    return links, replies

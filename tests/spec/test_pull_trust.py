@@ -1,0 +1,80 @@
+"""Whom a group that pulls believes: late answers, strangers of a later term, followers that fetch nothing."""
+
+from dataclasses import replace
+
+from consensus.core.effects import Role, Send
+from consensus.core.events import DeadlineReached, ReadRequested, Received
+from consensus.core.position import ORIGIN, ServerId
+from consensus.core.pull_messages import (
+    BeginQuorumEpoch,
+    BeginQuorumEpochReply,
+    Fetch,
+    FetchReply,
+    PullError,
+)
+from consensus.core.tuning import lan
+from tests.spec.pull_bench import PullBench
+from tests.spec.raft_bench import THREE, TWO
+
+STRANGER = ServerId(9)
+
+
+def test_a_late_word_of_a_leader_that_it_does_not_lead_takes_no_promised_lease_back() -> None:
+    """(It was asked while it was still a candidate; since then it has answered a fetch, and was promised a lease.)."""
+    # Given a vote for server 2, which is asked for entries twice before it answers once
+    bench = PullBench(tuning=replace(lan(), lease_clock_bound_ms=100), seed=3)
+    bench.now = lan().election_timeout_min_ms + 1
+    assert bench.ask(1, ORIGIN, TWO).granted
+    fetches: list[Fetch] = []
+    while len(fetches) < 2:
+        bench.now = max(bench.now + 1, min(bench.raft.deadline, bench.now + 50))
+        bench.step(DeadlineReached())
+        assert bench.is_(Role.FOLLOWER)
+        fetches += bench.sent(Fetch, TWO)
+    early, late = fetches
+    bench.receive(TWO, FetchReply(late.term, TWO, 0, late.correlation))
+    bench.receive(TWO, BeginQuorumEpoch(late.term, TWO, 900))
+    assert [reply.error for reply in bench.sent(BeginQuorumEpochReply)] == [None]
+    # When the answer to the first arrives: it did not lead then
+    bench.receive(TWO, FetchReply(early.term, None, 0, early.correlation, error=PullError.NOT_LEADER))
+    # Then it is still the leader, and nobody else gets a vote
+    assert bench.about.leader == TWO
+    assert not bench.ask(2, ORIGIN, THREE).granted
+
+
+def test_a_fetch_of_a_later_term_by_a_server_outside_the_configuration_deposes_nobody() -> None:
+    """Server that was removed: it receives no announcements, campaigns in vain, and asks around in its own term."""
+    bench = PullBench()
+    bench.lead()
+    bench.receive(STRANGER, Fetch(99, STRANGER, ORIGIN, 0, 100, 3))
+    (reply,) = bench.sent(FetchReply)
+    assert reply.error is PullError.UNKNOWN_LEADER_EPOCH
+    assert (bench.about.role, bench.about.term) == (Role.LEADER, 1)
+
+
+def test_a_fetch_of_a_later_term_by_a_voter_ends_the_leaders_term() -> None:
+    bench = PullBench()
+    bench.lead()
+    bench.receive(TWO, Fetch(99, TWO, ORIGIN, 0, 100, 3))
+    assert (bench.about.role, bench.about.term) == (Role.FOLLOWER, 99)
+
+
+def test_reads_do_not_keep_a_leader_in_office_from_whom_nobody_fetches() -> None:
+    """The leader resigns when no majority has fetched within the timeout (KIP-595, leader progress timeout)."""
+    # Given a leader whose first entry is committed
+    bench = PullBench()
+    bench.lead()
+    bench.fetch(TWO, bench.about.last)
+    # When reads go on, whose rounds everybody confirms, and nobody fetches
+    ends_ms, number = bench.now + 5 * lan().election_timeout_max_ms, 0
+    while bench.is_(Role.LEADER) and bench.now < ends_ms:
+        number += 1
+        bench.now += 100
+        for event in (DeadlineReached(), ReadRequested(number)):
+            bench.step(event)
+            for send in bench.all(Send):
+                if isinstance(send.message, BeginQuorumEpoch):
+                    reply = BeginQuorumEpochReply(1, ServerId(1), send.message.correlation)
+                    bench.raft.step(Received(send.recipient, reply), bench.now)
+    # Then it resigns all the same
+    assert not bench.is_(Role.LEADER)
