@@ -14,6 +14,7 @@ from gossip.core.messages import AliveUpdate, Update
 
 _VERDICT_BYTES = 48
 _INFO_BASE_BYTES = 64
+_PAIR = 2
 _MISFITS_LIMIT = 8
 """How many pieces too large for the rest of a datagram are passed over before it counts as full."""
 
@@ -72,6 +73,8 @@ class Dissemination:
         """What to say now to `told`: the least told first, as much as fits. Counts as sent."""
         if not self._news:
             return []
+        if told is not None and group_size <= _PAIR:
+            self._forget_introduction(told)
         limit = self._multiplier * ceil(log10(group_size + 1))
         taken = self._choose(budget_bytes, told)
         for news in taken:
@@ -84,6 +87,12 @@ class Dissemination:
                 self._levels.append({})
             self._levels[news.sent][news.subject] = news
         return [news.update for news in taken]
+
+    def _forget_introduction(self, told: NodeId) -> None:
+        """In a pair nobody is left to whom the other could be introduced: kept, that would be gossip without end."""
+        news = self._news.get(told)
+        if news is not None and news.is_alive:
+            self.forget(told)
 
     def _choose(self, budget_bytes: int, told: NodeId | None) -> list[_News]:
         chosen: list[_News] = []

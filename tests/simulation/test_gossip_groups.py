@@ -290,7 +290,7 @@ def test_a_full_overlay_is_sewn_together_after_a_partition(random_seed: int) -> 
     network.run(20_000)
     network.partition(nodes[:12], nodes[12:])
     network.run(60_000)
-    assert parts(network) == 2
+    assert parts(network) >= 2, "of few links each, a half may fall apart as well"
     network.heal()
     network.run(30_000)
     assert parts(network) == 1, f"random seed {random_seed}"
@@ -301,7 +301,7 @@ def test_a_full_overlay_is_sewn_together_after_a_partition(random_seed: int) -> 
 # -- load --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [5, 20])
+@pytest.mark.parametrize("size", [2, 3, 5, 20])
 def test_a_quiet_group_sends_about_two_messages_per_member_and_period(size: int) -> None:
     network, _ = formed(1, size)
     network.run(30_000)

@@ -125,6 +125,14 @@ def test_a_member_is_not_told_that_it_lives() -> None:
     assert len(news.take(1_000, 5, told=node_id(2))) == 1
 
 
+def test_in_a_pair_news_that_the_other_lives_is_no_news() -> None:
+    news = Dissemination(4)
+    news.add(AliveUpdate(info_of(1)))
+    news.add(verdict(2, Status.DEAD, by=9))
+    assert news.take(1_000, 2, told=node_id(1)) == [verdict(2, Status.DEAD, by=9)]
+    assert len(news) == 1, "the verdict is told again, the introduction to nobody"
+
+
 def test_a_rate_allows_its_burst_and_then_its_pace() -> None:
     rate = Rate(per_second=10, burst=5, now=0)
     assert sum(rate.take(0) for _ in range(100)) == 5
