@@ -49,6 +49,10 @@ class ViolationError(AssertionError):
     """An invariant was broken: a bug in the core (or a mutant that was caught)."""
 
 
+class StandstillError(ViolationError):
+    """A healed world makes no progress."""
+
+
 @dataclass(slots=True)
 class Shadow:
     """The judge's own picture of one server."""

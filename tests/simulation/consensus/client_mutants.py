@@ -84,12 +84,13 @@ CLIENT_MUTANTS = (
         "read-without-a-round",
         "a leader answers reads at its commit index without asking whether it still leads",
         ((Reads, "finish_round", _finish_unconfirmed),),
-        kind=Kind.LEASE,
+        kind=Kind.PAUSED,
     ),
     Mutant(
         "read-confirmed-by-older-answers",
         "an answer to a request that was sent before the read confirms it",
         ((Leader, "confirmed", _any_answer_confirms),),
+        kind=Kind.PAUSED,
     ),
     Mutant(
         "read-before-own-term-commit",

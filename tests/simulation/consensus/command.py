@@ -2,9 +2,11 @@
 
     python -m tests.simulation consensus --strategy pull --seeds 10000 --jobs 2
     python -m tests.simulation consensus --seed 4711 --trace
+    python -m tests.simulation consensus --kind 'figure 8' --seeds 100
     python -m tests.simulation consensus-mutants
 
-A run of `MARKED_SEEDS` histories or more fails, too, if one of the coverage marks of its strategy never appeared.
+A run of `MARKED_SEEDS` histories or more of all kinds fails, too, if one of the coverage marks of its strategy never
+appeared.
 """
 
 import argparse
@@ -20,10 +22,11 @@ from multiprocessing import get_context
 from consensus.core.invariants import InvariantBrokenError
 from consensus.node.disk import StorageError
 from tests.simulation.consensus.all_mutants import ALL_MUTANTS
-from tests.simulation.consensus.checker import ViolationError
+from tests.simulation.consensus.checker import StandstillError, ViolationError
 from tests.simulation.consensus.history import CORES, FULL, SHORT, Report, run_history
 from tests.simulation.consensus.marks import DEMANDED
 from tests.simulation.consensus.mutants import Mutant
+from tests.simulation.consensus.profile import Kind
 
 MARKED_SEEDS = 2_000
 MUTANT_SEEDS = 1_000
@@ -47,7 +50,16 @@ def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
     if options.seed is not None:
         results: Iterator[Report | Failure] = iter(
-            [_try(options.seed, options.strategy, options.mutant, short=options.short, trace=options.trace)]
+            [
+                _try(
+                    options.seed,
+                    options.strategy,
+                    options.mutant,
+                    options.kind,
+                    short=options.short,
+                    trace=options.trace,
+                )
+            ]
         )
     else:
         results = _run_all(options)
@@ -59,9 +71,10 @@ def main(arguments: Sequence[str]) -> int:
             _say(_summary(counts, marks, time.monotonic() - began))
             _say(f"seed {result.seed}: {result.text}")
             planted = f" --mutant {options.mutant}" if options.mutant else ""
-            strategy = f" --strategy {options.strategy}" if options.strategy != "push" else ""
+            pulling = f" --strategy {options.strategy}" if options.strategy != "push" else ""
             short = " --short" if options.short else ""
-            again = f"--seed {result.seed}{short}{strategy}{planted} --trace"
+            world = f" --kind '{options.kind.value}'" if options.kind else ""
+            again = f"--seed {result.seed}{short}{pulling}{world}{planted} --trace"
             _say(f"again: python -m tests.simulation consensus {again}")
             return 1
         counts += result.counts
@@ -70,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
             _say(f"{counts['histories']} histories, {time.monotonic() - began:.0f} s")
     _say(_summary(counts, marks, time.monotonic() - began))
     missing = [mark for mark in DEMANDED[options.strategy] if not marks[mark]]
-    if missing and counts["histories"] >= MARKED_SEEDS:
+    if missing and counts["histories"] >= MARKED_SEEDS and options.kind is None:
         _say(f"never seen in any history: {'; '.join(missing)}")
         return 1
     return 0
@@ -103,6 +116,9 @@ def find_mutant(mutant: Mutant, first: int, seeds: int) -> tuple[int | None, str
         for seed in range(first, first + seeds):
             try:
                 run_history(seed, make_core=CORES[mutant.strategy], kind=mutant.kind)
+            except StandstillError as error:
+                if mutant.stalls:
+                    return seed, f"{type(error).__name__}: {error}"
             except FINDINGS as error:
                 return seed, f"{type(error).__name__}: {error}"
     return None, ""
@@ -116,10 +132,10 @@ def _run_all(options: argparse.Namespace) -> Iterator[Report | Failure]:
     """In blocks of seeds; the results come in the order of the seeds, whoever has run them."""
     last = options.first + options.seeds
     blocks = [range(first, min(first + _BLOCK, last)) for first in range(options.first, last, _BLOCK)]
-    rest = [[value] * len(blocks) for value in (options.strategy, options.mutant, options.short)]
+    rest = [[value] * len(blocks) for value in (options.strategy, options.mutant, options.kind, options.short)]
     if options.jobs == 1:
         for block in blocks:
-            yield from _run_block(block, options.strategy, options.mutant, options.short)
+            yield from _run_block(block, options.strategy, options.mutant, options.kind, options.short)
         return
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         for results in pool.map(_run_block, blocks, *rest):
@@ -133,17 +149,20 @@ def _run_block(
     seeds: Sequence[int],
     strategy: str,
     mutant: str | None,
+    kind: Kind | None,
     short: bool,  # noqa: FBT001 - passed on by position
 ) -> list[Report | Failure]:
     results: list[Report | Failure] = []
     for seed in seeds:
-        results.append(_try(seed, strategy, mutant, short=short, trace=False))
+        results.append(_try(seed, strategy, mutant, kind, short=short, trace=False))
         if isinstance(results[-1], Failure):
             break
     return results
 
 
-def _try(seed: int, strategy: str, mutant: str | None, *, short: bool, trace: bool) -> Report | Failure:
+def _try(
+    seed: int, strategy: str, mutant: str | None, kind: Kind | None, *, short: bool, trace: bool
+) -> Report | Failure:
     planted = _MUTANTS[mutant] if mutant is not None else None
     with planted.planted() if planted is not None else nullcontext():
         try:
@@ -152,7 +171,7 @@ def _try(seed: int, strategy: str, mutant: str | None, *, short: bool, trace: bo
                 SHORT if short else FULL,
                 CORES[strategy],
                 _say if trace else None,
-                planted.kind if planted is not None else None,
+                kind or (planted.kind if planted is not None else None),
             )
         except Exception as error:  # noqa: BLE001 - whatever breaks a history is its result
             return Failure(seed, f"{type(error).__name__}: {error}")
@@ -169,6 +188,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="histories of a third of the length")
     parser.add_argument("--mutant", choices=list(_MUTANTS), help="with this bug planted")
     parser.add_argument("--strategy", choices=list(CORES), default="push", help="who moves the entries (default push)")
+    parser.add_argument("--kind", type=Kind, choices=list(Kind), help="only worlds of this kind (default: all kinds)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--trace", action="store_true", help="print every event and its effects (with --seed)")
     return parser.parse_args(arguments)

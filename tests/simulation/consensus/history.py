@@ -23,7 +23,7 @@ from consensus.core.log import RecoveredLog
 from consensus.core.messages import Message
 from consensus.core.position import Ballot, Configuration, ServerId
 from consensus.core.raft import Raft
-from tests.simulation.consensus.checker import Checker, ViolationError
+from tests.simulation.consensus.checker import Checker, StandstillError
 from tests.simulation.consensus.clients import Clients
 from tests.simulation.consensus.machine import Machine
 from tests.simulation.consensus.nemesis import Nemesis, named
@@ -166,7 +166,7 @@ class World:
         deadline = self.now + _SETTLING_MS
         while not self._settled():
             if self.now > deadline:
-                raise ViolationError(f"liveness: no progress within {_SETTLING_MS} ms of healing; {self._state()}")
+                raise StandstillError(f"liveness: no progress within {_SETTLING_MS} ms of healing; {self._state()}")
             self._turn()
         while self.clients.calls < length.calls or self.checker.steps < length.steps:
             self._turn()

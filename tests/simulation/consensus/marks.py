@@ -107,6 +107,7 @@ class Marks:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._parked: dict[ServerId, set[int]] = {}
+        self._fetching: dict[ServerId, int] = {}
         self._candidacies: set[Term] = set()
 
     def see(self, mark: str) -> None:
@@ -117,8 +118,12 @@ class Marks:
         self, server: ServerId, event: Event, effects: Sequence[Effect], log: Sequence[Entry], *, led: bool
     ) -> None:
         """A core took a step; `log` is what it held before, `led` whether it led."""
+        if isinstance(event, Received) and isinstance(event.message, FetchReply):
+            self._fetch_reply_taken(server, event.message)
         for effect in effects:
             match effect:
+                case Send(message=Fetch(correlation=correlation)):
+                    self._fetching[server] = correlation
                 case Send(message=message):
                     self._sent(server, event, message)
                 case Persist():
@@ -167,6 +172,7 @@ class Marks:
     def crashed(self, server: ServerId) -> None:
         """What it had parked is gone."""
         self._parked.pop(server, None)
+        self._fetching.pop(server, None)
 
     def end(self, led_terms: set[Term], last_term: Term) -> None:
         """The history is over."""
@@ -264,6 +270,11 @@ class Marks:
         if not answered:
             self.see("fetch parked")
             self._parked.setdefault(server, set()).add(fetch.correlation)
+
+    def _fetch_reply_taken(self, server: ServerId, reply: FetchReply) -> None:
+        """Only the newest fetch is waited for, and its answer only once."""
+        if self._fetching.pop(server, None) != reply.correlation:
+            self.see("late fetch reply dropped")
 
     def _fetch_answered(self, server: ServerId, event: Event, reply: FetchReply) -> None:
         if reply.diverging is not None:

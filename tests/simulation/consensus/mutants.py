@@ -35,6 +35,8 @@ class Mutant:
     strategy: str = "push"
     kind: Kind | None = None
     """In which kind of world to look, if the bug shows in one kind only; else in all."""
+    stalls: bool = False
+    """Whether it is a bug of progress: of any other a history that stands still is no proof."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -210,7 +212,7 @@ MUTANTS = (
         "old-term-by-counting",
         "entries of older terms are committed by counting replicas (Raft figure 8)",
         ((Leader, "_may_commit", _any_index_commits),),
-        kind=Kind.STORM,
+        kind=Kind.FIGURE_8,
     ),
     Mutant(
         "leader-counts-itself-early",
@@ -237,6 +239,7 @@ MUTANTS = (
         "stale-append-accepted",
         "an append of an older term is taken",
         ((Pushing, "_append_requested", _accept_stale_appends),),
+        kind=Kind.STORM,
     ),
     Mutant(
         "match-by-index-only",
@@ -263,11 +266,13 @@ MUTANTS = (
         "silence-for-no",
         "a vote request that is refused gets no answer",
         ((Replica, "answer_vote", _answer_only_granted_votes),),
+        stalls=True,
     ),
     Mutant(
         "no-back-off",
         "a refused append does not move the leader back",
         ((Progress, "refused", _never_back_off),),
+        stalls=True,
     ),
     Mutant(
         "joint-majority-of-the-union",

@@ -20,6 +20,7 @@ from tests.simulation.consensus.stage import Stage
 
 _REPLACE_MS = 150
 _CLOCK_MS = 150
+_TROUBLE_OF_LEADERS = {Kind.LEASE: "isolate", Kind.PAUSED: "absent"}
 _KINDS = ("crash", "start", "start", "start", "cut", "mend", "mend", "pause", "jump", "leader")
 
 
@@ -66,12 +67,20 @@ class Nemesis:
         if not stage.trouble or random.random() >= self._profile.leader_trouble:
             return
         soon_ms = random.randrange(60)
-        kind = "isolate" if self._profile.kind is Kind.LEASE else random.choice(("crash", "cut off", "pause"))
-        match kind:
+        if self._profile.kind is Kind.FIGURE_8:
+            self._let_reach_few(server, soon_ms)
+            return
+        match _TROUBLE_OF_LEADERS.get(self._profile.kind) or random.choice(("crash", "cut off", "pause")):
             case "isolate":
                 # With its lease renewed, and nobody to hear from it: the others elect as early as they can.
                 stage.after(15 + soon_ms // 2, lambda: self._during_trouble(lambda: self._isolate(server)))
                 stage.after(240 + soon_ms, self._network.mend)
+            case "absent":
+                # It hears of nothing before it takes up what its clients asked meanwhile.
+                absent_ms = 250 + random.randrange(300)
+                stage.after(soon_ms, lambda: self._during_trouble(lambda: self._isolate(server)))
+                stage.after(soon_ms, lambda: self._during_trouble(lambda: stage.machines[server].pause(absent_ms)))
+                stage.after(soon_ms + absent_ms + 50, self._network.mend)
             case "crash":
                 stage.after(soon_ms, lambda: self._during_trouble(stage.machines[server].crash))
                 stage.after(60 + random.randrange(500), lambda: self._start(server))
@@ -82,6 +91,22 @@ class Nemesis:
                 # Long enough to be replaced; its clients' proposals wait and are its first words afterwards.
                 pause_ms = 150 + random.randrange(400)
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: stage.machines[server].pause(pause_ms)))
+
+    def _let_reach_few(self, server: ServerId, soon_ms: int) -> None:
+        """Figure 8: nobody, one other or a bare majority gets something from a new leader; then it is alone, or down.
+
+        Being alone ends with the next election, so that the leader of an older term can be elected again.
+        """
+        stage, random = self._stage, self._random
+        others = [other for other in stage.machines if other != server]
+        reached = random.sample(others, random.choice((0, 1, 1, 2, 2, 2)))
+        self._network.mend()
+        self._network.isolate(server, [other for other in stage.machines if other not in reached])
+        self._trace(f"{stage.now} {server} reaches {sorted(reached)}")
+        stage.after(10 + soon_ms, lambda: self._during_trouble(lambda: self._isolate(server)))
+        if random.random() < 0.5:
+            stage.after(11 + soon_ms, lambda: self._during_trouble(stage.machines[server].crash))
+            stage.after(20 + soon_ms + random.randrange(100), lambda: self._start(server))
 
     def may_lose(self, server: ServerId) -> bool:
         """Whether a majority is left without this server, by any configuration that is or may come into force."""

@@ -5,7 +5,10 @@ gets far enough for the rare interplay of two faults, and a world with one fixed
 Limits of the core are drawn small, so that windows fill, tails are trimmed and batches are cut in short histories.
 
     general      anything
-    storm        leaders fall soon after their election: where figure 8 of the paper happens
+    paused       leaders that pause, cut off, and are asked for reads when others have replaced them
+    storm        leaders fall soon after their election, and hardly an entry gets through
+    figure 8     five servers whose leaders reach two others at most, and are isolated before long: what the paper draws
+                 as its figure 8, entry by entry
     membership   a few servers, changed one by one by leaders that are cut off soon after their election
     lease        clocks that run apart as far as the bound of the leases allows; the only kind that has leases, because
                  clocks that jump break their assumption
@@ -28,9 +31,15 @@ class Kind(Enum):
     """What kind of world."""
 
     GENERAL = "general"
+    PAUSED = "paused"
     STORM = "storm"
+    FIGURE_8 = "figure 8"
     MEMBERSHIP = "membership"
     LEASE = "lease"
+
+    def __str__(self) -> str:
+        """As in a command."""
+        return self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +100,46 @@ class Profile:
 
 def draw_profile(random: Random, kind: Kind | None = None) -> Profile:
     """The world of one history, of a kind that is drawn too unless it is given."""
-    drawn = random.choices(list(Kind), (50, 25, 12, 13))[0]
+    drawn = random.choices(list(Kind), (42, 8, 15, 10, 12, 13))[0]
     general = _draw_general(random)
     match kind or drawn:
         case Kind.GENERAL:
             return general
+        case Kind.PAUSED:
+            return _make_paused(general)
         case Kind.STORM:
             return _make_storm(general, random)
+        case Kind.FIGURE_8:
+            return _make_figure_8(general)
         case Kind.MEMBERSHIP:
             return _make_membership(general, random)
         case Kind.LEASE:
             return _make_lease(general, random)
+
+
+def _make_paused(general: Profile) -> Profile:
+    """Clients ask whoever, mostly for one key, so that a leader awakes with reads that began after it was replaced."""
+    return replace(
+        general,
+        kind=Kind.PAUSED,
+        servers=3,
+        strangers=0,
+        loss=0,
+        long_delay=0,
+        max_delay_ms=5,
+        crash_between_effects=0,
+        disk_ms=1,
+        slow_disk=0,
+        full_disk=0,
+        rot=0,
+        nuisance_ms=2_000,
+        leader_trouble=0.9,
+        change_ms=0,
+        keys=1,
+        think_ms=10,
+        reads=0.7,
+        astray=0.5,
+    )
 
 
 def _make_storm(general: Profile, random: Random) -> Profile:
@@ -125,6 +163,48 @@ def _make_storm(general: Profile, random: Random) -> Profile:
         think_ms=60,
         reads=0.1,
         astray=0.3,
+    )
+
+
+def _make_figure_8(general: Profile) -> Profile:
+    """Every leader is in trouble at once; the entries of older terms and the no-op of its own travel one by one.
+
+    The way is long and the disk is fast, so that a leader is often isolated between the answer that counts an entry of
+    an older term for the majority and the arrival of its own first entry.
+    """
+    tuning = replace(
+        general.tuning,
+        max_entries_per_append=1,
+        in_flight=1,
+        heartbeat_ms=70,
+        retry_ms=100,
+        election_timeout_max_ms=300,
+    )
+    return replace(
+        general,
+        kind=Kind.FIGURE_8,
+        servers=5,
+        strangers=0,
+        tuning=tuning,
+        loss=0,
+        duplication=0,
+        long_delay=0,
+        max_delay_ms=20,
+        crash_between_effects=0,
+        disk_ms=0,
+        slow_disk=0,
+        full_disk=0,
+        rot=0,
+        nuisance_ms=2_000,
+        leader_trouble=1,
+        jumps=False,
+        pre_vote=0,
+        transfer_ms=0,
+        change_ms=0,
+        snapshot_entries=0,
+        clients=3,
+        think_ms=200,
+        reads=0.1,
     )
 
 

@@ -8,8 +8,7 @@ from consensus.core.leader import Leader
 from consensus.core.log import Log
 from consensus.core.outbox import Outbox
 from consensus.core.position import Index, LogPosition, ServerId
-from consensus.core.pull_messages import Fetch, PullError
-from consensus.core.pulling import Pulling
+from consensus.core.pull_messages import Fetch
 from tests.simulation.consensus.mutants import Mutant
 from tests.simulation.consensus.profile import Kind
 
@@ -42,14 +41,6 @@ def _last_index(self: Leader) -> Index:
     return self._replica.log.last_index
 
 
-def _serve_any_term(self: Pulling, fetch: Fetch) -> None:
-    strategy = self._roles.strategy
-    if strategy is None:
-        self._refuse(fetch.replica, fetch, PullError.NOT_LEADER)
-    else:
-        strategy.receive(fetch.replica, fetch)
-
-
 PULL_MUTANTS = (
     Mutant(
         "fetch-without-correlation",
@@ -80,18 +71,12 @@ PULL_MUTANTS = (
         "entries of older terms are committed by counting fetches",
         ((Leader, "_may_commit", _any_index_commits),),
         "pull",
-        kind=Kind.STORM,
+        kind=Kind.FIGURE_8,
     ),
     Mutant(
         "pull-leader-counts-itself-early",
         "a leader that is fetched from counts its own entries before they are durable",
         ((Leader, "_own_match", _last_index),),
-        "pull",
-    ),
-    Mutant(
-        "fetch-of-any-term",
-        "a leader takes the position of a follower of another term for an acknowledgement",
-        ((Pulling, "_fetch_requested", _serve_any_term),),
         "pull",
     ),
 )
