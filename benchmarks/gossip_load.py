@@ -71,7 +71,8 @@ class Peer:
         """A ping to the node."""
         own = self.info
         return self.codec.outgoing(
-            PingRequest(own.node_id, own.incarnation, node.node_id, node.incarnation, sequence, 0, payload=payload)
+            PingRequest(own.node_id, own.incarnation, node.node_id, node.incarnation, sequence, 0, payload=payload),
+            node.node_id,
         )
 
     def prepare(self, node: NodeInfo, count: int, news: tuple[NodeInfo, ...]) -> None:
@@ -93,7 +94,7 @@ class Peer:
         if isinstance(message, PingRequest):
             own = self.info
             response = PingResponse(message.source_id, own.node_id, own.incarnation, message.seq, message.ttl)
-            self.endpoint.send(self.codec.outgoing(response))
+            self.endpoint.send(self.codec.outgoing(response, message.source_id))
 
 
 def _metadata(_: int) -> bytes:

@@ -17,6 +17,7 @@ made a peer by its word alone (the precedence rule would be broken): it is told 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from gossip.core.claims import Claims
@@ -88,7 +89,7 @@ class Admission:
         elif not (self._joins if token_valid else self._tokens).take(now):
             self._outbox.drop(DropReason.RATE_LIMITED)
         elif not token_valid:
-            self._outbox.emit(OfferToken(source, request.source.node_id))
+            self._outbox.emit(OfferToken(source, request.source.node_id, request.source.incarnation.generation))
         elif request.source.node_id == self._own.node_id:
             self._claims.suspect_twin(request.source.address)
         else:
@@ -98,7 +99,7 @@ class Admission:
         self._rumours.tune_in(request.clock, now)
         rejection = self._admit(request.source)
         if rejection is not None:
-            self._outbox.send(source, rejection)
+            self._answer(source, request.source, rejection)
             return
         entry = self._membership.get(request.source.node_id)
         if entry is None and not self._membership.has_room and not self._may_split(request):
@@ -137,28 +138,32 @@ class Admission:
 
     def _welcome(self, source: Address, entry: Entry, *others: Entry) -> None:
         first = tuple(other.info for other in others)
-        self._outbox.send(
-            source, JoinAck(self._own.info, self._composer.welcome_sample(entry.node_id, first), self._rumours.clock)
-        )
+        sample = self._composer.welcome_sample(entry.node_id, first)
+        self._answer(source, entry.info, JoinAck(self._own.info, sample, self._rumours.clock))
+
+    def _answer(self, target: Address, receiver: NodeInfo, answer: JoinAck | JoinNak | JoinRedirect) -> None:
+        """Send it for this life of its receiver: a later one must not take a recording of it for an answer."""
+        bound = replace(answer, receiver_generation=receiver.incarnation.generation)
+        self._outbox.send(target, bound, receiver.node_id)
 
     def _refuse(self, source: Address, request: JoinReq) -> None:
         roomy = self._with_room(request)
         if not roomy:
-            self._outbox.send(source, JoinNak(DOMAIN, RefusalCode.AT_CAPACITY))
+            self._answer(source, request.source, JoinNak(DOMAIN, RefusalCode.AT_CAPACITY))
             return
         chosen = self._random.sample(roomy, min(_REDIRECT_ADDRESSES, len(roomy)))
         # The first named will probably be taken: do not send everybody there until it has told us its new figure.
         chosen[0].peer_count = (chosen[0].peer_count or 0) + 1
         addresses = tuple(entry.address for entry in chosen)
-        self._outbox.send(source, JoinRedirect(addresses, DOMAIN, RefusalCode.AT_CAPACITY))
+        self._answer(source, request.source, JoinRedirect(addresses, DOMAIN, RefusalCode.AT_CAPACITY))
 
     def _split(self, source: Address, entry: Entry) -> None:
         able = [peer for peer in self._membership.peers() if peer.status is Status.ALIVE]
         if not able:
-            self._outbox.send(source, JoinNak(DOMAIN, RefusalCode.AT_CAPACITY))
+            self._answer(source, entry.info, JoinNak(DOMAIN, RefusalCode.AT_CAPACITY))
             return
         other = self._random.choice(able)
         self._membership.unlink(other.node_id)
         self._membership.link(entry)
-        self._outbox.send(other.address, JoinRedirect((entry.address,), DOMAIN, RefusalCode.EDGE_SPLIT))
+        self._answer(other.address, other.info, JoinRedirect((entry.address,), DOMAIN, RefusalCode.EDGE_SPLIT))
         self._welcome(source, entry, other)

@@ -10,10 +10,14 @@ from gossip.core.messages import Message, Query, UserBroadcast
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a datagram. Dropping it is allowed: the protocol retries by itself."""
+    """Send a datagram. Dropping it is allowed: the protocol retries by itself.
+
+    `recipient` is the node that it is for, none where that is whoever lives at the address: the seal binds it.
+    """
 
     target: Address
     message: Message
+    recipient: NodeId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,8 @@ class OfferToken:
 
     target: Address
     applicant: NodeId
+    generation: int
+    """The applicant's, for the nak."""
 
 
 @dataclass(frozen=True, slots=True)

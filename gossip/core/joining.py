@@ -187,7 +187,7 @@ class Joining:
         join.next_at = now + self._jittered(self._tuning.join_timeout_ms)
         self._joins[join.address] = join
         request = JoinReq(self._own.info, join.token, peer_count=self._membership.peer_count, clock=self._rumours.clock)
-        self._outbox.send(join.address, request)
+        self._outbox.send(join.address, request, None)
 
     def _retry(self, join: _Join, now: int) -> None:
         if join.tries < self._tuning.join_tries:

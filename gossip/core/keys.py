@@ -73,7 +73,7 @@ class Keys:
     def compare(self, source: Address, digest: bytes, now: int) -> None:
         """A member's digest came with a ping or an answer."""
         if self.chain is not None and digest and digest != self.digest and self._repairs.take(now):
-            self._outbox.send(source, KeyNews(self.chain))
+            self._outbox.send(source, KeyNews(self.chain), None)
 
     def _told_of_changes(self) -> list[Address]:
         """The peers. Without any everybody known, the lost as well: nobody could read what we seal from now on."""
@@ -87,5 +87,5 @@ class Keys:
         self.digest = chain.digest
         # Told before it is used: what a peer has not yet installed it could not open.
         for address in self._told_of_changes():
-            self._outbox.send(address, KeyNews(chain))
+            self._outbox.send(address, KeyNews(chain), None)
         self._outbox.emit(UseKeys(chain))

@@ -9,6 +9,9 @@
 `seq` pairs a response with its request, as in the RFC's example. A relayed request carries `requester`, the address to
 which the target answers directly; `relayed` tells a helper's copy from a direct ping. In a response `source_id` is the
 requester of the ping and `target_id` the node that answers, as the RFC defines them.
+
+Answers to a join, and whatever else ends or begins a link, name the life of the receiver that they are for
+(`receiver_generation`): a recording of them is worth nothing to the same node after a restart.
 """
 
 from dataclasses import dataclass, field
@@ -111,6 +114,7 @@ class JoinNak:
     domain: str
     code: int
     etag: bytes = b""
+    receiver_generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,7 @@ class JoinRedirect:
     domain: str
     code: int
     etag: bytes = b""
+    receiver_generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +138,7 @@ class JoinAck:
     description: NodeInfo
     sample: tuple[NodeInfo, ...] = ()
     clock: int = 0
+    receiver_generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +164,11 @@ class PingRequest:
 
 @dataclass(frozen=True, slots=True)
 class PingResponse:
-    """`target_id` answers, or (with `nack`) a helper says that its own ping of the target was not answered in time."""
+    """`target_id` answers, or (with `nack`) a helper says that its own ping of the target was not answered in time.
+
+    `proof`: who answers a ping of its own id (a twin) proves that it holds the identity's key. The wire floor makes and
+    checks it; to a core only proved twins answer.
+    """
 
     source_id: NodeId
     target_id: NodeId
@@ -167,6 +177,7 @@ class PingResponse:
     ttl: int
     nack: bool = False
     payload: Payload = field(default_factory=Payload)
+    proof: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

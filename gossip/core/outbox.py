@@ -7,7 +7,7 @@ from collections import Counter
 from enum import Enum
 
 from gossip.core.effects import Effect, Send
-from gossip.core.member import Address
+from gossip.core.member import Address, NodeId
 from gossip.core.messages import Message
 
 
@@ -26,6 +26,7 @@ class DropReason(Enum):
     RATE_LIMITED = "rate-limited"
     LEAVING = "leaving"
     STALE_JOIN = "stale-join"
+    FORMER_LIFE = "former-life"
     OWN_MESSAGE = "own-message"
     DIRECTORY_FULL = "directory-full"
     SEEDS_FULL = "seeds-full"
@@ -47,10 +48,10 @@ class Outbox:
         self.received: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
 
-    def send(self, target: Address, message: Message) -> None:
-        """Send a message and count it."""
+    def send(self, target: Address, message: Message, recipient: NodeId | None) -> None:
+        """Send a message and count it. No recipient: whoever lives at the address."""
         self.sent[type(message).__name__] += 1
-        self._effects.append(Send(target, message))
+        self._effects.append(Send(target, message, recipient))
 
     def emit(self, effect: Effect) -> None:
         """Any other effect."""

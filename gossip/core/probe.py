@@ -29,6 +29,8 @@ from gossip.core.rotation import Rotation
 from gossip.core.tuning import Tuning
 
 _PENDING_LIMIT = 1_024
+_NONCE_BITS = 64
+"""A twin signs the number of the ping that asks it: one that nobody can have had signed before."""
 
 
 class Answerer(Enum):
@@ -158,7 +160,7 @@ class Prober:
                 current.awaited_nacks[helper.address] = None
             current.helpers_asked += 1
             request = self._request(target, current.seq, self._tuning.relay_ttl, self._composer.bare(target))
-            self._outbox.send(helper.address, request)
+            self._outbox.send(helper.address, request, helper.node_id)
 
     def _fail(self, current: _Round, now: int) -> None:
         self._awareness.adjust(self._own_fault(current))
@@ -175,16 +177,18 @@ class Prober:
 
     def _ping_twin_suspects(self, now: int) -> None:
         for address in self._claims.twin_suspects:
-            seq = self._take_seq(self._own.node_id, now)
             own = self._own
+            seq = self._random.getrandbits(_NONCE_BITS)
+            self._expect(seq, own.node_id, now)
             ping = PingRequest(own.node_id, own.incarnation, own.node_id, own.incarnation, seq, 0)
-            self._outbox.send(address, ping)
+            self._outbox.send(address, ping, own.node_id)
         self._claims.twin_suspects.clear()
 
     def ping(self, target: Entry, now: int) -> int:
         """One direct ping with gossip on it; returns its number. Its silence accuses nobody by itself."""
         seq = self._take_seq(target.node_id, now)
-        self._outbox.send(target.address, self._request(target, seq, 0, self._composer.question(target)))
+        request = self._request(target, seq, 0, self._composer.question(target))
+        self._outbox.send(target.address, request, target.node_id)
         return seq
 
     def verify_suspects(self, now: int) -> None:
@@ -196,14 +200,17 @@ class Prober:
         """Tell a node that speaks for an outdated claim of its own what we hold, so that it can refute."""
         seq = self._take_seq(target.node_id, now)
         payload = self._composer.question(target, (notice(target, self._own.node_id),))
-        self._outbox.send(address, self._request(target, seq, 0, payload))
+        self._outbox.send(address, self._request(target, seq, 0, payload), target.node_id)
 
     def _take_seq(self, target: NodeId, now: int) -> int:
         self._seq = (self._seq + 1) % (1 << 32)
+        self._expect(self._seq, target, now)
+        return self._seq
+
+    def _expect(self, seq: int, target: NodeId, now: int) -> None:
         while len(self._pending) >= _PENDING_LIMIT:
             del self._pending[next(iter(self._pending))]
-        self._pending[self._seq] = _Pending(target, now)
-        return self._seq
+        self._pending[seq] = _Pending(target, now)
 
     def _request(self, target: Entry, seq: int, ttl: int, payload: Payload) -> PingRequest:
         own = self._own
@@ -247,9 +254,10 @@ class Prober:
         response = PingResponse(
             request.source_id, own.node_id, own.incarnation, request.seq, request.ttl, payload=payload
         )
-        self._outbox.send(source, response)
+        # A relayed request does not tell which helper it came from.
+        self._outbox.send(source, response, request.source_id if request.requester in {None, source} else None)
         if request.requester is not None and request.requester != source:
-            self._outbox.send(request.requester, response)
+            self._outbox.send(request.requester, response, request.source_id)
 
     def receive_response(self, source: Address, response: PingResponse, now: int) -> Answerer:
         """An answer to one of our pings, or one to pass back. Says who answered."""

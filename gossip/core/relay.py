@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from gossip.core.member import Address, NodeId, Status
-from gossip.core.membership import Membership
+from gossip.core.membership import Entry, Membership
 from gossip.core.messages import PingRequest, PingResponse
 from gossip.core.outbox import DropReason, Outbox
 from gossip.core.tuning import Tuning
@@ -32,6 +32,11 @@ class _Relay:
     nack_at: int | None
     forget_at: int
     request: PingRequest
+
+    @property
+    def previous_node(self) -> NodeId | None:
+        """The requester, or one more helper, whose id the request does not tell."""
+        return self.request.source_id if self.request.requester is None else None
 
 
 class Relays:
@@ -68,6 +73,7 @@ class Relays:
                     PingResponse(
                         request.source_id, request.target_id, request.target_incarnation, request.seq, 0, nack=True
                     ),
+                    relay.previous_node,
                 )
             if relay.forget_at <= now:
                 del self._relays[key]
@@ -75,7 +81,7 @@ class Relays:
     def pass_on(self, source: Address, request: PingRequest, now: int) -> None:
         """A request for somebody else: towards its target, as far as ttl allows."""
         key = (request.source_id, request.target_id, request.seq)
-        next_hop, is_target = self._next_hop(source, request)
+        next_hop = self._next_hop(source, request)
         if next_hop is None:
             self._outbox.drop(DropReason.NOT_THE_TARGET)
             return
@@ -89,26 +95,24 @@ class Relays:
         ttl = min(request.ttl, max(self._tuning.relay_ttl, 1)) - 1
         forwarded = replace(request, ttl=ttl, requester=request.requester or source)
         # Three quarters: the nack must be back before the requester's round ends.
-        nacks = self._tuning.nacks and (is_target or self._tuning.overlay)
+        nacks = self._tuning.nacks and (next_hop.node_id == request.target_id or self._tuning.overlay)
         nack_at = now + self._tuning.probe_timeout_ms * 3 // 4 if nacks else None
         self._relays[key] = _Relay(source, nack_at, now + self._tuning.probe_period_ms, request)
-        self._outbox.send(next_hop, forwarded)
+        self._outbox.send(next_hop.address, forwarded, next_hop.node_id)
 
-    def _next_hop(self, source: Address, request: PingRequest) -> tuple[Address | None, bool]:
+    def _next_hop(self, source: Address, request: PingRequest) -> Entry | None:
         if request.ttl < 1:
-            return None, False
+            return None
         target = self._membership.get(request.target_id)
         if target is not None and target.status is not Status.LEFT:
-            return target.address, True
+            return target
         if request.ttl < 2:  # noqa: PLR2004 - the last hop must be the target itself
-            return None, False
+            return None
         seen = {source, request.requester}
         others = [
-            peer.address
-            for peer in self._membership.peers()
-            if peer.address not in seen and peer.node_id != request.source_id
+            peer for peer in self._membership.peers() if peer.address not in seen and peer.node_id != request.source_id
         ]
-        return (self._random.choice(others) if others else None), False
+        return self._random.choice(others) if others else None
 
     def pass_back(self, response: PingResponse) -> bool:
         """An answer to somebody else's request: one hop back. Whether it was one of ours to pass."""
@@ -117,8 +121,8 @@ class Relays:
         if relay is None:
             return False
         if response.nack:
-            self._outbox.send(relay.previous_hop, response)
+            self._outbox.send(relay.previous_hop, response, relay.previous_node)
             return True
         del self._relays[key]
-        self._outbox.send(relay.previous_hop, response)
+        self._outbox.send(relay.previous_hop, response, relay.previous_node)
         return True

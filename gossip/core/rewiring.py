@@ -53,5 +53,11 @@ class Rewiring:
         one, other = self._random.sample(able, _LINKS)
         for peer, partner in ((one, other), (other, one)):
             membership.unlink(peer.node_id)
-            self._outbox.send(peer.address, JoinRedirect((partner.address,), DOMAIN, RefusalCode.EDGE_SPLIT))
+            redirect = JoinRedirect(
+                (partner.address,),
+                DOMAIN,
+                RefusalCode.EDGE_SPLIT,
+                receiver_generation=peer.info.incarnation.generation,
+            )
+            self._outbox.send(peer.address, redirect, peer.node_id)
         self._joining.go(entry.address, now)

@@ -9,8 +9,9 @@ time becomes the floor; at or below the floor nothing is taken any more. A list 
 old rumours for new.
 
 A node that has just started knows no floor, and somebody who recorded the group's datagrams could play old rumours to
-it. So it takes none until a join has told it the group's clock: the JoinAck that it asked for, or a JoinReq that shows
-a fresh token. What was said before is not for it.
+it. So it takes none until a join has told it the group's clock: the JoinAck that it asked for in this life (a recorded
+one names an earlier life), or a JoinReq that shows a fresh token. What was said before is
+not for it.
 
 A lie may put some members' floors far above what the others have reached (a clock beyond the horizon is refused, see
 `horizon`, but the horizon is far). Whoever then hears a word well below its floor says the word `gossip:clock`, which
@@ -143,7 +144,7 @@ class Rumours:
         if question is None or question.deadline <= now:
             self._outbox.drop(DropReason.ANSWER_TOO_LATE)
         else:
-            self._outbox.send(question.address, QueryReply(rumour_id, self._own.node_id, body))
+            self._outbox.send(question.address, QueryReply(rumour_id, self._own.node_id, body), rumour_id.origin)
 
     def _next_id(self, name: str, body: bytes) -> RumourId:
         if not is_sayable(name, body):
@@ -215,7 +216,8 @@ class Rumours:
         elif isinstance(rumour, UserBroadcast):
             self._outbox.emit(BroadcastHeard(rumour))
         elif rumour.name == KEYS_QUERY:
-            self._outbox.send(rumour.address, QueryReply(rumour.rumour_id, self._own.node_id, self._keys.summary))
+            reply = QueryReply(rumour.rumour_id, self._own.node_id, self._keys.summary)
+            self._outbox.send(rumour.address, reply, rumour.rumour_id.origin)
         elif 0 < rumour.timeout_ms <= QUERY_TIMEOUT_LIMIT_MS:
             self._remember_question(rumour, now)
             self._outbox.emit(QueryHeard(rumour))

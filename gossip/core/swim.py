@@ -39,7 +39,7 @@ from gossip.core.events import (
 from gossip.core.joining import Joining
 from gossip.core.keychain import KeyChain
 from gossip.core.keys import Keys
-from gossip.core.member import METADATA_LIMIT_BYTES, Address, NodeId, NodeInfo, Status
+from gossip.core.member import METADATA_LIMIT_BYTES, Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.membership import Membership
 from gossip.core.messages import (
     Broadcast,
@@ -204,7 +204,7 @@ class Swim:
             self._claims.postpone(late_ms)
             self._prober.postpone(late_ms)
 
-    def _receive(  # noqa: C901, PLR0912 - one case per message is the shape of this function
+    def _receive(  # noqa: C901 - one case per message is the shape of this function
         self, source: Address, message: Message, now: int, *, token_valid: bool
     ) -> None:
         match message:
@@ -212,7 +212,7 @@ class Swim:
                 requester = self._prober.receive_request(source, message, now)
                 self._hear_riders(requester, source, message.source_id, message.payload, now)
                 if requester is Answerer.STRANGER:
-                    self._deny_link(source, now)
+                    self._deny_link(source, message, now)
             case PingResponse():
                 responder = self._prober.receive_response(source, message, now)
                 self._hear_riders(responder, source, message.target_id, message.payload, now)
@@ -220,12 +220,8 @@ class Swim:
                     self._halt(source)
             case JoinReq():
                 self._admission.receive(source, message, now, token_valid=token_valid)
-            case JoinAck():
-                self._receive_welcome(source, message, now)
-            case JoinNak():
-                self._receive_nak(source, message, now)
-            case JoinRedirect():
-                self._receive_redirect(source, message, now)
+            case JoinAck() | JoinNak() | JoinRedirect():
+                self._receive_answer(source, message, now)
             case Leave(info):
                 verdict = VerdictUpdate(info.node_id, info.incarnation, Status.LEFT, info.node_id)
                 self._claims.hear_verdict(verdict, now)
@@ -243,6 +239,17 @@ class Swim:
             self._rumours.hear(payload.rumours, teller, now)
             self._keys.compare(source, payload.keys_digest, now)
 
+    def _receive_answer(self, source: Address, answer: JoinAck | JoinNak | JoinRedirect, now: int) -> None:
+        if answer.receiver_generation != self._own.incarnation.generation:
+            # For a former life of ours: late, or a recording played to a node that has just started.
+            self._outbox.drop(DropReason.FORMER_LIFE)
+        elif isinstance(answer, JoinAck):
+            self._receive_welcome(source, answer, now)
+        elif isinstance(answer, JoinNak):
+            self._receive_nak(source, answer, now)
+        else:
+            self._receive_redirect(source, answer, now)
+
     def _receive_welcome(self, source: Address, welcome: JoinAck, now: int) -> None:
         if not self._joining.succeeded(source):
             self._outbox.drop(DropReason.UNSOLICITED)
@@ -253,7 +260,7 @@ class Swim:
             self._prober.correct(entry, source, now)
         elif entry is not None and not self._membership.link(entry):
             # Others joined us meanwhile: no room for the peer that we asked for.
-            self._outbox.send(source, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER))
+            self._deny(source, entry.node_id, entry.incarnation)
         # Only now: in a full directory the sample could push out the very member that names it.
         for info in welcome.sample:
             self._claims.hear_alive(info, now, tell_on=False)
@@ -286,10 +293,13 @@ class Swim:
         elif not self._membership.live_at(info.address):
             self._joining.give_seeds((info.address,), now, is_hint=True)
 
-    def _deny_link(self, source: Address, now: int) -> None:
+    def _deny_link(self, source: Address, ping: PingRequest, now: int) -> None:
         """Somebody probes us as its peer and is none of ours: say so, unless our JoinReq to it is on the way."""
         if not self._joining.is_joining(source) and self._link_naks.take(now):
-            self._outbox.send(source, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER))
+            self._deny(source, ping.source_id, ping.source_incarnation)
+
+    def _deny(self, target: Address, node_id: NodeId, incarnation: Incarnation) -> None:
+        self._outbox.send(target, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER, b"", incarnation.generation), node_id)
 
     def _expire(self, now: int) -> None:
         self._claims.expire(now)
@@ -323,7 +333,7 @@ class Swim:
         if self._farewells > 0:
             self._farewells -= 1
             for peer in peers:
-                self._outbox.send(peer.address, Leave(self._own.info))
+                self._outbox.send(peer.address, Leave(self._own.info), peer.node_id)
         for peer in self._random.sample(peers, min(self._tuning.gossip_fanout, len(peers))):
             self._prober.ping(peer, now)
 

@@ -72,7 +72,6 @@ from gossip.node.udp import DatagramSocket, Network, UdpNetwork
 from gossip.wire.codec import SECRETS_BYTES, Codec, RefusedError
 from gossip.wire.datagram import DatagramError
 from gossip.wire.identity import Signer
-from gossip.wire.layout import Refusal
 
 _NEWCOMERS: Final = (JoinReq, Broadcast)
 AgentEvent = MembershipChanged | Alarm | BroadcastHeard | QueryHeard
@@ -249,7 +248,7 @@ class Agent:
         sealed: list[Letter] = []
         for effect in effects:
             if isinstance(effect, Send):
-                sealed += self._sealed(effect.target, effect.message)
+                sealed += self._sealed(effect.target, effect.message, effect.recipient)
             else:
                 self._post(sealed)
                 sealed.clear()
@@ -258,13 +257,13 @@ class Agent:
 
     async def _carry_out(self, effect: Effect) -> None:  # noqa: C901 - one case per effect
         match effect:
-            case Send(target, message):
-                self._send(target, message)
+            case Send(target, message, recipient):
+                self._send(target, message, recipient)
             case Announce(message):
                 self._announce(message)
-            case OfferToken(target, applicant):
+            case OfferToken(target, applicant, generation):
                 token = self._codec.mint_token(target, applicant, self.now_ms())
-                self._refuse(target, JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token))
+                self._refuse(target, JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token, generation), applicant)
             case MembershipChanged() | Alarm() | BroadcastHeard() | QueryHeard():
                 self._publish(effect)
             case QueryAnswered():
@@ -291,8 +290,10 @@ class Agent:
             incoming = self._codec.incoming(datagram, source, now_ms)
         except RefusedError as error:
             self._counters.drop(error.reason)
-            if error.reason is Refusal.RETIRED_KEY and error.retired_key_id:
-                self._refuse(source, JoinNak(DOMAIN, RefusalCode.KEY_RETIRED), error.retired_key_id)
+            if error.outdated is not None:
+                applicant, key_id = error.outdated
+                nak = JoinNak(DOMAIN, RefusalCode.KEY_RETIRED, b"", applicant.incarnation.generation)
+                self._refuse(source, nak, applicant.node_id, key_id)
             return None
         self._counters.riders_left_out += incoming.riders_left_out
         if incoming.outdated_key_id:
@@ -311,16 +312,18 @@ class Agent:
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
-    def _send(self, target: Address, message: Message, answered_key_id: bytes = b"") -> None:
-        self._post(self._sealed(target, message, answered_key_id))
+    def _send(self, target: Address, message: Message, recipient: NodeId | None, answered_key_id: bytes = b"") -> None:
+        self._post(self._sealed(target, message, recipient, answered_key_id))
 
-    def _sealed(self, target: Address, message: Message, answered_key_id: bytes = b"") -> Sequence[Letter]:
+    def _sealed(
+        self, target: Address, message: Message, recipient: NodeId | None, answered_key_id: bytes = b""
+    ) -> Sequence[Letter]:
         """The datagram for `target`, if there is one to be sent."""
         if not self._config.allow_wan and not is_private(target.host):
             self._counters.drop(Loss.WIDE_AREA)
             return ()
         try:
-            return ((self._codec.outgoing(message, answered_key_id), target),)
+            return ((self._codec.outgoing(message, recipient, answered_key_id), target),)
         except DatagramError:
             self._counters.drop(Loss.UNENCODABLE)
             return ()
@@ -334,17 +337,17 @@ class Agent:
 
     def _announce(self, message: Message) -> None:
         if self._discovery is not None and self._discovery.may_announce(self.now_ms()):
-            self._send(self._discovery.target, message)
+            self._send(self._discovery.target, message, None)
 
     def _tell_keys(self, target: Address, known_key_id: bytes) -> None:
         """The sender still seals with a key that we replaced: perhaps it cannot read what we seal by now."""
         chain = self._core.keys
         if chain is not None and self._gate.key_repairs.allows(target.host, self.now_ms()):
-            self._send(target, KeyNews(chain), known_key_id)
+            self._send(target, KeyNews(chain), None, known_key_id)
 
-    def _refuse(self, target: Address, nak: JoinNak, answered_key_id: bytes = b"") -> None:
+    def _refuse(self, target: Address, nak: JoinNak, applicant: NodeId, answered_key_id: bytes = b"") -> None:
         if self._gate.errors.allows(target.host, self.now_ms()):
-            self._send(target, nak, answered_key_id)
+            self._send(target, nak, applicant, answered_key_id)
         else:
             self._counters.drop(Loss.RATE_LIMITED)
 

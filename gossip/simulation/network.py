@@ -245,10 +245,10 @@ class GossipNetwork:
 
     def _carry_out(self, node: Node, effect: Effect) -> None:  # noqa: C901 - one case per effect
         match effect:
-            case Send(target, message):
+            case Send(target, message, _):
                 self.deliver(node, target, message)
-            case OfferToken(target, _):
-                nak = JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token_for(target))
+            case OfferToken(target, _, generation):
+                nak = JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token_for(target), generation)
                 self.deliver(node, target, nak)
             case Announce(message):
                 if self.broadcast:
@@ -271,7 +271,9 @@ class GossipNetwork:
         """Put a datagram on the network, which may lose or repeat it."""
         self.messages_sent += 1
         receiver = self._at.get(target)
-        if receiver is None or (self._side and self._side.get(sender.number) != self._side.get(receiver.number)):
+        if receiver is None:
+            return
+        if self._side and self._side.get(sender.number) != self._side.get(receiver.number):
             return
         copies = 2 if self.duplication and self.random.random() < self.duplication else 1
         token_valid = isinstance(message, JoinReq) and message.token == token_for(sender.address)

@@ -1,7 +1,11 @@
 """One node's way from messages to datagrams and back: the wire floor's parts in their order.
 
-    out   message -> endorse (signatures, join auth) -> encode within the size -> seal
-    in    datagram -> open the seal -> decode -> authenticate -> token and auth -> Received
+    out   message -> endorse (signatures, join auth) -> encode within the size -> seal for its receiver
+    in    datagram -> open the seal -> decode -> receiver -> authenticate -> token, auth, twin -> Received
+
+A datagram that names no receiver is taken only where its sender cannot know one: a JoinReq (it is for whoever lives at
+an address), a Broadcast, KeyNews (the same for all, merged in any order), and a response on its way back through a
+helper, which the target was not told the id of and which takes it only for a request that it passed on.
 
 Whatever is wrong with what came in is one `RefusedError` with a reason to count. The codec does no I/O and is given the
 time, so simulations run it as it is.
@@ -12,12 +16,12 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from gossip.core.events import Received
-from gossip.core.member import Address, NodeId
-from gossip.core.messages import JoinReq, Message
+from gossip.core.member import Address, NodeId, NodeInfo
+from gossip.core.messages import Broadcast, JoinReq, KeyNews, Message, PingResponse
 from gossip.wire.datagram import DatagramError, decode, encode
-from gossip.wire.identity import ForgedError, Signer, Verifier
+from gossip.wire.identity import ForgedError, Signer, Verifier, proves_twin, twin_proof
 from gossip.wire.layout import Refusal
-from gossip.wire.seal import SALT_BYTES, Envelope, KeyRing, Sealed, SealError, Unsealed, derive
+from gossip.wire.seal import ANYBODY, SALT_BYTES, Envelope, KeyRing, Sealed, SealError, Unsealed, derive
 from gossip.wire.token import TOKEN_SECRET_BYTES, TokenMint, join_auth
 
 SECRETS_BYTES: Final = SALT_BYTES + TOKEN_SECRET_BYTES
@@ -26,12 +30,12 @@ DATAGRAM_LIMIT_BYTES: Final = 1400
 
 
 class RefusedError(Exception):
-    """A datagram that is not for the core. `retired_key_id` names the key of an applicant that must be told so."""
+    """A datagram that is not for the core. `outdated`: an applicant that must be told so, and the id of its key."""
 
-    def __init__(self, reason: Refusal, retired_key_id: bytes = b"") -> None:
+    def __init__(self, reason: Refusal, outdated: tuple[NodeInfo, bytes] | None = None) -> None:
         super().__init__(reason.value)
         self.reason = reason
-        self.retired_key_id = retired_key_id
+        self.outdated = outdated
 
 
 class Incoming(NamedTuple):
@@ -52,10 +56,10 @@ class Codec:
         """`secrets`: `SECRETS_BYTES` fresh from the system's random source, new for each start."""
         if len(secrets) != SECRETS_BYTES:
             raise ValueError(f"expected {SECRETS_BYTES} fresh random bytes, not {len(secrets)}")
-        salt, token_secret = secrets[:SALT_BYTES], secrets[SALT_BYTES:]
+        self._life, token_secret = secrets[:SALT_BYTES], secrets[SALT_BYTES:]
         self._signer = signer
         self._verifier = Verifier()
-        self._sealed = None if ring is None else Sealed(ring, salt)
+        self._sealed = None if ring is None else Sealed(ring, self._life, signer.node_id)
         self._envelope: Envelope = self._sealed or Unsealed()
         self._mint = TokenMint(signer.node_id, token_secret)
         self._join_keys = _join_keys(ring)
@@ -68,16 +72,19 @@ class Codec:
         self._sealed.use(ring)
         self._join_keys = _join_keys(ring)
 
-    def outgoing(self, message: Message, answered_key_id: bytes = b"") -> bytes:
+    def outgoing(self, message: Message, receiver: NodeId | None = None, answered_key_id: bytes = b"") -> bytes:
         """The datagram for a message of the core; `DatagramError` if it fits none.
 
-        `answered_key_id`: for somebody who holds that key of the ring only.
+        `receiver`: none if it is not known, which is for the messages above only. `answered_key_id`: for somebody who
+        holds that key of the ring only.
         """
         message = self._signer.endorse(message)
         if isinstance(message, JoinReq) and message.token and self._join_keys:
             message = replace(message, auth=join_auth(self._join_keys[0], message.token, message.source))
+        elif isinstance(message, PingResponse) and self._is_of_twins(message):
+            message = replace(message, proof=twin_proof(self._signer.key, self._life, message.seq))
         plain = encode(message, self._limit_bytes - self._envelope.overhead_bytes)
-        return self._envelope.seal(plain, answered_key_id)
+        return self._envelope.seal(plain, receiver or ANYBODY, answered_key_id)
 
     def incoming(self, datagram: bytes, source: Address, now_ms: int) -> Incoming:
         """What a datagram from `source` tells the core, or `RefusedError`."""
@@ -85,20 +92,37 @@ class Codec:
             opened = self._envelope.open(datagram)
         except SealError as error:
             raise RefusedError(error.reason) from error
-        if opened.retired_key_id:
-            raise RefusedError(Refusal.RETIRED_KEY, opened.retired_key_id)
         try:
-            message, left_out = self._verifier.authenticate(decode(opened.plain))
+            decoded = decode(opened.plain)
+            if not (opened.names_receiver or self._may_be_for_anybody(decoded)):
+                raise RefusedError(Refusal.MISADDRESSED)
+            message, left_out = self._verifier.authenticate(decoded)
         except DatagramError as error:
             raise RefusedError(Refusal.MALFORMED) from error
         except ForgedError as error:
             raise RefusedError(Refusal.FORGED) from error
+        if opened.retired_key_id:
+            outdated = (message.source, opened.retired_key_id) if isinstance(message, JoinReq) else None
+            raise RefusedError(Refusal.RETIRED_KEY, outdated)
+        if isinstance(message, PingResponse) and self._is_of_twins(message):
+            if not proves_twin(message.proof, self._signer.node_id, self._life, message.seq):
+                raise RefusedError(Refusal.FORGED)
+            message = replace(message, proof=b"")
         admitted = isinstance(message, JoinReq) and self._admits(message, source, now_ms)
         return Incoming(Received(source, message, token_valid=admitted), left_out, opened.outdated_key_id)
 
     def mint_token(self, address: Address, applicant: NodeId, now_ms: int) -> bytes:
         """The token that lets `applicant` at `address` join within the next seconds."""
         return self._mint.mint(address, applicant, now_ms)
+
+    def _is_of_twins(self, response: PingResponse) -> bool:
+        """Whether it is the answer to a node's question who else uses its id, which is ours."""
+        return response.source_id == response.target_id == self._signer.node_id
+
+    def _may_be_for_anybody(self, message: Message) -> bool:
+        if isinstance(message, PingResponse):
+            return message.source_id != self._signer.node_id
+        return isinstance(message, JoinReq | Broadcast | KeyNews)
 
     def _admits(self, request: JoinReq, source: Address, now_ms: int) -> bool:
         if not self._mint.recognises(request.token, source, request.source.node_id, now_ms):

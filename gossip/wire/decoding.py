@@ -55,6 +55,7 @@ from gossip.wire.layout import (
     INFOS_REMEMBERED,
     PACKED_ADDRESS_BYTES,
     PORT_LIMIT,
+    PROOF_LIMIT_BYTES,
     RUMOURS_LIMIT,
     SAMPLE_LIMIT,
     SEQUENCE_LIMIT,
@@ -248,25 +249,34 @@ def _join_req(reader: Reader) -> Message:
 
 
 def _join_nak(reader: Reader) -> Message:
-    reader.fields(3)
+    reader.fields(4)
     return JoinNak(
-        _text(reader, DOMAIN_LIMIT_CHARACTERS), reader.unsigned(ERROR_CODE_LIMIT), reader.octets(ETAG_LIMIT_BYTES)
+        _text(reader, DOMAIN_LIMIT_CHARACTERS),
+        reader.unsigned(ERROR_CODE_LIMIT),
+        reader.octets(ETAG_LIMIT_BYTES),
+        reader.unsigned(INCARNATION_LIMIT),
     )
 
 
 def _join_redirect(reader: Reader) -> Message:
-    reader.fields(4)
+    reader.fields(5)
     return JoinRedirect(
         _several(reader, _address, ADDRESSES_LIMIT),
         _text(reader, DOMAIN_LIMIT_CHARACTERS),
         reader.unsigned(ERROR_CODE_LIMIT),
         reader.octets(ETAG_LIMIT_BYTES),
+        reader.unsigned(INCARNATION_LIMIT),
     )
 
 
 def _join_ack(reader: Reader) -> Message:
-    reader.fields(3)
-    return JoinAck(_info(reader), _several(reader, _info, SAMPLE_LIMIT), clock=reader.unsigned(INCARNATION_LIMIT))
+    reader.fields(4)
+    return JoinAck(
+        _info(reader),
+        _several(reader, _info, SAMPLE_LIMIT),
+        clock=reader.unsigned(INCARNATION_LIMIT),
+        receiver_generation=reader.unsigned(INCARNATION_LIMIT),
+    )
 
 
 def _leave(reader: Reader) -> Message:
@@ -289,7 +299,7 @@ def _ping_request(reader: Reader) -> Message:
 
 
 def _ping_response(reader: Reader) -> Message:
-    reader.fields(8)
+    reader.fields(9)
     return PingResponse(
         _node_id(reader),
         _node_id(reader),
@@ -297,7 +307,8 @@ def _ping_response(reader: Reader) -> Message:
         reader.unsigned(SEQUENCE_LIMIT),
         reader.unsigned(TTL_LIMIT),
         reader.boolean(),
-        _last_payload(reader),
+        proof=reader.octets(PROOF_LIMIT_BYTES),
+        payload=_last_payload(reader),
     )
 
 

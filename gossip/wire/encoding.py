@@ -48,7 +48,7 @@ _NODE_ID: Final = cbor.octets(bytes(NODE_ID_BYTES))[:1]
 """The head of a node id; the id itself follows."""
 
 _REQUEST_FIELDS: Final = 10
-_RESPONSE_FIELDS: Final = 8
+_RESPONSE_FIELDS: Final = 9
 _PAYLOAD_FIELDS: Final = 6
 _REQUEST: Final = bytes([Code.PING_REQUEST]) + cbor.array_head(_REQUEST_FIELDS) + _NODE_ID
 _RESPONSE: Final = bytes([Code.PING_RESPONSE]) + cbor.array_head(_RESPONSE_FIELDS) + _NODE_ID
@@ -126,6 +126,7 @@ def _ping_response(message: PingResponse) -> bytes:
             *(_RESPONSE, message.source_id, _NODE_ID, message.target_id),
             *_incarnation_pieces(message.target_incarnation),
             *(cbor.unsigned(message.seq), cbor.unsigned(message.ttl), cbor.TRUE if message.nack else cbor.FALSE),
+            cbor.octets(message.proof),
             *_payload_pieces(message.payload),
         )
     )
@@ -155,13 +156,14 @@ def _body_out(
     match message:
         case JoinReq(source, token, auth, peer_count, clock):
             code, body = Code.JOIN_REQ, [encode_node_info(source), token, auth, peer_count, clock]
-        case JoinNak(domain, reason, etag):
-            code, body = Code.JOIN_NAK, [domain, reason, etag]
-        case JoinRedirect(addresses, domain, reason, etag):
-            code, body = Code.JOIN_REDIRECT, [[_address_out(address) for address in addresses], domain, reason, etag]
-        case JoinAck(description, sample, clock):
+        case JoinNak(domain, reason, etag, generation):
+            code, body = Code.JOIN_NAK, [domain, reason, etag, generation]
+        case JoinRedirect(addresses, domain, reason, etag, generation):
+            told = [_address_out(address) for address in addresses]
+            code, body = Code.JOIN_REDIRECT, [told, domain, reason, etag, generation]
+        case JoinAck(description, sample, clock, generation):
             infos = [encode_node_info(info) for info in sample]
-            code, body = Code.JOIN_ACK, [encode_node_info(description), infos, clock]
+            code, body = Code.JOIN_ACK, [encode_node_info(description), infos, clock, generation]
         case Leave(source):
             code, body = Code.LEAVE, [encode_node_info(source)]
         case Broadcast(source):

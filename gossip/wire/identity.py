@@ -9,6 +9,7 @@ What a holder of the farm's key can and cannot do to *another* node:
 - cannot announce it, change its address, metadata or incarnation, or revive it: an `AliveUpdate`, `JoinReq`, `JoinAck`,
   `Broadcast` or sample counts only with that node's own signature;
 - cannot send its `Leave`: a leaving is signed for that purpose alone, an info seen elsewhere does not serve;
+- cannot stop it by posing as its twin: a live twin proves that it holds the identity's key (`twin_proof`);
 - can *accuse* it: a verdict (suspect, dead, and left as hearsay) is somebody's opinion and not signed by its subject.
   The subject hears of it and refutes it with a higher signed incarnation, as with every false suspicion. Against a
   member that accuses without end the answer is eviction.
@@ -47,6 +48,7 @@ from gossip.wire.encoding import encode_node_info
 
 PUBLIC_KEY_BYTES: Final = 32
 CREDENTIAL_BYTES: Final = PUBLIC_KEY_BYTES + 64
+LIFE_BYTES: Final = 16
 VERIFIED_LIMIT: Final = 4096
 SIGNED_LIMIT: Final = 8
 
@@ -56,6 +58,7 @@ class Purpose(Enum):
 
     PRESENCE = b"garlic farm, gossip 1: present\x00"
     LEAVING = b"garlic farm, gossip 1: leaving\x00"
+    TWIN = b"garlic farm, gossip 1: twin\x00"
 
 
 class ForgedError(Exception):
@@ -89,6 +92,32 @@ def verify(info: NodeInfo, purpose: Purpose = Purpose.PRESENCE) -> bool:
     except (InvalidSignature, ValueError):
         return False
     return True
+
+
+def twin_proof(key: Ed25519PrivateKey, life: bytes, nonce: int) -> bytes:
+    """What shows somebody who holds the same identity that we hold it too: life, public key, signature.
+
+    Anybody can make a node sign by asking it in its own name. So the proof says in which life (`LIFE_BYTES` random
+    ones, new at each start) it was made: a node does not take its own for that of a twin.
+    """
+    return life + key.public_key().public_bytes_raw() + key.sign(_twin_bytes(life, nonce))
+
+
+def proves_twin(proof: bytes, node_id: NodeId, life: bytes, nonce: int) -> bool:
+    """Whether some other process than that of `life` holds the key of `node_id` and answers `nonce`."""
+    theirs, credential = proof[:LIFE_BYTES], proof[LIFE_BYTES:]
+    public_key, signature = credential[:PUBLIC_KEY_BYTES], credential[PUBLIC_KEY_BYTES:]
+    if len(credential) != CREDENTIAL_BYTES or theirs == life or node_id_of(public_key) != node_id:
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, _twin_bytes(theirs, nonce))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _twin_bytes(life: bytes, nonce: int) -> bytes:
+    return Purpose.TWIN.value + life + nonce.to_bytes(8, "big")
 
 
 @dataclass(slots=True)

@@ -31,6 +31,7 @@ PACKED_ADDRESS_BYTES: Final = (4, 16)
 DOMAIN_LIMIT_CHARACTERS: Final = 32
 ETAG_LIMIT_BYTES: Final = 128
 AUTH_LIMIT_BYTES: Final = 64
+PROOF_LIMIT_BYTES: Final = 128
 UPDATES_LIMIT: Final = 128
 SAMPLE_LIMIT: Final = 64
 ADDRESSES_LIMIT: Final = 64
@@ -69,5 +70,6 @@ class Refusal(Enum):
     BAD_SEAL = "bad-seal"
     REPLAY = "replay"
     ECHO = "echo"
+    MISADDRESSED = "misaddressed"
     MALFORMED = "malformed"
     FORGED = "forged"

@@ -1,7 +1,7 @@
 """Sealed datagrams: only holders of the farm's key can read or write them, and each is taken once.
 
-    code 1 | farm label 8 | key id 4 | boot salt 16 | counter 8 | ChaCha20-Poly1305(body) | tag 16
-    `--------------- clear, and authenticated as associated data ---------------'
+    code 1 | farm label 8 | key id 4 | boot salt 16 | counter 8 | ChaCha20-Poly1305(receiver 8, body) | tag 16
+    `-------- clear, and authenticated as associated data -----'
 
 The key of a datagram is HKDF(farm key, boot salt) and its nonce the counter. The salt is drawn at random at every
 start, so a counter that starts again at 1 never meets the same key; a stored counter would have to be fsynced, and a
@@ -10,17 +10,25 @@ copied disk image would repeat it.
 *Other farms.* The label is a hash of the farm's founding key. Two farms on one LAN see each other's datagrams; those of
 the other label are counted as such and nothing more.
 
+*Receiver.* The sealed part begins with the node id of the receiver, and whoever else gets the datagram drops it before
+it remembers anything: an address says nothing, since strangers choose both addresses of what they replay. It is zeros
+where the sender cannot know whom it speaks to; for which messages that is taken is the codec's to say.
+
 *Replay.* Each salt has a window of the last `WINDOW` counters, each taken once. Salts are remembered up to
 `SALT_LIMIT`, the longest unheard forgotten first; only datagrams that open create or refresh an entry, so strangers
 cannot push anything out. A salt that was forgotten, or that this node never heard because it has just started, can be
 replayed once per datagram by somebody who recorded it. No window can prevent that without clocks that agree, so the
 protocol above is built to be indifferent to it: claims are ordered by incarnation, so an old claim loses and an old
 verdict is refuted; answers count only for a sequence number that is outstanding; a join needs a token minted a few
-seconds ago for its address; a leaving names the incarnation that left. What remains is one answer to a recorded ping
-per replay. A window guards against strangers, not against holders of the farm's key, who can seal under any salt.
+seconds ago for its address; what answers a join or ends a link names the life of its receiver, and a restart is another
+life; a leaving names the incarnation that left. What remains is one answer to a recorded ping per replay, and, for a
+salt forgotten by a receiver that lives on, one more time the end of a link, which the two then join again. A window
+guards against strangers, not against holders of the farm's key, who can seal under any salt.
 
 *Rotation.* A ring has a primary key, which seals, and others, which open as well. A retired key opens a JoinReq only:
-the answer, sealed with the same key, can then tell the applicant that its key is out of date.
+the answer, sealed with the same key, can then tell the applicant that its key is out of date. Salts under a retired key
+are not remembered: whoever has an old key could push out the windows of all members. Such a JoinReq may be replayed;
+the answers are limited per source, and all that they do is to repeat that the key is out of date.
 """
 
 from collections import OrderedDict
@@ -34,6 +42,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gossip.core.keychain import KEY_BYTES, KEY_ID_BYTES, KEYS_LIMIT, KeyChain, key_id
+from gossip.core.member import NODE_ID_BYTES, NodeId
 from gossip.wire.layout import Code, Refusal
 
 LABEL_BYTES: Final = 8
@@ -41,7 +50,9 @@ SALT_BYTES: Final = 16
 COUNTER_BYTES: Final = 8
 TAG_BYTES: Final = 16
 HEADER_BYTES: Final = 1 + LABEL_BYTES + KEY_ID_BYTES + SALT_BYTES + COUNTER_BYTES
-OVERHEAD_BYTES: Final = HEADER_BYTES - 1 + TAG_BYTES
+OVERHEAD_BYTES: Final = HEADER_BYTES - 1 + NODE_ID_BYTES + TAG_BYTES
+ANYBODY: Final = NodeId(bytes(NODE_ID_BYTES))
+"""The receiver, where the sender cannot know it."""
 SALT_LIMIT: Final = 4096
 WINDOW: Final = 1024
 _LABEL: Final = slice(1, 1 + LABEL_BYTES)
@@ -148,6 +159,8 @@ class Opened(NamedTuple):
     plain: bytes
     retired_key_id: bytes = b""
     outdated_key_id: bytes = b""
+    names_receiver: bool = False
+    """Sealed for this very node, not for anybody who opens it."""
 
 
 class Envelope(Protocol):
@@ -155,7 +168,7 @@ class Envelope(Protocol):
 
     overhead_bytes: int
 
-    def seal(self, plain: bytes, answered_key_id: bytes = b"") -> bytes:
+    def seal(self, plain: bytes, receiver: NodeId = ANYBODY, answered_key_id: bytes = b"") -> bytes:
         """The datagram as it travels."""
 
     def open(self, datagram: bytes) -> Opened:
@@ -163,17 +176,22 @@ class Envelope(Protocol):
 
 
 class Unsealed:
-    """No envelope: code and CBOR in clear, for tests and for `--insecure`."""
+    """No envelope: code and CBOR in clear, for tests and for `--insecure`. Nothing is bound to its receiver."""
 
     overhead_bytes = 0
 
-    def seal(self, plain: bytes, answered_key_id: bytes = b"") -> bytes:  # noqa: ARG002 - the protocol of envelopes
+    def seal(
+        self,
+        plain: bytes,
+        receiver: NodeId = ANYBODY,  # noqa: ARG002 - the protocol of envelopes
+        answered_key_id: bytes = b"",  # noqa: ARG002 - the protocol of envelopes
+    ) -> bytes:
         """The same bytes."""
         return plain
 
     def open(self, datagram: bytes) -> Opened:
         """The same bytes."""
-        return Opened(datagram)
+        return Opened(datagram, names_receiver=True)
 
 
 class Sealed:
@@ -181,11 +199,12 @@ class Sealed:
 
     overhead_bytes = OVERHEAD_BYTES
 
-    def __init__(self, ring: KeyRing, salt: bytes, salt_limit: int = SALT_LIMIT) -> None:
+    def __init__(self, ring: KeyRing, salt: bytes, node_id: NodeId, salt_limit: int = SALT_LIMIT) -> None:
         if len(salt) != SALT_BYTES:
             raise ValueError(f"a boot salt has {SALT_BYTES} bytes, not {len(salt)}")
         self._label = ring.label
         self._salt = salt
+        self._receivers = frozenset({node_id, ANYBODY})
         self._salt_limit = salt_limit
         self._counter = 0
         self._salts: OrderedDict[bytes, _Salt] = OrderedDict()
@@ -207,19 +226,19 @@ class Sealed:
         """How many starts of other nodes have a replay window here."""
         return len(self._salts)
 
-    def seal(self, plain: bytes, answered_key_id: bytes = b"") -> bytes:
-        """Seal under the primary key, or under another of the ring to answer somebody who holds that one only."""
+    def seal(self, plain: bytes, receiver: NodeId = ANYBODY, answered_key_id: bytes = b"") -> bytes:
+        """Seal for `receiver`: under the primary key, or another of the ring if that is all that the receiver holds."""
         if self._counter >= _COUNTER_LIMIT:
             raise OverflowError("the datagram counter is used up: restart the node")
         self._counter += 1
         counter = self._counter.to_bytes(COUNTER_BYTES, "big")
         names, encrypt = self._own[answered_key_id or self._primary_id]
         header = plain[:1] + names + counter
-        return header + encrypt(_NONCE_PREFIX + counter, plain[1:], header)
+        return header + encrypt(_NONCE_PREFIX + counter, receiver + plain[1:], header)
 
     def open(self, datagram: bytes) -> Opened:
-        """Check label, key, window and tag, in the order of their cost; only then is anything remembered."""
-        if len(datagram) < HEADER_BYTES + TAG_BYTES:
+        """Check label, key, window, tag and receiver, in the order of their cost; only then is anything remembered."""
+        if len(datagram) < 1 + OVERHEAD_BYTES:
             raise SealError(Refusal.SHORT)
         if datagram[_LABEL] != self._label:
             raise SealError(Refusal.OTHER_FARM)
@@ -240,15 +259,23 @@ class Sealed:
         elif not entry.window.fresh(counter):
             raise SealError(Refusal.REPLAY)
         header = datagram[:HEADER_BYTES]
-        try:
-            body = entry.cipher.decrypt(_NONCE_PREFIX + header[_COUNTER], datagram[HEADER_BYTES:], header)
-        except InvalidTag:
-            raise SealError(Refusal.BAD_SEAL) from None
+        plain, names_receiver = self._decrypted(entry.cipher, header, datagram[HEADER_BYTES:])
+        if is_retired:
+            return Opened(plain, retired_key_id=used, names_receiver=names_receiver)
         entry.window.take(counter)
         self._remember(origin, entry)
-        if used == self._primary_id:
-            return Opened(header[:1] + body)
-        return Opened(header[:1] + body, used if is_retired else b"", b"" if is_retired else used)
+        outdated = b"" if used == self._primary_id else used
+        return Opened(plain, outdated_key_id=outdated, names_receiver=names_receiver)
+
+    def _decrypted(self, cipher: ChaCha20Poly1305, header: bytes, sealed: bytes) -> tuple[bytes, bool]:
+        try:
+            told = cipher.decrypt(_NONCE_PREFIX + header[_COUNTER], sealed, header)
+        except InvalidTag:
+            raise SealError(Refusal.BAD_SEAL) from None
+        receiver = told[:NODE_ID_BYTES]
+        if receiver not in self._receivers:
+            raise SealError(Refusal.MISADDRESSED)
+        return header[:1] + told[NODE_ID_BYTES:], receiver != ANYBODY
 
     def _remember(self, origin: bytes, entry: _Salt) -> None:
         self._salts[origin] = entry

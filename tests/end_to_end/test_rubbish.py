@@ -101,7 +101,7 @@ def real_datagrams(farm: Farm) -> list[bytes]:
         Leave(info),
         PingRequest(identity.node_id, incarnation, target, incarnation, 7, 2),
     ]
-    return [codec.outgoing(message) for message in messages]
+    return [codec.outgoing(message, target) for message in messages]
 
 
 def test_rubbish_on_the_gossip_port(farm: Farm) -> None:

@@ -108,7 +108,7 @@ async def _refuses_the_old_key(network: LossyNetwork, agent: Agent) -> None:
     info = agent.info
     codec = Codec(Signer(Ed25519PrivateKey.generate()), RING, b"s" * SECRETS_BYTES)
     ping = PingRequest(NodeId(b"stranger"), info.incarnation, info.node_id, info.incarnation, 1, 0)
-    stranger.send(codec.outgoing(ping), info.address)
+    stranger.send(codec.outgoing(ping, info.node_id), info.address)
     await until_counted(agent, "retired-key")
     received = agent.describe().core.received["PingRequest"]
     assert received - before.core.received["PingRequest"] < 20, "pings of the group itself, no more"

@@ -45,7 +45,7 @@ from gossip.wire.codec import DATAGRAM_LIMIT_BYTES
 from gossip.wire.datagram import encode
 from gossip.wire.identity import Purpose, Signer, sign
 from gossip.wire.layout import Code
-from gossip.wire.seal import HEADER_BYTES, OVERHEAD_BYTES, SALT_BYTES, KeyRing, Sealed, SealError
+from gossip.wire.seal import ANYBODY, HEADER_BYTES, OVERHEAD_BYTES, SALT_BYTES, KeyRing, Sealed, SealError
 from tests.simulation.gossip_wire_group import RING, WireGroup, WireNode, key_of
 
 FIRST_LIAR = 100
@@ -54,6 +54,8 @@ KEY_STORM = 40
 """More changes of the keys at once than a member takes, so that some are refused here and taken there."""
 STORM_KEYS = tuple(bytes([number]) * 32 for number in range(4))
 _CODES = bytes(sorted(Code))
+_BOUND = frozenset({Code.JOIN_ACK, Code.JOIN_REDIRECT, Code.JOIN_NAK, Code.PING_REQUEST, Code.LEAVE, Code.QUERY_REPLY})
+"""Datagrams that no other node than their receiver may take."""
 
 
 class Stranger:
@@ -62,7 +64,9 @@ class Stranger:
     def __init__(self, group: WireGroup, random: Random) -> None:
         self._group = group
         self._random = random
-        self._foreign = Sealed(KeyRing(b"the key of quite another farm..!", label=RING.label), random.randbytes(16))
+        self._foreign = Sealed(
+            KeyRing(b"the key of quite another farm..!", label=RING.label), random.randbytes(16), ANYBODY
+        )
 
     def datagram(self) -> tuple[WireNode, Address, bytes]:
         """One more: for whom, from where (addresses are forged at will), and what."""
@@ -75,10 +79,13 @@ class Stranger:
             lambda it: mutated(it, random),
             self._glued,
             lambda it: it,
-            lambda it: self._foreign.seal(it[:1] + it[37:-16]),
+            lambda it: self._foreign.seal(it[:1] + it[HEADER_BYTES:-16]),
         )
         source = random.choice((sender.address, Address("10.6.6.6", random.randrange(1, 65_536))))
-        return receiver, source, random.choice(damages)(recorded)
+        damage = random.choice(damages)
+        if recorded[0] in _BOUND and random.random() < 1 / 2:
+            receiver = random.choice(self._group.nodes)
+        return receiver, source, damage(recorded)
 
     def _glued(self, datagram: bytes) -> bytes:
         """With the end of another. At the same place, or that could be a genuine datagram for another node."""
@@ -94,7 +101,7 @@ class Liar:
         self._group = group
         self._random = random
         self._ring = RING
-        self._envelope = Sealed(RING, random.randbytes(SALT_BYTES))
+        self._envelope = Sealed(RING, random.randbytes(SALT_BYTES), ANYBODY)
         self._signers = [Signer(key_of(FIRST_LIAR + number)) for number in range(LIARS)]
         self._ids = [node.node_id for node in group.nodes] + [signer.node_id for signer in self._signers]
         self._own_words = {node.node_id: node.core for node in group.nodes}
@@ -107,15 +114,15 @@ class Liar:
         sender, receiver, recorded = random.choice(self._group.recorded)
         self._follow(receiver.ring)
         if random.random() < 0.001:
-            self._envelope = Sealed(self._ring, random.randbytes(SALT_BYTES))
+            self._envelope = Sealed(self._ring, random.randbytes(SALT_BYTES), ANYBODY)
         match random.randrange(4):
             case 0:
-                plain = mutated(self._opened(recorded), random)
+                plain = mutated(self._opened(recorded, receiver), random)
             case 1:
                 plain = bytes([random.choice(_CODES)]) + random.randbytes(random.randrange(200))
             case _:
                 plain = encode(self._message(receiver), DATAGRAM_LIMIT_BYTES - OVERHEAD_BYTES)
-        return receiver, random.choice((sender.address, *self._addresses)), self._envelope.seal(plain)
+        return receiver, random.choice((sender.address, *self._addresses)), self._envelope.seal(plain, receiver.node_id)
 
     def burst(self) -> Iterator[tuple[WireNode, Address, bytes]]:
         """Everything at one moment that may set the group at odds."""
@@ -126,8 +133,9 @@ class Liar:
             rumours = tuple(self._rumour() for _ in range(3))
             ping = self._ping(others[0], receiver, Payload(verdicts, 8, 1, (), rumours))
             yield self._sealed(receiver, others[0].address, ping)
+            life = receiver.core.describe().self_info.incarnation.generation
             for other in others:
-                yield self._sealed(receiver, other.address, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER, b""))
+                yield self._sealed(receiver, other.address, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER, b"", life))
         horizon = Horizon(0).at(self._group.now)
         told_known = self._random.random() < 1 / 2
         for step in range(KEY_STORM):
@@ -152,16 +160,16 @@ class Liar:
     def _sealed(self, receiver: WireNode, source: Address, message: Message) -> tuple[WireNode, Address, bytes]:
         self._follow(receiver.ring)
         plain = encode(message, DATAGRAM_LIMIT_BYTES - OVERHEAD_BYTES)
-        return receiver, source, self._envelope.seal(plain)
+        return receiver, source, self._envelope.seal(plain, receiver.node_id)
 
     def _follow(self, ring: KeyRing) -> None:
         if ring != self._ring:
             self._ring = ring
-            self._envelope = Sealed(ring, self._random.randbytes(SALT_BYTES))
+            self._envelope = Sealed(ring, self._random.randbytes(SALT_BYTES), ANYBODY)
 
-    def _opened(self, datagram: bytes) -> bytes:
+    def _opened(self, datagram: bytes, receiver: WireNode) -> bytes:
         try:
-            return Sealed(self._ring, b"nobody's salt ..").open(datagram).plain
+            return Sealed(self._ring, b"nobody's salt ..", receiver.node_id).open(datagram).plain
         except SealError:  # sealed before the keys were changed
             return datagram
 
@@ -255,17 +263,18 @@ class Liar:
         random = self._random
         address = random.choice(self._addresses)
         source, target = random.choice(self._ids), random.choice(self._ids)
+        life = receiver.core.describe().self_info.incarnation.generation
         if random.random() < 0.02:
             return self._key_news(receiver)
         match random.randrange(10):
             case 0:
                 return JoinReq(self._info(), random.randbytes(32), random.randbytes(32), random.randrange(9))
             case 1:
-                return JoinNak(DOMAIN, 7_115 + random.randrange(8), random.randbytes(random.randrange(40)))
+                return JoinNak(DOMAIN, 7_115 + random.randrange(8), random.randbytes(random.randrange(40)), life)
             case 2:
-                return JoinRedirect((address,), DOMAIN, 7_115 + random.randrange(8))
+                return JoinRedirect((address,), DOMAIN, 7_115 + random.randrange(8), b"", life)
             case 3:
-                return JoinAck(self._info(), (self._info(),))
+                return JoinAck(self._info(), (self._info(),), 0, life)
             case 4:
                 return Leave(self._info(Purpose.LEAVING))
             case 5:

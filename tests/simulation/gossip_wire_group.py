@@ -91,7 +91,7 @@ class WireGroup:
         except RefusedError as error:
             return error.reason
         if incoming.outdated_key_id and node.key_repairs.allows(source.host, self.now):
-            self._send(node, source, node.codec.outgoing(KeyNews(node.chain), incoming.outdated_key_id))
+            self._send(node, source, node.codec.outgoing(KeyNews(node.chain), None, incoming.outdated_key_id))
         self._step(node, incoming.received)
         return None
 
@@ -144,12 +144,12 @@ class WireGroup:
 
     def _carry_out(self, node: WireNode, effect: Effect) -> None:
         match effect:
-            case Send(target, message):
-                self._send(node, target, node.codec.outgoing(message))
-            case OfferToken(target, applicant):
+            case Send(target, message, recipient):
+                self._send(node, target, node.codec.outgoing(message, recipient))
+            case OfferToken(target, applicant, generation):
                 token = node.codec.mint_token(target, applicant, self.now)
-                nak = JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token)
-                self._send(node, target, node.codec.outgoing(nak))
+                nak = JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token, generation)
+                self._send(node, target, node.codec.outgoing(nak, applicant))
             case UseKeys(chain):
                 node.ring = node.ring.following(chain)
                 node.codec.use(node.ring)

@@ -7,6 +7,7 @@ story.pass_time(1_000)                             deadlines are served; the eff
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
@@ -16,6 +17,9 @@ from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.membership import Entry
 from gossip.core.messages import (
     AliveUpdate,
+    JoinAck,
+    JoinNak,
+    JoinRedirect,
     JoinReq,
     Message,
     Payload,
@@ -91,7 +95,9 @@ class Story:
     def hear(
         self, number: int, message: Message, *, token_valid: bool = False, source: Address | None = None
     ) -> list[Effect]:
-        """A message from node `number`."""
+        """A message from node `number`; what answers a join is for this life of ours unless it names another."""
+        if isinstance(message, JoinAck | JoinNak | JoinRedirect) and not message.receiver_generation:
+            message = replace(message, receiver_generation=self.us.incarnation.generation)
         return self.step(Received(source or address_of(number), message, token_valid))
 
     def befriend(self, *numbers: int, capacity: int = 8) -> list[Effect]:

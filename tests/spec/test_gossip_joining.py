@@ -24,7 +24,7 @@ from tests.simulation.gossip_network import address_of, node_id
 from tests.spec.gossip_story import Story, changes, info_of, sent, told, verdict
 
 TOKEN_EXPECTED = JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, b"come-back-with-this")
-NO_ROOM = JoinNak(DOMAIN, RefusalCode.AT_CAPACITY)
+NO_ROOM = JoinNak(DOMAIN, RefusalCode.AT_CAPACITY, receiver_generation=1)
 
 
 # -- the receiver of a JoinReq ---------------------------------------------------------------------------------------
@@ -33,7 +33,7 @@ NO_ROOM = JoinNak(DOMAIN, RefusalCode.AT_CAPACITY)
 def test_a_request_without_credentials_is_rejected_with_a_hint_for_a_token() -> None:
     story = Story()
     effects = story.hear(1, JoinReq(info_of(1)))
-    assert effects == [OfferToken(address_of(1), node_id(1))]
+    assert effects == [OfferToken(address_of(1), node_id(1), 1)]
     assert story.status(1) is None
 
 
@@ -76,7 +76,7 @@ def test_at_capacity_a_joiner_is_redirected_to_members_with_room() -> None:
     story.hear(1, story.ping(1, room=(8, 8)))
     story.hear(2, story.ping(2, room=(8, 3)))
     effects = story.hear(3, JoinReq(info_of(3), b"t"), token_valid=True)
-    redirect = JoinRedirect((address_of(2),), DOMAIN, RefusalCode.AT_CAPACITY)
+    redirect = JoinRedirect((address_of(2),), DOMAIN, RefusalCode.AT_CAPACITY, b"", 1)
     assert sent(effects, JoinRedirect) == [(address_of(3), redirect)]
     assert story.peers() == {1, 2}
     assert story.status(3) is None, "refusing costs no memory"
@@ -91,7 +91,7 @@ def test_when_nobody_has_room_an_edge_is_split_so_that_the_joiner_is_placed() ->
     [(given_up, redirect)] = sent(effects, JoinRedirect)
     [(welcomed, welcome)] = sent(effects, JoinAck)
     assert welcomed == address_of(3)
-    assert redirect == JoinRedirect((address_of(3),), DOMAIN, RefusalCode.EDGE_SPLIT)
+    assert redirect == JoinRedirect((address_of(3),), DOMAIN, RefusalCode.EDGE_SPLIT, b"", 1)
     assert given_up in {address_of(1), address_of(2)}
     assert welcome.sample[0].address == given_up, "the joiner learns of its second neighbour"
     assert story.peers() == {3} | {n for n in (1, 2) if address_of(n) != given_up}
@@ -244,7 +244,7 @@ def test_one_who_probes_us_as_its_peer_and_is_none_is_told_so_because_links_are_
     story = Story(capacity=1)
     story.befriend(1)
     effects = story.hear(2, story.ping(2))
-    assert sent(effects, JoinNak) == [(address_of(2), JoinNak(DOMAIN, RefusalCode.NOT_A_PEER))]
+    assert sent(effects, JoinNak) == [(address_of(2), JoinNak(DOMAIN, RefusalCode.NOT_A_PEER, b"", 1))]
 
 
 def test_told_that_a_peer_does_not_know_the_link_a_node_gives_it_up() -> None:
@@ -340,3 +340,22 @@ def test_hearing_of_a_member_by_news_puts_it_into_the_directory_and_not_among_th
     story.hear_news(1, AliveUpdate(info_of(2)))
     assert story.status(2) is Status.ALIVE
     assert story.peers() == {1}
+
+
+def test_what_answered_a_join_of_a_former_life_changes_nothing_in_this_one() -> None:
+    story = Story(generation=2)
+    story.befriend(3)
+    story.step(SeedsGiven((address_of(1),)))
+    story.pass_time(200, answering=(3,))
+    for recorded in (
+        JoinAck(info_of(1), clock=40, receiver_generation=1),
+        JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, b"an old token", receiver_generation=1),
+        JoinRedirect((address_of(5),), DOMAIN, RefusalCode.AT_CAPACITY, receiver_generation=1),
+    ):
+        assert story.hear(1, recorded) == []
+    story.hear(3, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER, receiver_generation=1))
+    story.hear(3, JoinRedirect((address_of(5),), DOMAIN, RefusalCode.EDGE_SPLIT, receiver_generation=1))
+    assert story.dropped("former-life") == 5
+    assert story.peers() == {3}
+    assert story.hear(1, JoinAck(info_of(1), receiver_generation=2))
+    assert story.peers() == {1, 3}

@@ -51,9 +51,9 @@ CHAIN = KeyChain((ChainKey(2, b"1" * 32, retired=True), ChainKey(4, b"4" * 32)),
 
 EXAMPLES: tuple[Message, ...] = (
     JoinReq(ALICE, token=b"t" * 32, auth=b"a" * 32, peer_count=5, clock=16),
-    JoinNak("swimjoin", 7115, b"t" * 32),
-    JoinRedirect((BORIS.address, ALICE.address), "swimjoin", 7116, b"full"),
-    JoinAck(ALICE, (BORIS,), clock=16),
+    JoinNak("swimjoin", 7115, b"t" * 32, receiver_generation=4),
+    JoinRedirect((BORIS.address, ALICE.address), "swimjoin", 7116, b"full", receiver_generation=4),
+    JoinAck(ALICE, (BORIS,), clock=16, receiver_generation=4),
     Leave(ALICE),
     PingRequest(
         ALICE.node_id,
@@ -65,7 +65,9 @@ EXAMPLES: tuple[Message, ...] = (
         requester=ALICE.address,
         payload=PAYLOAD,
     ),
-    PingResponse(ALICE.node_id, BORIS.node_id, BORIS.incarnation, seq=6253, ttl=1, nack=True, payload=PAYLOAD),
+    PingResponse(
+        ALICE.node_id, BORIS.node_id, BORIS.incarnation, seq=6253, ttl=1, nack=True, payload=PAYLOAD, proof=b"p" * 112
+    ),
     Broadcast(ALICE),
     QueryReply(RUMOUR_ID, ALICE.node_id, b"three days"),
     KeyNews(CHAIN),
@@ -130,9 +132,9 @@ clocks = st.integers(0, 2**63 - 1)
 ttls = st.integers(0, 255)
 messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(JoinReq, infos, etags, st.binary(max_size=64), codes, clocks),
-    st.builds(JoinNak, domains, codes, etags),
-    st.builds(JoinRedirect, st.lists(addresses, max_size=5).map(tuple), domains, codes, etags),
-    st.builds(JoinAck, infos, st.lists(infos, max_size=3).map(tuple), clocks),
+    st.builds(JoinNak, domains, codes, etags, clocks),
+    st.builds(JoinRedirect, st.lists(addresses, max_size=5).map(tuple), domains, codes, etags, clocks),
+    st.builds(JoinAck, infos, st.lists(infos, max_size=3).map(tuple), clocks, clocks),
     st.builds(Leave, infos),
     st.builds(
         PingRequest,
@@ -146,7 +148,15 @@ messages: st.SearchStrategy[Message] = st.one_of(
         payload=payloads,
     ),
     st.builds(
-        PingResponse, node_ids, node_ids, incarnations, seq=sequences, ttl=ttls, nack=st.booleans(), payload=payloads
+        PingResponse,
+        node_ids,
+        node_ids,
+        incarnations,
+        seq=sequences,
+        ttl=ttls,
+        nack=st.booleans(),
+        payload=payloads,
+        proof=st.binary(max_size=128),
     ),
     st.builds(Broadcast, infos),
     st.builds(QueryReply, rumour_ids, node_ids, bodies),

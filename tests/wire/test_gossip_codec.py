@@ -9,10 +9,21 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gossip.core.events import Received
 from gossip.core.member import Address, Incarnation, NodeInfo
-from gossip.core.messages import Broadcast, JoinNak, JoinReq, Leave, Message, Payload, PingRequest
+from gossip.core.messages import (
+    Broadcast,
+    JoinAck,
+    JoinNak,
+    JoinRedirect,
+    JoinReq,
+    Leave,
+    Message,
+    Payload,
+    PingRequest,
+    PingResponse,
+)
 from gossip.wire.codec import DATAGRAM_LIMIT_BYTES, SECRETS_BYTES, Codec, RefusedError
 from gossip.wire.datagram import DatagramError, decode, encode
-from gossip.wire.identity import Signer, sign
+from gossip.wire.identity import Signer, sign, twin_proof
 from gossip.wire.layout import Refusal
 from gossip.wire.seal import KeyRing, Sealed
 from gossip.wire.token import TOKEN_BYTES, TOKEN_LIFETIME_MS
@@ -77,8 +88,8 @@ def test_a_join_counts_as_admitted_only_with_a_token_for_this_applicant_at_this_
 def test_an_auth_is_bound_to_the_token_the_applicant_and_the_key() -> None:
     seed, alice = Node("seed"), Node("alice")
     token = seed.codec.mint_token(HOME, alice.info.node_id, NOW)
-    envelope = Sealed(RING, b"a third salt....")
-    plain = Sealed(RING, b"a fourth salt...").open(alice.join(token)).plain
+    envelope = Sealed(RING, b"a third salt....", seed.info.node_id)
+    plain = Sealed(RING, b"a fourth salt...", seed.info.node_id).open(alice.join(token)).plain
     honest = decode(plain)
     assert isinstance(honest, JoinReq)
     assert seed.take(envelope.seal(encode(honest))).token_valid
@@ -86,7 +97,9 @@ def test_an_auth_is_bound_to_the_token_the_applicant_and_the_key() -> None:
     for forged in (replace(honest, auth=b""), replace(honest, auth=b"\x00" * 32), moved):
         assert not seed.take(envelope.seal(encode(forged))).token_valid
     another_key = Codec(Signer(alice.key), KeyRing(b"x" * 32), bytes(SECRETS_BYTES))
-    foreign = Sealed(KeyRing(b"x" * 32), b"a fifth salt....").open(another_key.outgoing(JoinReq(alice.info, token)))
+    foreign = Sealed(KeyRing(b"x" * 32), b"a fifth salt....", seed.info.node_id).open(
+        another_key.outgoing(JoinReq(alice.info, token))
+    )
     assert not seed.take(envelope.seal(foreign.plain)).token_valid
 
 
@@ -100,13 +113,16 @@ def test_the_holder_of_a_retired_key_is_named_and_can_read_its_refusal() -> None
     seed, latecomer = Node("seed", KeyRing(b"n" * 32, retired=(RING.primary,), label=RING.label)), Node("late")
     error = seed.refuses(latecomer.join())
     assert error.reason is Refusal.RETIRED_KEY
+    assert error.outdated is not None
+    applicant, used = error.outdated
+    assert applicant.node_id == latecomer.info.node_id
     nak = JoinNak("swimjoin", 7119)
-    assert latecomer.take(seed.codec.outgoing(nak, error.retired_key_id)).message == nak
+    assert latecomer.take(seed.codec.outgoing(nak, applicant.node_id, used)).message == nak
 
 
 def test_each_refusal_has_its_reason() -> None:
     seed, alice, stranger = Node("seed"), Node("alice"), Node("stranger", KeyRing(b"s" * 32))
-    envelope = Sealed(RING, b"a third salt....")
+    envelope = Sealed(RING, b"a third salt....", seed.info.node_id)
     datagram = alice.join()
     seed.take(datagram)
     assert seed.refuses(datagram).reason is Refusal.REPLAY
@@ -116,8 +132,11 @@ def test_each_refusal_has_its_reason() -> None:
     assert seed.refuses(b"").reason is Refusal.SHORT
     assert seed.refuses(envelope.seal(b"\x3frubbish")).reason is Refusal.MALFORMED
     assert seed.refuses(envelope.seal(encode(JoinReq(alice.info)))).reason is Refusal.FORGED
-    assert seed.refuses(envelope.seal(encode(Leave(sign(alice.info, alice.key))))).reason is Refusal.FORGED
-    assert seed.take(alice.codec.outgoing(Leave(alice.info))).message == Leave(alice.info)
+    assert (
+        seed.refuses(envelope.seal(encode(Leave(sign(alice.info, alice.key))), seed.info.node_id)).reason
+        is Refusal.FORGED
+    )
+    assert seed.take(alice.codec.outgoing(Leave(alice.info), seed.info.node_id)).message == Leave(alice.info)
 
 
 @pytest.mark.parametrize("ring", [RING, None], ids=["sealed", "unsealed"])
@@ -161,3 +180,44 @@ def test_a_message_beyond_the_limits_of_the_wire_is_an_error_of_the_codec() -> N
     alice = Node("alice")
     with pytest.raises(DatagramError):
         alice.codec.outgoing(Broadcast(replace(alice.info, incarnation=Incarnation(2**63, 0))))
+
+
+def test_what_is_sealed_for_one_node_is_refused_by_every_other_and_stays_fresh_for_its_receiver() -> None:
+    alice, boris, clara = Node("alice"), Node("boris"), Node("clara")
+    incarnation = Incarnation(1, 0)
+    for message in (
+        JoinNak("swimjoin", 7117),
+        JoinRedirect((ELSEWHERE,), "swimjoin", 7118),
+        JoinAck(alice.info),
+        Leave(alice.info),
+        PingRequest(alice.info.node_id, incarnation, boris.info.node_id, incarnation, 1, 0),
+        PingResponse(boris.info.node_id, alice.info.node_id, incarnation, 1, 0),
+    ):
+        datagram = alice.codec.outgoing(message, boris.info.node_id)
+        assert clara.refuses(datagram).reason is Refusal.MISADDRESSED
+        boris.take(datagram)
+        assert boris.refuses(alice.codec.outgoing(message)).reason is Refusal.MISADDRESSED, "names no receiver"
+
+
+def test_a_response_on_its_way_through_a_helper_names_no_receiver_and_is_not_for_the_requester() -> None:
+    target, helper, requester = Node("target"), Node("helper"), Node("requester")
+    answer = PingResponse(requester.info.node_id, target.info.node_id, Incarnation(1, 0), 1, 0)
+    assert helper.take(target.codec.outgoing(answer)).message == answer
+    assert requester.refuses(target.codec.outgoing(answer)).reason is Refusal.MISADDRESSED
+
+
+def test_only_another_holder_of_the_identity_s_key_can_answer_as_a_twin() -> None:
+    boris, liar = Node("boris"), Node("liar")
+    twin = Node("boris")
+    twin.codec = Codec(Signer(twin.key), RING, b"t" * SECRETS_BYTES)
+    name = boris.info.node_id
+    answer = PingResponse(name, name, Incarnation(1, 0), 1 << 63, 0)
+    assert boris.take(twin.codec.outgoing(answer, name)).message == answer
+
+    proof = twin_proof(twin.key, b"t" * 16, 1 << 63)
+    own_proof = twin_proof(boris.key, sha512(b"boris").digest()[:16], 1 << 63)
+    for forged in (b"", bytes(112), proof[:-1], twin_proof(liar.key, b"l" * 16, 1 << 63), own_proof):
+        claimed = liar.codec.outgoing(replace(answer, proof=forged), name)
+        assert boris.refuses(claimed).reason is Refusal.FORGED
+    for_another_question = replace(answer, seq=7, proof=proof)
+    assert boris.refuses(liar.codec.outgoing(for_another_question, name)).reason is Refusal.FORGED

@@ -41,7 +41,7 @@ def test_no_field_of_a_message_is_left_out_of_its_bytes() -> None:
 
 
 def test_a_join_nak_has_these_bytes() -> None:
-    nak = bytes.fromhex("4283687377696d6a6f696e19 1bcb43010203")
+    nak = bytes.fromhex("4284687377696d6a6f696e19 1bcb43010203 05")
     assert encode(decode(nak)) == nak
 
 

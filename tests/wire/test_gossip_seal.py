@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gossip.core.keychain import key_id
+from gossip.core.member import NodeId
 from gossip.wire.layout import Refusal
 from gossip.wire.seal import (
     HEADER_BYTES,
@@ -28,7 +29,7 @@ PING = b"\x43" + b"a body of some length"
 
 
 def node(name: str, ring: KeyRing = RING, salt_limit: int = 64) -> Sealed:
-    return Sealed(ring, name.encode().ljust(16), salt_limit)
+    return Sealed(ring, name.encode().ljust(16), NodeId(name.encode()[:8].ljust(8)), salt_limit)
 
 
 def refusal(receiver: Sealed, datagram: bytes) -> Refusal:
@@ -50,7 +51,7 @@ def test_the_layout_is_that_of_the_documentation_recomputed_by_hand() -> None:
     salt = b"alice".ljust(16)
     assert header == b"\x43" + farm_label(KEY) + key_id(KEY) + salt + (1).to_bytes(8, "big")
     key = HKDF(SHA256(), 32, salt, b"garlic farm, gossip 1: datagram").derive(KEY)
-    assert ChaCha20Poly1305(key).decrypt(bytes(4) + (1).to_bytes(8, "big"), sealed, header) == PING[1:]
+    assert ChaCha20Poly1305(key).decrypt(bytes(4) + (1).to_bytes(8, "big"), sealed, header) == bytes(8) + PING[1:]
 
 
 def test_two_datagrams_and_two_starts_never_share_key_and_nonce() -> None:
@@ -143,7 +144,7 @@ def test_a_retired_key_opens_a_join_request_only_and_the_answer_is_sealed_with_i
     assert refusal(rotated, latecomer.seal(PING)) is Refusal.RETIRED_KEY
     opened = rotated.open(latecomer.seal(b"\x3fjoin"))
     assert opened == Opened(b"\x3fjoin", key_id(KEY))
-    nak = rotated.seal(b"\x42nak", opened.retired_key_id)
+    nak = rotated.seal(b"\x42nak", answered_key_id=opened.retired_key_id)
     assert latecomer.open(nak) == Opened(b"\x42nak")
 
 
@@ -174,4 +175,15 @@ def test_a_ring_says_what_is_wrong_with_its_keys_and_prints_none() -> None:
 
 def test_unsealed_datagrams_are_code_and_body() -> None:
     assert Unsealed().seal(PING) == PING
-    assert Unsealed().open(PING) == Opened(PING)
+    assert Unsealed().open(PING) == Opened(PING, names_receiver=True)
+
+
+def test_joins_under_a_retired_key_push_no_window_out() -> None:
+    new = KeyRing(NEXT_KEY, retired=(KEY,), label=RING.label)
+    boris = node("boris", new, salt_limit=4)
+    datagram = node("alice", new).seal(PING)
+    boris.open(datagram)
+    for number in range(8):
+        assert boris.open(node(f"old {number}").seal(b"\x3fjoin")).retired_key_id == key_id(KEY)
+    assert refusal(boris, datagram) is Refusal.REPLAY
+    assert boris.salts_remembered == 1
