@@ -13,7 +13,6 @@ of four bytes and that many bytes of entries. As with ours, one round is under w
 import json
 import os
 import sys
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -22,7 +21,8 @@ from pathlib import Path
 
 import trio
 
-from benchmarks.load import GO, READY, WARM_UP_S, Load, Loop, Result
+from benchmarks.closed_loop import measured
+from benchmarks.load import Load, Result
 from consensus.node.tls import load_or_create_certificate, secured
 from consensus.node.tls_stream import TlsStream
 
@@ -210,22 +210,9 @@ async def _drive(load: Load, leader: dict[str, str]) -> Result:
 
         for number in range(len(streams)):
             nursery.start_soon(hear, number)
-        await _all(Loop(submit, load.clients), WARM_UP_S)
-        print(READY, flush=True)
-        if (await trio.to_thread.run_sync(sys.stdin.readline)).strip() != GO:
-            raise SystemExit("the benchmark was given up")
-        loop = Loop(submit, load.clients)
-        began_s, processor_s = time.perf_counter(), time.process_time()
-        await _all(loop, load.seconds)
-        result = loop.result(began_s, processor_s)
+        result = await measured(submit, load)
         nursery.cancel_scope.cancel()
     return result
-
-
-async def _all(loop: Loop, seconds: float) -> None:
-    async with trio.open_nursery() as nursery:
-        for client in range(loop.clients):
-            nursery.start_soon(loop.one, client, seconds)
 
 
 async def _connect(told: dict[str, str]) -> TlsStream:

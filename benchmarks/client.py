@@ -7,13 +7,13 @@ upgrade, redirects to the leader. What its parent tells it and hears from it is 
 import json
 import os
 import sys
-import time
 from dataclasses import asdict, dataclass
 from random import Random
 
 import trio
 
-from benchmarks.load import GO, READY, WARM_UP_S, Load, Loop, Result
+from benchmarks.closed_loop import measured
+from benchmarks.load import Load, Result
 from consensus.core.effects import Outcome
 from consensus.core.position import ServerId
 from consensus.node.garlic_farm_client import ClientTuning, GarlicFarmClient
@@ -86,22 +86,9 @@ async def _run(target: ClusterTarget, load: Load) -> Result:
                 return ""
             return f"{submission.outcome.name.lower()}: {submission.reason}"
 
-        await _all(Loop(submit, load.clients), WARM_UP_S)
-        print(READY, flush=True)
-        if (await trio.to_thread.run_sync(sys.stdin.readline)).strip() != GO:
-            raise SystemExit("the benchmark was given up")
-        loop = Loop(submit, load.clients)
-        began_s, processor_s = time.perf_counter(), time.process_time()
-        await _all(loop, load.seconds)
-        result = loop.result(began_s, processor_s)
+        result = await measured(submit, load)
         nursery.cancel_scope.cancel()
     return result
-
-
-async def _all(loop: Loop, seconds: float) -> None:
-    async with trio.open_nursery() as nursery:
-        for client in range(loop.clients):
-            nursery.start_soon(loop.one, client, seconds)
 
 
 if __name__ == "__main__":

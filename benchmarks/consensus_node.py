@@ -27,6 +27,7 @@ from consensus.core.position import Configuration, Entry, Index, LogPosition, Se
 from consensus.core.raft import Raft
 from consensus.core.tuning import lan
 from consensus.node.client_requests import ClientRequests
+from consensus.node.clock import now_ms
 from consensus.node.directory import open_storage
 from consensus.node.garlic_farm_conversation import ClientAnswer, GiveUp
 from consensus.node.garlic_farm_dial import Dialer, PeerAddress
@@ -34,7 +35,7 @@ from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_server import GarlicFarmServer
 from consensus.node.garlic_farm_tally import Tally
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
-from consensus.node.server import ConsensusServer, now_ms
+from consensus.node.server import ConsensusServer
 from consensus.node.server_description import Notice
 from consensus.node.server_tuning import ServerTuning
 from consensus.node.storage import StorageTuning

@@ -37,7 +37,7 @@ from bridge.wire.meta_lease_set import LeaseSetError
 from consensus.core.effects import Outcome
 from consensus.core.position import Index
 from consensus.core.sessions import RequestId
-from consensus.node.server import now_ms
+from consensus.node.clock import now_ms
 
 CLOCK_ALARM = "clock"
 ROUTER_ALARM = "router"

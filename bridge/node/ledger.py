@@ -39,7 +39,7 @@ from bridge.wire.application import decode
 from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm, encode_farm
 from consensus.core.position import Command, Configuration, Entry, Index, LogPosition, NoOp
 from consensus.core.sessions import RequestId, parse_request_id
-from consensus.node.server import now_ms
+from consensus.node.clock import now_ms
 
 MOMENTS_MAX = 500_000
 CONFIGURATIONS_MAX = 4096

@@ -39,7 +39,7 @@ from consensus.core.configuration import ChangeRefusal
 from consensus.core.description import Description
 from consensus.core.effects import ChangeOutcome, Outcome
 from consensus.core.position import Server, ServerId
-from consensus.node.server import now_ms
+from consensus.node.clock import now_ms
 
 ALARM = "admission"
 LOOK_INTERVAL_SECONDS = 0.5

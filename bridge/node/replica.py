@@ -39,6 +39,7 @@ from consensus.core.raft import Raft
 from consensus.core.tuning import Tuning, lan, local
 from consensus.node.barrier import read_barrier_anywhere
 from consensus.node.client_requests import ClientRequests, Sessioned
+from consensus.node.clock import now_ms
 from consensus.node.directory import ThreadedDisk, open_storage
 from consensus.node.disk import StorageError
 from consensus.node.garlic_farm_client import GarlicFarmClient
@@ -48,7 +49,7 @@ from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_tally import Tally
 from consensus.node.hard_state import FILE as BALLOT_FILE
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
-from consensus.node.server import ConsensusServer, now_ms
+from consensus.node.server import ConsensusServer
 from consensus.node.server_description import Notice
 from consensus.node.storage import Recovery, StorageTuning
 from consensus.wire.garlic_farm.digest import Credentials

@@ -19,7 +19,7 @@ from bridge.node.replica import Replica
 from bridge.node.roster import Roster
 from bridge.wire.i2p import I2pError, destination_from_base64
 from bridge.wire.trace import event_text
-from consensus.node.server import now_ms
+from consensus.node.clock import now_ms
 from gossip.node.agent import Agent
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import trio
 
 from consensus.core.position import ServerId
+from consensus.node.clock import now_ms
 from consensus.node.tls import secured
 from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
@@ -111,8 +112,7 @@ class Dialer:
     async def _shake_hands(
         self, stream: trio.abc.Stream, address: PeerAddress, session: Session, credentials: Credentials
     ) -> Switched | None:
-        now_ms = int(trio.current_time() * 1000)
-        client = UpgradeClient(self._caller, session, str(address), now_ms, credentials)
+        client = UpgradeClient(self._caller, session, str(address), now_ms(), credentials)
         await stream.send_all(client.request())
         outcome = None
         while outcome is None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from consensus.node.clock import now_ms
 from consensus.node.garlic_farm_conversation import Conversation, ConversationTuning, RequestHandler
 from consensus.node.garlic_farm_tally import Tally
 from consensus.node.tls import NodeCertificate
@@ -190,7 +191,7 @@ class GarlicFarmServer:
         verdict = None
         while verdict is None:
             data = bytes(await stream.receive_some(_READ_BYTES))
-            verdict = upgrade.receive(data, int(trio.current_time() * 1000))
+            verdict = upgrade.receive(data, now_ms())
         if isinstance(verdict, Refused):
             if verdict.fault is None:
                 self._tally.count("challenges")

@@ -156,8 +156,11 @@ class Inbox:
         self._wake = trio.Event()
 
     def put(self, event: Urgent) -> bool:
-        """Queue something urgent; False, and nothing queued, if the lane is full. Completions always fit: one job."""
-        if len(self._urgent) >= self._max_urgent and not isinstance(event, JobDone):
+        """Queue something urgent; False, and nothing queued, if the lane is full.
+
+        What the disk says always fits: there is one job at a time, and nobody would say again that it is full.
+        """
+        if len(self._urgent) >= self._max_urgent and not isinstance(event, JobDone | DiskSpace):
             return False
         self._urgent.append(event)
         self._wake.set()

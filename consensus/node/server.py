@@ -53,11 +53,11 @@ from consensus.core.events import (
 )
 from consensus.core.extensions import Extensions
 from consensus.core.messages import Reply, Request
-from consensus.core.position import Configuration, Entry, Index, Milliseconds, Server, ServerId, SnapshotDescription
-from consensus.core.progress import Pace
+from consensus.core.position import Configuration, Entry, Index, Server, ServerId, SnapshotDescription
 from consensus.core.pull_messages import PullMessage
 from consensus.node.applying import Applying, StateMachine
 from consensus.node.changes import Changes
+from consensus.node.clock import now_ms
 from consensus.node.directory import OutOfSpaceError
 from consensus.node.disk_questions import DiskQuestions
 from consensus.node.disk_worker import DiskWorker, ServerDisk
@@ -370,10 +370,6 @@ class ConsensusServer:
         self._executor.write_aside(job)
         self._start_job()
 
-    def feeds_a_snapshot(self) -> bool:
-        """Whether a follower is being sent the snapshot now."""
-        return any(follower.pace is Pace.SNAPSHOT for follower in self._core.describe().followers)
-
     def _ask(self, question: Question) -> None:
         self._executor.accept([question])
         self._start_job()
@@ -398,8 +394,3 @@ class ConsensusServer:
         if operations:
             with suppress(OutOfSpaceError):
                 await self._disk.perform_all(operations)
-
-
-def now_ms() -> Milliseconds:
-    """The monotonic clock that cores are stepped with: trio's, so that a test's clock governs everything."""
-    return round(trio.current_time() * 1000)

@@ -22,12 +22,15 @@ import trio
 
 from consensus.core.effects import TakeSnapshot
 from consensus.core.events import SnapshotTaken, SnapshotWanted
-from consensus.core.position import Index, Milliseconds, SnapshotDescription
+from consensus.core.position import Index, SnapshotDescription
+from consensus.core.progress import Pace
 from consensus.node.applying import Applying
+from consensus.node.clock import now_ms
 from consensus.node.disk import DiskOperation, RemoveFile
 from consensus.node.executor import SideJob
 from consensus.node.inbox import Awaited
 from consensus.node.refusals import ServerStoppedError
+from consensus.node.server_description import ServerDescription
 from consensus.node.server_tuning import ServerTuning
 from consensus.node.snapshots import PIECE_BYTES, SnapshotWriter
 from consensus.node.storage import Storage
@@ -44,8 +47,8 @@ class SnapshotHost(Protocol):
     def write_aside(self, job: SideJob) -> None:
         """Have the disk do something that no Persist waits for; `Snapshotting.written` tells when it is done."""
 
-    def feeds_a_snapshot(self) -> bool:
-        """Whether a follower is being sent the snapshot now."""
+    def describe(self) -> ServerDescription:
+        """The server as plain data."""
 
 
 class Snapshotting:
@@ -69,7 +72,7 @@ class Snapshotting:
         self._ended = False
         self._granted: TakeSnapshot | None = None
         self._side: Awaited[SideJob] | None = None
-        self._taken_ms = _now_ms()
+        self._taken_ms = now_ms()
         self.taken = 0
         self.given_up = 0
 
@@ -100,7 +103,7 @@ class Snapshotting:
         granted = self._granted
         if granted is None:
             return None
-        self._taken_ms = _now_ms()
+        self._taken_ms = now_ms()
         writer = SnapshotWriter(granted.last, granted.configuration)
         operations, pending = writer.plan_begin(), bytearray()
         for piece in state:
@@ -128,9 +131,9 @@ class Snapshotting:
         covered = self._storage.snapshot.last.index if self._storage.snapshot is not None else 0
         if self._applying.applied <= covered:
             return False
-        limit = self._tuning.snapshot_log_bytes * (_PATIENCE if self._host.feeds_a_snapshot() else 1)
-        old = _now_ms() - self._taken_ms >= self._tuning.snapshot_age_ms
-        return self._storage.log_bytes >= limit or (old and not self._host.feeds_a_snapshot())
+        limit = self._tuning.snapshot_log_bytes * (_PATIENCE if self._feeds_a_follower() else 1)
+        old = now_ms() - self._taken_ms >= self._tuning.snapshot_age_ms
+        return self._storage.log_bytes >= limit or (old and not self._feeds_a_follower())
 
     async def _finish(self, writer: SnapshotWriter) -> SnapshotDescription | None:
         snapshot = writer.description
@@ -156,6 +159,6 @@ class Snapshotting:
             return False
         return True
 
-
-def _now_ms() -> Milliseconds:
-    return round(trio.current_time() * 1000)
+    def _feeds_a_follower(self) -> bool:
+        """Whether a follower is being sent the snapshot now."""
+        return any(follower.pace is Pace.SNAPSHOT for follower in self._host.describe().raft.followers)

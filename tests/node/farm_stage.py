@@ -36,7 +36,8 @@ from bridge.wire.destination_keys import MasterKey, SigningKey, new_demo_leaf, n
 from consensus.core.effects import Outcome, Resolve, Role, RoleChanged
 from consensus.core.position import ORIGIN, Command, Configuration, Entry, LogPosition, Server, ServerId
 from consensus.node.client_requests import ClientRequests
-from consensus.node.server import ConsensusServer, now_ms
+from consensus.node.clock import now_ms
+from consensus.node.server import ConsensusServer
 
 NOW_S = 1_767_225_600
 NOW_MS = NOW_S * 1000

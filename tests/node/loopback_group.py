@@ -15,6 +15,7 @@ from consensus.core.raft import Raft
 from consensus.core.sessions import DEFAULT_LIMITS, SessionLimits
 from consensus.core.tuning import Tuning
 from consensus.node.client_requests import ClientRequests
+from consensus.node.clock import now_ms
 from consensus.node.directory import open_storage
 from consensus.node.garlic_farm_client import GarlicFarmClient
 from consensus.node.garlic_farm_conversation import GiveUp
@@ -23,7 +24,7 @@ from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_server import GarlicFarmServer
 from consensus.node.garlic_farm_tally import Tally
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
-from consensus.node.server import ConsensusServer, now_ms
+from consensus.node.server import ConsensusServer
 from consensus.node.server_description import Notice
 from consensus.node.sessioned import SessionedStateMachine
 from consensus.node.storage import StorageTuning

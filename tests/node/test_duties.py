@@ -19,7 +19,7 @@ from bridge.wire.destination_keys import SigningKey
 from bridge.wire.meta_lease_set import decode as decode_structure
 from bridge.wire.meta_lease_set import verify
 from consensus.core.effects import Outcome, Role, RoleChanged
-from consensus.node.server import now_ms
+from consensus.node.clock import now_ms
 from tests.node.farm_stage import (
     MASTER,
     NOW_MS,

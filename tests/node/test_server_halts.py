@@ -12,8 +12,9 @@ from consensus.core.events import Event
 from consensus.core.position import Milliseconds
 from consensus.core.raft import Raft
 from consensus.core.tuning import lan
+from consensus.node.clock import now_ms
 from consensus.node.refusals import HaltedError
-from consensus.node.server import ConsensusServer, now_ms
+from consensus.node.server import ConsensusServer
 from consensus.node.storage import Owner, recover
 from tests.node.kept_entries import KeptEntries
 from tests.node.test_server_owner import ONE, SMALL, Links, MemoryDisk, voters

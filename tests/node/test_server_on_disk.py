@@ -14,9 +14,10 @@ from consensus.core.messages import Request
 from consensus.core.position import Command, Configuration, Entry, Server, ServerId
 from consensus.core.raft import Raft
 from consensus.core.tuning import Tuning
+from consensus.node.clock import now_ms
 from consensus.node.directory import open_storage, verify_directory
 from consensus.node.disk import StorageInUseError
-from consensus.node.server import ConsensusServer, now_ms
+from consensus.node.server import ConsensusServer
 from consensus.node.server_description import Notice
 from consensus.node.storage import StorageTuning
 from tests.node.kept_entries import KeptEntries

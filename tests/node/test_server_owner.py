@@ -11,16 +11,19 @@ import trio.testing
 
 from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Outcome, Resolve, Role
+from consensus.core.events import DiskSpace, PeerExtensions
+from consensus.core.extensions import NO_EXTENSIONS
 from consensus.core.messages import Request, RequestVote, VoteReply
 from consensus.core.position import Command, Configuration, Entry, LogPosition, Server, ServerId
 from consensus.core.raft import Raft
 from consensus.core.tuning import lan
+from consensus.node.clock import now_ms
 from consensus.node.directory import OutOfSpaceError
 from consensus.node.disk import CreateFile, DiskOperation, DiskReader, SyncFile, WriteBytes
 from consensus.node.executor import Reading
 from consensus.node.inbox import Admission, Inbox, Proposal
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
-from consensus.node.server import ConsensusServer, now_ms
+from consensus.node.server import ConsensusServer
 from consensus.node.server_description import DiskFull, Notice
 from consensus.node.server_tuning import ServerTuning
 from consensus.node.storage import Owner, StorageTuning, recover
@@ -392,6 +395,14 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(autojump_clock: tri
         assert data(node)[-1] == b"kept"
         assert node.server.describe().proposals_in_flight == 0
         nursery.cancel_scope.cancel()
+
+
+async def test_a_full_lane_still_takes_what_the_disk_says() -> None:
+    inbox = Inbox(1, 10, 1_000, 1.0, 0.0)
+    assert inbox.put(PeerExtensions(ServerId(2), NO_EXTENSIONS))
+    assert not inbox.put(PeerExtensions(ServerId(3), NO_EXTENSIONS))
+    assert inbox.put(DiskSpace(full=True))
+    assert inbox.urgent_count == 2
 
 
 async def test_a_proposal_given_up_before_the_core_has_it_never_takes_effect() -> None:

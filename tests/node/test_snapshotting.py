@@ -15,8 +15,9 @@ from consensus.core.position import Command, Configuration, Entry, Server, Serve
 from consensus.core.raft import Raft
 from consensus.core.tuning import Tuning
 from consensus.node.applying import StateMachine
+from consensus.node.clock import now_ms
 from consensus.node.directory import open_storage, verify_directory
-from consensus.node.server import ConsensusServer, now_ms
+from consensus.node.server import ConsensusServer
 from consensus.node.server_tuning import ServerTuning
 from consensus.node.storage import StorageTuning
 from tests.node.kept_entries import KeptEntries
