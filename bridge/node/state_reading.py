@@ -1,0 +1,216 @@
+"""What a stopped node's state directory, or a backup file, knows of its farm: read offline, changing nothing.
+
+    DIR/formation.json   which farm it is, and who founded it                 ─┐
+    DIR/raft/            ballot (to whom it belongs), snapshot, log           ─┼──▶ FarmOnDisk
+    FILE                 a backup: the same, written down by a node that ran  ─┘
+
+For whoever makes something new out of an old farm: `backup` of a stopped node, `restore`, and `recover`, which makes a
+new cluster of it. `read_state(path)` takes either kind; `trio.run(read_state, path)` where nothing else is async.
+
+*The whole log counts.* Which of its last entries were committed a server learns from the leader, and the disk does not
+say it. What this server holds and the farm had not committed yet is taken for committed: of a farm that has lost the
+others nobody can tell any more, and to leave out what may have been acknowledged would be the worse mistake.
+
+*The ballot stays behind.* A `FarmOnDisk` holds what the farm agreed on and nothing of what its server voted, so it can
+never be used to vote again. For that reason there is no way from here to a Raft storage of the same server.
+
+A directory that a running node holds is refused: ask that node for a backup.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from bridge.core.farm_state import FarmState
+from bridge.core.founding import FormationState, Founding
+from bridge.node.event_log import EventLog
+from bridge.node.forming import FILE_NAME as FORMATION_FILE
+from bridge.node.ledger import Ledger, clock_ms
+from bridge.node.replica import RAFT_DIRECTORY, UNKNOWN_ENDPOINT
+from bridge.wire.backup import BACKUP_LIMIT_BYTES, Backup, BackupError, BackupHead, decode_backup
+from bridge.wire.farm_snapshot import FarmSnapshotError, decode_farm
+from bridge.wire.formation_state import FORMATION_STATE_LIMIT_BYTES, FormationStateError, decode_formation_state
+from consensus.core.effects import ReadEntries, ReadSnapshot
+from consensus.core.position import ORIGIN, Configuration, LogPosition, Server, ServerId
+from consensus.core.sessions import SessionTableError
+from consensus.node.directory import Directory
+from consensus.node.disk import StorageError, StorageInUseError
+from consensus.node.hard_state import FILE as BALLOT_FILE
+from consensus.node.hard_state import HardStateFile
+from consensus.node.storage import Owner, Recovery, StorageTuning, read_extents, recover
+from consensus.wire.record import RecordError
+from consensus.wire.snapshot_image import ImageReader
+
+_PIECE_BYTES = 4 * 1024 * 1024
+
+
+class StateReadingError(Exception):
+    """The state cannot be read; the text says which file, why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarmOnDisk:
+    """A farm as one of its servers knew it. `image` is `farm` with its history as `decode_farm` reads it."""
+
+    source: Path
+    node_id: bytes
+    """Whose state it was."""
+    founding: Founding
+    configuration: Configuration
+    """The last one in the log, committed or not; of the founders if the log has none."""
+    last: LogPosition
+    farm: FarmState
+    period_ms: int
+    image: bytes
+
+    @property
+    def backup(self) -> Backup:
+        """The same as the content of a backup file."""
+        return Backup(
+            BackupHead(
+                node_id=self.node_id,
+                founding=self.founding,
+                configuration=self.configuration,
+                last=self.last,
+                made_at_ms=clock_ms(),
+            ),
+            self.image,
+        )
+
+
+async def read_state(path: Path) -> FarmOnDisk:
+    """What the state directory, or the backup file, at `path` knows; raises StateReadingError."""
+    return await read_directory(path) if await trio.Path(path).is_dir() else await read_backup(path)
+
+
+async def read_backup(path: Path) -> FarmOnDisk:
+    """What a backup file holds."""
+    try:
+        backup = await trio.to_thread.run_sync(_read_file, path)
+        snapshot = await decode_farm(_pieces((backup.image,)))
+    except OSError as error:
+        raise StateReadingError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (BackupError, FarmSnapshotError) as error:
+        raise StateReadingError(f"{path} is no backup that can be used: {error}. Take another one") from error
+    head = backup.head
+    return FarmOnDisk(
+        source=path,
+        node_id=head.node_id,
+        founding=head.founding,
+        configuration=head.configuration,
+        last=head.last,
+        farm=snapshot.farm,
+        period_ms=snapshot.period_ms,
+        image=backup.image,
+    )
+
+
+def _read_file(path: Path) -> Backup:
+    with path.open("rb") as file:
+        return decode_backup(file.read(BACKUP_LIMIT_BYTES + 1))
+
+
+async def read_directory(state_dir: Path) -> FarmOnDisk:
+    """What the state directory of a node that does not run holds."""
+    formation = await trio.to_thread.run_sync(_read_formation, state_dir / FORMATION_FILE)
+    founding = formation.founding or formation.known
+    if founding is None:
+        raise StateReadingError(f"the node of {state_dir} has never belonged to a farm: there is nothing to read")
+    directory = await trio.to_thread.run_sync(_open, state_dir / RAFT_DIRECTORY)
+    try:
+        return await _read_storage(directory, state_dir, founding)
+    except (StorageError, FarmSnapshotError, RecordError, SessionTableError, OSError) as error:
+        raise StateReadingError(f"{state_dir}: {error}") from error
+    finally:
+        directory.close()
+
+
+def _read_formation(path: Path) -> FormationState:
+    try:
+        with path.open("rb") as file:
+            return decode_formation_state(file.read(FORMATION_STATE_LIMIT_BYTES + 1))
+    except FileNotFoundError:
+        text = f"there is no {path}: give the state directory of a node that belonged to a farm, or a backup file"
+        raise StateReadingError(text) from None
+    except (OSError, FormationStateError) as error:
+        raise StateReadingError(f"{path} cannot be used: {error}") from error
+
+
+def _open(path: Path) -> Directory:
+    if not (path / BALLOT_FILE).is_file():
+        raise StateReadingError(f"{path} holds no server's log: this node has never got the farm's log")
+    try:
+        return Directory(path)
+    except StorageInUseError as error:
+        text = f"the node of {path.parent} runs: stop it, or ask it for a backup (`garlicfarm backup FILE`)"
+        raise StateReadingError(text) from error
+    except (StorageError, OSError) as error:
+        raise StateReadingError(f"{path} cannot be opened: {error}") from error
+
+
+async def _read_storage(directory: Directory, state_dir: Path, founding: Founding) -> FarmOnDisk:
+    hard_state, _ = HardStateFile.read(directory)
+    state = hard_state.state
+    # It is read as its own owner would, wherever it lies by now, and nothing that recovery plans is carried out.
+    owner = Owner(state.binding.node_id, state.generation, state.place)
+    recovery = await trio.to_thread.run_sync(
+        recover, directory, owner, state.binding.storage_id, StorageTuning(tail_entries=1)
+    )
+    ledger = Ledger(founding.log_time_base_ms, EventLog("offline", clock_ms, 1), lambda _: None, founding.founders)
+    last = recovery.log.last
+    ledger.history_ends_at(last.index)
+    if recovery.log.snapshot is not None:
+        await ledger.restore(recovery.log.snapshot.last, _pieces(_state_bytes(directory, recovery)))
+    applied = ORIGIN.index if recovery.log.snapshot is None else recovery.log.snapshot.last.index
+    while applied < last.index:
+        request = ReadEntries(0, applied + 1, last.index, _PIECE_BYTES)
+        entries = read_extents(directory, recovery.storage.binding, recovery.storage.extents(request))
+        if not entries:
+            raise StorageError(f"the log of {state_dir} ends at entry {applied}, and should reach {last.index}")
+        await ledger.apply(applied + 1, entries)
+        applied += len(entries)
+    return FarmOnDisk(
+        source=state_dir,
+        node_id=state.binding.node_id,
+        founding=founding,
+        configuration=_configuration(recovery, founding),
+        last=last,
+        farm=ledger.state,
+        period_ms=ledger.farm.tuning.period_ms,
+        image=b"".join(ledger.snapshot()),
+    )
+
+
+def _state_bytes(directory: Directory, recovery: Recovery) -> Iterator[bytes]:
+    """The state machine's bytes out of the stored snapshot."""
+    snapshot = recovery.log.snapshot
+    if snapshot is None:
+        return
+    reader, offset, done = ImageReader(), 0, False
+    while not done:
+        piece = recovery.storage.piece(ReadSnapshot(0, snapshot.last, offset, _PIECE_BYTES))
+        if piece is None:
+            raise StorageError(f"the snapshot of entry {snapshot.last.index} is gone")
+        yield from reader.feed(directory.read(piece.file, piece.offset_bytes, piece.length_bytes))
+        offset, done = offset + piece.length_bytes, piece.done
+    reader.finish()
+
+
+def _configuration(recovery: Recovery, founding: Founding) -> Configuration:
+    log = recovery.log
+    if log.configurations:
+        return log.configurations[-1][1]
+    return log.snapshot.configuration if log.snapshot is not None else _of_founders(founding)
+
+
+def _of_founders(founding: Founding) -> Configuration:
+    return Configuration(
+        tuple(Server(ServerId(number), UNKNOWN_ENDPOINT) for number in range(1, len(founding.founders) + 1))
+    )
+
+
+async def _pieces(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part

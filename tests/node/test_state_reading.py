@@ -1,0 +1,138 @@
+"""A farm's state read offline: out of a stopped node's directory, and out of a backup of it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from bridge.core.admission import Admitted
+from bridge.core.farm_state import FarmTuning
+from bridge.core.founding import FormationState, Promise, found
+from bridge.core.records import Admission, Clock
+from bridge.node.event_log import EventLog
+from bridge.node.forming import FILE_NAME
+from bridge.node.ledger import Ledger
+from bridge.node.replica import RAFT_DIRECTORY
+from bridge.node.state_reading import FarmOnDisk, StateReadingError, read_state
+from bridge.wire.application import encode
+from bridge.wire.backup import BackupError, decode_backup, encode_backup
+from bridge.wire.formation_state import encode_formation_state
+from consensus.core.effects import Compact, Persist
+from consensus.core.position import Ballot, Command, Configuration, Entry, LogPosition, Server, ServerId
+from consensus.node.directory import Directory, open_directory
+from consensus.node.snapshots import SnapshotWriter
+from consensus.node.storage import StorageTuning
+
+A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
+BASE_MS = 1_700_000_000_000
+PROMISES = {each: Promise((A, B), BASE_MS, each * 2) for each in (A, B)}
+FOUNDING = found(PROMISES)
+GROWN = Configuration(tuple(Server(ServerId(number), f"tcp://127.0.0.1:700{number}") for number in (1, 2, 3)))
+ENTRIES = (
+    Entry(1, GROWN),
+    Entry(1, Command(encode(Admission(A, "a")))),
+    Entry(1, Command(encode(Clock(BASE_MS + 30_000, 1, 2_000)))),
+    Entry(2, Command(encode(Admission(C, "c")))),
+    Entry(2, Command(encode(Clock(BASE_MS + 60_000, 1, 2_000)))),
+)
+
+
+def node_directory(path: Path) -> Path:
+    """The directory of founder A, which stopped behind the last of ENTRIES."""
+    path.mkdir()
+    formation = FormationState(promise=PROMISES[A], founding=FOUNDING)
+    (path / FILE_NAME).write_bytes(encode_formation_state(formation))
+    directory, recovery = open_directory(path / RAFT_DIRECTORY, A, 1, StorageTuning(segment_bytes=64 * 1024))
+    directory.perform_all(recovery.storage.plan([Persist(1, Ballot(2, ServerId(1)), None, 1, ENTRIES)]))
+    recovery.storage.done()
+    directory.close()
+    return path
+
+
+async def compacted(path: Path, covered: int) -> Path:
+    """The same, with a snapshot instead of the first entries."""
+    node_directory(path)
+    ledger = Ledger(FOUNDING.log_time_base_ms, EventLog("a", lambda: 0), lambda _: None, FOUNDING.founders)
+    await ledger.apply(1, ENTRIES[:covered])
+    directory, recovery = open_directory(path / RAFT_DIRECTORY, A, 2, StorageTuning(segment_bytes=64 * 1024))
+    writer = SnapshotWriter(LogPosition(covered, ENTRIES[covered - 1].term), GROWN)
+    state = b"".join(ledger.snapshot())
+    directory.perform_all(writer.plan_begin() + writer.plan(state) + writer.plan_end())
+    change = Compact(writer.description, covered + 1)
+    directory.perform_all(recovery.storage.plan([Persist(1, snapshot=change)]))
+    recovery.storage.done()
+    directory.close()
+    return path
+
+
+def check(found_there: FarmOnDisk) -> None:
+    """It is the farm of ENTRIES."""
+    assert (found_there.node_id, found_there.founding, found_there.configuration) == (A, FOUNDING, GROWN)
+    assert found_there.last == LogPosition(5, 2)
+    assert found_there.period_ms == 2_000 != FarmTuning().period_ms
+    assert found_there.farm.log_time_ms == BASE_MS + 60_000
+    assert {number: each.node_id for number, each in found_there.farm.admitted.items()} == {1: A, 2: B, 3: C}
+    assert found_there.farm.admitted[3] == Admitted(C, "c")
+
+
+async def test_the_whole_log_of_a_stopped_node_counts(tmp_path: Path) -> None:
+    check(await read_state(node_directory(tmp_path / "node")))
+
+
+async def test_a_snapshot_and_the_log_behind_it_make_the_same_farm(tmp_path: Path) -> None:
+    whole = await read_state(node_directory(tmp_path / "whole"))
+    for covered in (2, 5):
+        found_there = await read_state(await compacted(tmp_path / f"covered-{covered}", covered))
+        check(found_there)
+        assert found_there.farm == whole.farm
+
+
+async def test_reading_changes_nothing_and_works_on_a_copy(tmp_path: Path) -> None:
+    original = node_directory(tmp_path / "node")
+    copy = tmp_path / "copy"
+    await trio.run_process(["cp", "-a", str(original), str(copy)])
+    before = {path.name: path.read_bytes() for path in (copy / RAFT_DIRECTORY).iterdir()}
+    check(await read_state(copy))
+    assert {path.name: path.read_bytes() for path in (copy / RAFT_DIRECTORY).iterdir()} == before
+
+
+async def test_a_backup_says_what_the_directory_said_and_holds_no_ballot(tmp_path: Path) -> None:
+    read = await read_state(node_directory(tmp_path / "node"))
+    content = encode_backup(read.backup)
+    (tmp_path / "farm.backup").write_bytes(content)
+    again = await read_state(tmp_path / "farm.backup")
+    check(again)
+    assert replace(again, source=read.source) == read
+
+
+async def test_a_directory_in_use_and_what_is_no_state_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    used = node_directory(tmp_path / "used")
+    held = Directory(used / RAFT_DIRECTORY)
+    with pytest.raises(StateReadingError, match=r"runs: stop it, or ask it for a backup"):
+        await read_state(used)
+    held.close()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StateReadingError, match="give the state directory of a node that belonged to a farm"):
+        await read_state(tmp_path / "empty")
+    with pytest.raises(StateReadingError, match="cannot be read"):
+        await read_state(tmp_path / "nothing")
+    never = tmp_path / "never"
+    never.mkdir()
+    (never / FILE_NAME).write_bytes(encode_formation_state(FormationState()))
+    with pytest.raises(StateReadingError, match="never belonged to a farm"):
+        await read_state(never)
+
+
+async def test_a_damaged_backup_is_refused_wherever_the_damage_is(tmp_path: Path) -> None:
+    read = await read_state(node_directory(tmp_path / "node"))
+    content = encode_backup(read.backup)
+    assert decode_backup(content).image == read.image
+    for place in (0, 25, 90, len(content) // 2, len(content) - 1):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x01
+        with pytest.raises(BackupError):
+            decode_backup(bytes(damaged))
+    for end in (0, 30, 200, len(content) - 1):
+        with pytest.raises(BackupError):
+            decode_backup(content[:end])
