@@ -1,47 +1,57 @@
-"""One run of the pipeline: the log to Parquet tables, exactly once, and the health table made from them.
+"""The run loop: the log through Spark into the sinks, exactly once, with progress shown while a batch runs.
 
-    <output>/checkpoint/                     Spark's own: how far the log was read
-    <output>/reports/batch_id=N/             history, one directory a micro-batch
-    <output>/clocks/batch_id=N/              the same
-    <output>/quarantine/batch_id=N/          the same
-    <output>/router_health/                  made anew from the history after each run of batches
+    source `farm` ──▶ micro-batch N ──▶ sinks.write_batch ──▶ commit of N in <output>/checkpoint ──▶ sinks.refresh
 
-A micro-batch that is repeated after a crash carries the same number and the same range of the log; it overwrites its
-own directory, so nothing is there twice. Appending to one directory would be simpler and duplicate rows after a crash.
+Spark writes the range of batch N into the checkpoint before it runs and notes its end afterwards. A crash in between
+repeats the batch with the same number and the same range; indexes of the log never change their entry, so the rows are
+the same ones, and the sinks overwrite what a repeated batch wrote. That is all that exactly-once rests on.
 
-The health table is written beside the old one and exchanged by two renames: a reader sees the old or the new, and a
-crash between the two leaves the old one aside, which the next run repairs.
+A stream's checkpoint holds for the operators of the version that wrote it. `LAYOUT` is raised when they change; an
+output directory of another layout is refused with the way out: the log is read again into a new directory.
 """
 
-import shutil
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipeline import transforms
+from pipeline import sinks, transforms
 from pipeline.log_client import FarmLogError
-from pipeline.source import SCHEMA
 
-TABLES: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "reports": transforms.reports,
-    "clocks": transforms.clocks,
-    "quarantine": transforms.quarantine,
-}
-HEALTH = "router_health"
+LAYOUT = 1
+LAYOUT_FILE = "layout.json"
+PROGRESS_SECONDS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a running query is, for a line on the screen."""
+
+    batch: int
+    entries_per_s: float
+    tasks_done: int
+    tasks: int
+    message: str
+
+
+def _show_nothing(_: Progress) -> None:
+    """The default: no line."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Where from, where to, and how."""
+    """Where from, where to, and how. `source` has further options of the source `farm`."""
 
     addresses: tuple[str, ...]
     output: Path
     window: str = transforms.DEFAULT_WINDOW
     trigger_seconds: int = 5
+    source: dict[str, str] = field(default_factory=dict)
+    progress: Callable[[Progress], None] = _show_nothing
 
 
 def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
@@ -49,8 +59,8 @@ def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
 
     Raises FarmLogError when the log cannot be read.
     """
-    _await(_query(session, settings, available_now=True))
-    return refresh_health(session, settings)
+    _await(session, settings, _query(session, settings, available_now=True))
+    return sinks.refresh(session, settings.output, settings.window)
 
 
 def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[DataFrame], None]) -> None:
@@ -58,33 +68,11 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[Da
 
     Raises FarmLogError when the log cannot be read any more.
     """
-    _await(_query(session, settings, available_now=False, after_batch=lambda: show(refresh_health(session, settings))))
 
+    def after_batch() -> None:
+        show(sinks.refresh(session, settings.output, settings.window))
 
-def refresh_health(session: SparkSession, settings: RunSettings) -> DataFrame:
-    """Makes the health table from the history and exchanges it for the old one."""
-    target = settings.output / HEALTH
-    aside, old = target.with_name(HEALTH + ".new"), target.with_name(HEALTH + ".old")
-    health = transforms.router_health(
-        _history(session, settings, "reports"),
-        _history(session, settings, "clocks"),
-        settings.window,
-    )
-    health.coalesce(1).write.mode("overwrite").parquet(str(aside))
-    if target.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        target.rename(old)
-    aside.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
-    return session.read.parquet(str(target)).orderBy("window_start", "server_id")
-
-
-def _history(session: SparkSession, settings: RunSettings, table: str) -> DataFrame:
-    # The schema is told, not inferred: a farm whose log holds no report yet has empty tables, not an error.
-    schema = TABLES[table](session.createDataFrame([], SCHEMA)).schema
-    path = settings.output / table
-    path.mkdir(parents=True, exist_ok=True)
-    return session.read.schema(schema).parquet(str(path))
+    _await(session, settings, _query(session, settings, available_now=False, after_batch=after_batch))
 
 
 def _query(
@@ -95,44 +83,60 @@ def _query(
     after_batch: Callable[[], None] | None = None,
 ) -> StreamingQuery:
     def write(batch: DataFrame, batch_id: int) -> None:
-        batch.persist()
-        try:
-            for name, transform in TABLES.items():
-                target = settings.output / name / f"batch_id={batch_id}"
-                transform(batch).coalesce(1).write.mode("overwrite").parquet(str(target))
-        finally:
-            batch.unpersist()
+        sinks.write_batch(batch, batch_id, settings.output)
         if after_batch is not None:
             after_batch()
 
     settings.output.mkdir(parents=True, exist_ok=True)
-    _refuse_orphaned_tables(settings.output)
-    stream = session.readStream.format("farm").option("node", ",".join(settings.addresses)).load()
+    sinks.refuse_orphaned(settings.output)
+    claim_layout(settings.output)
+    options = {"node": ",".join(settings.addresses), **settings.source}
+    stream = session.readStream.format("farm").options(**options).load()
     writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(settings.output / "checkpoint"))
     if available_now:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings.trigger_seconds} seconds").start()
 
 
-def _refuse_orphaned_tables(output: Path) -> None:
-    """Without the checkpoint batch numbers would begin again, and new batches would overwrite some of the old ones."""
-    if (output / "checkpoint").exists():
-        return
-    tables = [name for name in TABLES if (output / name).exists() and any((output / name).iterdir())]
-    if tables:
+def claim_layout(output: Path) -> None:
+    """Notes which layout the directory has; raises FarmLogError when it has another one."""
+    note = output / LAYOUT_FILE
+    try:
+        found = json.loads(note.read_text(encoding="utf-8"))["layout"]
+    except FileNotFoundError:
+        # The first version wrote no note; its layout is number 1.
+        found = 1 if (output / "checkpoint").exists() else LAYOUT
+        note.write_text(json.dumps({"layout": found}) + "\n", encoding="utf-8")
+    except (ValueError, KeyError, TypeError) as error:
+        raise FarmLogError(f"{note} is damaged: it should be {json.dumps({'layout': LAYOUT})}; restore it") from error
+    if found != LAYOUT:
         raise FarmLogError(
-            f"{output} holds tables ({', '.join(tables)}) and no checkpoint that belongs to them:"
-            " restore it, or choose another output directory; the log can be read again from its start",
+            f"{output} has the layout {found} and this version writes {LAYOUT}: its checkpoint cannot be continued."
+            " Start again with a new output directory; the log is read from its start (docs/pipeline.md, 'Upgrades')",
         )
 
 
-def _await(query: StreamingQuery) -> None:
+def _await(session: SparkSession, settings: RunSettings, query: StreamingQuery) -> None:
     try:
-        query.awaitTermination()
+        while not query.awaitTermination(PROGRESS_SECONDS):
+            settings.progress(_progress(session, query))
     except StreamingQueryException as error:
         raise FarmLogError(_reason(str(error))) from error
     finally:
         query.stop()
+
+
+def _progress(session: SparkSession, query: StreamingQuery) -> Progress:
+    tracker = session.sparkContext.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    last = query.lastProgress
+    return Progress(
+        batch=-1 if last is None else int(last["batchId"]),
+        entries_per_s=0.0 if last is None else float(last["processedRowsPerSecond"] or 0.0),
+        tasks_done=sum(stage.numCompletedTasks for stage in stages if stage is not None),
+        tasks=sum(stage.numTasks for stage in stages if stage is not None),
+        message=str(query.status["message"]),
+    )
 
 
 def _reason(text: str) -> str:

@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from pipeline.log_client import FarmLogError
-from pipeline.run import RunSettings, refresh_health, run_once
+from pipeline.run import RunSettings, run_once
+from pipeline.sinks import refresh
 from pipeline.transforms import quarantine
 from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
 
@@ -67,7 +68,7 @@ def test_a_batch_that_is_repeated_after_a_crash_changes_no_table(session: SparkS
         repeated = run_once(session, settings)
         # then every table is as it was
         assert repeated.collect() == undisturbed
-        assertDataFrameEqual(refresh_health(session, settings), repeated)
+        assertDataFrameEqual(refresh(session, settings.output, settings.window), repeated)
 
 
 def test_another_farms_log_is_refused_by_a_checkpoint(session: SparkSession, tmp_path: Path) -> None:
