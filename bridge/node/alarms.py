@@ -3,6 +3,9 @@
 An alarm is a kind, a sentence about what happened, and what to do. Raising it again with the same words is nothing new;
 with other words it is replaced. Each raising and clearing is an event of the trace as well, so that the past shows what
 the picture no longer does. The board is bounded by the kinds that the code knows.
+
+Where several parts of the node may each have the same kind of trouble, they share one alarm: it stands while any of
+them has a cause, and says all of them.
 """
 
 from bridge.core.view import AlarmView
@@ -31,3 +34,29 @@ class Alarms:
     def standing(self) -> tuple[AlarmView, ...]:
         """What stands now, in order of kind."""
         return tuple(alarm for _, alarm in sorted(self._standing.items()))
+
+
+class SharedAlarm:
+    """One alarm with several causes; `cause` names whose it is."""
+
+    def __init__(self, alarms: Alarms, kind: str, action: str) -> None:
+        self._alarms = alarms
+        self._kind = kind
+        self._action = action
+        self._texts: dict[str, str] = {}
+
+    def set(self, cause: str, text: str) -> None:
+        """It is so, from now on."""
+        self._texts[cause] = text
+        self._show()
+
+    def clear(self, cause: str) -> None:
+        """It is not so any more."""
+        self._texts.pop(cause, None)
+        self._show()
+
+    def _show(self) -> None:
+        if self._texts:
+            self._alarms.set(self._kind, "; ".join(text for _, text in sorted(self._texts.items())), self._action)
+        else:
+            self._alarms.clear(self._kind)

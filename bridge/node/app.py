@@ -33,13 +33,13 @@ from bridge.node.configuration import Pace as PaceSetting
 from bridge.node.control import ControlServer
 from bridge.node.control_socket import SOCKET_NAME, answers
 from bridge.node.duties import Duties
-from bridge.node.duties import Member as FarmMember
 from bridge.node.event_log import EventLog
 from bridge.node.farm_keys import FarmKeys
+from bridge.node.farm_member import Member as FarmMember
+from bridge.node.farm_member import router_alarm
 from bridge.node.forming import Forming, load_formation
 from bridge.node.handover import hand_over_before_stop, until_removed
 from bridge.node.host import HostSampler, LoopLag
-from bridge.node.key_files import load_signing_key
 from bridge.node.key_office import KeyOffice
 from bridge.node.ledger import Ledger, clock_ms
 from bridge.node.port import NodePort
@@ -50,7 +50,7 @@ from bridge.node.replica import FrontDoor, Replica, ReplicaSettings, open_replic
 from bridge.node.roster import Roster
 from bridge.node.router import FileRouter
 from bridge.node.sight import Sight
-from bridge.wire.destination_keys import SigningKey
+from bridge.node.signing_keys import HeldKey
 from bridge.wire.trace import event_text
 from consensus.core.effects import RoleChanged
 from consensus.core.position import ServerId
@@ -82,7 +82,7 @@ class Node:
         self.farm_keys = FarmKeys(configuration.farm_key)
         self.farm_key = self.farm_keys.filed
         key_file = configuration.publishing.signing_key
-        self.signing_key: SigningKey | None = None if key_file is None else load_signing_key(key_file)
+        self.keys = () if key_file is None else (HeldKey.load(key_file),)
         self.trace = EventLog(configuration.name, clock_ms, on_event=_log_event)
         self.alarms = Alarms(self.trace)
         self.tally = Tally(self._incident)
@@ -92,12 +92,6 @@ class Node:
         self.router = FileRouter(
             configuration.router.directory, configuration.leaves, self.host, self.lag, demo=configuration.demo
         )
-        if self.signing_key is not None and self.signing_key.offline is None:
-            LOG.warning(
-                "%s holds the master's own private key: whoever steals this machine has the farm's address for good;"
-                " a transient key would do (docs/keys.md)",
-                key_file,
-            )
         self.stop = trio.Event()
         self.leaving = False
         self._duties: Duties | None = None
@@ -298,12 +292,13 @@ class Node:
             replica=replica,
             ledger=ledger,
             router=self.router,
-            signing_key=self.signing_key,
+            keys=self.keys,
             publish=publishing.publish,
             pace=self.pace,
             period_ms=publishing.reporting_period_ms,
             trace=self.trace,
             alarms=self.alarms,
+            router_alarm=router_alarm(self.alarms),
             request_prefix=f"{agent.node_id.hex()}-{agent.generation}",
         )
 

@@ -157,11 +157,8 @@ class Sight:
         )
 
     def _lease_set_files(self) -> dict[str, str]:
-        key = self._node.signing_key
-        if key is None:
-            return {}
-        path = self._node.router.path_of(key.destination.hash)
-        return {key.destination.base64: str(path)} if path.exists() else {}
+        paths = {held.master: self._node.router.path_of(held.master_hash) for held in self._node.keys}
+        return {master: str(path) for master, path in paths.items() if path.exists()}
 
     def _address_of(self, destination: str) -> str:
         known = self._addresses.get(destination)

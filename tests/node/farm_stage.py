@@ -23,16 +23,17 @@ from bridge.core.records import (
     Report,
     RouterStatus,
 )
-from bridge.node import duties as duties_module
 from bridge.node import ledger as ledger_module
 from bridge.node.alarms import Alarms
-from bridge.node.duties import Duties, Member
+from bridge.node.duties import Duties
 from bridge.node.event_log import EventLog
+from bridge.node.farm_member import Member, router_alarm
 from bridge.node.ledger import Ledger
 from bridge.node.replica import Replica
 from bridge.node.router import MeasuredStatus, RouterError
+from bridge.node.signing_keys import HeldKey
 from bridge.wire.application import decode, encode
-from bridge.wire.destination_keys import MasterKey, SigningKey, new_demo_leaf, new_master_key
+from bridge.wire.destination_keys import MasterKey, new_demo_leaf, new_master_key
 from consensus.core.effects import Outcome, Resolve, Role, RoleChanged
 from consensus.core.position import ORIGIN, Command, Configuration, Entry, LogPosition, Server, ServerId
 from consensus.node.client_requests import ClientRequests
@@ -59,7 +60,6 @@ def clock_now_ms() -> int:
 
 def machine_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the machine's clock run with trio's."""
-    monkeypatch.setattr(duties_module, "clock_ms", clock_now_ms)
     monkeypatch.setattr(ledger_module, "clock_ms", clock_now_ms)
 
 
@@ -196,7 +196,7 @@ class StageReplica:
 class Stage:
     """One node of a farm, with its log."""
 
-    def __init__(self, *, period_ms: int = PERIOD_MS, signing_key: SigningKey | None = None) -> None:
+    def __init__(self, *, period_ms: int = PERIOD_MS, held: HeldKey | None = None) -> None:
         self.trace = EventLog("node-1", clock_now_ms)
         self.alarms = Alarms(self.trace)
         self.ledger = Ledger(NOW_MS, self.trace, self._changed)
@@ -211,12 +211,14 @@ class Stage:
                 replica=cast("Replica", self.replica),
                 ledger=self.ledger,
                 router=self.router,
-                signing_key=signing_key or MASTER.sign_transient(NOW_S),
+                keys=(held or HeldKey(MASTER.sign_transient(NOW_S)),),
                 publish=PublishConfig.AUTO,
                 pace=Pace.of_period(period_ms),
                 period_ms=period_ms,
                 trace=self.trace,
                 alarms=self.alarms,
+                router_alarm=router_alarm(self.alarms),
+                clock_ms=clock_now_ms,
                 request_prefix="00-1",
             )
         )

@@ -13,9 +13,10 @@ from trio.testing import MockClock
 from bridge.core.control import SubmitAnswer, SubmitOutcome
 from bridge.core.farm import PublicationRefused
 from bridge.core.records import Clock, Publication, Report
-from bridge.node.duties import CLOCK_ALARM, KEY_ALARM, ROUTER_ALARM
+from bridge.node.farm_member import ROUTER_ALARM
+from bridge.node.signing_keys import KEY_ALARM, HeldKey
+from bridge.node.timekeeping import CLOCK_ALARM
 from bridge.wire.application import decode
-from bridge.wire.destination_keys import SigningKey
 from bridge.wire.meta_lease_set import decode as decode_structure
 from bridge.wire.meta_lease_set import verify
 from consensus.core.effects import Outcome, Role, RoleChanged
@@ -180,7 +181,7 @@ async def test_a_router_that_cannot_be_asked_is_reported_as_none_with_an_alarm_u
 async def test_a_signing_key_that_ends_soon_is_an_alarm(
     life_s: int, expected: str | None, autojump_clock: MockClock
 ) -> None:
-    stage = Stage(signing_key=MASTER.sign_transient(NOW_S, life_s))
+    stage = Stage(held=HeldKey(MASTER.sign_transient(NOW_S, life_s)))
     async with on_duty(stage):
         await trio.sleep(5)
         text = stage.alarm(KEY_ALARM)
@@ -188,8 +189,7 @@ async def test_a_signing_key_that_ends_soon_is_an_alarm(
 
 
 async def test_a_master_key_in_a_nodes_hands_never_ends(autojump_clock: MockClock) -> None:
-    key: SigningKey = MASTER.as_signing_key()
-    stage = Stage(signing_key=key)
+    stage = Stage(held=HeldKey(MASTER.as_signing_key()))
     async with on_duty(stage):
         await trio.sleep(5)
         assert stage.alarm(KEY_ALARM) is None

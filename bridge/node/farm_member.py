@@ -1,0 +1,48 @@
+"""What a member of a founded farm does its duties with: the parts that `bridge.node.app` made, in one hand."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bridge.core.publication import Pace
+from bridge.core.records import PublishConfig
+from bridge.node.alarms import Alarms, SharedAlarm
+from bridge.node.event_log import EventLog
+from bridge.node.ledger import Ledger, clock_ms
+from bridge.node.replica import Replica
+from bridge.node.router import Router
+from bridge.node.signing_keys import HeldKey
+
+ROUTER_ALARM = "router"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """The parts, and what they are told."""
+
+    cluster: str
+    replica: Replica
+    ledger: Ledger
+    router: Router
+    keys: tuple[HeldKey, ...]
+    """One for each master destination that this node can sign for."""
+    publish: PublishConfig
+    pace: Pace
+    period_ms: int
+    """The period that this node writes into clock entries while it leads; all follow the leader's."""
+    trace: EventLog
+    alarms: Alarms
+    router_alarm: SharedAlarm
+    """What the router did not do, by who asked for it."""
+    request_prefix: str
+    """NodeId and generation: with the birth of a session and a number behind it, it names a submission for ever."""
+    clock_ms: Callable[[], int] = clock_ms
+
+    @property
+    def period_s(self) -> float:
+        """The farm's reporting period."""
+        return self.ledger.farm.tuning.period_ms / 1000
+
+
+def router_alarm(alarms: Alarms) -> SharedAlarm:
+    """The alarm about the router, which asking for its status and publishing share."""
+    return SharedAlarm(alarms, ROUTER_ALARM, "see docs/operating.md, 'Alarms', and the router's own log")

@@ -1,0 +1,108 @@
+"""A member's duty to report: its application entry once a reporting period, and as soon as there is a leader.
+
+Each report asks the router anew and names itself (`request`), so that one whose fate is unknown can be repeated. What
+nobody took within a period is out of date; the next report says it better.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+import trio
+
+from bridge.core.records import LeafStatus, Report, RouterStatus
+from bridge.node.farm_member import Member
+from bridge.node.publishing import PublishingDuty
+from bridge.node.router import RouterError
+from bridge.wire.application import ApplicationError, encode
+from consensus.core.position import Index
+from consensus.core.sessions import RequestId
+
+
+class ReportDuty:
+    """The loop."""
+
+    def __init__(self, member: Member, publishing: Sequence[PublishingDuty]) -> None:
+        self._member = member
+        self._publishing = publishing
+        self._random = Random()
+        self._sequence = 0
+        self._born: Index | None = None
+        self._leader_known = trio.Event()
+
+    def leadership_changed(self) -> None:
+        """Another server leads, or this one: the first report is due at once."""
+        if self._member.replica.server.role.leader is not None:
+            self._leader_known.set()
+
+    def refused(self, request: str) -> None:
+        """The farm has forgotten the session in which an entry was named."""
+        if request.startswith(f"{self._member.request_prefix}-"):
+            self._born = None
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        self.leadership_changed()
+        await self._leader_known.wait()
+        while True:
+            started = trio.current_time()
+            for duty in self._publishing:
+                await duty.review_key()
+            report = await self._own_report()
+            with trio.move_on_after(self._member.period_s):
+                await self._send(report)
+            # A little apart from the others, who heard of the leader at the same moment.
+            await self._until_period_after(started, self._random.uniform(0.9, 1.0))
+
+    async def _until_period_after(self, started: float, share: float) -> None:
+        """Sleeps to the next report's time. The period may change meanwhile: it is the leader's, and in the log."""
+        while (left := started + self._member.period_s * share - trio.current_time()) > 0:
+            with trio.move_on_after(left):
+                await self._member.ledger.news()
+
+    async def _send(self, report: Report) -> None:
+        try:
+            entry = encode(report)
+        except ApplicationError as error:
+            self._member.trace.append("report-failed", {"reason": str(error)})
+        else:
+            await self._member.replica.submit(entry, repeat_unknown=True)
+
+    async def _own_report(self) -> Report:
+        member = self._member
+        status, leaves = await self._ask_router()
+        return Report(
+            cluster=member.cluster,
+            date_ms=member.clock_ms(),
+            server_id=member.replica.server_id,
+            router=status,
+            meta=next((duty.status() for duty in self._publishing), None),
+            destinations=leaves,
+            request=self._next_request(),
+        )
+
+    def _next_request(self) -> str:
+        """A number in this node's session, which begins with the first report and whenever the farm forgot it."""
+        if self._born is None:
+            self._born, self._sequence = self._member.ledger.state.applied_index, 0
+        self._sequence += 1
+        return str(RequestId(self._member.request_prefix, self._born, self._sequence))
+
+    async def _ask_router(self) -> tuple[RouterStatus, tuple[LeafStatus, ...]]:
+        """How router and leaves are. A router that does not answer is none: the node goes on reporting without it."""
+        member = self._member
+        master_hash = next((held.master_hash for held in member.keys), b"")
+        status, leaves, failures = RouterStatus(attached=False), [], []
+        try:
+            status = await member.router.local_router_status()
+            for leaf_hash in await member.router.local_leaf_hashes(master_hash):
+                try:
+                    leaves.append(await member.router.local_leaf_status(leaf_hash))
+                except RouterError as error:
+                    failures.append(str(error))
+        except RouterError as error:
+            failures.append(str(error))
+        if failures:
+            member.router_alarm.set("asking", "; ".join(failures))
+        else:
+            member.router_alarm.clear("asking")
+        return status, tuple(leaves)
