@@ -25,7 +25,37 @@ ring has overwritten events before they were read, the reader puts one row of ki
 `{"lost": N}`, the time of the first event after them, and that event's cursor less one.
 """
 
-from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+_TYPES: dict[str, DataType] = {
+    "BIGINT": LongType(),
+    "INT": IntegerType(),
+    "DOUBLE": DoubleType(),
+    "BOOLEAN": BooleanType(),
+    "STRING": StringType(),
+    "TIMESTAMP": TimestampType(),
+    "DATE": DateType(),
+    "ARRAY<BIGINT>": ArrayType(LongType()),
+}
+
+
+def _columns(text: str) -> StructType:
+    """`name TYPE, …` as a schema; Spark's own parser of such text lives in a JVM, which is not there yet."""
+    fields = (column.split() for column in text.split(","))
+    return StructType([StructField(name, _TYPES[kind]) for name, kind in fields])
+
 
 EVENTS = StructType(
     [
@@ -63,7 +93,7 @@ _TABLE_COLUMNS = {
     "events": """node STRING, cursor BIGINT, time_ms BIGINT, log_time TIMESTAMP, clock_offset_ms BIGINT, kind STRING,
         data STRING""",
 }
-HISTORY: dict[str, StructType] = {name: StructType.fromDDL(columns) for name, columns in _TABLE_COLUMNS.items()}
+HISTORY: dict[str, StructType] = {name: _columns(columns) for name, columns in _TABLE_COLUMNS.items()}
 
 _DERIVED_COLUMNS = {
     "router_health": """window_start TIMESTAMP, window_end TIMESTAMP, server_id BIGINT, reports BIGINT,
@@ -86,13 +116,13 @@ _DERIVED_COLUMNS = {
     "convergence": """member STRING, status STRING, first_at TIMESTAMP, last_at TIMESTAMP, observers BIGINT,
         nodes BIGINT, converged_ms BIGINT""",
 }
-DERIVED: dict[str, StructType] = {name: StructType.fromDDL(columns) for name, columns in _DERIVED_COLUMNS.items()}
+DERIVED: dict[str, StructType] = {name: _columns(columns) for name, columns in _DERIVED_COLUMNS.items()}
 
-TRANSITIONS = StructType.fromDDL(
+TRANSITIONS = _columns(
     """server_id BIGINT, at TIMESTAMP, index BIGINT, previous STRING, state STRING, reason STRING,
     session_started_at TIMESTAMP, session_reports BIGINT, uptime_ms BIGINT"""
 )
 """Rows of the stateful query (`pipeline/state.py`)."""
 
-FLOODFILLS = StructType.fromDDL("destination STRING, day DATE, rank INT, router STRING, distance STRING")
+FLOODFILLS = _columns("destination STRING, day DATE, rank INT, router STRING, distance STRING")
 """`router` and `destination` are hashes in lower-case hexadecimal; `distance` is their XOR likewise."""
