@@ -51,6 +51,10 @@ _REPORT_SCHEMA = StructType(
         StructField("clock", StructType([StructField("time", LongType()), StructField("id", LongType())])),
         StructField("publication", StructType([StructField("id", LongType()), StructField("published", LongType())])),
         StructField("admission", StructType([StructField("node", StringType()), StructField("name", StringType())])),
+        StructField("exclusion", StructType([StructField("hash", StringType())])),
+        StructField("cost", StructType([StructField("hash", StringType())])),
+        StructField("force", StructType([StructField("master", StringType())])),
+        StructField("factors", StructType([StructField("throughIndex", LongType())])),
         StructField("_malformed", StringType()),
     ]
 )
@@ -112,7 +116,7 @@ def quarantine(entries: DataFrame) -> DataFrame:
         .when(json["_malformed"].isNotNull(), "not the JSON that a server writes")
         .when(json["router"].isNotNull() & json["id"].isNull(), "a report without the server's id")
         .when(_is_known(json), None)
-        .otherwise("neither report, clock, publication nor admission")
+        .otherwise("no kind of entry that a farm knows")
     )
     return (
         parsed(entries)
@@ -132,6 +136,10 @@ def _is_known(json: Column) -> Column:
         | json["clock"]["time"].isNotNull()
         | json["publication"]["published"].isNotNull()
         | json["admission"]["node"].isNotNull()
+        | json["exclusion"]["hash"].isNotNull()
+        | json["cost"]["hash"].isNotNull()
+        | json["force"]["master"].isNotNull()
+        | json["factors"]["throughIndex"].isNotNull()
     )
 
 

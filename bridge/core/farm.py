@@ -5,14 +5,18 @@
     publication  accepted only from the chosen publisher and with a later second than the last accepted one: a deposed
                  publisher that comes back late is fenced here, before anything is signed
     admission    the identity gets the next Raft id, or its name is recorded; a name that is taken is refused
+    exclusion    a leaf is left out of every structure, or let in again; refused where nothing would be left to list
+    cost         an operator's factor on the cost of a leaf
+    force        the publisher publishes this master anew, as soon as routers take it
+    factors      the pipeline's factors, bounded, damped and fading (`bridge.core.weights`)
     foreign      kept in the log, no meaning here
 
-A report or a foreign entry may name its request; the table of sessions then sees to it that a repetition of it, which a
+What others submit may name its request; the table of sessions then sees to it that a repetition of it, which a
 sender that got no answer has to make, is not applied again, and tells at which index the first one is.
 
-After each report and each clock entry the publisher and the leaves of every master are chosen again, so the choice is
-part of the state and needs no message of its own. Nothing but the record, its index and the tuning enters; entries up
-to the applied index are ignored, which makes replay harmless.
+After each report, each clock entry and each weight the publisher and the leaves of every master are chosen again, so
+the choice is part of the state and needs no message of its own. Nothing but the record, its index and the tuning
+enters; entries up to the applied index are ignored, which makes replay harmless.
 """
 
 from dataclasses import dataclass, replace
@@ -32,9 +36,24 @@ from bridge.core.farm_state import (
     MasterState,
     ServerState,
 )
+from bridge.core.hashes import hash_of
 from bridge.core.lease_set import select_leaves
 from bridge.core.publisher import choose, standings
-from bridge.core.records import Admission, Clock, Foreign, Publication, Record, Report
+from bridge.core.records import (
+    Admission,
+    Clock,
+    CostFactor,
+    Exclusion,
+    Factors,
+    Force,
+    Foreign,
+    Publication,
+    Record,
+    Report,
+    Wish,
+    request_of,
+)
+from bridge.core.weights import WeightsChange, WishRefused, exclude, fading, set_cost, take_factors
 from consensus.core.position import LogPosition
 from consensus.core.sessions import RequestId, SessionTable, Verdict, parse_request_id
 
@@ -82,6 +101,13 @@ class ServerForgotten:
 
 
 @dataclass(frozen=True, slots=True)
+class PublicationForced:
+    """The publisher of `master` is to publish it anew."""
+
+    master: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequestRefused:
     """Whether this request was applied before is forgotten, so it is not applied: its sender must begin a session."""
 
@@ -97,6 +123,8 @@ Change = (
     | RequestRefused
     | ServerAdmitted
     | AdmissionRefused
+    | PublicationForced
+    | WeightsChange
 )
 
 
@@ -118,37 +146,45 @@ class Farm:
         # A snapshot of before there were admissions has no founders in it.
         self.state = replace(state, admitted={**self.state.admitted, **state.admitted})
 
-    def apply(self, index: int, term: int, record: Record) -> tuple[Change, ...]:  # noqa: C901 - one case per kind
+    def apply(self, index: int, term: int, record: Record) -> tuple[Change, ...]:
         """Take one committed record; what changed is for traces and for the publisher's next act."""
         if index <= self.state.applied_index:
             return ()
+        request = request_of(record)
+        verdict = self._admit(request, index, term)
         state = replace(self.state, applied_index=index, applied_term=term)
-        changes: list[Change]
+        changes: list[Change] = []
+        match verdict:
+            case Verdict.NEW:
+                state, changes = self._apply(state, record)
+            case Verdict.DUPLICATE:
+                pass
+            case Verdict.EXPIRED:
+                changes = [RequestRefused(request or "")]
+            case _:
+                assert_never(verdict)
+        self.state = state
+        return tuple(changes)
+
+    def _apply(self, state: FarmState, record: Record) -> tuple[FarmState, list[Change]]:
         match record:
-            case Report(request=request):
-                match self._admit(request, index, term):
-                    case Verdict.NEW:
-                        state, changes = _apply_report(state, record, self.tuning)
-                    case Verdict.DUPLICATE:
-                        changes = []
-                    case Verdict.EXPIRED:
-                        changes = [RequestRefused(request or "")]
+            case Report():
+                return _apply_report(state, record, self.tuning)
             case Clock():
                 if record.period_ms is not None and PERIOD_MIN_MS <= record.period_ms <= PERIOD_MAX_MS:
                     self.tuning = replace(self.tuning, period_ms=record.period_ms)
-                state, changes = _apply_clock(state, record, self.tuning)
+                return _apply_clock(state, record, self.tuning)
             case Publication():
-                state, changes = _apply_publication(state, record, self.tuning)
+                return _apply_publication(state, record, self.tuning)
             case Admission():
                 admitted, change = admit(state.admitted, record)
-                state, changes = replace(state, admitted=admitted), [] if change is None else [change]
-            case Foreign(request=request):
-                refused = self._admit(request, index, term) is Verdict.EXPIRED
-                changes = [RequestRefused(request or "")] if refused else []
+                return replace(state, admitted=admitted), [] if change is None else [change]
+            case Exclusion() | CostFactor() | Force() | Factors():
+                return _apply_wish(state, record, self.tuning)
+            case Foreign():
+                return state, []
             case _:
                 assert_never(record)
-        self.state = state
-        return tuple(changes)
 
     def position_of(self, request: RequestId) -> LogPosition | None:
         """Where the entry stands that was applied under this request id; None if none was, or that is forgotten."""
@@ -204,7 +240,9 @@ def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[Fa
         server_id for server_id, server in heard.items() if log_time_ms - server.heard_ms > tuning.forget_after_ms
     ]
     servers = {server_id: server for server_id, server in heard.items() if server_id not in silent}
-    state, chosen = _choose(replace(state, log_time_ms=log_time_ms, servers=servers), tuning, at_clock=True)
+    weights = fading(state.weights, log_time_ms)
+    moved = replace(state, log_time_ms=log_time_ms, servers=servers, weights=weights)
+    state, chosen = _choose(moved, tuning, at_clock=True)
     return state, [*map(ServerForgotten, silent), *chosen]
 
 
@@ -226,7 +264,7 @@ def _apply_publication(
     refusal = _refusal(master, publication, (state.log_time_ms + tuning.period_ms + tuning.clock_tolerance_ms) // 1000)
     if refusal is not None:
         return state, [PublicationRefused(publication, refusal)]
-    masters = {**state.masters, publication.master: replace(master, publication=publication)}
+    masters = {**state.masters, publication.master: replace(master, publication=publication, forced=False)}
     return replace(state, masters=masters), [PublicationAccepted(publication)]
 
 
@@ -242,9 +280,44 @@ def _refusal(master: MasterState, publication: Publication, latest_s: int) -> st
     return None
 
 
-def _choose(state: FarmState, tuning: FarmTuning, *, at_clock: bool) -> tuple[FarmState, list[Change]]:
+def _apply_wish(state: FarmState, wish: Wish, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:
+    weights, reweighed = state.weights, None
+    change: WeightsChange | None
+    match wish:
+        case Force(master):
+            return _force(state, master)
+        case Exclusion():
+            weights, change = exclude(weights, wish)
+        case CostFactor():
+            weights, change = set_cost(weights, wish)
+            reweighed = wish.leaf_hash
+        case Factors():
+            weights, change = take_factors(weights, wish, state.applied_index, state.log_time_ms)
+        case _:
+            assert_never(wish)
+    if change is None or isinstance(change, WishRefused):
+        return state, [] if change is None else [change]
+    after, chosen = _choose(replace(state, weights=weights), tuning, at_clock=False, reweighed=reweighed)
+    emptied = [name for name, master in state.masters.items() if master.leaves and not after.masters[name].leaves]
+    if emptied:
+        reason = f"nothing would be left to list for the master {hash_of(min(emptied))}.b32.i2p"
+        return state, [WishRefused("exclusion", reason)]
+    return after, [change, *chosen]
+
+
+def _force(state: FarmState, name: str) -> tuple[FarmState, list[Change]]:
+    master = state.masters.get(name)
+    if master is None:
+        return state, [WishRefused("force", f"no server reports for the master {hash_of(name)}.b32.i2p")]
+    masters = {**state.masters, name: replace(master, forced=True)}
+    return replace(state, masters=masters), [PublicationForced(name)]
+
+
+def _choose(
+    state: FarmState, tuning: FarmTuning, *, at_clock: bool, reweighed: str | None = None
+) -> tuple[FarmState, list[Change]]:
     """Choose publisher and leaves of every master that is reported for, or was published within `forget_after_ms`."""
-    reported = {server.report.meta.destination for server in state.servers.values() if server.report.meta is not None}
+    reported = {part.destination for server in state.servers.values() for part in server.report.masters}
     recent = {
         name: master for name, master in state.masters.items() if name in reported or _recent(state, master, tuning)
     }
@@ -254,7 +327,7 @@ def _choose(state: FarmState, tuning: FarmTuning, *, at_clock: bool) -> tuple[Fa
     for name in sorted([*recent, *newcomers]):
         before = recent.get(name) or MasterState(since_ms=max(server.heard_ms for server in state.serving(name)))
         choice = choose(before.choice, standings(state, name, tuning), tuning, at_clock=at_clock)
-        leaves = select_leaves(state, name, tuning, at_clock=at_clock)
+        leaves = select_leaves(state, name, tuning, at_clock=at_clock, reweighed=reweighed)
         masters[name] = replace(before, choice=choice, leaves=leaves)
         if choice.server_id != before.choice.server_id:
             changes.append(PublisherChanged(name, choice.server_id, before.choice.server_id))

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bridge.core.admission import Admitted
-from bridge.core.records import Publication, Report
+from bridge.core.hashes import hash_of
+from bridge.core.records import LeafStatus, Publication, Report
+from bridge.core.weights import Weights
 from consensus.core.sessions import SessionLimits
 
 SERVERS_MAX = 64
@@ -73,13 +75,14 @@ class Leaf:
 class MasterState:
     """One master destination: who publishes it, the leaves that it lists, the last accepted publication.
 
-    `since_ms` is the log time of its first report.
+    `since_ms` is the log time of its first report. `forced`: an operator wants it published anew.
     """
 
     since_ms: int = 0
     choice: Choice = Choice()
     leaves: tuple[Leaf, ...] = ()
     publication: Publication | None = None
+    forced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ class FarmState:
     masters: Mapping[str, MasterState] = field(default_factory=dict)
     admitted: Mapping[int, Admitted] = field(default_factory=dict)
     """Whose Raft id is whose, of all that were ever given out."""
+    weights: Weights = field(default_factory=Weights)
 
     def stale(self, server: ServerState, tuning: FarmTuning) -> bool:
         """Whether the server has been silent for 1.5 reporting periods of log time."""
@@ -103,5 +107,15 @@ class FarmState:
         return [
             server
             for _, server in sorted(self.servers.items())
-            if server.report.meta is None or server.report.meta.destination == master
+            if not server.report.masters or server.report.part_in(master) is not None
+        ]
+
+    def leaves_of(self, master: str) -> list[tuple[ServerState, LeafStatus]]:
+        """Every known leaf that stands behind `master` and is not excluded, with its server, in order of server."""
+        master_hash = hash_of(master)
+        return [
+            (server, leaf)
+            for server in self.serving(master)
+            for leaf in server.report.destinations
+            if leaf.master_hash in {None, master_hash} and hash_of(leaf.destination) not in self.weights.excluded
         ]

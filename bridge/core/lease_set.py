@@ -1,13 +1,15 @@
 """What is published: which destinations the Meta LS2 lists, and at which cost (docs/publisher.md).
 
-    cost = job lag 30 + bandwidth 30 + connections 20 + missing tunnels 20 (+ 100 if not healthy)        0 … 200
+    load = job lag 30 + bandwidth 30 + connections 20 + missing tunnels 20        0 … 100
+    cost = load, weighed by operators and pipeline, + 100 if not healthy          0 … 200      (`bridge.core.weights`)
 
 Availability comes first: if fewer than half of all known leaves are healthy, every known one is listed, the healthy
 ones at the lower cost, because a report that says "ill" is then more likely wrong than the whole farm is dead. Nothing
 at all is ever published as "no leaves". Costs and membership have hysteresis: a cost is kept until it is off by the
 margin, and with more than 16 leaves a newcomer displaces a member only if it is cheaper by the margin; otherwise each
 report would change the structure and every change would be published. Health has none: a healthy leaf takes the place
-of one that is not at once, or the death of a server with 16 leaves would leave clients 16 dead ones to try.
+of one that is not at once, or the death of a server with 16 leaves would leave clients 16 dead ones to try. Nor has an
+operator's word: what is excluded goes, and a factor shows, at once.
 """
 
 import hashlib
@@ -16,8 +18,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from bridge.core.farm_state import FarmState, FarmTuning, Leaf, MasterState, ServerState
+from bridge.core.hashes import hash_of
 from bridge.core.publisher import JOB_LAG_WORST_MS, penalty
 from bridge.core.records import LeafStatus, RouterStatus
+from bridge.core.weights import weighed
 
 LEAVES_MAX = 16
 JOB_LAG_COST = 30
@@ -36,7 +40,7 @@ class LeafEntry:
     end_s: int
 
 
-def leaf_cost(router: RouterStatus, leaf: LeafStatus) -> int:
+def leaf_load(router: RouterStatus, leaf: LeafStatus) -> int:
     """Load of a destination from 0 (idle) to 100; lower is preferred. The router's bandwidth stands in for its own."""
     own_bandwidth = leaf.configured_bandwidth_bytes_per_s is not None
     missing_tunnels = (
@@ -56,13 +60,20 @@ def leaf_cost(router: RouterStatus, leaf: LeafStatus) -> int:
     )
 
 
-def select_leaves(state: FarmState, master: str, tuning: FarmTuning, *, at_clock: bool) -> tuple[Leaf, ...]:
-    """The leaves that `master` lists after this entry, in order of destination."""
+def select_leaves(
+    state: FarmState, master: str, tuning: FarmTuning, *, at_clock: bool, reweighed: str | None = None
+) -> tuple[Leaf, ...]:
+    """The leaves that `master` lists after this entry, in order of destination.
+
+    `reweighed` is the hash of a leaf whose cost an operator has just changed.
+    """
     held = {leaf.destination: leaf.cost for leaf in state.masters.get(master, MasterState()).leaves}
     candidates, healthy = _candidates(state, master, tuning)
     costs = {
         destination: held[destination]
-        if destination in held and abs(cost - held[destination]) < tuning.cost_margin
+        if destination in held
+        and abs(cost - held[destination]) < tuning.cost_margin
+        and (reweighed is None or hash_of(destination) != reweighed)
         else cost
         for destination, cost in candidates.items()
     }
@@ -76,17 +87,16 @@ def is_healthy(state: FarmState, server: ServerState, leaf: LeafStatus, tuning: 
 
 
 def _candidates(state: FarmState, master: str, tuning: FarmTuning) -> tuple[dict[str, int], frozenset[str]]:
-    """The costs of all leaves that may be listed, and which of them are healthy."""
+    """The costs of all leaves that may be listed, and which of them are healthy. What is excluded is no leaf here."""
     healthy: dict[str, int] = {}
     known: dict[str, int] = {}
-    for server in state.serving(master):
-        report = server.report
-        for leaf in report.destinations:
-            cost = leaf_cost(report.router, leaf)
-            if is_healthy(state, server, leaf, tuning):
-                healthy[leaf.destination] = min(cost, healthy.get(leaf.destination, cost))
-            poor = cost + UNHEALTHY_COST
-            known[leaf.destination] = min(poor, known.get(leaf.destination, poor))
+    for server, leaf in state.leaves_of(master):
+        load = leaf_load(server.report.router, leaf)
+        cost = weighed(load, hash_of(leaf.destination), state.weights, state.log_time_ms)
+        if is_healthy(state, server, leaf, tuning):
+            healthy[leaf.destination] = min(cost, healthy.get(leaf.destination, cost))
+        poor = cost + UNHEALTHY_COST
+        known[leaf.destination] = min(poor, known.get(leaf.destination, poor))
     return healthy if 2 * len(healthy) >= len(known) else known | healthy, frozenset(healthy)
 
 

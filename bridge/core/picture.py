@@ -255,8 +255,7 @@ def _master(
     owners = _owners(farm.state, names)
     healthy = {
         leaf.destination
-        for server in farm.state.serving(destination)
-        for leaf in server.report.destinations
+        for server, leaf in farm.state.leaves_of(destination)
         if is_healthy(farm.state, server, leaf, farm.tuning)
     }
     return PublishingView(

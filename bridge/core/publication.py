@@ -3,6 +3,7 @@
     begin              a master that was never published: after `gather_ms`, in which every living server reports
     take over          at once, if another server published last
     change             once the content differs, but not sooner than `change_ms` after the last one: changes coalesce
+    forced             an operator wants it: likewise not sooner than `change_ms`, for no router would take it
     refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it needs no memory
 
 The plan is proposed to the log first. Only `PublicationAccepted` allows its publisher to sign the planned entries:
@@ -109,7 +110,7 @@ def _due(known: MasterState, server_id: int, pace: Pace, log_time_ms: int) -> bo
     refresh_ms = next_publication_ms(known, pace)
     if refresh_ms is not None and log_time_ms >= refresh_ms:
         return True
-    return _changed(known.leaves, last) and log_time_ms >= last.published_s * 1000 + pace.change_ms
+    return (known.forced or _changed(known.leaves, last)) and log_time_ms >= last.published_s * 1000 + pace.change_ms
 
 
 def _changed(leaves: tuple[Leaf, ...], last: Publication) -> bool:

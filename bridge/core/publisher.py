@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bridge.core.farm_state import Choice, FarmState, FarmTuning, ServerState
-from bridge.core.records import LeafStatus, PublishConfig, Report
+from bridge.core.records import LeafStatus, MetaStatus, PublishConfig, Report
 
 JOB_LAG_CAP, JOB_LAG_WORST_MS = 300, 1_000
 UPTIME_CAP, UPTIME_GOOD_MS = 200, 600_000
@@ -78,27 +78,27 @@ def _leaves_penalty(leaves: Sequence[LeafStatus]) -> int:
 
 def standings(state: FarmState, master: str, tuning: FarmTuning) -> list[Standing]:
     """Every server that reports for `master`, in order of id."""
-    return [
-        Standing(
-            server_id=server.report.server_id,
-            preferred=server.report.meta is not None and server.report.meta.publish_config is PublishConfig.ON,
-            score=score(server.report),
-            inability=_inability(state, server, tuning),
-        )
-        for server in state.serving(master)
-    ]
+    return [_standing(state, server, server.report.part_in(master), tuning) for server in state.serving(master)]
 
 
-def _inability(state: FarmState, server: ServerState, tuning: FarmTuning) -> Inability | None:
-    meta = server.report.meta
-    key_ends_s = meta.can_sign_until_s if meta is not None else None
+def _standing(state: FarmState, server: ServerState, part: MetaStatus | None, tuning: FarmTuning) -> Standing:
+    return Standing(
+        server_id=server.report.server_id,
+        preferred=part is not None and part.publish_config is PublishConfig.ON,
+        score=score(server.report),
+        inability=_inability(state, server, part, tuning),
+    )
+
+
+def _inability(state: FarmState, server: ServerState, part: MetaStatus | None, tuning: FarmTuning) -> Inability | None:
+    key_ends_s = part.can_sign_until_s if part is not None else None
     if state.stale(server, tuning):
         return Inability.STALE
     if server.clock_off:
         return Inability.CLOCK_OFF
     if not server.report.router.attached:
         return Inability.UNATTACHED
-    if meta is not None and meta.publish_config is PublishConfig.OFF:
+    if part is not None and part.publish_config is PublishConfig.OFF:
         return Inability.OFF
     if key_ends_s is None:
         return Inability.NO_KEY

@@ -1,17 +1,22 @@
 """The farm's log entries as values: what the JSON of an application entry means.
 
-Five kinds of JSON object travel as application entries of the Raft log. A member tells them apart:
+These kinds of JSON object travel as application entries of the Raft log. A member tells them apart:
 
     report        `router` / `destinations` / `meta`  one server's state (I2P proposal 150, application layer)
     clock         `clock`                             the leader's advance of log time
     publication   `publication`                       the publisher's commitment, before it signs and hands over
     admission     `admission`                         an identity that belongs to the farm from here on
+    exclusion     `exclusion`                         an operator keeps a leaf out of every structure, or lets it in
+    cost          `cost`                              an operator makes a leaf dearer or cheaper
+    force         `force`                             an operator has a master published anew
+    factors       `factors`                           the pipeline's judgement of leaves, from the history of the log
     foreign       anything else that is a JSON object kept in the log; the state machine only notes its `request`
 
 The decoder lives on the wire floor; the state machine sees only these values. Unknown members are ignored there and
 stay in the log. What a router kind cannot tell is `None`: unknown, never invented.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -61,6 +66,8 @@ class LeafStatus:
     destination: str
     healthy: bool
     """Router reachable, tunnels up, and the local service answers its probe."""
+    master_hash: str | None = None
+    """Base32 of the master that it stands behind; None: every master of its report."""
     uptime_ms: int | None = None
     configured_tunnels: int | None = None
     current_tunnels: int | None = None
@@ -78,9 +85,14 @@ class Report:
     date_ms: int
     server_id: int
     router: RouterStatus
-    meta: MetaStatus | None = None
+    masters: tuple[MetaStatus, ...] = ()
+    """Its part in each master destination that it serves; none if it names none."""
     destinations: tuple[LeafStatus, ...] = ()
     request: str | None = None
+
+    def part_in(self, master: str) -> MetaStatus | None:
+        """Its part in publishing `master`."""
+        return next((each for each in self.masters if each.destination == master), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +126,42 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
+class Exclusion:
+    """The leaf with this hash (base32, as in its address) is listed nowhere from here on, or again."""
+
+    leaf_hash: str
+    excluded: bool
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CostFactor:
+    """An operator's factor on the cost of a leaf, until another one; 1 takes it back."""
+
+    leaf_hash: str
+    factor: float
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Force:
+    """The publisher of `master` publishes it anew, changed or not."""
+
+    master: str
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """What the pipeline makes of the log up to `through_index`: a factor on the cost of each leaf that it names."""
+
+    through_index: int
+    formula: str
+    factors: Mapping[str, float]
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Foreign:
     """An application entry that the farm's state machine does not know."""
 
@@ -122,4 +170,16 @@ class Foreign:
     """What its sender calls it, so that a repetition of it is told from a second one."""
 
 
-Record = Report | Clock | Publication | Admission | Foreign
+Wish = Exclusion | CostFactor | Force | Factors
+"""What operators and the pipeline have to say about what is published."""
+
+Record = Report | Clock | Publication | Admission | Wish | Foreign
+
+
+def request_of(record: Record) -> str | None:
+    """What its sender calls it; None for what servers write in their office, which is never submitted twice."""
+    match record:
+        case Clock() | Publication() | Admission():
+            return None
+        case _:
+            return record.request

@@ -26,6 +26,7 @@ from bridge.core.farm import (
     ClockOff,
     Farm,
     PublicationAccepted,
+    PublicationForced,
     PublicationRefused,
     PublisherChanged,
     RequestRefused,
@@ -33,7 +34,27 @@ from bridge.core.farm import (
 )
 from bridge.core.farm_state import FarmState
 from bridge.core.log_time import LogTime
-from bridge.core.records import Admission, Clock, Foreign, Publication, Record, Report
+from bridge.core.records import (
+    Admission,
+    Clock,
+    CostFactor,
+    Exclusion,
+    Factors,
+    Force,
+    Foreign,
+    Publication,
+    Record,
+    Report,
+    request_of,
+)
+from bridge.core.weights import (
+    THOUSANDTHS,
+    CostFactorChanged,
+    ExclusionChanged,
+    FactorsAccepted,
+    WeightsChange,
+    WishRefused,
+)
 from bridge.node.event_log import EventLog
 from bridge.wire.application import decode
 from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm, encode_farm
@@ -45,6 +66,18 @@ MOMENTS_MAX = 500_000
 CONFIGURATIONS_MAX = 4096
 BREATH_ENTRIES = 64
 RETENTION_MS = 7 * 24 * 3600 * 1000
+_COUNTED: dict[type[Record], str] = {
+    Report: "reports",
+    Clock: "clocks",
+    Publication: "publications",
+    Admission: "admissions",
+    Exclusion: "exclusions",
+    CostFactor: "cost_factors",
+    Force: "forced_publications",
+    Factors: "pipeline_factors",
+    Foreign: "foreign_entries",
+}
+"""What is counted of each kind of entry."""
 
 
 class Ledger:
@@ -66,7 +99,7 @@ class Ledger:
         self._configuration_indexes = array("q")
         self._news = trio.Event()
         self._history_ends: Index = 0
-        self.records = {"reports": 0, "clocks": 0, "publications": 0, "admissions": 0, "foreign_entries": 0}
+        self.records = dict.fromkeys(_COUNTED.values(), 0)
 
     @property
     def farm(self) -> Farm:
@@ -135,11 +168,8 @@ class Ledger:
         """The request that an entry names."""
         # Only what names one, or hides it behind an escape, is worth decoding.
         record = decode(command) if b'"request"' in command or b"\\" in command else None
-        match record:
-            case Report(request=str(text)) | Foreign(request=str(text)):
-                return parse_request_id(text)
-            case _:
-                return None
+        request = None if record is None else request_of(record)
+        return None if request is None else parse_request_id(request)
 
     def was_executed(self, request: RequestId) -> bool:
         """Whether the farm remembers this request."""
@@ -165,20 +195,14 @@ class Ledger:
 
     def _take(self, index: Index, term: int, record: Record) -> None:
         changes = self._farm.apply(index, term, record)
+        self.records[_COUNTED[type(record)]] += 1
         match record:
             case Clock():
                 self._note_clock(index)
             case Report():
-                self.records["reports"] += 1
                 self.log_time.report_applied(record.server_id, record.date_ms, now_ms(), clock_ms())
-            case Publication():
-                self.records["publications"] += 1
-            case Admission():
-                self.records["admissions"] += 1
-            case Foreign():
-                self.records["foreign_entries"] += 1
             case _:
-                assert_never(record)
+                pass
         for change in changes:
             if index > self._history_ends:
                 kind, data = _event_of(change)
@@ -186,7 +210,6 @@ class Ledger:
             self._on_change(change)
 
     def _note_clock(self, index: Index) -> None:
-        self.records["clocks"] += 1
         moment_ms = self.state.log_time_ms
         self.log_time.period_changed(self._farm.tuning.period_ms)
         self.log_time.clock_applied(moment_ms, now_ms())
@@ -204,7 +227,7 @@ def clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911 - one case per change
+def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: C901, PLR0911 - one case per change
     match change:
         case PublisherChanged(master, server_id, previous):
             return "publisher-chosen", {"server": server_id, "previous": previous, "master": master[:8]}
@@ -222,5 +245,23 @@ def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911
             return "server-admitted", {"server": server_id, "name": name, "id": node_id.hex()}
         case AdmissionRefused(node_id, name, reason):
             return "admission-refused", {"name": name, "id": node_id.hex(), "reason": reason}
+        case PublicationForced(master):
+            return "publication-forced", {"master": master[:8]}
+        case ExclusionChanged() | CostFactorChanged() | FactorsAccepted() | WishRefused():
+            return _event_of_weights(change)
+        case _:
+            assert_never(change)
+
+
+def _event_of_weights(change: WeightsChange) -> tuple[str, dict[str, Scalar]]:
+    match change:
+        case ExclusionChanged(leaf_hash, excluded):
+            return "exclusion-changed", {"leaf": leaf_hash, "excluded": excluded}
+        case CostFactorChanged(leaf_hash, thousandths):
+            return "cost-factor-changed", {"leaf": leaf_hash, "factor": thousandths / THOUSANDTHS}
+        case FactorsAccepted(through_index, leaves):
+            return "factors-accepted", {"throughIndex": through_index, "leaves": leaves}
+        case WishRefused(kind, reason):
+            return "wish-refused", {"kind": kind, "reason": reason}
         case _:
             assert_never(change)

@@ -75,7 +75,7 @@ class ReportDuty:
             date_ms=member.clock_ms(),
             server_id=member.replica.server_id,
             router=status,
-            meta=next((duty.status() for duty in self._publishing), None),
+            masters=tuple(duty.status() for duty in self._publishing),
             destinations=leaves,
             request=self._next_request(),
         )

@@ -15,7 +15,7 @@ import msgspec
 from bridge.core.farm_state import FarmState
 
 _LENGTH = struct.Struct(">I")
-_VERSION = 1
+_VERSION = 2
 _SLICE = 4096
 _DOCUMENT_LIMIT_BYTES = 256 * 1024 * 1024
 
@@ -76,9 +76,9 @@ async def decode_farm(pieces: AsyncIterator[bytes]) -> FarmSnapshot:
     if not documents:
         raise FarmSnapshotError("the farm's snapshot is empty")
     try:
-        head = msgspec.msgpack.decode(documents[0], type=FarmHead)
+        head = _head(documents[0])
         history = [msgspec.msgpack.decode(document, type=FarmHistory) for document in documents[1:]]
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
         raise FarmSnapshotError(f"the farm's snapshot was written by another version: {error}") from error
     if head.version != _VERSION:
         raise FarmSnapshotError(f"the farm's snapshot is of format {head.version}; this version reads {_VERSION}")
@@ -90,6 +90,19 @@ async def decode_farm(pieces: AsyncIterator[bytes]) -> FarmSnapshot:
         [time_ms for part in history for time_ms in part.moment_times_ms],
         [index for part in history for index in part.configuration_indexes],
     )
+
+
+def _head(document: bytes) -> FarmHead:
+    found = msgspec.msgpack.decode(document)
+    match found:
+        case {"version": 1, "farm": {"servers": dict(servers)}}:
+            for server in servers.values():
+                meta = server["report"].pop("meta", None)
+                server["report"]["masters"] = [] if meta is None else [meta]
+            found["version"] = _VERSION
+        case _:
+            pass
+    return msgspec.convert(found, FarmHead)
 
 
 def _document(content: FarmHead | FarmHistory) -> bytes:

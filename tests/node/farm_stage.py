@@ -263,12 +263,14 @@ def rival_report(sequence: int = 1) -> Report:
         date_ms=clock_now_ms(),
         server_id=OTHER,
         router=RouterStatus(attached=True, uptime_ms=3_600_000, job_lag_ms=0),
-        meta=MetaStatus(
-            MASTER.destination.base64,
-            PublishConfig.ON,
-            publishing=False,
-            last_published_time_ms=0,
-            can_sign_until_s=2**32 - 1,
+        masters=(
+            MetaStatus(
+                MASTER.destination.base64,
+                PublishConfig.ON,
+                publishing=False,
+                last_published_time_ms=0,
+                can_sign_until_s=2**32 - 1,
+            ),
         ),
         destinations=(LeafStatus(LEAF.base64, healthy=True),),
         request=f"02-1-0-{sequence}",

@@ -43,14 +43,14 @@ def report(server_id: int, date_ms: int = BASE_MS, /, **changes: object) -> Repo
     """A report of a perfectly healthy server with one leaf; `changes` to router, meta or the report itself."""
     router_changes = {key: value for key, value in changes.items() if key in RouterStatus.__dataclass_fields__}
     meta_changes = {key: value for key, value in changes.items() if key in MetaStatus.__dataclass_fields__}
-    rest = {key: value for key, value in changes.items() if key in {"destinations", "request", "meta"}}
+    rest = {key: value for key, value in changes.items() if key in {"destinations", "request", "masters"}}
     assert not changes.keys() - router_changes.keys() - meta_changes.keys() - rest.keys()
     made = Report(
         cluster="farm",
         date_ms=date_ms,
         server_id=server_id,
         router=replace(IDLE, **router_changes),  # type: ignore[arg-type]  # checked against the fields above
-        meta=replace(META, **meta_changes),  # type: ignore[arg-type]  # the same
+        masters=(replace(META, **meta_changes),),  # type: ignore[arg-type]  # the same
         destinations=(leaf(f"leaf{server_id:02}"),),
     )
     return replace(made, **rest)  # type: ignore[arg-type]  # the same

@@ -16,9 +16,14 @@ from bridge.core.farm import (
     ServerForgotten,
 )
 from bridge.core.farm_state import LOG_TIME_LIMIT_MS, MASTERS_MAX, SERVERS_MAX, SESSION_LIMITS
+from bridge.core.hashes import hash_of
 from bridge.core.lease_set import LEAVES_MAX
 from bridge.core.records import (
     Clock,
+    CostFactor,
+    Exclusion,
+    Factors,
+    Force,
     Foreign,
     LeafStatus,
     MetaStatus,
@@ -226,6 +231,7 @@ wild_numbers = some.one_of(
 )
 wild_floats = some.one_of(some.none(), some.floats(), some.sampled_from([math.nan, math.inf, -math.inf]))
 names = some.sampled_from([f"leaf{number:02}" for number in range(30)] + ["", "\ud800", "λ"])
+hashes = names.map(hash_of)
 masters = some.sampled_from([MASTER, "other", "\udfff"])
 server_ids = some.integers(-1, 6)
 times_ms = some.one_of(
@@ -247,8 +253,7 @@ records = some.one_of(
             cpu_percent=wild_floats,
             memory_percent=wild_floats,
         ),
-        meta=some.one_of(
-            some.none(),
+        masters=some.lists(
             some.builds(
                 MetaStatus,
                 destination=masters,
@@ -257,12 +262,15 @@ records = some.one_of(
                 last_published_time_ms=times_ms,
                 can_sign_until_s=some.sampled_from([None, BASE_S, 2**33]),
             ),
-        ),
+            max_size=3,
+            unique_by=lambda part: part.destination,
+        ).map(tuple),
         destinations=some.lists(
             some.builds(
                 LeafStatus,
                 destination=names,
                 healthy=some.booleans(),
+                master_hash=some.sampled_from([None, None, hash_of(MASTER), hash_of("other")]),
                 configured_tunnels=wild_numbers,
                 current_tunnels=wild_numbers,
                 configured_bandwidth_bytes_per_s=wild_numbers,
@@ -281,6 +289,15 @@ records = some.one_of(
         server_id=server_ids,
         published_s=some.integers(BASE_S - 5, BASE_S + 500),
         content_hash=some.just("content"),
+    ),
+    some.builds(Exclusion, leaf_hash=hashes, excluded=some.booleans()),
+    some.builds(CostFactor, leaf_hash=hashes, factor=some.floats()),
+    some.builds(Force, master=masters),
+    some.builds(
+        Factors,
+        through_index=some.integers(-1, 30),
+        formula=some.text(max_size=3),
+        factors=some.dictionaries(hashes, some.one_of(some.floats(0.5, 2), some.floats()), max_size=4),
     ),
     some.builds(Foreign, reason=some.text(max_size=3)),
 )

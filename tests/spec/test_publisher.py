@@ -8,7 +8,7 @@ import pytest
 
 from bridge.core.farm import PublicationAccepted, PublisherChanged
 from bridge.core.farm_state import FarmState, FarmTuning
-from bridge.core.lease_set import LEAVES_MAX, content_hash, leaf_cost
+from bridge.core.lease_set import LEAVES_MAX, content_hash, leaf_load
 from bridge.core.publication import Pace, PlannedPublication, next_publication_ms, plan_publication
 from bridge.core.publisher import Inability, score, standings
 from bridge.core.records import LeafStatus, Publication, PublishConfig
@@ -87,7 +87,7 @@ def test_a_server_that_cannot_or_may_not_sign_is_never_chosen(
 
 def test_a_server_that_reports_no_master_is_no_candidate_but_its_leaves_are_listed() -> None:
     log = Log()
-    log.append(report(1), report(2, meta=None))
+    log.append(report(1), report(2, masters=()))
     assert inability(log.farm.state, 2) is Inability.NO_KEY
     assert sorted(log.leaves) == ["leaf01", "leaf02"]
 
@@ -218,11 +218,11 @@ def test_nothing_at_all_is_never_published() -> None:
 
 
 def test_cost_rises_with_load_and_with_missing_tunnels() -> None:
-    assert leaf_cost(IDLE, leaf("a")) == 0
-    assert leaf_cost(IDLE, leaf("a", load=0.5)) == 25
-    assert leaf_cost(replace(IDLE, job_lag_ms=1_000), leaf("a", load=1.0)) == 80
-    assert leaf_cost(IDLE, replace(leaf("a"), current_tunnels=1)) == 15
-    assert leaf_cost(replace(IDLE, current_bandwidth_bytes_per_s=500_000), LeafStatus("a", healthy=True)) == 35
+    assert leaf_load(IDLE, leaf("a")) == 0
+    assert leaf_load(IDLE, leaf("a", load=0.5)) == 25
+    assert leaf_load(replace(IDLE, job_lag_ms=1_000), leaf("a", load=1.0)) == 80
+    assert leaf_load(IDLE, replace(leaf("a"), current_tunnels=1)) == 15
+    assert leaf_load(replace(IDLE, current_bandwidth_bytes_per_s=500_000), LeafStatus("a", healthy=True)) == 35
 
 
 def test_a_cost_moves_only_by_the_margin() -> None:

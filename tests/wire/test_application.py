@@ -1,6 +1,7 @@
 """Application entries: the keys of the proposal, and nothing that a client can send raises."""
 
 import json
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge.core.hashes import hash_of
 from bridge.core.records import (
     Admission,
     Clock,
+    CostFactor,
+    Exclusion,
+    Factors,
+    Force,
     Foreign,
     LeafStatus,
     MetaStatus,
@@ -20,9 +26,10 @@ from bridge.core.records import (
     PublishConfig,
     Report,
     RouterStatus,
+    Wish,
 )
 from bridge.wire.application import ENTRY_LIMIT_BYTES, ApplicationError, decode, encode
-from bridge.wire.i2p import ed25519_destination
+from bridge.wire.i2p import destination_from_base64, ed25519_destination
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "application-json.md"
 
@@ -47,13 +54,15 @@ FULL = Report(
         memory_percent=40.0,
         last_published_router_info="AAAA",
     ),
-    meta=MetaStatus(
-        destination=destination(0),
-        publish_config=PublishConfig.AUTO,
-        publishing=True,
-        last_published_time_ms=1_767_225_500_000,
-        last_published_lease_set="BBBB",
-        can_sign_until_s=1_769_900_000,
+    masters=(
+        MetaStatus(
+            destination=destination(0),
+            publish_config=PublishConfig.AUTO,
+            publishing=True,
+            last_published_time_ms=1_767_225_500_000,
+            last_published_lease_set="BBBB",
+            can_sign_until_s=1_769_900_000,
+        ),
     ),
     destinations=(
         LeafStatus(destination(1), healthy=True, uptime_ms=4_000, configured_tunnels=3, current_tunnels=3),
@@ -145,6 +154,82 @@ def test_a_clock_entry_is_written_and_read() -> None:
     assert decode(b'{"clock":{"time":17,"id":3,"later":{}},"more":1}') == Clock(time_ms=17, server_id=3)
 
 
+HASH = "a2" * 26
+
+
+@pytest.mark.parametrize(
+    ("wish", "written"),
+    [
+        (Exclusion(HASH, excluded=True), {"exclusion": {"hash": HASH, "excluded": True}}),
+        (CostFactor(HASH, 1.5, "me-1-1"), {"cost": {"hash": HASH, "factor": 1.5}, "request": "me-1-1"}),
+        (Force(destination(0)), {"force": {"master": destination(0)}}),
+        (
+            Factors(7, "lag", {HASH: 1.25}, "spark-3-9"),
+            {"factors": {"throughIndex": 7, "formula": "lag", "factors": {HASH: 1.25}}, "request": "spark-3-9"},
+        ),
+    ],
+)
+def test_a_wish_is_written_and_read(wish: Wish, written: dict[str, Any]) -> None:
+    assert json.loads(encode(wish)) == written
+    assert decode(encode(wish)) == wish
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ({"exclusion": {"hash": HASH}}, "missing required field `excluded`"),
+        ({"exclusion": {"hash": HASH.upper(), "excluded": True}}, "regex"),
+        ({"exclusion": {"hash": HASH + "\n", "excluded": True}}, "regex"),
+        ({"cost": {"hash": HASH, "factor": "2"}}, "float"),
+        ({"cost": {"hash": HASH, "factor": 1e10}}, "<= 1000000000"),
+        ({"force": {"master": "a master"}}, "not I2P base64"),
+        ({"factors": {"throughIndex": -1, "formula": "", "factors": {}}}, ">= 0"),
+        ({"factors": {"throughIndex": 1, "formula": "x" * 201, "factors": {}}}, "length <= 200"),
+        ({"factors": {"throughIndex": 1, "formula": "", "factors": {"short": 1}}}, "regex"),
+        ({"force": {"master": destination(0)}, "cost": {"hash": HASH, "factor": 1}}, "several kinds at once"),
+    ],
+)
+def test_a_wish_that_is_none_is_foreign_with_the_reason(written: dict[str, Any], reason: str) -> None:
+    record = decode(json.dumps(written | {"request": "me-1-1"}).encode())
+    assert isinstance(record, Foreign)
+    assert reason in record.reason
+    assert record.request == "me-1-1"
+
+
+def two_masters() -> Report:
+    [part] = FULL.masters
+    other = replace(part, destination=destination(9), publish_config=PublishConfig.OFF)
+    leaves = (replace(FULL.destinations[0], master_hash=HASH), FULL.destinations[1])
+    return replace(FULL, masters=(part, other), destinations=leaves)
+
+
+def test_a_server_of_several_masters_writes_a_list_where_one_of_a_single_master_writes_the_object() -> None:
+    written = json.loads(encode(two_masters()))
+    assert [part["destination"] for part in written["meta"]] == [destination(0), destination(9)]
+    assert [leaf.get("master") for leaf in written["destinations"]] == [HASH, None]
+    assert decode(encode(two_masters())) == two_masters()
+    one = written | {"meta": written["meta"][:1]}
+    assert decode(json.dumps(one).encode()) == replace(two_masters(), masters=FULL.masters)
+
+
+def test_a_master_that_is_there_twice_or_nine_masters_make_no_report() -> None:
+    part = json.loads(encode(FULL))["meta"]
+    for parts, reason in (
+        ([part, part], "twice"),
+        ([part | {"destination": destination(each)} for each in range(9)], "length <= 8"),
+        ([], "length >= 1"),
+    ):
+        record = decode(changed(meta=parts))
+        assert isinstance(record, Foreign)
+        assert reason in record.reason
+
+
+def test_the_hash_of_a_destination_is_what_its_address_says() -> None:
+    for number in range(20):
+        text = destination(number)
+        assert f"{hash_of(text)}.b32.i2p" == destination_from_base64(text).address
+
+
 def test_a_publication_entry_is_written_and_read() -> None:
     publication = Publication(master=destination(0), server_id=1, published_s=1_767_225_600, content_hash="ab" * 32)
     assert json.loads(encode(publication)) == {
@@ -178,8 +263,7 @@ def test_a_report_with_the_proposals_keys_alone_is_read() -> None:
     assert isinstance(report, Report)
     assert report.router == RouterStatus(attached=True, uptime_ms=9)
     assert report.destinations == (LeafStatus(destination(1), healthy=False, uptime_ms=3),)
-    assert report.meta is not None
-    assert report.meta.can_sign_until_s is None
+    assert [part.can_sign_until_s for part in report.masters] == [None]
 
 
 def changed(**members: Any) -> bytes:

@@ -1,0 +1,27 @@
+"""The hash of a destination, as operators and the pipeline name it: what stands before `.b32.i2p` in its address.
+
+Reports carry destinations in full, in I2P's base64 (`-` and `~` in place of `+` and `/`); exclusions, factors and the
+assignment of leaves to masters carry hashes, because nobody types or pastes 500 characters. The state machine has to
+bring the two together, so it computes the one from the other; it does so at each entry for each leaf, hence the memory.
+"""
+
+import base64
+import hashlib
+from functools import lru_cache
+
+HASH_CHARACTERS = 52
+_KEPT = 8192
+
+
+@lru_cache(maxsize=_KEPT)
+def hash_of(destination: str) -> str:
+    """Base32 of the SHA-256 of a destination, 52 characters.
+
+    The decoder lets through nothing but destinations. Should anything else come here, it is hashed as it is: a function
+    that raised would stop every server of the farm at the same entry.
+    """
+    try:
+        content = base64.b64decode(destination, altchars=b"-~", validate=True)
+    except ValueError:
+        content = destination.encode("utf-8", "surrogatepass")
+    return base64.b32encode(hashlib.sha256(content).digest()).decode("ascii").rstrip("=").lower()

@@ -1,0 +1,97 @@
+"""The JSON of what operators and the pipeline ask for ⇄ the wishes of `bridge.core.records`.
+
+    {"exclusion": {"hash": b32, "excluded": true}}
+    {"cost": {"hash": b32, "factor": 1.5}}
+    {"force": {"master": destination in base64}}
+    {"factors": {"throughIndex": N, "formula": "…", "factors": {b32: 1.1}}}
+
+Whether a wish is granted is the state machine's business, which says why not: a factor out of bounds is decoded like
+any other. Each may carry the member `request`.
+"""
+
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from bridge.core.records import CostFactor, Exclusion, Factors, Force, Wish
+from bridge.core.weights import FACTORS_MAX
+from bridge.wire.entry_fields import Count, DestinationText, Factor, HashText, Request, checked_destination
+
+FORMULA_LIMIT: Final = 200
+
+
+class _Exclusion(Struct):
+    hash: HashText
+    excluded: bool
+
+
+class ExclusionEntry(Struct, omit_defaults=True):
+    """An exclusion as it is written."""
+
+    exclusion: _Exclusion
+    request: Request | None = None
+
+
+class _Cost(Struct):
+    hash: HashText
+    factor: Factor
+
+
+class CostEntry(Struct, omit_defaults=True):
+    """An operator's factor as it is written."""
+
+    cost: _Cost
+    request: Request | None = None
+
+
+class _Force(Struct):
+    master: DestinationText
+
+
+class ForceEntry(Struct, omit_defaults=True):
+    """A forced publication as it is written."""
+
+    force: _Force
+    request: Request | None = None
+
+
+class _Factors(Struct, rename="camel"):
+    through_index: Count
+    formula: Annotated[str, Meta(max_length=FORMULA_LIMIT)]
+    factors: Annotated[dict[HashText, Factor], Meta(max_length=FACTORS_MAX)]
+
+
+class FactorsEntry(Struct, omit_defaults=True):
+    """The pipeline's factors as they are written."""
+
+    factors: _Factors
+    request: Request | None = None
+
+
+WishEntry = ExclusionEntry | CostEntry | ForceEntry | FactorsEntry
+
+
+def to_wish(entry: WishEntry) -> Wish:
+    """What it means; `ApplicationError` if it names a master that is no destination."""
+    match entry:
+        case ExclusionEntry(exclusion, request):
+            return Exclusion(exclusion.hash, exclusion.excluded, request)
+        case CostEntry(cost, request):
+            return CostFactor(cost.hash, cost.factor, request)
+        case ForceEntry(force, request):
+            return Force(checked_destination(force.master), request)
+        case FactorsEntry(factors, request):
+            return Factors(factors.through_index, factors.formula, factors.factors, request)
+
+
+def from_wish(wish: Wish) -> WishEntry:
+    """How it is written."""
+    match wish:
+        case Exclusion(leaf_hash, excluded, request):
+            return ExclusionEntry(_Exclusion(leaf_hash, excluded), request)
+        case CostFactor(leaf_hash, factor, request):
+            return CostEntry(_Cost(leaf_hash, factor), request)
+        case Force(master, request):
+            return ForceEntry(_Force(master), request)
+        case Factors(through_index, formula, factors, request):
+            return FactorsEntry(_Factors(through_index, formula, dict(factors)), request)

@@ -1,0 +1,89 @@
+"""A farm's snapshot comes back as it was, and one of the first format is still read."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from bridge.core.hashes import hash_of
+from bridge.core.records import CostFactor, Exclusion, Factors, Force
+from bridge.wire.farm_snapshot import FarmSnapshot, FarmSnapshotError, decode_farm, encode_farm
+from tests.spec.farm_stories import MASTER, Log, leaf, report
+
+
+def eventful() -> Log:
+    """A farm in which something of every kind stands."""
+    log = Log()
+    [part] = report(1).masters
+    log.append(
+        report(1, masters=(part, replace(part, destination="other")), destinations=(leaf("leaf01"), leaf("leaf05"))),
+        report(2, masters=()),
+    )
+    log.clock(30_000)
+    log.append(
+        Exclusion(hash_of("leaf01"), excluded=True),
+        CostFactor(hash_of("leaf02"), 2.5),
+        Factors(3, "lag", {hash_of("leaf05"): 1.05}),
+        Force(MASTER),
+    )
+    return log
+
+
+def snapshot_of(log: Log) -> FarmSnapshot:
+    return FarmSnapshot(log.farm.state, log.farm.tuning.period_ms, log.farm.sessions.dump())
+
+
+async def pieces(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+async def test_all_that_operators_and_the_pipeline_said_comes_back() -> None:
+    log = eventful()
+    state = log.farm.state
+    assert state.masters[MASTER].forced
+    assert state.weights.excluded
+    assert state.weights.costs
+    assert state.weights.factors
+    back = await decode_farm(pieces(*encode_farm(snapshot_of(log))))
+    assert back.farm == state
+
+
+def first_format(log: Log) -> bytes:
+    """The same state as the first format would have had it: one master, and no weights."""
+    [document] = encode_farm(snapshot_of(log))
+    head: dict[str, Any] = msgspec.msgpack.decode(document[4:])
+    head["version"] = 1
+    del head["farm"]["weights"]
+    for server in head["farm"]["servers"].values():
+        masters = server["report"].pop("masters")
+        server["report"]["meta"] = masters[0] if masters else None
+    for master in head["farm"]["masters"].values():
+        del master["forced"]
+    data = msgspec.msgpack.encode(head)
+    return len(data).to_bytes(4) + data
+
+
+async def test_a_snapshot_of_the_first_format_is_read() -> None:
+    log = Log()
+    log.append(report(1), report(2, masters=()))
+    log.clock(30_000)
+    back = await decode_farm(pieces(first_format(log)))
+    assert back.farm == log.farm.state
+
+
+async def test_a_snapshot_of_a_later_format_is_refused() -> None:
+    [document] = encode_farm(snapshot_of(eventful()))
+    head: dict[str, Any] = msgspec.msgpack.decode(document[4:])
+    data = msgspec.msgpack.encode(head | {"version": 9})
+    with pytest.raises(FarmSnapshotError, match="format 9; this version reads 2"):
+        await decode_farm(pieces(len(data).to_bytes(4) + data))
+
+
+@pytest.mark.parametrize("farm", [None, {"servers": None}, {"servers": {1: None}}, {"servers": {1: {}}}])
+async def test_what_is_no_farm_is_refused_in_one_way(farm: object) -> None:
+    data = msgspec.msgpack.encode({"version": 1, "farm": farm, "period_ms": 1, "sessions": b""})
+    with pytest.raises(FarmSnapshotError, match="another version"):
+        await decode_farm(pieces(len(data).to_bytes(4) + data))
