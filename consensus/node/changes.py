@@ -28,11 +28,13 @@ class Changes:
             return ChangeResolved(0, ChangeOutcome.REFUSED, ChangeRefusal.NOT_LEADER)
         self._last_id += 1
         change_id = self._last_id
-        full = len(self._waiting) >= _MAX_WAITING
-        if full or not self._inbox.put(ChangeConfiguration(change_id, target)):
+        if len(self._waiting) >= _MAX_WAITING:
             return ChangeResolved(change_id, ChangeOutcome.REFUSED, ChangeRefusal.BUSY)
+        # Before it is asked: the answer may come at once.
         awaited = self._waiting[change_id] = Awaited[ChangeResolved]()
         try:
+            if not self._inbox.put(ChangeConfiguration(change_id, target)):
+                return ChangeResolved(change_id, ChangeOutcome.REFUSED, ChangeRefusal.BUSY)
             answer = await awaited.wait()
         finally:
             del self._waiting[change_id]

@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar, assert_never
 
-import trio
-
 from consensus.node.disk import (
     CreateFile,
     DiskOperation,
@@ -29,6 +27,7 @@ from consensus.node.disk import (
     SyncFile,
     WriteBytes,
 )
+from consensus.node.disk_thread import DiskThread
 from consensus.node.recovery_report import RecoveryReport
 from consensus.node.storage import Owner, Recovery, StorageTuning, recover, verify
 
@@ -192,21 +191,23 @@ def _write_all(descriptor: int, data: bytes, offset_bytes: int) -> None:
 
 
 class ThreadedDisk:
-    """A `Directory` behind worker threads, one call at a time."""
+    """A `Directory` behind a thread of its own, one call at a time."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
+        self._thread = DiskThread("garlicfarm-disk")
 
     async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
-        """Carry out operations in a thread. A call that has begun is finished even if it is cancelled."""
-        await trio.to_thread.run_sync(self._directory.perform_all, operations, start)
+        """Carry out operations in the thread. A call that has begun is finished even if it is cancelled."""
+        await self._thread.run(lambda: self._directory.perform_all(operations, start))
 
     async def ask(self, question: Callable[[DiskReader], Answer]) -> Answer:
-        """Have a question answered in a thread."""
-        return await trio.to_thread.run_sync(question, self._directory)
+        """Have a question answered in the thread."""
+        return await self._thread.run(lambda: question(self._directory))
 
     def close(self) -> None:
         """Close all files and give up the lock."""
+        self._thread.close()
         self._directory.close()
 
 

@@ -3,6 +3,10 @@
     urgent      messages of peers, completions of the disk, handshakes      taken first, all of them
     proposals   clients' commands                                           one batch at a time, when nothing is urgent
 
+Whoever brings something has the owner's turn taken at once, in his own task, by `attend`; only if a turn is being taken
+already, or company is to be waited for, the owner's task is woken. Waking it for each message would cost a turn of the
+event loop each time, several in the life of every entry.
+
 Why two: a burst of proposals must not delay a heartbeat or a vote, or the cluster would lose its leader exactly when it
 is busy. trio's channels cannot be waited for together with a preference, so the lanes are bounded queues that share one
 wake-up.
@@ -28,6 +32,7 @@ has stays admitted until it answers.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Generic, TypeVar
 
 import trio
@@ -132,6 +137,10 @@ class Proposal:
             self._admission.leave(self.size_bytes)
 
 
+def _nobody_attends() -> bool:
+    return False
+
+
 _COMPANY = 4
 """Batches of fewer proposals are not worth a pause."""
 
@@ -140,6 +149,8 @@ class Inbox:
     """The two lanes."""
 
     def __init__(self, max_urgent: int, batch_commands: int, batch_bytes: int, hold_s: float, gather_s: float) -> None:
+        self.attend: Callable[[], bool] = _nobody_attends
+        """Deals with what is in the lanes at once, if nobody does yet; otherwise whoever waits is woken."""
         self._urgent: deque[Urgent] = deque()
         self._proposals: deque[Proposal] = deque()
         self._proposals_bytes = 0
@@ -154,6 +165,7 @@ class Inbox:
         self._last_batch = 0
         self._gathering = False
         self._wake = trio.Event()
+        self._patience = trio.CancelScope()
 
     def put(self, event: Urgent) -> bool:
         """Queue something urgent; False, and nothing queued, if the lane is full.
@@ -163,7 +175,8 @@ class Inbox:
         if len(self._urgent) >= self._max_urgent and not isinstance(event, JobDone | DiskSpace):
             return False
         self._urgent.append(event)
-        self._wake.set()
+        if not self.attend():
+            self._wake.set()
         return True
 
     def propose(self, proposal: Proposal) -> None:
@@ -173,7 +186,11 @@ class Inbox:
         self._proposals.append(proposal)
         self._proposals_bytes += proposal.size_bytes
         count = len(self._proposals)
-        if not self._holding or count == 1 or self._fill_a_batch() or (self._gathering and count >= self._last_batch):
+        if not self._holding:
+            # A lone client need not wait for the owner's turn; of several the first would be a batch alone.
+            if self._last_batch > 1 or not self.attend():
+                self._wake.set()
+        elif count == 1 or self._fill_a_batch() or (self._gathering and count >= self._last_batch):
             self._wake.set()
 
     def answered(self) -> None:
@@ -194,18 +211,25 @@ class Inbox:
 
     async def wait(self, deadline_seconds: float, *, under_way: bool) -> None:
         """Return when something is due, or at the deadline; a checkpoint in any case."""
+        self._wake = trio.Event()
+        self._patience = trio.CancelScope(deadline=inf)
+        with self._patience:
+            self.expect(deadline_seconds, under_way=under_way)
+            await self._wake.wait()
+        self._holding = self._gathering = False
+
+    def expect(self, deadline_seconds: float, *, under_way: bool) -> None:
+        """Have `wait` return when the next thing is due, at the latest at the deadline; again after each turn."""
         if self._urgent or self.batch_is_due(under_way=under_way):
-            await trio.lowlevel.checkpoint()
+            self._wake.set()
             return
         self._gathering = not under_way and trio.current_time() < self._gather_until_s
         self._holding = under_way or self._gathering
         if self._proposals:
             held_until_s = self._held_since_s + self._hold_s if under_way else self._gather_until_s
             deadline_seconds = min(deadline_seconds, held_until_s)
-        self._wake = trio.Event()
-        with trio.move_on_at(deadline_seconds):
-            await self._wake.wait()
-        self._holding = self._gathering = False
+        # Never later: to be woken too early now and then costs less than to move the deadline on with each event.
+        self._patience.deadline = min(self._patience.deadline, deadline_seconds)
 
     def _fill_a_batch(self) -> bool:
         return len(self._proposals) >= self._batch_commands or self._proposals_bytes >= self._batch_bytes

@@ -92,6 +92,10 @@ class Questions:
     def _begin(self, number: int, question: ReadRequested | TransferLeadership, answered: Answered) -> None:
         if self._ended:
             raise ServerStoppedError("the server has stopped")
-        if len(self._waiting) >= self._questions_max or not self._inbox.put(question):
+        if len(self._waiting) >= self._questions_max:
             raise ServerBusyError(f"{len(self._waiting)} reads and transfers are under way")
+        # Before it is asked: the answer may come at once.
         self._waiting[number] = answered
+        if not self._inbox.put(question):
+            del self._waiting[number]
+            raise ServerBusyError("too many events wait")

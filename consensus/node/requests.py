@@ -59,10 +59,12 @@ class Requests:
             raise ServerBusyError(f"{len(self._waiting)} requests are being answered")
         self._last_number += 1
         number = self._last_number
+        # Before it is asked: the answer may come at once.
+        self._waiting[number] = (request.correlation, answered)
         if not self._inbox.put(Received(sender, replace(request, correlation=number))):
+            del self._waiting[number]
             self._dropped["request refused as busy"] += 1
             raise ServerBusyError("too many events wait")
-        self._waiting[number] = (request.correlation, answered)
         return number
 
     def forget(self, number: int) -> None:

@@ -4,10 +4,10 @@
     deadline ─────────────▶ ├─────────▶ │        ▲                │
     clients ────propose───▶ ┘ proposals └────────┴── Persisted ◀──┴── disk worker (a thread, one job at a time)
 
-Only the owner task touches the core, the executor and the storage's planners, so none of them needs a lock. Its loop:
-take everything urgent, expire the deadline, submit one batch of proposals, start the next disk job; wait. The disk
-worker performs jobs in a thread; while it syncs, the owner goes on, and whatever the core emits meanwhile gathers into
-the next group. How proposals are joined to batches is told in `inbox`, how writes are joined in `executor`.
+Only whoever has the turn touches the core, the executor and the storage's planners, so none of them needs a lock; who
+that is, `turns` tells. The disk worker performs jobs in a thread; while it syncs, turns go on, and whatever the core
+emits meanwhile gathers into the next group. How proposals are joined to batches is told in `inbox`, how writes are
+joined in `executor`.
 
 *Correlation.* How a request that a transport hands in finds its reply is told in `requests`. Replies to our own
 requests come in by `deliver_reply`, with the correlation that the request had when it went out through `PeerLink.send`.
@@ -45,7 +45,6 @@ from consensus.core.effects import (
     TransferEnded,
 )
 from consensus.core.events import (
-    DeadlineReached,
     DiskSpace,
     Event,
     PeerExtensions,
@@ -57,12 +56,11 @@ from consensus.core.position import Configuration, Entry, Index, Server, ServerI
 from consensus.core.pull_messages import PullMessage
 from consensus.node.applying import Applying, StateMachine
 from consensus.node.changes import Changes
-from consensus.node.clock import now_ms
 from consensus.node.directory import OutOfSpaceError
 from consensus.node.disk_questions import DiskQuestions
 from consensus.node.disk_worker import DiskWorker, ServerDisk
 from consensus.node.executor import Executor, Job, Question, Reading, ReadJob, Released, SideJob, WriteJob
-from consensus.node.inbox import Admission, Batches, Inbox, JobDone, Proposal, Urgent
+from consensus.node.inbox import Admission, Batches, Inbox, JobDone, Proposal
 from consensus.node.proposing import Proposing
 from consensus.node.questions import Questions
 from consensus.node.refusals import HaltedError
@@ -72,6 +70,7 @@ from consensus.node.server_ports import Core, PeerLink
 from consensus.node.server_tuning import ServerTuning
 from consensus.node.snapshotting import Snapshotting
 from consensus.node.storage import Storage
+from consensus.node.turns import Turns
 
 
 class ConsensusServer:
@@ -111,6 +110,15 @@ class ConsensusServer:
         self._admission = Admission(tuning.max_proposals, tuning.max_proposal_bytes)
         self.questions = Questions(self._inbox, tuning.max_requests)
         self._batches = Batches()
+        self._turns = Turns(
+            core,
+            self._executor,
+            self._inbox,
+            self._batches,
+            carry_out=self._carry_out,
+            end_job=self._end_job,
+            start_job=self._start_job,
+        )
         self._changes = Changes(self._inbox)
         self.applying = Applying(state_machine, tuning.apply_queue_bytes)
         self._disk_questions = DiskQuestions(self._ask)
@@ -147,7 +155,7 @@ class ConsensusServer:
                 nursery.start_soon(self._snapshots.run)
                 self._keep_links(self._core.describe().configuration)
                 task_status.started()
-                await self._own()
+                await self._turns.run()
         finally:
             self._stop()
             with trio.CancelScope(shield=True):
@@ -258,50 +266,25 @@ class ConsensusServer:
     def _is_overloaded(self) -> bool:
         return self._disk_full or self._executor.backlog_bytes > self._tuning.max_backlog_bytes
 
-    async def _own(self) -> None:
-        """The owner task."""
-        while True:
-            for _ in range(self._inbox.urgent_count):
-                self._handle(self._inbox.take_urgent())
-            deadline_ms = self._core.deadline
-            if now_ms() >= deadline_ms:
-                self.step(DeadlineReached())
-                deadline_ms = self._core.deadline
-            if self._inbox.batch_is_due(under_way=self._batches.under_way):
-                batch = self._inbox.take_batch()
-                if batch:
-                    self.step(self._batches.submit(batch))
-                    deadline_ms = self._core.deadline
-            self._start_job()
-            await self._inbox.wait(deadline_ms / 1000, under_way=self._batches.under_way)
-
-    def _handle(self, event: Urgent | None) -> None:
-        match event:
-            case JobDone(job, answer):
-                self._end_job(job, answer)
-            case None:
-                pass
-            case _:
-                self.step(event)
-
-    def _end_job(self, job: Job, answer: Reading | None) -> None:
+    def _end_job(self, job: Job, answer: Reading | None) -> Event | None:
         match job:
             case WriteJob(number=number):
                 self._carry_out(self._executor.written(job))
-                self.step(Persisted(number))
+                return Persisted(number)
             case ReadJob(request=request):
                 self._executor.read(job)
-                if answer is not None and not self._disk_questions.answered(request.request_id, answer):
-                    self.step(answer)
+                asked_here = answer is None or self._disk_questions.answered(request.request_id, answer)
+                return None if asked_here else answer
             case SideJob():
                 self._executor.read(job)
                 self._snapshots.written(job)
+                return None
             case _:
                 assert_never(job)
 
     def step(self, event: Event) -> None:
-        """Step the core and carry out what it wants; only for this server's own parts."""
-        self._carry_out(self._executor.accept(self._core.step(event, now_ms())))
+        """Step the core and carry out what it wants, for a part of this server that is not in a turn."""
+        self._turns.step(event)
 
     def _carry_out(self, effects: Sequence[Released]) -> None:
         for effect in effects:

@@ -1,0 +1,119 @@
+"""Turns at the core: what makes events into steps, one after the other.
+
+    owner task          waits until something is due, takes a turn, again and again
+    whoever brings      takes one at once, in its own task, unless one is being taken
+    a turn              everything urgent ──▶ the deadline ──▶ one batch of proposals ──▶ the next disk job
+
+A turn never waits, and none begins within another: what comes up meanwhile, such as a client that submits again from
+within its answer, lies in the inbox until the next. So the core needs no lock, and its effects are carried out in the
+order in which it gave them.
+
+The simpler design wakes the owner task for each event. A turn of the event loop costs more than a step of the core, and
+an entry on its way through a leader and its followers would need five more of them.
+"""
+
+from collections.abc import Callable, Sequence
+
+from consensus.core.events import DeadlineReached, Event
+from consensus.core.position import Milliseconds
+from consensus.node.clock import now_ms
+from consensus.node.executor import Executor, Job, Reading, Released
+from consensus.node.inbox import Batches, Inbox, JobDone, Urgent
+from consensus.node.server_ports import Core
+
+
+class Turns:
+    """The core behind its inbox.
+
+    `carry_out` does what the executor lets go. `end_job` takes a disk job that is done and says what the core is to be
+    told of it; `start_job` begins the next, if there is one.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        executor: Executor,
+        inbox: Inbox,
+        batches: Batches,
+        *,
+        carry_out: Callable[[Sequence[Released]], None],
+        end_job: Callable[[Job, Reading | None], Event | None],
+        start_job: Callable[[], None],
+    ) -> None:
+        self._core = core
+        self._executor = executor
+        self._inbox = inbox
+        self._batches = batches
+        self._carry_out = carry_out
+        self._end_job = end_job
+        self._start_job = start_job
+        self._at_work = self._busy = False
+        self._due_ms: Milliseconds | None = None
+        self._failure: Exception | None = None
+        inbox.attend = self._attend
+
+    async def run(self) -> None:
+        """The owner task; raises what went wrong in a turn, whoever has taken it."""
+        self._at_work = True
+        try:
+            while True:
+                self._attend()
+                if self._failure is not None:
+                    raise self._failure
+                await self._inbox.wait(self._deadline_ms() / 1000, under_way=self._batches.under_way)
+        finally:
+            self._at_work = False
+
+    def step(self, event: Event) -> None:
+        """Step the core for a part of its server that is in no turn; what goes wrong is raised here."""
+        self._busy = True
+        try:
+            self._step(event)
+        finally:
+            self._busy = False
+        self._expect()
+
+    def _attend(self) -> bool:
+        """Take a turn, unless one is being taken; whether it was. What goes wrong in it is the owner's to raise."""
+        if self._busy or not self._at_work:
+            return False
+        self._busy = True
+        try:
+            self._turn()
+        except Exception as error:  # noqa: BLE001 - raised by `run`
+            self._failure = error
+            self._at_work = False
+            return False
+        finally:
+            self._busy = False
+        self._expect()
+        return True
+
+    def _turn(self) -> None:
+        for _ in range(self._inbox.urgent_count):
+            self._take(self._inbox.take_urgent())
+        if now_ms() >= self._deadline_ms():
+            self._step(DeadlineReached())
+        if self._inbox.batch_is_due(under_way=self._batches.under_way):
+            batch = self._inbox.take_batch()
+            if batch:
+                self._step(self._batches.submit(batch))
+        self._start_job()
+
+    def _take(self, urgent: Urgent | None) -> None:
+        event = self._end_job(urgent.job, urgent.answer) if isinstance(urgent, JobDone) else urgent
+        if event is not None:
+            self._step(event)
+
+    def _step(self, event: Event) -> None:
+        self._due_ms = None
+        self._carry_out(self._executor.accept(self._core.step(event, now_ms())))
+
+    def _expect(self) -> None:
+        self._inbox.expect(self._deadline_ms() / 1000, under_way=self._batches.under_way)
+
+    def _deadline_ms(self) -> Milliseconds:
+        """The core's deadline, asked for once after each step: a leader has to look at all its followers to tell."""
+        if self._due_ms is None:
+            self._due_ms = self._core.deadline
+        return self._due_ms

@@ -1,0 +1,191 @@
+"""Who takes the owner's turn: whoever brings something, at once, and never two at a time."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+import trio
+import trio.testing
+
+from consensus.core.description import Description
+from consensus.core.dialect import GARLIC_FARM
+from consensus.core.effects import Effect, Outcome, Resolve, Role
+from consensus.core.events import DeadlineReached, Event, Received
+from consensus.core.messages import Reply, Request, RequestVote, VoteReply
+from consensus.core.position import LogPosition, ServerId
+from consensus.core.raft import Raft
+from consensus.core.tuning import lan
+from consensus.node.clock import now_ms
+from consensus.node.server import ConsensusServer
+from consensus.node.storage import Owner, recover
+from tests.node.kept_entries import KeptEntries
+from tests.node.test_server_owner import ONE, SMALL, MemoryDisk, until, voters
+
+TWO = ServerId(2)
+OUT_OF_DATE = RequestVote(0, TWO, LogPosition(0, 0), correlation=7)
+
+
+@dataclass(slots=True)
+class WatchedCore:
+    """A production core that notices steps within steps, and breaks where it is told to."""
+
+    core: Raft
+    breaks_at: type[object] | None = None
+    breaks_at_deadline: bool = False
+    depth: int = 0
+    deepest: int = 0
+
+    @property
+    def deadline(self) -> int:
+        """As it is."""
+        return self.core.deadline
+
+    def step(self, event: Event, now: int) -> list[Effect]:
+        """Take one event, or break."""
+        self.depth += 1
+        self.deepest = max(self.deepest, self.depth)
+        try:
+            if self.breaks_at is not None and isinstance(event, Received) and isinstance(event.message, self.breaks_at):
+                raise RuntimeError("the core contradicts itself")
+            if self.breaks_at_deadline and isinstance(event, DeadlineReached):
+                raise RuntimeError("the core contradicts itself")
+            return self.core.step(event, now)
+        finally:
+            self.depth -= 1
+
+    def describe(self) -> Description:
+        """As it is."""
+        return self.core.describe()
+
+
+class NoLinks:
+    """Nobody else is there."""
+
+    def keep(self, peers: Collection[ServerId]) -> None:
+        """Nothing to keep."""
+
+    def send(self, recipient: ServerId, message: Request) -> None:
+        """Nobody gets it."""
+
+
+def make_server() -> tuple[ConsensusServer, WatchedCore]:
+    disk = MemoryDisk()
+    recovery = recover(disk, Owner(b"node-001", 1, 1), bytes(16), SMALL)
+    disk.run(recovery.operations)
+    raft = Raft(ONE, voters(1), recovery.ballot, recovery.log, lan(), GARLIC_FARM, Random(1), now_ms())
+    core = WatchedCore(raft)
+    return ConsensusServer(core, recovery.storage, disk, NoLinks(), KeptEntries(), lambda _: None), core
+
+
+async def test_a_request_is_answered_within_the_call_that_brought_it(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    server, _ = make_server()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        await until(lambda: server.role.role is Role.LEADER)
+        answers: list[Reply | None] = []
+        server.ask(TWO, OUT_OF_DATE, answers.append)
+        assert [type(answer) for answer in answers] == [VoteReply], "nobody had to wake up for it"
+        assert answers[0] is not None
+        assert answers[0].correlation == OUT_OF_DATE.correlation
+        nursery.cancel_scope.cancel()
+
+
+async def test_before_the_server_runs_a_request_waits_for_its_first_turn(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    server, _ = make_server()
+    answers: list[Reply | None] = []
+    server.ask(TWO, OUT_OF_DATE, answers.append)
+    assert answers == []
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        await until(lambda: len(answers) == 1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_an_answer_brings_up_waits_until_the_turn_is_over(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    server, core = make_server()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        await until(lambda: server.role.role is Role.LEADER)
+        # given a caller that asks again from within its answer, and a client that submits again from within its own
+        answers: list[Reply | None] = []
+        ends: list[Resolve] = []
+
+        def ask_again(answer: Reply | None) -> None:
+            answers.append(answer)
+            if len(answers) < 5:
+                server.ask(TWO, OUT_OF_DATE, ask_again)
+
+        def submit_again(end: Resolve) -> None:
+            ends.append(end)
+            if len(ends) < 5:
+                server.submit((b"next",), submit_again)
+
+        # when both begin
+        server.ask(TWO, OUT_OF_DATE, ask_again)
+        server.submit((b"first",), submit_again)
+        # then all of it happens, one step after the other
+        await until(lambda: len(answers) == len(ends) == 5)
+        assert {end.outcome for end in ends} == {Outcome.COMMITTED}
+        assert core.deepest == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_core_that_fails_ends_the_server_and_not_whoever_brought_the_event(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    server, core = make_server()
+    answers: list[Reply | None] = []
+
+    async def bring_it() -> None:
+        await until(lambda: server.role.role is Role.LEADER)
+        core.breaks_at = RequestVote
+        server.ask(TWO, OUT_OF_DATE, answers.append)
+
+    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="contradicts itself"), flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.run)
+            nursery.start_soon(bring_it)
+    assert answers == [None], "who asked is told that there will be no answer"
+
+
+async def test_a_core_that_fails_at_its_deadline_ends_the_server_too(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    server, core = make_server()
+    core.breaks_at_deadline = True
+    with (
+        pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="contradicts itself"), flatten_subgroups=True),
+        trio.fail_after(60),
+    ):
+        await server.run()
+
+
+async def test_a_lone_client_does_not_wait_for_a_turn_and_a_crowd_shares_one(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    server, _ = make_server()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        await until(lambda: server.role.role is Role.LEADER)
+        before = server.describe().raft.last.index
+        # given a client alone, when it submits, then the core has the entry at once
+        ends: list[Resolve] = []
+        server.submit((b"alone",), ends.append)
+        assert server.describe().raft.last.index == before + 1
+        await until(lambda: len(ends) == 1)
+        # given that a batch of eight was the last, when the next come, the first does not go alone
+        for _ in range(8):
+            server.submit((b"one of eight",), ends.append)
+        await until(lambda: len(ends) == 9)
+        reached = server.describe().raft.last.index
+        server.submit((b"first of the next",), ends.append)
+        assert server.describe().raft.last.index == reached
+        await until(lambda: len(ends) == 10)
+        nursery.cancel_scope.cancel()
