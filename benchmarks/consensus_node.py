@@ -40,6 +40,7 @@ from consensus.node.server_description import Notice
 from consensus.node.server_tuning import ServerTuning
 from consensus.node.storage import StorageTuning
 from consensus.node.tls import load_or_create_certificate
+from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.nonces import NonceBook
@@ -139,6 +140,12 @@ class Door:
     def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
         """Where a linearizable read must wait."""
         return self._clients().read_index(answered)
+
+    def membership_request(
+        self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
+    ) -> GiveUp:
+        """The members do not change in a benchmark."""
+        return self._clients().membership_request(request, correlation, answered)
 
     def _clients(self) -> ClientRequests:
         if self.server is None:

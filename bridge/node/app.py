@@ -280,6 +280,7 @@ class Node:
             credentials=self.farm_keys.credentials,
             timing=self.configuration.consensus.timing,
             segment_bytes=self.configuration.consensus.segment_bytes,
+            voters_max=self.configuration.consensus.voters_max,
             endpoint_of=lambda node_id: own if node_id == agent.node_id else roster.endpoint_of(node_id),
             # A submission that set out for the leader may come home: this server was elected meanwhile.
             address_of=lambda node_id: own_address if node_id == agent.node_id else roster.address_of(node_id),

@@ -156,6 +156,8 @@ class Reconciling:
                     await server.wait_applied(answer.position.index)
                 return None
             case AddLearner(server_id) | Promote(server_id) | Remove(server_id):
+                if isinstance(proposal, Remove):
+                    await self._parts.replica.members.requests.farewell(ServerId(server_id))
                 voters, learners = self._target(proposal, ServerId(server_id))
                 resolved = await server.change_configuration(voters, learners)
         if resolved.outcome is ChangeOutcome.REFUSED and resolved.refusal not in PASSING:

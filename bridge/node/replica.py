@@ -30,6 +30,7 @@ from bridge.core.records import Admission, Clock
 from bridge.node.configuration import Timing
 from bridge.node.durable_file import replace_file
 from bridge.node.ledger import Ledger
+from bridge.node.member_rules import FarmMemberRules
 from bridge.wire.application import decode
 from consensus.core import messages as core
 from consensus.core.dialect import GARLIC_FARM
@@ -48,10 +49,14 @@ from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_tally import Tally
 from consensus.node.hard_state import FILE as BALLOT_FILE
+from consensus.node.joining import Joining
+from consensus.node.member_requests import MemberRequests
+from consensus.node.members import Members
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
 from consensus.node.server import ConsensusServer
 from consensus.node.server_description import Notice
 from consensus.node.storage import Recovery, StorageTuning
+from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.upgrade import Identity
@@ -88,6 +93,7 @@ class ReplicaSettings:
     credentials: Callable[[], tuple[Credentials, ...]]
     timing: Timing
     segment_bytes: int
+    voters_max: int
     endpoint_of: Callable[[bytes], str | None]
     address_of: Callable[[bytes], PeerAddress | None]
 
@@ -102,8 +108,10 @@ class Replica:
         client: GarlicFarmClient | None,
         server_id: ServerId,
         sessioned: Sessioned,
+        members: Members,
     ) -> None:
         self.server = server
+        self.members = members
         self.clients = ClientRequests(server, server_id, sessioned)
         self.links = links
         self.server_id = server_id
@@ -209,6 +217,14 @@ class FrontDoor:
             return _nothing_to_give_up
         return replica.clients.read_index(answered)
 
+    def membership_request(
+        self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
+    ) -> GiveUp:
+        """A server is to come or go."""
+        if self.replica is None:
+            raise GarlicFarmError(Fault.BUSY, "this node has not started its Raft server yet")
+        return self.replica.members.membership_request(request, correlation, answered)
+
 
 def _nothing_to_give_up() -> None:
     """The answer has been given."""
@@ -272,12 +288,15 @@ async def open_replica(
         )
         server = ConsensusServer(raft, recovery.storage, directory, links, ledger, hear, keep_from=ledger.keep_from)
         client = GarlicFarmClient(dialer, resolve, [server_id], random=Random())
-        replica = Replica(server, links, client, server_id, ledger)
+        requests = MemberRequests(server, server_id, links, _member_rules(settings, server, resolve), tally)
+        members = Members(Joining(server, server_id, _told_to_leave), requests)
+        replica = Replica(server, links, client, server_id, ledger, members)
         replica.voters_are(raft.describe().configuration)
         async with trio.open_nursery() as nursery:
             await nursery.start(links.run)
             await nursery.start(client.run)
             await nursery.start(server.run)
+            await nursery.start(requests.run)
             door.identity, door.replica = identity, replica
             try:
                 yield replica
@@ -286,6 +305,17 @@ async def open_replica(
                 nursery.cancel_scope.cancel()
     finally:
         directory.close()
+
+
+def _member_rules(
+    settings: ReplicaSettings, server: ConsensusServer, resolve: Callable[[ServerId], PeerAddress | None]
+) -> FarmMemberRules:
+    expect = len(settings.founding.founders)
+    return FarmMemberRules(resolve, lambda: server.describe().raft.configuration.voter_ids, expect, settings.voters_max)
+
+
+def _told_to_leave(leader: ServerId) -> None:
+    LOG.warning("server %s, which leads, is about to take this server out of the cluster", leader)
 
 
 def _open_storage(settings: ReplicaSettings) -> tuple[ThreadedDisk, Recovery]:

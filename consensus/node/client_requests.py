@@ -17,9 +17,11 @@ from consensus.core.effects import Outcome, ReadReady, ReadRefusal, ReadRefused,
 from consensus.core.position import ServerId
 from consensus.core.sessions import RequestId
 from consensus.node.garlic_farm_conversation import ClientAnswer, GiveUp, client_answer
+from consensus.node.members import refuse
 from consensus.node.questions import QuestionAnswered
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
 from consensus.node.server import ConsensusServer
+from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 
 Answered = Callable[[ClientAnswer | None], None]
@@ -81,6 +83,13 @@ class ClientRequests:
         except ServerStoppedError as error:
             raise GarlicFarmError(Fault.BUSY, str(error)) from error
         return lambda: questions.forget(number)
+
+    def membership_request(
+        self, request: wire.MembershipRequest, _correlation: int, answered: Callable[[wire.Reply | None], None]
+    ) -> GiveUp:
+        """Nobody comes or goes by requests, unless who stands behind the listener says otherwise (`members`)."""
+        answered(refuse(request, self._server, self._own_id))
+        return _nothing_to_give_up
 
     def _who_leads(self) -> ClientAnswer:
         role = self._server.role

@@ -116,6 +116,21 @@ class GarlicFarmClient:
         data = encode_request(wire.ReadIndexRequest(0, 0, 0, 0, 0, 0), self._limits)
         return await self._pursue(data, Extension.READ_INDEX, patience_s, repeat_unknown=True)
 
+    async def exchange(self, server: ServerId, request: wire.Request) -> wire.Reply | Lost:
+        """Ask one server one thing, and return what it says. Raises `GarlicFarmError` if it cannot be reached."""
+        done = trio.Event()
+        answers: list[wire.Reply | Lost] = []
+
+        def answered(answer: wire.Reply | Lost) -> None:
+            answers.append(answer)
+            done.set()
+
+        pipe = await self._pipe(server)
+        if not pipe.post(encode_request(request, self._limits), answered):
+            return Lost.UNSENT
+        await done.wait()
+        return answers[0]
+
     async def _pursue(
         self, data: bytes, needed: Extension | None, patience_s: float, *, repeat_unknown: bool
     ) -> Submission:

@@ -101,6 +101,12 @@ class RequestHandler(Protocol):
         """Accepted: `next_index` is one beyond the index that a linearizable read must wait for."""
         ...
 
+    def membership_request(
+        self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
+    ) -> GiveUp:
+        """A server is to come or go (`members`); None ends the connection. May raise `GarlicFarmError` instead."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ConversationTuning:
@@ -249,13 +255,19 @@ class Conversation:
                 return self._handler.read_index(
                     lambda answer: self._settle(slot, self._client_reply(wire.ReadIndexResponse, answer))
                 )
-            case _:
-                # Membership and catch-up are driven by the operator's side so far; accepted 0 changes nothing.
-                self._tally.count("requests-refused")
-                return self._handler.client_request(
-                    (),
-                    lambda answer: self._settle(slot, None if answer is None else self._refusal(request, answer)),
+            case (
+                wire.AddServerRequest()
+                | wire.RemoveServerRequest()
+                | wire.JoinClusterRequest()
+                | wire.SyncLogRequest()
+                | wire.LeaveClusterRequest()
+            ):
+                return self._handler.membership_request(
+                    request, next(_correlations), lambda reply: self._settle(slot, reply)
                 )
+            case _:
+                text = f"a {type(request).__name__}, which this server does not answer"
+                raise GarlicFarmError(Fault.OUT_OF_TURN, text)
 
     def _settle(self, slot: _Slot, reply: wire.Reply | None) -> None:
         """The slot's answer is known; without a reply the connection ends when it is this slot's turn."""
@@ -293,14 +305,6 @@ class Conversation:
         leader = UNKNOWN_SERVER if answer.leader is None else answer.leader
         ours = self._identity().server_id or UNKNOWN_SERVER
         return reply(ours, leader, answer.term, answer.next_index, accepted=answer.accepted)
-
-    def _refusal(self, request: wire.Request, answer: ClientAnswer) -> wire.Reply:
-        ours = self._identity().server_id or UNKNOWN_SERVER
-        reply = wire.ANSWERS[type(request)]
-        destination = request.source
-        if isinstance(request, wire.AddServerRequest | wire.RemoveServerRequest):
-            destination = UNKNOWN_SERVER if answer.leader is None else answer.leader
-        return reply(ours, destination, answer.term, 0, accepted=False)
 
     async def _write(self, connection: trio.CancelScope) -> None:
         while True:

@@ -4,7 +4,8 @@
 
 `send` never blocks and promises nothing: Raft sends again what matters. A request that waited too long for a connection
 is dropped rather than sent, because an old heartbeat or vote request only costs the peer time. Replies reach the core
-as answers to the request they belong to; an extension goes only to peers whose handshake agreed on it.
+as answers to the request they belong to; an extension goes only to peers whose handshake agreed on it. Newcomers are
+spoken to in other words until they are members (`garlic_farm_guests`).
 """
 
 from collections import deque
@@ -16,25 +17,18 @@ import trio
 
 from consensus.core import messages as core
 from consensus.core.extensions import Extensions
-from consensus.core.position import Entry, Index, ServerId
+from consensus.core.position import ServerId
 from consensus.node.garlic_farm_dial import Dialed, Dialer, PeerAddress
+from consensus.node.garlic_farm_guests import Guest
 from consensus.node.garlic_farm_pipe import Lost, RequestPipe
 from consensus.node.garlic_farm_tally import Tally
+from consensus.node.garlic_farm_words import Words
 from consensus.wire.garlic_farm import messages as wire
-from consensus.wire.garlic_farm.codec import encode_log, encode_request
+from consensus.wire.garlic_farm.codec import encode_request
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS, Limits
-from consensus.wire.garlic_farm.mapping import (
-    ConfigurationBefore,
-    append_to_wire,
-    check_agreed,
-    entries_to_wire,
-    extensions_to_core,
-    reply_from_wire,
-    request_to_wire,
-)
+from consensus.wire.garlic_farm.mapping import ConfigurationBefore, extensions_to_core, reply_from_wire
 from consensus.wire.garlic_farm.upgrade import Extension
-from consensus.wire.garlic_farm.values import LogEntry
 
 Resolve = Callable[[ServerId], PeerAddress | None]
 
@@ -86,31 +80,6 @@ class LinkView:
     dropped: int
 
 
-class SameLog:
-    """The entries of the last append in the wire's form and as bytes: the other followers mostly get the same ones.
-
-    Equal entries from the same index on have equal logs before them (Raft section 5.3), so nothing else need be equal.
-    """
-
-    def __init__(self, configuration_before: ConfigurationBefore, limits: Limits) -> None:
-        self._configuration_before = configuration_before
-        self._limits = limits
-        self._first: Index = 0
-        self._entries: tuple[Entry, ...] = ()
-        self._known: tuple[tuple[LogEntry, ...], bytes] = ((), b"")
-
-    def of(self, append: core.AppendEntries) -> tuple[tuple[LogEntry, ...], bytes]:
-        """The entries of `append`; raises `GarlicFarmError` for what the protocol cannot carry."""
-        first = append.previous.index + 1
-        if not append.entries:
-            return (), b""
-        if (first, append.entries) != (self._first, self._entries):
-            entries = entries_to_wire(first, append.entries, self._configuration_before)
-            log = encode_log(append_to_wire(append, append.leader, entries), self._limits)
-            self._first, self._entries, self._known = first, append.entries, (entries, log)
-        return self._known
-
-
 class PeerLinks:
     """The links to all peers. `run` must be running before `send` is called."""
 
@@ -136,7 +105,8 @@ class PeerLinks:
         self.configuration_before = configuration_before
         self.tuning = tuning or LinkTuning()
         self.limits = limits
-        self.same_log = SameLog(configuration_before, limits)
+        self.words = Words(configuration_before, limits)
+        self.guests: dict[ServerId, Guest] = {}
         self._links: dict[ServerId, _Link] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -164,12 +134,34 @@ class PeerLinks:
         Followers have nothing to say to each other until their leader is gone: an election would then begin with TCP,
         TLS and Digest, while the clients wait.
         """
+        for peer in peers:
+            self.guests.pop(peer, None)
         for peer, link in self._links.items():
-            link.kept = peer in peers
+            link.kept = peer in peers or peer in self.guests
         for peer in peers:
             kept = self._link_to(peer)
             if kept is not None:
                 kept.keep()
+
+    def invite(self, peer: ServerId, guest: Guest) -> bool:
+        """Connect to a newcomer and invite it; False if there is no room for one more."""
+        link = self._link_to(peer)
+        if link is None:
+            return False
+        self.guests[peer] = guest
+        link.greet(guest)
+        return True
+
+    def uninvite(self, peer: ServerId) -> None:
+        """The newcomer has become a member, or will not; nothing happens if it was never invited."""
+        if self.guests.pop(peer, None) is not None and peer in self._links:
+            self._links[peer].kept = False
+
+    def say(self, peer: ServerId, request: wire.Request, answered: Callable[[wire.Reply | Lost], None]) -> None:
+        """Send words that the core knows nothing of, to a peer that is connected; `answered` is called once."""
+        link = self._links.get(peer)
+        if link is None or not link.say(request, answered):
+            answered(Lost.UNSENT)
 
     def _link_to(self, peer: ServerId) -> "_Link | None":
         link = self._links.get(peer)
@@ -227,6 +219,31 @@ class _Link:
         self.kept = True
         self._work.set()
 
+    def greet(self, guest: Guest) -> None:
+        """Invite a newcomer, on every connection to it from now on."""
+        self.keep()
+        if self._pipe is not None:
+            self._invite(guest)
+
+    def say(self, request: wire.Request, answered: Callable[[wire.Reply | Lost], None]) -> bool:
+        if self._pipe is None or not self._pipe.post(encode_request(request, self._links.limits), answered):
+            return False
+        self._sent += 1
+        return True
+
+    def _invite(self, guest: Guest) -> None:
+        def answered(reply: wire.Reply | Lost) -> None:
+            if isinstance(reply, Lost):
+                guest.connection_lost()
+                return
+            self._check_source(reply)
+            if not isinstance(reply, wire.JoinClusterResponse):
+                text = f"a {type(reply).__name__} does not answer an invitation"
+                raise GarlicFarmError(Fault.OUT_OF_TURN, text)
+            guest.greeted(reply)
+
+        self.say(guest.invitation(Extension.CONFIGURATIONS in self._extensions), answered)
+
     @property
     def is_unused(self) -> bool:
         """Whether there is neither a connection nor anything to send."""
@@ -248,7 +265,8 @@ class _Link:
 
     async def _connection(self) -> bool:
         """One connection from dial to end; whether the peer answered anything."""
-        address = self._links.resolve(self._peer)
+        guest = self._links.guests.get(self._peer)
+        address = guest.address if guest is not None and guest.address else self._links.resolve(self._peer)
         if address is None:
             self._links.tally.count("peers-without-address")
             return False
@@ -262,6 +280,8 @@ class _Link:
             self._links.tally.incident(error.fault, str(address), text)
         finally:
             self._pipe = None
+            if self._peer in self._links.guests:
+                self._links.guests[self._peer].connection_lost()
         answered = pipe is not None and pipe.replies > 0
         if answered:
             self._backoff.reset()
@@ -281,6 +301,9 @@ class _Link:
         self._links.peer_extensions(self._peer, extensions_to_core(dialed.extensions, dialed.peer.lease_ms))
         self._forget_old()
         self._pipe = pipe
+        guest = self._links.guests.get(self._peer)
+        if guest is not None:
+            self._invite(guest)
         while self._unsent:
             self._post(pipe, self._unsent.popleft()[1])
         return pipe
@@ -289,16 +312,14 @@ class _Link:
         if isinstance(request, core.RequestVote) and Extension.TRANSFER not in self._extensions:
             # Without the word a candidate that was handed the leadership asks like any other.
             request = replace(request, transfer=False)
+        guest = self._links.guests.get(self._peer)
+        if guest is not None and isinstance(request, core.AppendEntries) and request.entries:
+            refusal = guest.gap(request)
+            if refusal is not None:
+                self._links.deliver_reply(self._peer, refusal)
+                return
         try:
-            if isinstance(request, core.AppendEntries):
-                entries, log = self._links.same_log.of(request)
-                asked: wire.Request = append_to_wire(request, self._peer, entries)
-                check_agreed(asked, self._extensions)
-                data = encode_request(asked, self._links.limits, log)
-            else:
-                asked = request_to_wire(request, self._peer, self._links.configuration_before)
-                check_agreed(asked, self._extensions)
-                data = encode_request(asked, self._links.limits)
+            data = self._links.words.of(request, self._peer, self._extensions, packed=guest is not None)
         except GarlicFarmError as error:
             self._links.tally.incident(error.fault, f"server {self._peer}", f"not sent: {error}")
             self._drop()
@@ -308,15 +329,21 @@ class _Link:
             if isinstance(reply, Lost):
                 self._drop()
                 return
-            if reply.source != self._peer:
-                text = f"server {reply.source} replies on the connection to server {self._peer}"
-                raise GarlicFarmError(Fault.OUT_OF_TURN, text)
-            self._links.deliver_reply(self._peer, reply_from_wire(reply, request))
+            self._check_source(reply)
+            found = reply_from_wire(reply, request)
+            if guest is not None:
+                guest.replied(request, found)
+            self._links.deliver_reply(self._peer, found)
 
         if pipe.post(data, answered):
             self._sent += 1
         else:
             self._drop()
+
+    def _check_source(self, reply: wire.Reply) -> None:
+        if reply.source != self._peer:
+            text = f"server {reply.source} replies on the connection to server {self._peer}"
+            raise GarlicFarmError(Fault.OUT_OF_TURN, text)
 
     def _forget_old(self) -> None:
         oldest = trio.current_time() - self._links.tuning.unsent_lifetime_s

@@ -37,6 +37,10 @@ class Tally:
         """Something ordinary happened."""
         self.counts[name] += 1
 
+    def add(self, name: str, number: int) -> None:
+        """Something ordinary happened so many times."""
+        self.counts[name] += number
+
     def incident(self, fault: Fault, peer: str, text: str) -> None:
         """Something happened that should not; tell it unless it was told a moment ago."""
         self.counts[fault.value] += 1

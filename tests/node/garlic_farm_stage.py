@@ -12,8 +12,10 @@ from consensus.node.garlic_farm_conversation import ClientAnswer, ConversationTu
 from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.garlic_farm_server import AdmissionTuning, GarlicFarmServer
 from consensus.node.garlic_farm_tally import Incident, Tally
+from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.limits import UNKNOWN_SERVER
 from consensus.wire.garlic_farm.nonces import NonceBook
 from consensus.wire.garlic_farm.upgrade import EXTENSION_SETS, Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller
@@ -60,6 +62,15 @@ class ScriptedHandler:
         """The end of the log, if this server leads."""
         return self.client_request((), answered)
 
+    def membership_request(
+        self, request: wire.MembershipRequest, _correlation: int, answered: Callable[[wire.Reply | None], None]
+    ) -> GiveUp:
+        """Refused: the scripted server's members do not change."""
+        asked_by_client = isinstance(request, wire.AddServerRequest | wire.RemoveServerRequest)
+        destination = self.leader or UNKNOWN_SERVER if asked_by_client else request.source
+        answered(wire.ANSWERS[type(request)](self.own_id, destination, self.term, 0, accepted=False))
+        return _given_already
+
     async def _reply(self, request: core.Request) -> core.Reply:
         await trio.sleep(self.delay_s(request))
         if isinstance(request, core.RequestVote):
@@ -96,6 +107,10 @@ def _in_the_background(answer: Callable[[], Awaitable[None]]) -> GiveUp:
 
     trio.lowlevel.spawn_system_task(run)
     return scope.cancel
+
+
+def _given_already() -> None:
+    """The answer has been given."""
 
 
 class Host:

@@ -1,7 +1,10 @@
-"""Three real servers on loopback: TLS, Garlic Farm, journals on disk; each can be killed and started again."""
+"""Real servers on loopback: TLS, Garlic Farm, journals on disk; each can be killed and started again.
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+The servers 1 to 3 found the cluster. Others begin with an empty log, know nobody, and are added by requests.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -10,7 +13,7 @@ import trio
 from consensus.core import messages as core
 from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Role, RoleChanged
-from consensus.core.position import Configuration, Server, ServerId
+from consensus.core.position import Configuration, LogPosition, Server, ServerId
 from consensus.core.raft import Raft
 from consensus.core.sessions import DEFAULT_LIMITS, SessionLimits
 from consensus.core.tuning import Tuning
@@ -22,13 +25,18 @@ from consensus.node.garlic_farm_conversation import GiveUp
 from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_server import GarlicFarmServer
-from consensus.node.garlic_farm_tally import Tally
+from consensus.node.garlic_farm_tally import Incident, Tally
+from consensus.node.joining import Joining
+from consensus.node.member_requests import MemberRequests
+from consensus.node.members import Members
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
 from consensus.node.server import ConsensusServer
 from consensus.node.server_description import Notice
+from consensus.node.server_tuning import ServerTuning
 from consensus.node.sessioned import SessionedStateMachine
 from consensus.node.storage import StorageTuning
 from consensus.node.tls import load_or_create_certificate
+from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.nonces import NonceBook
 from consensus.wire.garlic_farm.upgrade import EXTENSION_SETS, Identity
@@ -38,6 +46,35 @@ from tests.node.garlic_farm_stage import CREDENTIALS
 
 PATIENT = Tuning(election_timeout_min_ms=300, election_timeout_max_ms=600, heartbeat_ms=50, retry_ms=150)
 SMALL = StorageTuning(segment_bytes=256 * 1024)
+NOTHING_BEHIND = ServerTuning(retain_bytes=1)
+"""Where a snapshot was taken, the log before it is gone."""
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds of which nothing tells: a bound on the whole test ends the wait."""
+    while not holds():  # noqa: ASYNC110 - what the servers do is looked at from outside
+        await trio.sleep(0.01)
+
+
+class Service:
+    """What the servers replicate: here, a list of commands. Others may have more state than that."""
+
+    def __init__(self) -> None:
+        self.executed: list[bytes] = []
+
+    async def execute(self, _index: int, command: bytes) -> bytes:
+        """The command's number."""
+        self.executed.append(command)
+        return b"%d" % len(self.executed)
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Nothing beside what came of requests."""
+        return iter(())
+
+    async def restore(self, _last: LogPosition, state: AsyncIterator[bytes]) -> None:
+        """Takes back what `snapshot` gave."""
+        async for _ in state:
+            raise AssertionError("there was none")
 
 
 @dataclass
@@ -46,17 +83,34 @@ class Life:
 
     server: ConsensusServer
     machine: SessionedStateMachine
+    service: Service
+    members: Members
+    links: PeerLinks
+    tally: Tally
     scope: trio.CancelScope
     ended: trio.Event
-    executed: list[bytes] = field(default_factory=list)
+
+    @property
+    def executed(self) -> list[bytes]:
+        """The commands that were executed, in order."""
+        return self.service.executed
 
 
 class Door(ClientRequests):
     """What stands behind a listener."""
 
-    def __init__(self, server: ConsensusServer, server_id: ServerId, machine: SessionedStateMachine) -> None:
+    def __init__(
+        self, server: ConsensusServer, server_id: ServerId, machine: SessionedStateMachine, members: Members
+    ) -> None:
         super().__init__(server, server_id, machine)
         self._server = server
+        self._members = members
+
+    def membership_request(
+        self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
+    ) -> GiveUp:
+        """A server is to come or go."""
+        return self._members.membership_request(request, correlation, answered)
 
     def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> GiveUp:
         """A peer's request."""
@@ -68,11 +122,21 @@ class Door(ClientRequests):
 
 
 class LoopbackGroup:
-    """The servers 1 to 3. `changed` is set whenever one of them announces something."""
+    """The servers. `changed` is set whenever one of them announces something."""
 
-    def __init__(self, directory: Path, nursery: trio.Nursery, limits: SessionLimits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        nursery: trio.Nursery,
+        limits: SessionLimits = DEFAULT_LIMITS,
+        make_service: Callable[[], Service] = Service,
+    ) -> None:
         self._directory = directory
         self._limits = limits
+        self._make_service = make_service
+        self.strangers: dict[ServerId, PeerAddress] = {}
+        """Servers that are none of ours, and where they listen."""
+        self.incidents: list[Incident] = []
         self._nursery = nursery
         self._ports: dict[ServerId, int] = {}
         self._generation = 0
@@ -100,8 +164,22 @@ class LoopbackGroup:
                     return server_id
             await changed.wait()
 
+    def endpoint(self, server_id: ServerId) -> str:
+        """How a server calls itself in a configuration: by its id, so that it stays the same from life to life."""
+        return f"tcp://127.0.0.1:{server_id}"
+
+    def may_add(self, server: Server) -> PeerAddress | str:
+        """Everybody who listens."""
+        return self.resolve(server.server_id) or "nobody listens under this id"
+
+    def may_remove(self, _server: ServerId, _configuration: Configuration) -> str | None:
+        """Everybody."""
+        return None
+
     def resolve(self, server_id: ServerId) -> PeerAddress | None:
         """Where a server listens, once it has ever listened."""
+        if server_id in self.strangers:
+            return self.strangers[server_id]
         port = self._ports.get(server_id)
         if port is None:
             return None
@@ -124,44 +202,44 @@ class LoopbackGroup:
         disk, recovery = open_storage(home / "raft", server_id.to_bytes(8, "big"), generation, SMALL)
         ended = trio.Event()
         try:
-            members = Configuration(tuple(Server(each, f"tcp://127.0.0.1:{each}") for each in self.ids))
-            seed = Random(generation)
-            raft = Raft(server_id, members, recovery.ballot, recovery.log, PATIENT, GARLIC_FARM, seed, now_ms())
+            founders = tuple(Server(each, self.endpoint(each)) for each in self.ids) if server_id in self.ids else ()
+            seed, tally = Random(generation), Tally(self.incidents.append)
+            first = Configuration(founders)
+            raft = Raft(server_id, first, recovery.ballot, recovery.log, PATIENT, GARLIC_FARM, seed, now_ms())
             links = PeerLinks(
                 self._dialer(server_id),
                 self.resolve,
                 deliver_reply=lambda sender, reply: server.deliver_reply(sender, reply),  # noqa: PLW0108 - made below
                 peer_extensions=lambda peer, known: server.peer_extensions(peer, known),  # noqa: PLW0108 - likewise
-                tally=Tally(),
+                tally=tally,
                 random=seed,
             )
-            executed: list[bytes] = []
-
-            async def execute(_index: int, command: bytes) -> bytes:
-                executed.append(command)
-                return b"%d" % len(executed)
-
-            machine = SessionedStateMachine(execute, self._limits)
-            server = ConsensusServer(raft, recovery.storage, disk, links, machine, self._observe)
+            service = self._make_service()
+            machine = SessionedStateMachine(service.execute, self._limits, service.snapshot, service.restore)
+            server = ConsensusServer(raft, recovery.storage, disk, links, machine, self._observe, NOTHING_BEHIND)
+            requests = MemberRequests(server, server_id, links, self, tally)
+            members = Members(Joining(server, server_id), requests)
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(links.run)
                     await nursery.start(server.run)
-                    await self._listen(nursery, server_id, Door(server, server_id, machine))
-                    self.lives[server_id] = life = Life(server, machine, scope, ended, executed)
+                    await nursery.start(requests.run)
+                    await self._listen(nursery, server_id, Door(server, server_id, machine, members), tally)
+                    life = Life(server, machine, service, members, links, tally, scope, ended)
+                    self.lives[server_id] = life
                     task_status.started(life)
         finally:
             disk.close()
             ended.set()
 
-    async def _listen(self, nursery: trio.Nursery, server_id: ServerId, door: Door) -> None:
+    async def _listen(self, nursery: trio.Nursery, server_id: ServerId, door: Door, tally: Tally) -> None:
         gatekeeper = Gatekeeper(
             "farm",
             {CREDENTIALS.user: CREDENTIALS.password}.get,
             NonceBook(b"secret", Random(server_id).randbytes),
             lambda: Identity("loopback", server_id),
         )
-        listener = GarlicFarmServer(gatekeeper, door, Tally())
+        listener = GarlicFarmServer(gatekeeper, door, tally)
         certificate = load_or_create_certificate(self._directory / str(server_id))
         port = self._ports.get(server_id, 0)
         self._ports[server_id] = await nursery.start(listener.listen, "127.0.0.1", port, certificate)

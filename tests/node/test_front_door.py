@@ -23,6 +23,7 @@ from consensus.node.garlic_farm_client import GarlicFarmClient, Submission
 from consensus.node.garlic_farm_conversation import ClientAnswer
 from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.inbox import Admission, Proposal
+from consensus.node.members import Members
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
 from consensus.node.server import ConsensusServer
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
@@ -105,6 +106,7 @@ def replica(server: Server, client: Client | None = None) -> Replica:
         cast("GarlicFarmClient | None", client),
         OWN,
         NoSessions(),
+        cast("Members", None),
     )
 
 

@@ -2,7 +2,7 @@
 
 from consensus.core.messages import AppendEntries
 from consensus.core.position import Command, Configuration, Entry, LogPosition, Server, ServerId
-from consensus.node.garlic_farm_links import SameLog
+from consensus.node.garlic_farm_words import SameLog
 from consensus.wire.garlic_farm.codec import encode_request
 from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS
 from consensus.wire.garlic_farm.mapping import append_to_wire, request_to_wire

@@ -22,6 +22,7 @@ class Fault(Enum):
     UNREACHABLE = "unreachable"
     SILENT = "silent"
     BUSY = "busy"
+    REFUSED_CHANGE = "refused-change"
 
 
 class GarlicFarmError(Exception):

@@ -1,7 +1,7 @@
 """A log pack: a run of log entries, compressed, for a server that catches up.
 
     gzip( index size 4 │ log size 4 │ index: offset 8 each │ log: records )
-    record = term 8 │ value type 1 │ value
+    record = term 8 │ value type 1 (1 application, 2 configuration; 66 where the handshake agreed on it) │ value
 
 A record has no size of its own: it ends where the next one begins, by the index. The index holds absolute offsets in
 the sender's data file, so the first of them is subtracted from all. Records are not the wire form of log entries,
@@ -98,9 +98,8 @@ def _encode_record(entry: PackedEntry, limits: Limits) -> bytes:
         case Application(value):
             value_type = ValueType.APPLICATION
         case Configuration() as configuration:
-            if configuration.is_extended:
-                raise malformed("a log pack cannot carry a joint configuration or learners")
-            value_type, value = ValueType.CONFIGURATION, encode_configuration(configuration, limits)
+            value_type = ValueType.EXTENDED_CONFIGURATION if configuration.is_extended else ValueType.CONFIGURATION
+            value = encode_configuration(configuration, limits)
     if len(value) > limits.entry_bytes:
         raise too_large(f"a log pack's record of {len(value)} bytes; the limit is {limits.entry_bytes}")
     return _RECORD_HEAD.pack(checked_long(entry.term, "record term"), value_type) + value
@@ -117,10 +116,10 @@ def _decode_record(record: bytes, limits: Limits) -> PackedEntry:
     match value_type:
         case ValueType.APPLICATION:
             return PackedEntry(term, Application(value))
-        case ValueType.CONFIGURATION:
+        case ValueType.CONFIGURATION | ValueType.EXTENDED_CONFIGURATION:
             configuration = decode_configuration(value, limits)
-            if configuration.is_extended:
-                raise malformed("a log pack contains a joint configuration or learners")
+            if configuration.is_extended != (value_type == ValueType.EXTENDED_CONFIGURATION):
+                raise malformed(f"a log pack has a configuration of the other form under value type {value_type}")
             return PackedEntry(term, configuration)
         case _:
             raise malformed(f"a log pack's record has value type {value_type}, which no log contains")

@@ -10,6 +10,7 @@
     TimeoutNow.leader            source
     AppendReply.success          accepted;  next_index is next index
     InstallSnapshot              one snapshot chunk; last log term and index are the snapshot's
+    AppendEntries to a newcomer  one log pack (`joining_mapping`)
     SnapshotReply.installed      next index (a byte offset) beyond the end: the largest number
     correlation                  not on the wire: replies come in the order of the requests on a connection
 
@@ -33,6 +34,7 @@ from consensus.wire.garlic_farm.values import (
     ClusterServer,
     Configuration,
     LogEntry,
+    LogPack,
     SnapshotSyncRequest,
     Value,
 )
@@ -151,7 +153,7 @@ def reply_from_wire(reply: wire.Reply, asked: core.Request) -> core.Reply:
             return core.VoteReply(reply.term, reply.accepted, asked.correlation, pre_vote=True)
         case (wire.TimeoutNowResponse(), core.TimeoutNow()):
             return core.TimeoutNowReply(reply.term, reply.accepted, asked.correlation)
-        case (wire.AppendEntriesResponse(), core.AppendEntries()):
+        case (wire.AppendEntriesResponse() | wire.SyncLogResponse(), core.AppendEntries()):
             return core.AppendReply(reply.term, reply.accepted, reply.next_index, asked.correlation)
         case (wire.InstallSnapshotResponse(), core.InstallSnapshot()):
             whole = reply.next_index == LONG_MAX or (asked.done and reply.next_index >= asked.offset + len(asked.data))
@@ -254,9 +256,7 @@ def _extension_needed(request: wire.Request) -> Extension | None:
             return Extension.TRANSFER
         case wire.ReadIndexRequest():
             return Extension.READ_INDEX
-        case wire.AppendEntriesRequest(entries=entries) if any(_is_extended(entry.value) for entry in entries):
-            return Extension.CONFIGURATIONS
-        case wire.InstallSnapshotRequest(entries=entries) if any(_is_extended(entry.value) for entry in entries):
+        case _ if any(_is_extended(entry.value) for entry in request.entries):
             return Extension.CONFIGURATIONS
         case _:
             return None
@@ -266,6 +266,8 @@ def _is_extended(value: Value) -> bool:
     match value:
         case SnapshotSyncRequest(configuration=configuration) | (Configuration() as configuration):
             return configuration.is_extended
+        case LogPack(entries=packed):
+            return any(_is_extended(entry.value) for entry in packed)
         case _:
             return False
 

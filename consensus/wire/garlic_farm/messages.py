@@ -239,6 +239,8 @@ class ReadIndexResponse(Reply):
 
 
 Message = Request | Reply
+MembershipRequest = AddServerRequest | RemoveServerRequest | SyncLogRequest | JoinClusterRequest | LeaveClusterRequest
+"""What brings servers in and out, beside AppendEntries and InstallSnapshot."""
 
 
 @dataclass(frozen=True, slots=True)

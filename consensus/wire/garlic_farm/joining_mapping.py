@@ -1,0 +1,72 @@
+"""The words by which servers come and go, to the core's and back.
+
+    leader ──JoinClusterRequest──▶ newcomer     the configuration that it is invited to; nothing for the core
+    leader ──SyncLogRequest──────▶ newcomer     AppendEntries with entries: one log pack, after `last log index`
+    leader ──LeaveClusterRequest─▶ follower     nothing for the core: what counts is the log
+
+A SyncLogRequest is an AppendEntries of which running implementations leave the term before the entries at 0, so their
+newcomers take any pack on trust. Ours tell the term, and a newcomer of ours needs it: `previous_term` is what it knows
+itself of that place when it was told none.
+"""
+
+from consensus.core import messages as core
+from consensus.core import position
+from consensus.wire.garlic_farm import messages as wire
+from consensus.wire.garlic_farm.errors import malformed
+from consensus.wire.garlic_farm.mapping import (
+    ConfigurationBefore,
+    configuration_to_wire,
+    entries_from_wire,
+    entries_to_wire,
+    server_id,
+)
+from consensus.wire.garlic_farm.values import Application, Configuration, LogEntry, LogPack, PackedEntry
+
+_FIRST_OFFSET = 0
+"""Where our packs say that their first record lies in a data file: only differences count."""
+
+
+def sync_to_wire(
+    append: core.AppendEntries, recipient: position.ServerId, configuration_before: ConfigurationBefore
+) -> wire.SyncLogRequest:
+    """The entries of an append, as the log pack that a newcomer gets in its place."""
+    packed = tuple(
+        PackedEntry(entry.term, entry.value)
+        for entry in entries_to_wire(append.previous.index + 1, append.entries, configuration_before)
+        if isinstance(entry.value, Application | Configuration)
+    )
+    at, pack = append.previous, LogPack(_FIRST_OFFSET, packed)
+    return wire.SyncLogRequest(
+        append.leader, recipient, append.term, at.term, at.index, append.commit, (LogEntry(append.term, pack),)
+    )
+
+
+def sync_from_wire(request: wire.SyncLogRequest, previous_term: position.Term, correlation: int) -> core.AppendEntries:
+    """The append that a log pack is, after an entry of `previous_term`."""
+    match request.entries:
+        case (LogEntry(value=LogPack(entries=packed)),):
+            entries = entries_from_wire(tuple(LogEntry(each.term, each.value) for each in packed))
+        case _:
+            raise malformed("a sync log request without a log pack")
+    previous = position.LogPosition(request.last_log_index, previous_term)
+    sender = server_id(request.source)
+    return core.AppendEntries(request.term, sender, previous, entries, request.commit_index, correlation)
+
+
+def sync_reply_to_wire(reply: core.AppendReply, asked: wire.SyncLogRequest) -> wire.SyncLogResponse:
+    """The answer to a log pack."""
+    return wire.SyncLogResponse(asked.destination, asked.source, reply.term, reply.next_index, accepted=reply.success)
+
+
+def invitation_to_wire(
+    leader: position.ServerId,
+    recipient: position.ServerId,
+    term: position.Term,
+    last: position.Index,
+    commit: position.Index,
+    configuration: position.Configuration,
+    place: tuple[position.Index, position.Index],
+) -> wire.JoinClusterRequest:
+    """The invitation to join `configuration`, whose place is its own index and that of the one before."""
+    entry = LogEntry(term, configuration_to_wire(configuration, *place))
+    return wire.JoinClusterRequest(leader, recipient, term, 0, last, commit, (entry,))

@@ -1,0 +1,224 @@
+"""Servers come and go by the document's own words: AddServer, JoinCluster, log packs or a snapshot, LeaveCluster."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import trio
+
+from consensus.core.effects import Outcome
+from consensus.core.position import ServerId
+from consensus.node.garlic_farm_client import GarlicFarmClient
+from consensus.node.garlic_farm_pipe import Lost
+from consensus.node.member_client import ask_to_add, ask_to_remove, join
+from consensus.wire.garlic_farm import messages as wire
+from consensus.wire.garlic_farm.errors import Fault
+from consensus.wire.garlic_farm.values import (
+    Application,
+    ClusterServer,
+    Configuration,
+    LogEntry,
+    LogPack,
+    PackedEntry,
+)
+from tests.node.loopback_group import Life, LoopbackGroup, until
+from tests.node.words_only_server import WordsOnlyServer
+
+LONG_S = 120
+FOURTH, FIFTH = ServerId(4), ServerId(5)
+
+
+@asynccontextmanager
+async def group(path: Path) -> AsyncIterator[tuple[LoopbackGroup, GarlicFarmClient, trio.Nursery]]:
+    """Three servers that run, and a client that knows nothing but the document."""
+    with trio.fail_after(LONG_S):
+        async with trio.open_nursery() as nursery:
+            servers = LoopbackGroup(path, nursery)
+            for server_id in servers.ids:
+                await servers.start(server_id)
+            client = servers.client(offered=())
+            await nursery.start(client.run)
+            yield servers, client, nursery
+            nursery.cancel_scope.cancel()
+
+
+async def submit(client: GarlicFarmClient, commands: list[bytes]) -> None:
+    for first in range(0, len(commands), 100):
+        found = await client.submit(commands[first : first + 100])
+        assert found.outcome is Outcome.COMMITTED, found
+
+
+async def leading(servers: LoopbackGroup) -> Life:
+    return servers.lives[await servers.leader()]
+
+
+async def until_members(life: Life, *members: int) -> None:
+    def settled() -> bool:
+        raft = life.server.describe().raft
+        return raft.configuration.voter_ids == set(members) and raft.change is None
+
+    await until(settled)
+
+
+async def test_a_server_that_knows_the_document_alone_joins_by_log_packs_and_is_removed(tmp_path: Path) -> None:
+    async with group(tmp_path) as (servers, client, nursery):
+        # given a log of some length, and a server of another make
+        before = [b"before %d" % number for number in range(1500)]
+        await submit(client, before)
+        stranger = WordsOnlyServer(FOURTH, tmp_path / "stranger")
+        servers.strangers[FOURTH] = await nursery.start(stranger.listen)
+        # when it asks to be added
+        asked = await ask_to_add(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))
+        assert asked.begun, asked.reason
+        # then the leader connects to it, invites it, and hands it the log in packs before it is a member
+        leader = await leading(servers)
+        await until_members(leader, 1, 2, 3, 4)
+        assert stranger.invited_to == (1, 2, 3)
+        packs = [name for name in stranger.heard if name != "AppendEntriesRequest"]
+        assert packs[:2] == ["JoinClusterRequest", "SyncLogRequest"]
+        # and from there on it is a follower like the others
+        after = [b"after %d" % number for number in range(200)]
+        await submit(client, after)
+        await stranger.until(lambda: len(stranger.commands()) == len(before + after))
+        assert stranger.commands() == before + after
+        assert stranger.members == (1, 2, 3, 4)
+        # when somebody asks that it be removed, it is told, and the cluster goes on without it
+        gone = await ask_to_remove(client, FOURTH)
+        assert gone.begun, gone.reason
+        await until_members(await leading(servers), 1, 2, 3)
+        assert stranger.told_to_leave
+        await submit(client, [b"without it"])
+        assert leader.tally.counts["servers-added"] == leader.tally.counts["servers-removed"] == 1
+
+
+async def test_a_server_that_knows_the_document_alone_joins_by_snapshot_where_the_log_is_gone(tmp_path: Path) -> None:
+    async with group(tmp_path) as (servers, client, nursery):
+        await submit(client, [b"%d" % number for number in range(300)])
+        leader = await leading(servers)
+        taken = await leader.server.take_snapshot()
+        assert taken is not None
+        await submit(client, [b"tail"])
+        stranger = WordsOnlyServer(FIFTH, tmp_path / "stranger")
+        servers.strangers[FIFTH] = await nursery.start(stranger.listen)
+        await ask_to_add(client, ClusterServer(FIFTH, "tcp://127.0.0.1:5"))
+        await until_members(leader, 1, 2, 3, 5)
+        assert "InstallSnapshotRequest" in stranger.heard
+        assert stranger.start[0] >= taken.last.index
+        await submit(client, [b"end"])
+        await stranger.until(lambda: stranger.commands()[-1:] == [b"end"])
+
+
+async def test_a_server_of_our_own_joins_by_the_same_words_and_then_asks_to_go(tmp_path: Path) -> None:
+    async with group(tmp_path) as (servers, client, nursery):
+        await submit(client, [b"%d" % number for number in range(500)])
+        life = await servers.start(FOURTH)
+        own = servers.client()
+        await nursery.start(own.run)
+        # when it asks until its own log names it
+        await join(own, life.server, ClusterServer(FOURTH, servers.endpoint(FOURTH)), Random(4))
+        leader = await leading(servers)
+        await until_members(leader, 1, 2, 3, 4)
+        assert life.members.joining.packs > 0
+        await life.server.wait_applied(leader.server.commit_index)
+        assert life.executed == leader.executed
+        # then asking again is accepted and changes nothing
+        again = await ask_to_add(own, ClusterServer(FOURTH, servers.endpoint(FOURTH)))
+        assert again.begun
+        assert leader.server.describe().raft.change is None
+        # and a follower asks the leader to remove it
+        assert (await ask_to_remove(own, FOURTH)).begun
+        await until_members(leader, 1, 2, 3)
+
+
+async def test_a_leader_that_falls_in_the_midst_leaves_no_half_a_member(tmp_path: Path) -> None:
+    async with group(tmp_path) as (servers, client, nursery):
+        await submit(client, [b"%d" % number for number in range(2000)])
+        first = await servers.leader()
+        life = await servers.start(FOURTH)
+        own = servers.client()
+        await nursery.start(own.run)
+        assert (await ask_to_add(own, ClusterServer(FOURTH, servers.endpoint(FOURTH)))).begun
+        await servers.kill(first)
+        # when the newcomer goes on asking, whoever leads now
+        await join(own, life.server, ClusterServer(FOURTH, servers.endpoint(FOURTH)), Random(4))
+        await servers.start(first)
+        await until_members(await leading(servers), 1, 2, 3, 4)
+        await submit(client, [b"end"])
+        await until(lambda: life.executed[-1:] == [b"end"])
+        assert len(life.executed) == len(set(life.executed)) == 2001
+
+
+async def test_what_cannot_be_done_is_refused_with_a_sentence_for_the_operator(tmp_path: Path) -> None:
+    async with group(tmp_path) as (servers, client, nursery):
+        await submit(client, [b"x"])
+        leader_id = await servers.leader()
+        stranger = WordsOnlyServer(FOURTH, tmp_path / "stranger", catching_up=True)
+        servers.strangers[FOURTH] = await nursery.start(stranger.listen)
+        refused = [
+            (await ask_to_add(client, ClusterServer(2, "tcp://elsewhere:1")), "belongs to a member"),
+            (await ask_to_add(client, ClusterServer(9, "tcp://nobody:1")), "nobody listens"),
+            (await ask_to_remove(client, ServerId(9)), "it is no member"),
+            (await ask_to_remove(client, leader_id), "it leads; hand leadership"),
+        ]
+        texts = [incident.text for incident in servers.incidents if incident.fault is Fault.REFUSED_CHANGE]
+        assert not any(asked.begun for asked, _ in refused)
+        # Sentences of one kind are told once in a while, and counted always.
+        leader = servers.lives[leader_id]
+        assert leader.tally.counts[Fault.REFUSED_CHANGE.value] == len(refused)
+        assert refused[0][1] in texts[0]
+        # and one that does not take the invitation is not added: nothing was appended
+        assert (await ask_to_add(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))).begun
+        await until(lambda: leader.tally.counts[Fault.REFUSED_CHANGE.value] > len(refused))
+        assert leader.server.describe().raft.configuration.voter_ids == {1, 2, 3}
+
+
+async def test_a_leader_that_knows_the_document_alone_brings_a_server_of_ours_up(tmp_path: Path) -> None:
+    """It tells no terms: the newcomer knows them from what it was given before, and says where to go on otherwise."""
+    async with group(tmp_path) as (servers, client, _):
+        life = await servers.start(FOURTH)
+        # given a newcomer that nobody has invited: a pack is out of turn, and costs the connection
+        assert await client.exchange(FOURTH, packed(0, 2, b"a")) is Lost.UNANSWERED
+        assert [each.text for each in servers.incidents if each.fault is Fault.OUT_OF_TURN] == [
+            "connection from 127.0.0.1 closed: a log pack of term 5 from server 9, which has not invited this server"
+        ]
+        # when it is invited, and given the log in packs
+        invitation = wire.JoinClusterRequest(STRANGE, FOURTH, 5, 0, 3, 3, (LogEntry(5, THEIRS),))
+        assert await said(client, invitation) == (True, 1)
+        assert await said(client, packed(0, 2, THEIRS, b"a")) == (True, 3)
+        assert await said(client, packed(2, 3, b"b")) == (True, 4)
+        await life.server.wait_applied(3)
+        assert life.executed == [b"a", b"b"]
+        # then a pack at a place whose term it cannot know is refused, with the place that is wanted
+        assert await said(client, packed(7, 8, b"c")) == (False, 4)
+        # a second invitation goes on where the first has come to
+        assert await said(client, invitation) == (True, 4)
+        # its leader may tell it to leave; nobody else can
+        assert await said(client, wire.LeaveClusterRequest(STRANGE, FOURTH, 5, 0, 3, 3)) == (True, 4)
+        assert await said(client, wire.LeaveClusterRequest(8, FOURTH, 5, 0, 3, 3)) == (False, 4)
+
+
+async def test_a_member_takes_no_invitation(tmp_path: Path) -> None:
+    async with group(tmp_path) as (servers, client, _):
+        await submit(client, [b"x"])
+        before = servers.lives[ServerId(1)].server.describe().raft
+        accepted, _ = await said(client, wire.JoinClusterRequest(STRANGE, 1, 99, 0, 3, 3, (LogEntry(99, THEIRS),)))
+        assert not accepted
+        after = servers.lives[ServerId(1)].server.describe().raft
+        assert (after.term, after.last, after.voted_for) == (before.term, before.last, before.voted_for)
+
+
+STRANGE = 9
+THEIRS = Configuration(1, 0, (ClusterServer(STRANGE, "tcp://127.0.0.1:9"),))
+
+
+def packed(after: int, commit: int, *values: Configuration | bytes) -> wire.SyncLogRequest:
+    entries = tuple(PackedEntry(5, Application(each) if isinstance(each, bytes) else each) for each in values)
+    pack = LogEntry(5, LogPack(0, entries))
+    return wire.SyncLogRequest(STRANGE, FOURTH, 5, 0, after, commit, (pack,))
+
+
+async def said(client: GarlicFarmClient, request: wire.Request) -> tuple[bool, int]:
+    reply = await client.exchange(ServerId(request.destination), request)
+    assert isinstance(reply, wire.ANSWERS[type(request)])
+    return reply.accepted, reply.next_index

@@ -1,0 +1,206 @@
+"""A server of another make: it knows the document's seventeen messages, agreed on nothing else, and trusts leaders.
+
+Written against the codec alone, after what the running implementations do: an invitation resets it, and a log pack goes
+into its log where the leader says, without a comparison. It keeps its log in memory, votes, and never campaigns.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import trio
+
+from consensus.core.position import ServerId
+from consensus.node.clock import now_ms
+from consensus.node.garlic_farm_dial import PeerAddress
+from consensus.node.tls import load_or_create_certificate
+from consensus.node.tls_stream import TlsStream
+from consensus.wire.garlic_farm import messages as wire
+from consensus.wire.garlic_farm.codec import RequestReader, encode_reply
+from consensus.wire.garlic_farm.nonces import NonceBook
+from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade_server import Gatekeeper, Refused, Upgraded, UpgradeServer
+from consensus.wire.garlic_farm.values import (
+    Application,
+    Configuration,
+    LogEntry,
+    LogPack,
+    PackedEntry,
+    SnapshotSyncRequest,
+)
+from tests.node.garlic_farm_stage import CREDENTIALS
+
+
+@dataclass
+class WordsOnlyServer:
+    """`heard` is every kind of request in order, without repetitions next to each other."""
+
+    server_id: ServerId
+    directory: Path
+    term: int = 0
+    voted_for: int = -1
+    commit: int = 0
+    catching_up: bool = False
+    log: list[PackedEntry] = field(default_factory=list)
+    start: tuple[int, int] = (0, 0)
+    """Index and term of the entry before the log: the end of the snapshot."""
+    snapshot: bytes = b""
+    heard: list[str] = field(default_factory=list)
+    invited_to: tuple[int, ...] = ()
+    told_to_leave: bool = False
+    changed: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def last(self) -> int:
+        """The index of the last entry."""
+        return self.start[0] + len(self.log)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The servers of the last configuration in the log."""
+        found = [entry.value for entry in self.log if isinstance(entry.value, Configuration)]
+        return tuple(server.server_id for server in found[-1].servers) if found else ()
+
+    def commands(self) -> list[bytes]:
+        """What is committed."""
+        committed = self.log[: max(0, self.commit - self.start[0])]
+        return [entry.value.data for entry in committed if isinstance(entry.value, Application)]
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds that a request may bring about."""
+        while not holds():
+            await self.changed.wait()
+
+    async def listen(self, task_status: trio.TaskStatus[PeerAddress] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve on loopback until cancelled; tells where."""
+        self.directory.mkdir(exist_ok=True)
+        certificate = load_or_create_certificate(self.directory)
+        context = certificate.server_context()
+        gatekeeper = Gatekeeper(
+            "farm",
+            {CREDENTIALS.user: CREDENTIALS.password}.get,
+            NonceBook(b"theirs", Random(self.server_id).randbytes),
+            Identity,
+        )
+
+        async def serve(transport: trio.SocketStream) -> None:
+            stream = TlsStream(transport, context, server_side=True)
+            try:
+                await stream.do_handshake()
+                await self._converse(stream, gatekeeper)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass
+            finally:
+                await trio.aclose_forcefully(transport)
+
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = int(listeners[0].socket.getsockname()[1])
+        async with trio.open_nursery() as nursery:
+            await nursery.start(trio.serve_listeners, serve, listeners)
+            task_status.started(PeerAddress("127.0.0.1", port, certificate.fingerprint))
+
+    async def _converse(self, stream: trio.abc.Stream, gatekeeper: Gatekeeper) -> None:
+        upgrade, verdict = UpgradeServer(gatekeeper), None
+        while verdict is None:
+            verdict = upgrade.receive(bytes(await stream.receive_some(4096)), now_ms())
+        response = verdict.response
+        if isinstance(verdict, Upgraded):
+            # A server that never heard of an extension answers with none.
+            head = [line for line in response.split(b"\r\n") if not line.lower().startswith(b"sec-websocket-protocol")]
+            response = b"\r\n".join(head)
+        await stream.send_all(response)
+        if isinstance(verdict, Refused):
+            await stream.aclose()
+            return
+        reader = RequestReader()
+        data = verdict.trailing
+        while True:
+            reader.feed(data)
+            while (request := reader.next()) is not None:
+                await stream.send_all(encode_reply(self._answer(request)))
+            data = bytes(await stream.receive_some(65_536))
+            if not data:
+                return
+
+    def _answer(self, request: wire.Request) -> wire.Reply:
+        name = type(request).__name__
+        if not self.heard or self.heard[-1] != name:
+            self.heard.append(name)
+        assert name.endswith("Request")
+        assert wire.REQUEST_TYPES[type(request)] <= wire.MessageType.INSTALL_SNAPSHOT_RESPONSE, f"{name}: no such word"
+        if not isinstance(request, wire.RequestVoteRequest):
+            self.term = max(self.term, request.term)
+        accepted, following = self._take(request)
+        self.changed.set()
+        self.changed = trio.Event()
+        return wire.ANSWERS[type(request)](self.server_id, request.source, self.term, following, accepted=accepted)
+
+    def _take(self, request: wire.Request) -> tuple[bool, int]:
+        match request:
+            case wire.JoinClusterRequest(entries=(LogEntry(value=Configuration() as configuration),)):
+                return self._invited(configuration), self.last + 1
+            case wire.SyncLogRequest(entries=(LogEntry(value=LogPack(entries=entries)),)):
+                return self._sync(request, entries), self.last + 1
+            case wire.InstallSnapshotRequest(entries=(LogEntry(value=SnapshotSyncRequest() as chunk),)):
+                return self._install(chunk), len(self.snapshot)
+            case wire.AppendEntriesRequest():
+                return self._append(request), self.last + 1
+            case wire.RequestVoteRequest():
+                return self._vote(request), 0
+            case _:
+                self.told_to_leave |= isinstance(request, wire.LeaveClusterRequest)
+                return isinstance(request, wire.LeaveClusterRequest), self.last + 1
+
+    def _invited(self, configuration: Configuration) -> bool:
+        if self.catching_up:
+            return False
+        self.catching_up, self.voted_for, self.commit = True, -1, 0
+        self.invited_to = tuple(server.server_id for server in configuration.servers)
+        return True
+
+    def _sync(self, request: wire.SyncLogRequest, entries: tuple[PackedEntry, ...]) -> bool:
+        if not self.catching_up:
+            return False
+        at = request.last_log_index - self.start[0]
+        assert 0 <= at <= len(self.log), (
+            f"a pack after {request.last_log_index} leaves a gap: the log ends at {self.last}"
+        )
+        self.log[at : at + len(entries)] = entries
+        self.commit = min(self.last, request.commit_index)
+        return True
+
+    def _install(self, chunk: SnapshotSyncRequest) -> bool:
+        if chunk.offset != len(self.snapshot):
+            return False
+        self.snapshot += chunk.data
+        if chunk.done:
+            self.start, self.log = (chunk.last_log_index, chunk.last_log_term), []
+            self.commit = chunk.last_log_index
+        return True
+
+    def _append(self, request: wire.AppendEntriesRequest) -> bool:
+        at = request.last_log_index - self.start[0]
+        if not 0 <= at <= len(self.log) or self._term_at(request.last_log_index) != request.last_log_term:
+            return False
+        for place, entry in enumerate(request.entries, start=at):
+            assert isinstance(entry.value, Application | Configuration)
+            packed = PackedEntry(entry.term, entry.value)
+            if self.log[place : place + 1] != [packed]:
+                self.log[place:] = [packed]
+        self.commit = max(self.commit, min(request.commit_index, request.last_log_index + len(request.entries)))
+        if self.server_id in self.members:
+            self.catching_up = False
+        return True
+
+    def _vote(self, request: wire.RequestVoteRequest) -> bool:
+        if request.term > self.term:
+            self.term, self.voted_for = request.term, -1
+        up_to_date = (request.last_log_term, request.last_log_index) >= (self._term_at(self.last), self.last)
+        if request.term < self.term or not up_to_date or self.voted_for not in {-1, request.source}:
+            return False
+        self.voted_for = request.source
+        return True
+
+    def _term_at(self, index: int) -> int:
+        return self.start[1] if index == self.start[0] else self.log[index - self.start[0] - 1].term
