@@ -48,7 +48,7 @@ from bridge.node.raft_events import note_raft
 from bridge.node.reconciling import Reconciling, ReconcilingParts, settings_of
 from bridge.node.replica import FrontDoor, Replica, ReplicaSettings, open_replica
 from bridge.node.roster import Roster
-from bridge.node.router import FileRouter
+from bridge.node.router_settings import make_router
 from bridge.node.sight import Sight
 from bridge.node.signing_keys import HeldKey
 from bridge.wire.trace import event_text
@@ -89,8 +89,14 @@ class Node:
         self.door = FrontDoor()
         self.host = HostSampler()
         self.lag = LoopLag()
-        self.router = FileRouter(
-            configuration.router.directory, configuration.leaves, self.host, self.lag, demo=configuration.demo
+        self.router = make_router(
+            configuration.router,
+            configuration.leaves,
+            self.host,
+            self.lag,
+            self.alarms,
+            demo=configuration.demo,
+            signing_key_of=self._signing_key_of,
         )
         self.stop = trio.Event()
         self.leaving = False
@@ -115,6 +121,7 @@ class Node:
             if stop_with_stdin:
                 nursery.start_soon(self._wait_for_parent)
             nursery.start_soon(self.lag.run)
+            nursery.start_soon(self.router.run)
             await self._listen(nursery, certificate)
             presence = Presence(self.farm_key.cluster, settings.name, self.endpoint, certificate.fingerprint)
             async with open_agent(self._agent_config(presence)) as agent:
@@ -302,6 +309,10 @@ class Node:
             router_alarm=router_alarm(self.alarms),
             request_prefix=f"{agent.node_id.hex()}-{agent.generation}",
         )
+
+    def _signing_key_of(self, master_hash: bytes) -> SigningKey | None:
+        key = self.signing_key
+        return key if key is not None and key.destination.hash == master_hash else None
 
     @property
     def pace(self) -> Pace:

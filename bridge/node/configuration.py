@@ -8,7 +8,7 @@
     [gossip]      bind, advertise, seeds, capacity, broadcast ("auto", "off", or address), allow_wan, timing
     [consensus]   bind, advertise, timing, segment_bytes, voters_max, grace_ms
     [publishing]  publish, signing_key, pace, reporting_period_ms
-    [router]      kind ("file"), directory
+    [router]      kind ("file", "i2cp"), and what that kind needs (`bridge.node.router_settings`)
     [[leaf]]      destination, probe
 
 On a LAN no address is needed: the node binds to the machine's private address on the default ports and finds the
@@ -30,6 +30,7 @@ from bridge.core.records import PublishConfig
 from bridge.node.control_client import default_state_directory
 from bridge.node.lan import Network, NoAddressError, private_host
 from bridge.node.router import Leaf, RouterError, leaf_from_settings
+from bridge.node.router_settings import RouterSettings, router_settings
 from bridge.node.settings_reader import Section
 from gossip.core.member import Address
 from gossip.node.config import DEFAULT_CAPACITY, SEEDS_LIMIT
@@ -71,13 +72,6 @@ class Pace(Enum):
     """With every report; for a router of the kind `file`."""
 
 
-class RouterKind(Enum):
-    """What stands behind the node."""
-
-    FILE = "file"
-    """No router: the structure is kept on disk."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GossipSettings:
     """`broadcast` is where presence is announced; None announces nothing."""
@@ -111,14 +105,6 @@ class PublishingSettings:
     signing_key: Path | None = None
     pace: Pace = Pace.NORMAL
     reporting_period_ms: int = REPORTING_PERIOD_DEFAULT_MS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouterSettings:
-    """Where a router of the kind `file` keeps what is published."""
-
-    directory: Path
-    kind: RouterKind = RouterKind.FILE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +178,7 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
     gossip = _gossip(root.section("gossip"), machine)
     consensus = _consensus(root.section("consensus"), gossip)
     publishing = _publishing(root.section("publishing"))
-    router = _router(root.section("router"), state_dir)
+    router = router_settings(root.section("router"), state_dir, demo=demo)
     leaves = tuple(leaf for each in root.sections("leaf", LEAVES_LIMIT) if (leaf := _leaf(each)) is not None)
     if farm_key is None or gossip is None or consensus is None:
         return None
@@ -334,13 +320,6 @@ def _publishing(section: Section) -> PublishingSettings:
     if settings.publish is PublishConfig.ON and settings.signing_key is None:
         section.problem("publish", '"on" needs publishing.signing_key: without a key nothing can be signed')
     return settings
-
-
-def _router(section: Section, state_dir: Path) -> RouterSettings:
-    kind = section.choice("kind", RouterKind.FILE)
-    directory = section.path("directory") or state_dir.absolute() / "published"
-    section.finish()
-    return RouterSettings(kind=kind, directory=directory)
 
 
 def _leaf(section: Section) -> Leaf | None:

@@ -26,6 +26,7 @@ import trio
 from bridge.core.records import LeafStatus, RouterStatus
 from bridge.node.durable_file import READABLE, replace_file, sync_directory
 from bridge.node.host import HostSampler, LoopLag
+from bridge.node.local_service import answers
 from bridge.wire.i2p import Destination, I2pError, address_of, destination_from_base64
 from bridge.wire.meta_lease_set import STRUCTURE_LIMIT_BYTES, LeaseSetError, MetaLeaseSet, decode, verify
 
@@ -40,9 +41,9 @@ class RouterError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStatus:
-    """What a router measured of somebody else's destination or router."""
+    """What a router measured of somebody else's destination: whether its lease set is found, and how fast."""
 
-    last_version_s: int | None = None
+    reachable: bool
     fetch_ms: int | None = None
 
 
@@ -119,6 +120,10 @@ class FileRouter:
         self._published: dict[bytes, bytes] = {}
         self._one_writer = trio.Lock()
 
+    async def run(self) -> None:
+        """Nothing has to be kept up for a file."""
+        await trio.lowlevel.checkpoint()
+
     def path_of(self, master_hash: bytes) -> Path:
         """Where a destination's structure lies."""
         return self._directory / f"{address_of(master_hash).removesuffix('.b32.i2p')}.meta-ls2"
@@ -147,8 +152,8 @@ class FileRouter:
         leaf = self._leaves.get(leaf_hash)
         if leaf is None:
             raise RouterError(f"{address_of(leaf_hash)} is not a leaf of this node: see [[leaf]] in its configuration")
-        answers = self._demo if leaf.probe is None else await self._answers(*leaf.probe)
-        healthy = self._demo and answers
+        answered = self._demo if leaf.probe is None else await answers(*leaf.probe, self._probe_timeout_s)
+        healthy = self._demo and answered
         now_s = trio.current_time()
         if not healthy:
             self._healthy_since_s.pop(leaf_hash, None)
@@ -159,18 +164,6 @@ class FileRouter:
             uptime_ms=None if since_s is None else round((now_s - since_s) * 1000),
         )
 
-    async def _answers(self, host: str, port: int) -> bool:
-        with trio.move_on_after(self._probe_timeout_s):
-            try:
-                stream = await trio.open_tcp_stream(host, port)
-            except (OSError, ValueError):
-                return False
-            # A connection to a closed port out of the ephemeral range can meet itself; nobody answered then.
-            answered: bool = stream.socket.getsockname() != stream.socket.getpeername()
-            await trio.aclose_forcefully(stream)
-            return answered
-        return False
-
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:  # noqa: ARG002 - see doc
         """Nothing: a file measures nobody."""
         await trio.lowlevel.checkpoint()
@@ -178,7 +171,7 @@ class FileRouter:
 
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
         """Put the structure on disk, whole or not at all."""
-        offered = _checked(master_hash, structure)
+        offered = checked_structure(master_hash, structure)
         path = self.path_of(master_hash)
         async with self._one_writer:
             try:
@@ -203,7 +196,8 @@ class FileRouter:
                 raise RouterError(f"{path} cannot be removed: {error.strerror}; remove it by hand") from None
 
 
-def _checked(master_hash: bytes, structure: bytes) -> MetaLeaseSet:
+def checked_structure(master_hash: bytes, structure: bytes) -> MetaLeaseSet:
+    """The structure, if it verifies, is this destination's and is meant to be published; else `RouterError`."""
     try:
         offered = decode(structure)
     except LeaseSetError as error:

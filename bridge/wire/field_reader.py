@@ -14,6 +14,11 @@ class FieldReader:
         self._data = data
         self._offset = 0
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing is left."""
+        return self._offset == len(self._data)
+
     def take(self, size: int, what: str) -> bytes:
         """The next `size` bytes."""
         end = self._offset + size

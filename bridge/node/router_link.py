@@ -1,0 +1,114 @@
+"""Where a router listens, and how a stream to it is opened: plain or TLS, never plain beyond private networks.
+
+I2CP and I2PControl carry passwords and say which destinations belong to whom. So plain TCP goes to loopback and private
+addresses only, and a plain I2PControl (its password opens the whole router) to loopback only. A router's certificate is
+signed by itself: it is pinned by a file, or, on this very machine, where nobody can stand in between, not checked.
+"""
+
+import ssl
+from dataclasses import dataclass, field
+from enum import Enum
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+import trio
+
+CONNECT_TIMEOUT_S: Final = 5.0
+SHOWN_CHARACTERS: Final = 200
+
+
+class RouterLost(Exception):  # noqa: N818 -- a state of the world, told in words
+    """The router cannot be reached, went away, or does not speak the protocol; the text says which."""
+
+
+class Software(Enum):
+    """Which router it is; they differ in small things that matter."""
+
+    JAVA = "java"
+    I2PD = "i2pd"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One of the router's doors. With a `certificate` (PEM) it is TLS, and that certificate must be shown."""
+
+    host: str
+    port: int
+    certificate: Path | None = None
+    unchecked_tls: bool = False
+    """TLS without a look at the certificate: to loopback."""
+
+    def __str__(self) -> str:
+        """As an operator writes it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is on this machine."""
+        return ip_address(self.host).is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Who asks. The password is shown nowhere."""
+
+    username: str
+    password: str = field(repr=False)
+
+
+async def open_stream(link: Link, timeout_s: float = CONNECT_TIMEOUT_S) -> trio.abc.Stream:
+    """A stream to the router; raises `RouterLost`."""
+    with trio.move_on_after(timeout_s):
+        try:
+            return await _open(link)
+        except ssl.SSLError as error:
+            raise RouterLost(f"{link} does not speak TLS, or shows another certificate: {error.reason}") from error
+        except trio.BrokenResourceError as error:
+            cause = error.__cause__
+            why = cause.reason if isinstance(cause, ssl.SSLError) else "it closed the connection"
+            raise RouterLost(f"{link} does not speak TLS, or shows another certificate: {why}") from error
+        except OSError as error:
+            raise RouterLost(f"nothing answers at {link}: {_reason(error)}") from error
+    raise RouterLost(f"nothing answers at {link} within {timeout_s:g} s")
+
+
+async def _open(link: Link) -> trio.abc.Stream:
+    context = _context(link)
+    transport = await trio.open_tcp_stream(link.host, link.port)
+    if context is None:
+        return transport
+    stream = trio.SSLStream(transport, context, server_hostname=link.host, https_compatible=True)
+    try:
+        await stream.do_handshake()
+    except BaseException:
+        await trio.aclose_forcefully(transport)
+        raise
+    return stream
+
+
+def _context(link: Link) -> ssl.SSLContext | None:
+    if link.certificate is None and not link.unchecked_tls:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # The name in a router's own certificate is nobody's address; that it is this very certificate is what counts.
+    context.check_hostname = False
+    if link.certificate is None:
+        context.verify_mode = ssl.CERT_NONE
+    else:
+        context.load_verify_locations(link.certificate)
+    return context
+
+
+def _reason(error: OSError) -> str:
+    # A failed connection is reported as a group of what each address of the host answered.
+    cause = error.__cause__
+    inner = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause
+    found = inner if isinstance(inner, OSError) else error
+    return found.strerror or str(found)
+
+
+def shown(text: str) -> str:
+    """A stranger's text as it may stand in an alarm: short, and without control characters."""
+    printable = "".join(character if character.isprintable() else "?" for character in text)
+    return printable if len(printable) <= SHOWN_CHARACTERS else f"{printable[:SHOWN_CHARACTERS]}…"
