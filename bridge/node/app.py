@@ -48,7 +48,7 @@ from bridge.node.raft_events import note_raft
 from bridge.node.reconciling import Reconciling, ReconcilingParts, settings_of
 from bridge.node.replica import FrontDoor, Replica, ReplicaSettings, open_replica
 from bridge.node.roster import Roster
-from bridge.node.router_settings import make_router
+from bridge.node.router_choice import make_router
 from bridge.node.sight import Sight
 from bridge.node.signing_keys import HeldKey
 from bridge.wire.trace import event_text
@@ -89,15 +89,7 @@ class Node:
         self.door = FrontDoor()
         self.host = HostSampler()
         self.lag = LoopLag()
-        self.router = make_router(
-            configuration.router,
-            configuration.leaves,
-            self.host,
-            self.lag,
-            self.alarms,
-            demo=configuration.demo,
-            signing_key_of=self._signing_key_of,
-        )
+        self.router = make_router(configuration, self.host, self.lag, self.alarms, self.keys)
         self.stop = trio.Event()
         self.leaving = False
         self._duties: Duties | None = None
@@ -309,10 +301,6 @@ class Node:
             router_alarm=router_alarm(self.alarms),
             request_prefix=f"{agent.node_id.hex()}-{agent.generation}",
         )
-
-    def _signing_key_of(self, master_hash: bytes) -> SigningKey | None:
-        key = self.signing_key
-        return key if key is not None and key.destination.hash == master_hash else None
 
     @property
     def pace(self) -> Pace:

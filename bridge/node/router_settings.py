@@ -12,23 +12,18 @@ Passwords lie in files of mode 0600, never in the configuration, which operators
 are refused like unknown ones: one that does nothing is a misunderstanding.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from bridge.node.alarms import Alarms
-from bridge.node.host import HostSampler, LoopLag
 from bridge.node.i2cp_publishing import I2cpAccess
-from bridge.node.i2cp_router import I2cpRouter, I2cpRouterAccess
+from bridge.node.i2cp_router import I2cpRouterAccess
 from bridge.node.i2pcontrol import PATHS, ControlAccess
 from bridge.node.key_files import KeyFileError, read_private_file
-from bridge.node.router import FileRouter, Leaf
 from bridge.node.router_link import Credentials, Link, Software
 from bridge.node.settings_reader import Section
-from bridge.wire.destination_keys import SigningKey
 from gossip.core.member import Address
 from gossip.node.endpoints import is_private, numeric, parse_endpoint
 
@@ -167,19 +162,3 @@ def _control(section: Section, software: Software) -> tuple[Link | None, str]:
     return Link(canonical, port, certificate if scheme == "https" else None, unchecked_tls=unchecked), (
         f"{slash}{path}" if path else default
     )
-
-
-def make_router(
-    settings: RouterSettings,
-    leaves: tuple[Leaf, ...],
-    host: HostSampler,
-    lag: LoopLag,
-    alarms: Alarms,
-    *,
-    demo: bool,
-    signing_key_of: Callable[[bytes], SigningKey | None],
-) -> FileRouter | I2cpRouter:
-    """The router that the settings say."""
-    if settings.i2cp is None:
-        return FileRouter(settings.directory, leaves, host, lag, demo=demo)
-    return I2cpRouter(settings.i2cp.access(), leaves, host, lag, alarms, signing_key_of=signing_key_of)

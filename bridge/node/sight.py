@@ -17,6 +17,7 @@ from bridge.node.ledger import Ledger
 from bridge.node.reconciling import Reconciling
 from bridge.node.replica import Replica
 from bridge.node.roster import Roster
+from bridge.node.router_choice import structure_files
 from bridge.wire.i2p import I2pError, destination_from_base64
 from bridge.wire.trace import event_text
 from consensus.node.clock import now_ms
@@ -144,7 +145,7 @@ class Sight:
             first_index=server.raft.log_start.index + 1,
             applied_index=server.applied,
             waits=() if self._reconciling is None else self._reconciling.waits,
-            lease_set_files=self._lease_set_files(),
+            lease_set_files=structure_files(self._node.router, self._node.keys),
             counters={
                 **self._ledger.records,
                 "structures_published": self._duties.published,
@@ -155,10 +156,6 @@ class Sight:
                 **_named("ignored", dict(server.raft.dropped)),
             },
         )
-
-    def _lease_set_files(self) -> dict[str, str]:
-        paths = {held.master: self._node.router.path_of(held.master_hash) for held in self._node.keys}
-        return {master: str(path) for master, path in paths.items() if path.exists()}
 
     def _address_of(self, destination: str) -> str:
         known = self._addresses.get(destination)

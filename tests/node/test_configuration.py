@@ -166,7 +166,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
         ("[consensus]\nsegment_bytes = 1", "consensus.segment_bytes: 1 is not a whole number from 65536 to"),
         ("[publishing]\npublish = 'on'", 'publishing.publish: "on" needs publishing.signing_key'),
         ("[publishing]\npublish = false", "publishing.publish: False is none of 'off', 'auto', 'on'"),
-        ("[router]\nkind = 'i2cp'", "router.kind: 'i2cp' is none of 'file'"),
+        ("[router]\nkind = 'ssh'", "router.kind: 'ssh' is none of 'file', 'i2cp'"),
         ("[[leaf]]\nprobe = '127.0.0.1:80'", "leaf[0].destination: missing"),
         ("[[leaf]]\ndestination = 'AAAA'", "leaf[0].destination: leaf destination 'AAAA'"),
         ("[leaf]\ndestination = 'AAAA'", "leaf: {'destination': 'AAAA'} is not a list of at most 16 tables"),
