@@ -3,7 +3,7 @@
     keys, identity, certificate
       │
     Garlic Farm listener ──▶ FrontDoor                       (refuses until there is a replica)
-    gossip agent ──▶ members ──▶ Forming ──▶ founded, or admitted ──▶ Replica + Ledger ──▶ Duties, Reconciling
+    company (gossip) ──▶ members ──▶ Forming ──▶ founded, or admitted ──▶ Replica + Ledger ──▶ Duties, Reconciling
       ▲                             │                                    │
       └── metadata (notice, endpoint, fingerprint, Raft id) ◀────────────┘
     control endpoint ──▶ NodePort ──▶ picture
@@ -28,8 +28,10 @@ from bridge.core.founding import FormationNotice, Founding
 from bridge.core.publication import Pace
 from bridge.node.admissions import AdmissionNotes
 from bridge.node.alarms import Alarms
-from bridge.node.configuration import NodeConfiguration, Timing
+from bridge.node.company import Company, acquaint, open_company
+from bridge.node.configuration import NodeConfiguration
 from bridge.node.configuration import Pace as PaceSetting
+from bridge.node.connecting import Connecting
 from bridge.node.control import ControlServer
 from bridge.node.control_socket import SOCKET_NAME, answers
 from bridge.node.duties import Duties
@@ -37,15 +39,17 @@ from bridge.node.event_log import EventLog
 from bridge.node.farm_keys import FarmKeys
 from bridge.node.farm_member import Member as FarmMember
 from bridge.node.farm_member import router_alarm
+from bridge.node.filed_keys import key_port
 from bridge.node.forming import Forming, load_formation
 from bridge.node.handover import hand_over_before_stop, until_removed
 from bridge.node.host import HostSampler, LoopLag
-from bridge.node.key_office import KeyOffice
 from bridge.node.ledger import Ledger, clock_ms
 from bridge.node.port import NodePort
 from bridge.node.presence import Presence
+from bridge.node.profile import profile_of
 from bridge.node.raft_events import note_raft
 from bridge.node.reconciling import Reconciling, ReconcilingParts, settings_of
+from bridge.node.refused_connections import RefusedConnections
 from bridge.node.replica import FrontDoor, Replica, ReplicaSettings, open_replica
 from bridge.node.roster import Roster
 from bridge.node.router_choice import make_router
@@ -55,17 +59,10 @@ from bridge.wire.trace import event_text
 from consensus.core.effects import RoleChanged
 from consensus.core.position import ServerId
 from consensus.node.garlic_farm_dial import PeerAddress
-from consensus.node.garlic_farm_server import GarlicFarmServer
-from consensus.node.garlic_farm_tally import Incident, Tally
+from consensus.node.garlic_farm_tally import Tally
 from consensus.node.server_description import Notice
-from consensus.node.tls import NodeCertificate, load_or_create_certificate
-from consensus.wire.garlic_farm.nonces import NonceBook
-from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
 from gossip.core.effects import Alarm as GossipAlarm
 from gossip.core.effects import AlarmKind, BroadcastHeard, MembershipChanged, QueryHeard
-from gossip.core.tuning import Tuning as GossipTuning
-from gossip.node.agent import Agent, open_agent
-from gossip.node.config import AgentConfig
 
 LOG = logging.getLogger("garlicfarm")
 
@@ -85,7 +82,8 @@ class Node:
         self.keys = () if key_file is None else (HeldKey.load(key_file),)
         self.trace = EventLog(configuration.name, clock_ms, on_event=_log_event)
         self.alarms = Alarms(self.trace)
-        self.tally = Tally(self._incident)
+        self.refused = RefusedConnections(self.trace, self.alarms)
+        self.tally = Tally(self.refused.incident, self.refused.connected)
         self.door = FrontDoor()
         self.host = HostSampler()
         self.lag = LoopLag()
@@ -107,22 +105,24 @@ class Node:
             )
         settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings.router.directory.mkdir(parents=True, exist_ok=True)
-        certificate = await trio.to_thread.run_sync(load_or_create_certificate, settings.state_dir)
+        connecting = await trio.to_thread.run_sync(Connecting, settings, self.farm_keys, self.tally)
         async with trio.open_nursery() as nursery:
             await nursery.start(self._wait_for_signals)
             if stop_with_stdin:
                 nursery.start_soon(self._wait_for_parent)
             nursery.start_soon(self.lag.run)
             nursery.start_soon(self.router.run)
-            await self._listen(nursery, certificate)
-            presence = Presence(self.farm_key.cluster, settings.name, self.endpoint, certificate.fingerprint)
-            async with open_agent(self._agent_config(presence)) as agent:
+            await self._listen(nursery, connecting)
+            nursery.start_soon(connecting.users.watch, self.alarms)
+            nursery.start_soon(self.refused.run)
+            presence = Presence(self.farm_key.cluster, settings.name, self.endpoint, connecting.fingerprint)
+            async with open_company(settings, presence, self.farm_key.key_ring, connecting) as agent:
                 presence.speak_through(agent)
                 self.farm_keys.follow(agent)
-                await self._live(agent, presence)
+                await self._live(agent, presence, connecting)
             nursery.cancel_scope.cancel()
 
-    async def _live(self, agent: Agent, presence: Presence) -> None:
+    async def _live(self, agent: Company, presence: Presence, connecting: Connecting) -> None:
         settings = self.configuration
         roster = Roster(agent, settings.name)
         sight = Sight(self, agent, roster)
@@ -135,12 +135,13 @@ class Node:
             alarms=self.alarms,
         )
         sight.forming = forming
+        acquaint(agent, roster, forming, self.door)
         port = NodePort(
             make_view=sight.picture,
             trace=self.trace,
             leave=self._leave,
             withdraw=forming.withdraw,
-            keys=KeyOffice(agent, roster, self.farm_keys, sight.picture, self.trace),
+            keys=key_port(agent, roster, self.farm_keys, sight.picture, self.trace),
         )
         control = ControlServer(settings.state_dir / SOCKET_NAME, port)
         sight.control = control
@@ -150,7 +151,7 @@ class Node:
             nursery.start_soon(self._follow_members, agent, roster, forming)
             nursery.start_soon(forming.run)
             nursery.start_soon(self.farm_keys.watch_file, self.alarms)
-            nursery.start_soon(self._be_member, agent, presence, roster, forming, sight, port)
+            nursery.start_soon(self._be_member, agent, presence, roster, forming, sight, port, connecting)
             await self.stop.wait()
             self.trace.append("node-stopping", {"leaving": self.leaving})
             handed_over = await hand_over_before_stop(self.door.replica)
@@ -162,17 +163,10 @@ class Node:
                     self.trace.append("removed-from-farm", {})
             nursery.cancel_scope.cancel()
 
-    async def _listen(self, nursery: trio.Nursery, certificate: NodeCertificate) -> None:
-        gatekeeper = Gatekeeper(
-            self.farm_key.cluster,
-            self.farm_keys.password_of,
-            NonceBook(os.urandom(32), os.urandom),
-            lambda: self.door.identity,
-        )
-        server = GarlicFarmServer(gatekeeper, self.door, self.tally)
+    async def _listen(self, nursery: trio.Nursery, connecting: Connecting) -> None:
         bind = self.configuration.consensus.bind
         try:
-            await nursery.start(server.listen, bind.host, bind.port, certificate)
+            await connecting.listen(nursery, (bind.host, bind.port), self.door, lambda: self.door.identity)
         except OSError as error:
             raise NodeStopped(
                 f"consensus.bind = {bind.host}:{bind.port} cannot be opened ({error.strerror or error}): choose an"
@@ -181,12 +175,13 @@ class Node:
 
     async def _be_member(
         self,
-        agent: Agent,
+        agent: Company,
         presence: Presence,
         roster: Roster,
         forming: Forming,
         sight: Sight,
         port: NodePort,
+        connecting: Connecting,
     ) -> None:
         await forming.until_settled()
         if forming.founded is None:
@@ -197,7 +192,7 @@ class Node:
         if server_id is None:
             raise AssertionError("who belongs to a farm has a Raft id")
         ledger = Ledger(founding.log_time_base_ms, self.trace, self._changed, founding.founders)
-        settings = self._replica_settings(agent, roster, founding, notes, presence)
+        settings = self._replica_settings(agent, roster, founding, notes, presence, connecting)
         async with (
             open_replica(settings, ledger, self.door, self.tally, self._observe) as replica,
             trio.open_nursery() as nursery,
@@ -207,6 +202,7 @@ class Node:
             reconciling = Reconciling(
                 ReconcilingParts(
                     settings=settings_of(self.configuration.consensus, self.farm_key.expect),
+                    answered_within_ms=settings.profile.answered_within_ms,
                     cluster=self.farm_key.cluster,
                     cluster_id=founding.cluster_id,
                     replica=replica,
@@ -224,7 +220,7 @@ class Node:
             nursery.start_soon(reconciling.run)
             await duties.run()
 
-    async def _belong(self, agent: Agent, roster: Roster, forming: Forming) -> tuple[Founding, AdmissionNotes]:
+    async def _belong(self, agent: Company, roster: Roster, forming: Forming) -> tuple[Founding, AdmissionNotes]:
         """The farm that this node founded, or that admitted it."""
         founding = forming.known if forming.founded is None else forming.founded.founding
         if founding is None:
@@ -243,28 +239,14 @@ class Node:
 
     # -- what parts are told -------------------------------------------------------------------------------------------
 
-    def _agent_config(self, presence: Presence) -> AgentConfig:
-        gossip = self.configuration.gossip
-        return AgentConfig(
-            bind=gossip.bind,
-            key_ring=self.farm_key.key_ring,
-            advertise=gossip.advertise,
-            seeds=gossip.seeds,
-            state_directory=self.configuration.state_dir,
-            capacity=gossip.capacity,
-            metadata=presence.metadata(),
-            tuning=GossipTuning.loopback() if gossip.timing is Timing.LOCAL else GossipTuning.lan(),
-            broadcast=gossip.broadcast,
-            allow_wan=gossip.allow_wan,
-        )
-
     def _replica_settings(
         self,
-        agent: Agent,
+        agent: Company,
         roster: Roster,
         founding: Founding,
         notes: AdmissionNotes,
         presence: Presence,
+        connecting: Connecting,
     ) -> ReplicaSettings:
         own, advertised = self.endpoint, self.configuration.consensus.advertise
         own_address = PeerAddress(advertised.host, advertised.port, presence.fingerprint)
@@ -276,8 +258,8 @@ class Node:
             founding=founding,
             node_id_of=notes.node_id_of,
             cluster=self.farm_key.cluster,
-            credentials=self.farm_keys.credentials,
-            timing=self.configuration.consensus.timing,
+            dialer=connecting.dialer,
+            profile=profile_of(self.configuration.consensus.timing),
             segment_bytes=self.configuration.consensus.segment_bytes,
             voters_max=self.configuration.consensus.voters_max,
             endpoint_of=lambda node_id: own if node_id == agent.node_id else roster.endpoint_of(node_id),
@@ -285,7 +267,7 @@ class Node:
             address_of=lambda node_id: own_address if node_id == agent.node_id else roster.address_of(node_id),
         )
 
-    def _farm_member(self, agent: Agent, replica: Replica, ledger: Ledger) -> FarmMember:
+    def _farm_member(self, agent: Company, replica: Replica, ledger: Ledger) -> FarmMember:
         publishing = self.configuration.publishing
         return FarmMember(
             cluster=self.farm_key.cluster,
@@ -324,7 +306,7 @@ class Node:
 
     # -- what parts tell -----------------------------------------------------------------------------------------------
 
-    async def _follow_members(self, agent: Agent, roster: Roster, forming: Forming) -> None:
+    async def _follow_members(self, agent: Company, roster: Roster, forming: Forming) -> None:
         roster.refresh()
         async for event in agent.events:
             match event:
@@ -363,9 +345,6 @@ class Node:
         note_raft(notice, self.trace, self.alarms)
         if isinstance(notice, RoleChanged) and self._duties is not None:
             self._duties.leadership_changed()
-
-    def _incident(self, incident: Incident) -> None:
-        self.trace.append("connection-refused", {"reason": incident.fault.value, "text": incident.text})
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -158,10 +158,10 @@ def signing_key_check(path: Path | None, now_s: int) -> Check:
 def port_checks(configuration: NodeConfiguration) -> list[Check]:
     """The ports are free, or in use by this very node."""
     running = answers(configuration.state_dir / SOCKET_NAME)
-    return [
-        _port_check("gossip port", configuration.gossip.bind, socket.SOCK_DGRAM, running=running),
-        _port_check("raft port", configuration.consensus.bind, socket.SOCK_STREAM, running=running),
-    ]
+    checks = [_port_check("raft port", configuration.consensus.bind, socket.SOCK_STREAM, running=running)]
+    if configuration.gossip is not None:
+        checks.insert(0, _port_check("gossip port", configuration.gossip.bind, socket.SOCK_DGRAM, running=running))
+    return checks
 
 
 def _port_check(name: str, address: Address, kind: socket.SocketKind, *, running: bool) -> Check:

@@ -5,6 +5,8 @@
     state_dir = "state"         identity, log, control socket; default: ~/.local/state/garlicfarm
     demo = false                the keys are a demonstration's: nothing leaves this machine
 
+    transport = "tls"           or "i2p", which has no [gossip] but a [proxy]: `transport_settings`
+
     [gossip]      bind, advertise, seeds, capacity, broadcast ("auto", "off", or address), allow_wan, timing
     [consensus]   bind, advertise, timing, segment_bytes, voters_max, grace_ms
     [publishing]  publish, signing_key, pace, reporting_period_ms
@@ -32,6 +34,13 @@ from bridge.node.lan import Network, NoAddressError, private_host
 from bridge.node.router import Leaf, RouterError, leaf_from_settings
 from bridge.node.router_settings import RouterSettings, router_settings
 from bridge.node.settings_reader import Section
+from bridge.node.transport_settings import (
+    TransportKind,
+    TransportSettings,
+    advertised,
+    i2p_bind,
+    transport_settings,
+)
 from gossip.core.member import Address
 from gossip.node.config import DEFAULT_CAPACITY, SEEDS_LIMIT
 from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
@@ -46,6 +55,7 @@ SEGMENT_BOUNDS_BYTES = (64 * 1024, 1024 * 1024 * 1024)
 VOTERS_MAX_LIMIT = 9
 GRACE_BOUNDS_MS = (1_000, 7 * 24 * 3600 * 1000)
 REPORTING_PERIOD_DEFAULT_MS = 30_000
+REPORTING_PERIOD_I2P_MS = 60_000
 REPORTING_PERIOD_BOUNDS_MS = (500, 600_000)
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 -- compared, not bound
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
@@ -61,6 +71,13 @@ class Timing(Enum):
     LAN = "lan"
     LOCAL = "local"
     """Processes of one machine."""
+    I2P = "i2p"
+    """Servers that reach each other by tunnels, where an answer takes seconds."""
+
+
+class _GossipTiming(Enum):
+    LAN = "lan"
+    LOCAL = "local"
 
 
 class Pace(Enum):
@@ -114,12 +131,14 @@ class NodeConfiguration:
     name: str
     state_dir: Path
     farm_key: Path
-    gossip: GossipSettings
+    gossip: GossipSettings | None
+    """None with the transport `i2p`."""
     consensus: ConsensusSettings
     publishing: PublishingSettings
     router: RouterSettings
     leaves: tuple[Leaf, ...] = ()
     demo: bool = False
+    transport: TransportSettings = field(default_factory=TransportSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,12 +194,22 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
     state_dir = overrides.state_dir or state_dir_told or machine.state_dir
     farm_key = _farm_key(root, overrides)
     demo = root.flag("demo", default=False)
-    gossip = _gossip(root.section("gossip"), machine)
-    consensus = _consensus(root.section("consensus"), gossip)
-    publishing = _publishing(root.section("publishing"))
+    kind = root.choice("transport", TransportKind.TLS)
+    consensus_section, proxy = root.section("consensus"), root.section("proxy")
+    transport = transport_settings(kind, consensus_section, proxy)
+    proxy.finish()
+    gossip_section = root.section("gossip")
+    if kind is TransportKind.I2P:
+        gossip = None
+        if not gossip_section.is_empty:
+            root.problem("gossip", 'with transport = "i2p" there is no gossip: give consensus.seeds instead')
+    else:
+        gossip = _gossip(gossip_section, machine)
+    consensus = _consensus(consensus_section, gossip, transport)
+    publishing = _publishing(root.section("publishing"), kind)
     router = router_settings(root.section("router"), state_dir, demo=demo)
     leaves = tuple(leaf for each in root.sections("leaf", LEAVES_LIMIT) if (leaf := _leaf(each)) is not None)
-    if farm_key is None or gossip is None or consensus is None:
+    if farm_key is None or consensus is None:
         return None
     return NodeConfiguration(
         name=name,
@@ -192,6 +221,7 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
         router=router,
         leaves=leaves,
         demo=demo,
+        transport=transport,
     )
 
 
@@ -224,7 +254,7 @@ def _gossip(section: Section, machine: Machine) -> GossipSettings | None:
     broadcast_told = section.text("broadcast") or "auto"
     seeds = section.texts("seeds", SEEDS_LIMIT)
     capacity = section.integer("capacity", DEFAULT_CAPACITY, 1, CAPACITY_LIMIT)
-    timing = section.choice("timing", Timing.LAN)
+    timing = Timing(section.choice("timing", _GossipTiming.LAN).value)
     section.finish()
     if bind is None:
         return None
@@ -280,20 +310,24 @@ def _check_private(
             section.problem("seeds", f"{seed} is not a private address: use one of the LAN, or set allow_wan = true")
 
 
-def _consensus(section: Section, gossip: GossipSettings | None) -> ConsensusSettings | None:
-    told, advertise = section.address("bind"), section.address("advertise")
-    timing = section.choice("timing", Timing.LAN)
+def _consensus(
+    section: Section, gossip: GossipSettings | None, transport: TransportSettings
+) -> ConsensusSettings | None:
+    by_i2p = transport.kind is TransportKind.I2P
+    told = i2p_bind(section, CONSENSUS_PORT) if by_i2p else section.address("bind")
+    advertise = advertised(section, transport)
+    timing = section.choice("timing", Timing.I2P if by_i2p else Timing.LAN)
     segment_bytes = section.integer("segment_bytes", SEGMENT_DEFAULT_BYTES, *SEGMENT_BOUNDS_BYTES)
     voters_max = section.integer("voters_max", VOTERS_MAX_DEFAULT, 1, VOTERS_MAX_LIMIT)
     grace_ms = section.integer("grace_ms", GRACE_DEFAULT_MS, *GRACE_BOUNDS_MS)
     section.finish()
     if voters_max % 2 == 0:
         section.problem("voters_max", f"{voters_max} is even: of {voters_max} voters no more may fail than of one less")
-    if gossip is None:
+    bind = told or (None if gossip is None else Address(gossip.bind.host, CONSENSUS_PORT))
+    if bind is None:
         return None
-    bind = told or Address(gossip.bind.host, CONSENSUS_PORT)
     if bind.host in WILDCARDS and advertise is None:
-        if gossip.advertise is not None:
+        if gossip is not None and gossip.advertise is not None:
             advertise = Address(gossip.advertise.host, bind.port)
         elif told is not None:
             section.problem("bind", f"{endpoint(bind)} listens everywhere: set consensus.advertise as well")
@@ -307,14 +341,13 @@ def _consensus(section: Section, gossip: GossipSettings | None) -> ConsensusSett
     )
 
 
-def _publishing(section: Section) -> PublishingSettings:
+def _publishing(section: Section, kind: TransportKind) -> PublishingSettings:
+    period_ms = REPORTING_PERIOD_I2P_MS if kind is TransportKind.I2P else REPORTING_PERIOD_DEFAULT_MS
     settings = PublishingSettings(
         publish=section.choice("publish", PublishConfig.AUTO),
         signing_key=section.path("signing_key"),
         pace=section.choice("pace", Pace.NORMAL),
-        reporting_period_ms=section.integer(
-            "reporting_period_ms", REPORTING_PERIOD_DEFAULT_MS, *REPORTING_PERIOD_BOUNDS_MS
-        ),
+        reporting_period_ms=section.integer("reporting_period_ms", period_ms, *REPORTING_PERIOD_BOUNDS_MS),
     )
     section.finish()
     if settings.publish is PublishConfig.ON and settings.signing_key is None:

@@ -10,7 +10,7 @@ an alarm, raised and taken back by looking at the file from time to time.
 """
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -19,7 +19,9 @@ from bridge.node.key_files import KeyFileError, load_farm_key
 from bridge.wire.farm_key import FarmKey
 from consensus.wire.garlic_farm.digest import Credentials
 from gossip.core.keychain import KeyChain
-from gossip.node.agent import Agent
+
+if TYPE_CHECKING:
+    from bridge.node.company import Company
 
 ALARM: Final = "farm-key-file"
 LOOK_EVERY_S: Final = 5.0
@@ -31,12 +33,12 @@ class FarmKeys:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.filed = load_farm_key(path)
-        self._agent: Agent | None = None
+        self._agent: Company | None = None
         self._chain: KeyChain | None = None
         self._current = self.filed
         self._credentials: tuple[Credentials, ...] = ()
 
-    def follow(self, agent: Agent) -> None:
+    def follow(self, agent: "Company") -> None:
         """From now on the group's keys count."""
         self._agent = agent
 

@@ -13,7 +13,7 @@ from bridge.core.founding import FormationNotice
 from bridge.wire.metadata import NodeMetadata, RoleHint, encode_metadata
 
 if TYPE_CHECKING:
-    from gossip.node.agent import Agent
+    from bridge.node.company import Company
 
 Admissions = tuple[tuple[bytes, int], ...]
 
@@ -21,12 +21,12 @@ Admissions = tuple[tuple[bytes, int], ...]
 class Presence:
     """The parts, and the bytes that they make."""
 
-    def __init__(self, cluster: str, name: str, endpoint: str, fingerprint: bytes) -> None:
+    def __init__(self, cluster: str, name: str, endpoint: str, fingerprint: bytes | None) -> None:
         self._cluster = cluster
         self._name = name
         self._endpoint = endpoint
         self.fingerprint = fingerprint
-        self._agent: Agent | None = None
+        self._agent: Company | None = None
         self._admissions: Admissions = ()
         self.notice = FormationNotice()
         self.raft_id: int | None = None
@@ -46,7 +46,7 @@ class Presence:
             )
         )
 
-    def speak_through(self, agent: "Agent") -> None:
+    def speak_through(self, agent: "Company") -> None:
         """Gossip is there."""
         self._agent = agent
 

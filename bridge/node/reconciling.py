@@ -28,9 +28,10 @@ from bridge.core.records import Admission
 from bridge.core.view import MemberStatus
 from bridge.node.admissions import not_started
 from bridge.node.alarms import Alarms
-from bridge.node.configuration import ConsensusSettings, Timing
+from bridge.node.configuration import ConsensusSettings
 from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger
+from bridge.node.profile import profile_of
 from bridge.node.replica import UNKNOWN_ENDPOINT, Replica
 from bridge.node.roster import Listed, Roster
 from bridge.wire.application import encode
@@ -43,9 +44,7 @@ from consensus.node.clock import now_ms
 
 ALARM = "admission"
 LOOK_INTERVAL_SECONDS = 0.5
-ANSWERED_WITHIN_MS = 3_000
 CAUGHT_UP_ENTRIES = 256
-LOCAL_SETTLE_MS, LAN_SETTLE_MS = 1_000, 10_000
 PASSING = frozenset(
     {
         ChangeRefusal.NO_COMMIT_IN_TERM,
@@ -63,6 +62,7 @@ class ReconcilingParts:
     """What it works with. `announce` tells routers their Raft ids through this node's metadata."""
 
     settings: ReconcileSettings
+    answered_within_ms: int
     cluster: str
     cluster_id: bytes
     replica: Replica
@@ -103,7 +103,7 @@ class Reconciling:
     def _look(self, reconciler: Reconciler, nursery: trio.Nursery) -> None:
         parts = self._parts
         raft = parts.replica.server.describe().raft
-        admitted, group = parts.ledger.state.admitted, group_of(raft)
+        admitted, group = parts.ledger.state.admitted, group_of(raft, parts.answered_within_ms)
         listed = [each for each in parts.roster.members() if each.metadata.cluster == parts.cluster]
         decision = reconciler.decide(now_ms(), self._sightings(listed), admitted, group)
         self.waits = decision.waits
@@ -186,21 +186,20 @@ class Reconciling:
 
 def settings_of(consensus: ConsensusSettings, expect: int) -> ReconcileSettings:
     """What an operator has set, with a settling time that fits to it."""
-    settle_ms = LOCAL_SETTLE_MS if consensus.timing is Timing.LOCAL else LAN_SETTLE_MS
     return ReconcileSettings(
         expect,
         voters_max=consensus.voters_max,
         grace_ms=consensus.grace_ms,
-        settle_ms=min(settle_ms, consensus.grace_ms),
+        settle_ms=min(profile_of(consensus.timing).settle_ms, consensus.grace_ms),
     )
 
 
-def group_of(raft: Description) -> Group:
+def group_of(raft: Description, answered_within_ms: int) -> Group:
     """The group as its leader's core describes it."""
     answering = {
         each.server_id: each.match
         for each in raft.followers
-        if each.contact_ms is not None and each.contact_ms <= ANSWERED_WITHIN_MS
+        if each.contact_ms is not None and each.contact_ms <= answered_within_ms
     }
     learners = raft.configuration.learner_ids
     return Group(

@@ -15,7 +15,6 @@ id it would vote a second time in a term and forget what it had acknowledged.
 """
 
 import logging
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -27,17 +26,16 @@ import trio
 from bridge.core.control import SubmitAnswer, SubmitOutcome
 from bridge.core.founding import Founding
 from bridge.core.records import Admission, Clock
-from bridge.node.configuration import Timing
 from bridge.node.durable_file import replace_file
 from bridge.node.ledger import Ledger
 from bridge.node.member_rules import FarmMemberRules
+from bridge.node.profile import Profile
 from bridge.wire.application import decode
 from consensus.core import messages as core
 from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import ConfigurationChanged, Outcome, Resolve, Role
 from consensus.core.position import Configuration, Index, Server, ServerId
 from consensus.core.raft import Raft
-from consensus.core.tuning import Tuning, lan, local
 from consensus.node.barrier import read_barrier_anywhere
 from consensus.node.client_requests import ClientRequests, Sessioned
 from consensus.node.clock import now_ms
@@ -57,10 +55,8 @@ from consensus.node.server import ConsensusServer
 from consensus.node.server_description import Notice
 from consensus.node.storage import Recovery, StorageTuning
 from consensus.wire.garlic_farm import messages as wire
-from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller
 
 LOG = logging.getLogger(__name__)
 RAFT_DIRECTORY = "raft"
@@ -90,8 +86,9 @@ class ReplicaSettings:
     founding: Founding
     node_id_of: Callable[[int], bytes | None]
     cluster: str
-    credentials: Callable[[], tuple[Credentials, ...]]
-    timing: Timing
+    dialer: Callable[[Callable[[], Identity]], Dialer]
+    """Makes connections in the name that it is given."""
+    profile: Profile
     segment_bytes: int
     voters_max: int
     endpoint_of: Callable[[bytes], str | None]
@@ -109,7 +106,12 @@ class Replica:
         server_id: ServerId,
         sessioned: Sessioned,
         members: Members,
+        *,
+        submit_patience_s: float = SUBMIT_PATIENCE_SECONDS,
+        client_patience_s: float = CLIENT_PATIENCE_SECONDS,
     ) -> None:
+        self._submit_patience_s = submit_patience_s
+        self._client_patience_s = client_patience_s
         self.server = server
         self.members = members
         self.clients = ClientRequests(server, server_id, sessioned)
@@ -140,7 +142,7 @@ class Replica:
 
         With `repeat_unknown` an entry of unknown fate is submitted again: only for entries that may be there twice.
         """
-        deadline = trio.current_time() + SUBMIT_PATIENCE_SECONDS
+        deadline = trio.current_time() + self._submit_patience_s
         doubtful = False
         while True:
             answer = SubmitAnswer(SubmitOutcome.UNKNOWN, reason=NO_ANSWER)
@@ -161,7 +163,7 @@ class Replica:
 
     async def read_barrier(self) -> Index:
         """Wait until this node has applied everything acknowledged before the call. Raises what `refusals` lists."""
-        return await read_barrier_anywhere(self.server, self._others, patience_s=SUBMIT_PATIENCE_SECONDS)
+        return await read_barrier_anywhere(self.server, self._others, patience_s=self._submit_patience_s)
 
     async def _submit_once(self, command: bytes, patience_s: float, *, repeat_unknown: bool) -> SubmitAnswer:
         client = self._others
@@ -169,7 +171,7 @@ class Replica:
             return _answer_of(await self.server.propose((command,)))
         try:
             sent = await client.submit(
-                (command,), patience_s=min(CLIENT_PATIENCE_SECONDS, patience_s), repeat_unknown=repeat_unknown
+                (command,), patience_s=min(self._client_patience_s, patience_s), repeat_unknown=repeat_unknown
             )
         except GarlicFarmError as error:
             return SubmitAnswer(SubmitOutcome.REFUSED, reason=str(error))
@@ -252,7 +254,8 @@ async def open_replica(
         LOG.info("storage: %s", line)
     ledger.history_ends_at(recovery.report.last.index)
     try:
-        tuning = _tuning(settings.timing)
+        profile = settings.profile
+        tuning = profile.raft
         raft = Raft(
             server_id,
             _first_configuration(settings),
@@ -264,7 +267,6 @@ async def open_replica(
             now_ms(),
         )
         identity = Identity(founding.cluster_id.hex(), server_id, tuning.lease_promise_ms)
-        caller = Caller(settings.cluster, settings.credentials, lambda: identity, os.urandom)
 
         def resolve(peer: ServerId) -> PeerAddress | None:
             admitted = ledger.state.admitted.get(peer)
@@ -276,7 +278,7 @@ async def open_replica(
                 replica.voters_are(notice.configuration)
             observe(notice)
 
-        dialer = Dialer(caller)
+        dialer = settings.dialer(lambda: identity)
         links = PeerLinks(
             dialer,
             resolve,
@@ -285,12 +287,22 @@ async def open_replica(
             tally=tally,
             random=Random(),
             configuration_before=ledger.configuration_before,
+            tuning=profile.links,
         )
         server = ConsensusServer(raft, recovery.storage, directory, links, ledger, hear, keep_from=ledger.keep_from)
-        client = GarlicFarmClient(dialer, resolve, [server_id], random=Random())
+        client = GarlicFarmClient(dialer, resolve, [server_id], random=Random(), tuning=profile.client)
         requests = MemberRequests(server, server_id, links, _member_rules(settings, server, resolve), tally)
         members = Members(Joining(server, server_id, _told_to_leave), requests)
-        replica = Replica(server, links, client, server_id, ledger, members)
+        replica = Replica(
+            server,
+            links,
+            client,
+            server_id,
+            ledger,
+            members,
+            submit_patience_s=profile.submit_patience_s,
+            client_patience_s=profile.client_patience_s,
+        )
         replica.voters_are(raft.describe().configuration)
         async with trio.open_nursery() as nursery:
             await nursery.start(links.run)
@@ -345,10 +357,6 @@ def _first_configuration(settings: ReplicaSettings) -> Configuration:
             for number, node_id in enumerate(settings.founding.founders, start=1)
         )
     )
-
-
-def _tuning(timing: Timing) -> Tuning:
-    return local() if timing is Timing.LOCAL else lan()
 
 
 def _answer_of(resolve: Resolve, reason: str = "") -> SubmitAnswer:

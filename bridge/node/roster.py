@@ -7,6 +7,7 @@ not to the farm: it is counted, and left out here.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -15,7 +16,9 @@ from bridge.core.picture import Facts
 from bridge.wire.metadata import MetadataError, NodeMetadata, RoleHint, decode_metadata
 from consensus.node.garlic_farm_dial import PeerAddress
 from gossip.core.member import NodeId, NodeInfo, Status
-from gossip.node.agent import Agent
+
+if TYPE_CHECKING:
+    from bridge.node.company import Company
 
 _ENDPOINT = re.compile(r"tcp://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})")
 
@@ -39,7 +42,7 @@ class Listed:
 class Roster:
     """The members. `learn` takes over one change, `refresh` everything."""
 
-    def __init__(self, agent: Agent, own_name: str) -> None:
+    def __init__(self, agent: "Company", own_name: str) -> None:
         self._agent = agent
         self._own_name = own_name
         self._listed: dict[NodeId, Listed] = {}
@@ -119,9 +122,9 @@ class Roster:
         return None if known is None else known.metadata.endpoint
 
     def address_of(self, node_id: bytes) -> PeerAddress | None:
-        """How to connect to its Raft server, and which certificate it must show."""
+        """How to connect to its Raft server, and which certificate it must show, if it has one."""
         known = self._listed.get(NodeId(node_id))
-        if known is None or known.metadata.endpoint is None or known.metadata.fingerprint is None:
+        if known is None or known.metadata.endpoint is None:
             return None
         found = _ENDPOINT.fullmatch(known.metadata.endpoint)
         if found is None:

@@ -44,6 +44,15 @@ class Section:
         self._known.append(key)
         return self._table.get(key)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing stands in it."""
+        return not self._table
+
+    def has(self, key: str) -> bool:
+        """Whether `key` is set, well or badly."""
+        return key in self._table
+
     def text(self, key: str) -> str | None:
         """A text that is not empty."""
         match self._take(key):

@@ -21,10 +21,10 @@ from bridge.node.router_choice import structure_files
 from bridge.wire.i2p import I2pError, destination_from_base64
 from bridge.wire.trace import event_text
 from consensus.node.clock import now_ms
-from gossip.node.agent import Agent
 
 if TYPE_CHECKING:
     from bridge.node.app import Node
+    from bridge.node.company import Company
 
 RECENT_EVENTS = 50
 _UNREADABLE = "unreadable"
@@ -33,7 +33,7 @@ _UNREADABLE = "unreadable"
 class Sight:
     """What the node can see of itself and the farm."""
 
-    def __init__(self, node: "Node", agent: Agent, roster: Roster) -> None:
+    def __init__(self, node: "Node", agent: "Company", roster: Roster) -> None:
         self._node = node
         self._agent = agent
         self._roster = roster

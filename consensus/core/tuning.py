@@ -96,3 +96,18 @@ def local() -> Tuning:
     return Tuning(
         election_timeout_min_ms=500, election_timeout_max_ms=1_000, heartbeat_ms=75, retry_ms=250, commit_notice_ms=5
     )
+
+
+def i2p() -> Tuning:
+    """For servers that reach each other through anonymity tunnels: answers take seconds, and bandwidth is scarce."""
+    return Tuning(
+        election_timeout_min_ms=30_000,
+        election_timeout_max_ms=60_000,
+        heartbeat_ms=5_000,
+        retry_ms=20_000,
+        commit_notice_ms=500,
+        max_bytes_per_append=32 * 1024,
+        snapshot_chunk_bytes=32 * 1024,
+        catch_up_stall_ms=300_000,
+        in_flight=4,
+    )

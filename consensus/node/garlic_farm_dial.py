@@ -1,8 +1,9 @@
-"""Connecting to a server: TCP, TLS with the pinned certificate, the handshake, and then Raft's stream.
+"""Connecting to a server: a transport (`transports`), the handshake, and then Raft's stream.
 
     dial ─▶ request 2 if a challenge is cached, else request 1 ─▶ 401 ─▶ close, dial again with request 2 ─▶ 101
 
-At most three connections: cached nonce, stale, fresh. What was learned of a server is kept for the next time.
+At most three connections: cached nonce, stale, fresh; a proxy that asks for a password as well may cost two more. What
+was learned of a server is kept for the next time.
 
 While passwords change, a server may know only the one before ours, or the next: refused credentials are followed by the
 second best, once. Connections that are open do not ask again.
@@ -15,42 +16,23 @@ import trio
 
 from consensus.core.position import ServerId
 from consensus.node.clock import now_ms
-from consensus.node.tls import secured
+from consensus.node.transports import PeerAddress, TlsTransport, Transport
 from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.proxy import Via
 from consensus.wire.garlic_farm.upgrade import Extension, Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller, Session, Switched, UpgradeClient
 
+__all__ = ["Connector", "Dialed", "Dialer", "PeerAddress"]
+
 _ATTEMPTS = 3
+_ATTEMPTS_BY_PROXY = 5
 _SESSIONS_MAX = 256
 _READ_BYTES = 16_384
 
 
-@dataclass(frozen=True, slots=True)
-class PeerAddress:
-    """Where a server listens, and the SHA-256 of the certificate that it must show."""
-
-    host: str
-    port: int
-    fingerprint: bytes
-
-    def __str__(self) -> str:
-        """As it stands in a Host header."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
 Connector = Callable[[PeerAddress], Awaitable[trio.abc.Stream]]
 """Opens a stream that is already private: TLS checked against the fingerprint, or I2P."""
-
-
-async def connect_tls(address: PeerAddress) -> trio.abc.Stream:
-    """TCP and TLS to a pinned server."""
-    transport = await trio.open_tcp_stream(address.host, address.port)
-    try:
-        return await secured(transport, address.fingerprint)
-    except BaseException:
-        await trio.aclose_forcefully(transport)
-        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +48,21 @@ class Dialed:
 class Dialer:
     """Opens connections in one client's name, and remembers what servers challenged it with."""
 
-    def __init__(self, caller: Caller, *, connector: Connector = connect_tls, timeout_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        *,
+        connector: Connector | None = None,
+        transport: Transport | None = None,
+        timeout_s: float = 5.0,
+        met: Callable[[Identity], None] = lambda _: None,
+    ) -> None:
+        """`met` hears what each server says of itself; `connector` stands in for the transport's own."""
+        transport = transport or TlsTransport()
         self._caller = caller
-        self._connector = connector
+        self._connector = connector or transport.connect
+        self._via = transport.via
+        self._met = met
         self._timeout_s = timeout_s
         self._sessions: dict[PeerAddress, Session] = {}
 
@@ -84,7 +78,7 @@ class Dialer:
         )
 
     async def _dial(self, address: PeerAddress, expected: ServerId | None) -> Dialed:
-        best, *others = self._caller.credentials()
+        best, *others = self._caller.shown_to(str(address))
         try:
             return await self._dial_as(best, address, expected)
         except GarlicFarmError as error:
@@ -94,11 +88,14 @@ class Dialer:
 
     async def _dial_as(self, credentials: Credentials, address: PeerAddress, expected: ServerId | None) -> Dialed:
         session = self._session(address)
-        for _ in range(_ATTEMPTS):
+        via = self._via(address)
+        attempts = _ATTEMPTS if via is None else _ATTEMPTS_BY_PROXY
+        for _ in range(attempts):
             stream = await self._connector(address)
             try:
-                switched = await self._shake_hands(stream, address, session, credentials)
+                switched = await self._shake_hands(stream, address, session, credentials, via)
                 if switched is not None:
+                    self._met(switched.peer)
                     _check_server(switched.peer, expected)
                     return Dialed(stream, switched.trailing, switched.peer, switched.extensions)
             except BaseException:
@@ -106,13 +103,18 @@ class Dialer:
                 raise
             await trio.aclose_forcefully(stream)
         raise GarlicFarmError(
-            Fault.REFUSED_UPGRADE, f"{address} challenged {_ATTEMPTS} times in a row and accepted no fresh nonce"
+            Fault.REFUSED_UPGRADE, f"{address} challenged {attempts} times in a row and accepted no fresh nonce"
         )
 
     async def _shake_hands(
-        self, stream: trio.abc.Stream, address: PeerAddress, session: Session, credentials: Credentials
+        self,
+        stream: trio.abc.Stream,
+        address: PeerAddress,
+        session: Session,
+        credentials: Credentials,
+        via: Via | None,
     ) -> Switched | None:
-        client = UpgradeClient(self._caller, session, str(address), now_ms(), credentials)
+        client = UpgradeClient(self._caller, session, str(address), now_ms(), credentials, via)
         await stream.send_all(client.request())
         outcome = None
         while outcome is None:

@@ -273,11 +273,12 @@ class _Link:
         pipe = None
         try:
             dialed = await self._links.dialer.dial(address, self._peer)
+            self._links.tally.connected(str(address))
             pipe = self._begin(dialed)
             await pipe.run()
         except GarlicFarmError as error:
             text = f"link to server {self._peer}: {error}"
-            self._links.tally.incident(error.fault, str(address), text)
+            self._links.tally.incident(error.fault, str(address), text, ours=True)
         finally:
             self._pipe = None
             if self._peer in self._links.guests:

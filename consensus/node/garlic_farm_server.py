@@ -8,6 +8,7 @@ through a flood of half-open connections, whereas refusing newcomers would let a
 Established connections know the password; they are capped in total and per source, and the newest is refused.
 """
 
+import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -20,8 +21,10 @@ from consensus.node.garlic_farm_conversation import Conversation, ConversationTu
 from consensus.node.garlic_farm_tally import Tally
 from consensus.node.tls import NodeCertificate
 from consensus.node.tls_stream import TlsStream
-from consensus.wire.garlic_farm.errors import Fault
+from consensus.node.transports import is_loopback
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS, Limits
+from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_server import Gatekeeper, Refused, Upgraded, UpgradeServer
 
 _READ_BYTES = 4096
@@ -118,7 +121,10 @@ class GarlicFarmServer:
         admission: AdmissionTuning | None = None,
         conversation: ConversationTuning | None = None,
         limits: Limits = DEFAULT_LIMITS,
+        met: Callable[[Identity], None] = lambda _: None,
     ) -> None:
+        """`met` hears what each peer that is let in says of itself."""
+        self._met = met
         self._gatekeeper = gatekeeper
         self._handler = handler
         self._tally = tally
@@ -151,6 +157,30 @@ class GarlicFarmServer:
 
             await self.serve(transport, source, secure)
 
+        await self._accept(host, port, accept, task_status)
+
+    async def listen_plain(
+        self, host: str, port: int, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve an I2P router's server tunnel, which delivers here what I2P has decrypted. On loopback only."""
+        if not is_loopback(host):
+            raise GarlicFarmError(
+                Fault.PLAIN_REFUSED, f"{host} is not a loopback address, and without TLS nothing may listen elsewhere"
+            )
+
+        async def accept(transport: trio.SocketStream) -> None:
+            # To the kernel all come from the router: what tells them apart has stayed in I2P.
+            await self.serve(transport, "the I2P router")
+
+        await self._accept(host, port, accept, task_status)
+
+    async def _accept(
+        self,
+        host: str,
+        port: int,
+        accept: Callable[[trio.SocketStream], Awaitable[None]],
+        task_status: trio.TaskStatus[int],
+    ) -> None:
         listeners = await trio.open_tcp_listeners(port, host=host)
         bound_port = int(listeners[0].socket.getsockname()[1])
         async with trio.open_nursery() as nursery:
@@ -177,7 +207,10 @@ class GarlicFarmServer:
                 upgraded = await self._shake_hands(stream, visit.source)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             reason = error.__cause__ or "the connection broke"
-            self._tally.incident(Fault.REFUSED_UPGRADE, visit.source, f"handshake with {visit.source}: {reason}")
+            # A TLS alert is the other side's verdict about us.
+            alerted = isinstance(reason, ssl.SSLError) and "ALERT" in (reason.reason or "")
+            fault = Fault.DISTRUSTED if alerted else Fault.REFUSED_UPGRADE
+            self._tally.incident(fault, visit.source, f"handshake with {visit.source}: {reason}")
             return
         if patience.cancelled_caught:
             text = f"{visit.source} did not complete a handshake within {self._admission_tuning.handshake_s:g} s"
@@ -188,9 +221,17 @@ class GarlicFarmServer:
 
     async def _shake_hands(self, stream: trio.abc.Stream, source: str) -> Upgraded | None:
         upgrade = UpgradeServer(self._gatekeeper)
-        verdict = None
+        verdict, heard = None, False
         while verdict is None:
             data = bytes(await stream.receive_some(_READ_BYTES))
+            if not data and not heard and isinstance(stream, TlsStream):
+                text = (
+                    f"{source} hung up after TLS without a word: it may not accept this node's certificate; if it is "
+                    "a server of the farm, its own alarms say why"
+                )
+                self._tally.incident(Fault.DISTRUSTED, source, text)
+                return None
+            heard = True
             verdict = upgrade.receive(data, now_ms())
         if isinstance(verdict, Refused):
             if verdict.fault is None:
@@ -206,6 +247,7 @@ class GarlicFarmServer:
 
     async def _welcome(self, stream: trio.abc.Stream, source: str, upgraded: Upgraded) -> None:
         self._tally.count("connections-established")
+        self._met(upgraded.peer)
         await Conversation(
             stream,
             upgraded,

@@ -23,13 +23,21 @@ class Incident:
     fault: Fault
     peer: str
     text: str
+    ours: bool = False
+    """It was this node that connected, and was refused or refuses."""
 
 
 class Tally:
     """Counts by name (a bounded set: faults and the names that the code gives), and incidents to a callback."""
 
-    def __init__(self, on_incident: Callable[[Incident], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        on_incident: Callable[[Incident], None] = lambda _: None,
+        on_connected: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`on_connected` hears the address of each server that let this node in."""
         self.counts: Counter[str] = Counter()
+        self.connected = on_connected
         self._on_incident = on_incident
         self._told_at: dict[tuple[Fault, str], float] = {}
 
@@ -41,7 +49,7 @@ class Tally:
         """Something ordinary happened so many times."""
         self.counts[name] += number
 
-    def incident(self, fault: Fault, peer: str, text: str) -> None:
+    def incident(self, fault: Fault, peer: str, text: str, *, ours: bool = False) -> None:
         """Something happened that should not; tell it unless it was told a moment ago."""
         self.counts[fault.value] += 1
         now = trio.current_time()
@@ -51,4 +59,4 @@ class Tally:
         if len(self._told_at) >= _REMEMBERED_MAX:
             self._told_at.clear()
         self._told_at[fault, peer] = now
-        self._on_incident(Incident(fault, peer, text))
+        self._on_incident(Incident(fault, peer, text, ours))

@@ -112,6 +112,41 @@ async def secured(transport: trio.SocketStream, fingerprint: bytes) -> TlsStream
     return stream
 
 
+async def secured_by_authority(transport: trio.SocketStream, authority: ssl.SSLContext, host: str) -> TlsStream:
+    """TLS over a connected socket to `host`, whose certificate an authority must have signed for that very name."""
+    stream = TlsStream(transport, authority, server_side=False, name=host)
+    try:
+        await stream.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        raise GarlicFarmError(
+            Fault.WRONG_CERTIFICATE,
+            f"the server's certificate is refused ({error.verify_message}): it must be signed by an authority of "
+            f"[consensus] ca_file, be valid now, and name {host}; otherwise somebody else may listen there",
+        ) from error
+    return stream
+
+
+def operators_certificate(path: Path) -> NodeCertificate:
+    """A certificate that an authority has signed: the file holds it, what leads to the authority, and the key."""
+    try:
+        pem = path.read_bytes()
+        if path.stat().st_mode & 0o077:
+            raise CertificateError(f"{path} holds a private key and others may read it: chmod 600 {path}")
+        certificate = x509.load_pem_x509_certificate(pem)
+        serialization.load_pem_private_key(pem, None)
+    except OSError as error:
+        raise CertificateError(f"{path} cannot be read ({error.strerror}): give this user access to it") from error
+    except (ValueError, TypeError) as error:
+        raise CertificateError(
+            f"{path} ([consensus] certificate) does not hold a certificate and its unencrypted private key in PEM"
+        ) from error
+    if certificate.not_valid_after_utc < datetime.now(UTC):
+        raise CertificateError(
+            f"{path} ended on {certificate.not_valid_after_utc:%Y-%m-%d}: have the authority sign a new one"
+        )
+    return NodeCertificate(path, certificate.fingerprint(hashes.SHA256()))
+
+
 def _create(path: Path) -> NodeCertificate:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _COMMON_NAME)])

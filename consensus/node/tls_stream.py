@@ -27,12 +27,14 @@ _GOODBYE_S = 1.0
 class TlsStream(trio.abc.Stream):
     """A stream whose bytes are encrypted. Call `do_handshake` first."""
 
-    def __init__(self, transport: trio.SocketStream, context: ssl.SSLContext, *, server_side: bool) -> None:
+    def __init__(
+        self, transport: trio.SocketStream, context: ssl.SSLContext, *, server_side: bool, name: str | None = None
+    ) -> None:
         self._transport = transport
         self._socket = transport.socket
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side, server_hostname=name)
         self._unsent = b""
         self._sending = False
         self._closed = False
@@ -47,7 +49,10 @@ class TlsStream(trio.abc.Stream):
         return self._tls.getpeercert(binary_form=True)
 
     async def do_handshake(self) -> None:
-        """Agree on keys; nothing may be sent or received before."""
+        """Agree on keys; nothing may be sent or received before.
+
+        SSLCertVerificationError, if the context checks certificates and refuses this one.
+        """
         while True:
             self._check_open()
             try:
@@ -59,6 +64,8 @@ class TlsStream(trio.abc.Stream):
             except ssl.SSLError as error:
                 with suppress(trio.BrokenResourceError):
                     await self._flush()
+                if isinstance(error, ssl.SSLCertVerificationError):
+                    raise
                 raise trio.BrokenResourceError(f"TLS handshake: {_words(error)}") from error
             else:
                 await self._flush()

@@ -142,6 +142,13 @@ def _info(reader: Reader) -> NodeInfo:
     return _info_in(reader.octets(INFO_LIMIT_BYTES))
 
 
+def decode_node_info(encoded: bytes) -> NodeInfo:
+    """An info that came alone; raises `DatagramError` only. Whether its node said so is the question of `identity`."""
+    if len(encoded) > INFO_LIMIT_BYTES:
+        raise DatagramError(f"a node info has at most {INFO_LIMIT_BYTES} bytes")
+    return _info_in(encoded)
+
+
 @lru_cache(maxsize=INFOS_REMEMBERED)
 def _info_in(encoded: bytes) -> NodeInfo:
     """The info of these bytes: one spelling is one info, and most of what is told was told before."""

@@ -50,6 +50,7 @@ def test_on_a_lan_the_farm_key_is_enough() -> None:
     configuration = load_configuration(None, Overrides(farm_key=Path("/keys/farm.key")), machine(LAN))
     assert configuration.farm_key == Path("/keys/farm.key")
     assert configuration.name == "router-one.example"
+    assert configuration.gossip is not None
     assert configuration.gossip.bind == Address("192.168.7.5", 7668)
     assert configuration.gossip.broadcast == Address("192.168.7.255", 7668)
     assert configuration.consensus.bind == configuration.consensus.advertise == Address("192.168.7.5", 7669)
@@ -110,6 +111,7 @@ def test_every_setting_of_the_file_arrives(tmp_path: Path) -> None:
     assert configuration.farm_key == tmp_path / "keys" / "farm.key"
     assert configuration.demo
     gossip, consensus, publishing = configuration.gossip, configuration.consensus, configuration.publishing
+    assert gossip is not None
     assert (gossip.bind, gossip.advertise) == (Address("127.0.0.1", 17668), Address("10.0.0.9", 17668))
     assert gossip.seeds == ("127.0.0.1:17669", "router-2.example:7668")
     assert (gossip.capacity, gossip.broadcast, gossip.timing) == (5, None, Timing.LOCAL)
@@ -199,6 +201,7 @@ def test_a_file_of_other_bytes_or_none_at_all_is_refused(tmp_path: Path) -> None
 def test_allow_wan_allows_public_addresses(tmp_path: Path) -> None:
     text = 'farm_key = "k"\n[gossip]\nallow_wan = true\nbind = "0.0.0.0:7668"\nadvertise = "9.9.9.9:7668"'
     configuration = load(tmp_path, text)
+    assert configuration.gossip is not None
     assert configuration.gossip.advertise == Address("9.9.9.9", 7668)
     assert configuration.consensus.bind == Address("0.0.0.0", 7669)  # noqa: S104 -- compared, not bound
     assert configuration.consensus.advertise == Address("9.9.9.9", 7669)
@@ -206,6 +209,7 @@ def test_allow_wan_allows_public_addresses(tmp_path: Path) -> None:
 
 def test_loopback_announces_nothing(tmp_path: Path) -> None:
     configuration = load(tmp_path, 'farm_key = "k"\n[gossip]\nbind = "127.0.0.1:7668"')
+    assert configuration.gossip is not None
     assert configuration.gossip.broadcast is None
 
 

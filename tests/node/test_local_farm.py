@@ -30,6 +30,7 @@ def test_every_node_gets_a_configuration_that_its_process_can_load(tmp_path: Pat
         configuration = load_configuration(node.configuration_file, Overrides())
         assert configuration.name == node.name
         assert configuration.demo
+        assert configuration.gossip is not None
         assert (configuration.gossip.bind.host, configuration.gossip.bind.port) == (LOOPBACK, node.gossip_port)
         assert configuration.consensus.bind.port == node.consensus_port
         assert configuration.state_dir == node.directory.resolve()

@@ -7,7 +7,9 @@
 
 After the 101 the stream is Raft's, not WebSocket frames. Headers of our own, both ways, seen only by those who know
 the password: `X-Garlic-Cluster` (the cluster id; a mismatch is answered by 409), `X-Garlic-Server` (the sender's Raft
-id) and, where leases are switched on, `X-Garlic-Lease` (for how many milliseconds the sender keeps one).
+id) and, where leases are switched on, `X-Garlic-Lease` (for how many milliseconds the sender keeps one). Where nothing
+else tells servers of one another, `X-Garlic-Introduction` carries what the layer above wants said: first the sender's
+own word, then those of others, opaque here.
 `Sec-WebSocket-Protocol` negotiates extensions: the client offers names in order of preference, the server answers with
 one that it knows (RFC 6455 allows no more), and a name stands for a whole set of extensions. A server of another make
 answers with none and is spoken to in the seventeen messages of the document.
@@ -29,10 +31,15 @@ HEAD_BYTES_MAX = 16_384
 CLUSTER_HEADER = "X-Garlic-Cluster"
 SERVER_HEADER = "X-Garlic-Server"
 LEASE_HEADER = "X-Garlic-Lease"
+INTRODUCTION_HEADER = "X-Garlic-Introduction"
+INTRODUCTION_CHARACTERS_MAX = 1_024
+INTRODUCTIONS_MAX = 12
+"""Together with everything else they must fit into a head."""
 _WEBSOCKET_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _WEBSOCKET_KEY_BYTES = 16
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CLUSTER_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_INTRODUCTION = re.compile(rf"[A-Za-z0-9_-]{{1,{INTRODUCTION_CHARACTERS_MAX}}}")
 _LEASE = re.compile(r"[1-9][0-9]{0,8}")
 _SERVER_ID = re.compile(r"[1-9][0-9]{0,9}")
 
@@ -63,6 +70,8 @@ class Identity:
     server_id: int | None = None
     lease_ms: int | None = None
     """A promise: how long this server refuses candidates after a word of the leader, over a restart as well."""
+    introductions: tuple[str, ...] = ()
+    """In the alphabet of base64url; the first is the sender's own."""
 
     def headers(self) -> list[tuple[str, str]]:
         """What the other side is told."""
@@ -73,6 +82,7 @@ class Identity:
             headers.append((SERVER_HEADER, str(self.server_id)))
         if self.lease_ms is not None:
             headers.append((LEASE_HEADER, str(self.lease_ms)))
+        headers += [(INTRODUCTION_HEADER, each) for each in self.introductions]
         return headers
 
 
@@ -144,5 +154,14 @@ class Headers:
         if lease is not None and not _LEASE.fullmatch(lease):
             raise malformed(f"{LEASE_HEADER} is not a number of milliseconds of at most nine digits")
         return Identity(
-            cluster_id, None if server_id is None else int(server_id), None if lease is None else int(lease)
+            cluster_id,
+            None if server_id is None else int(server_id),
+            None if lease is None else int(lease),
+            self._introductions(),
         )
+
+    def _introductions(self) -> tuple[str, ...]:
+        found = tuple(self.tokens(INTRODUCTION_HEADER.lower()))
+        if len(found) > INTRODUCTIONS_MAX or not all(_INTRODUCTION.fullmatch(each) for each in found):
+            raise malformed(f"{INTRODUCTION_HEADER} is not at most {INTRODUCTIONS_MAX} words in base64url")
+        return found

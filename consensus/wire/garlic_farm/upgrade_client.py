@@ -23,6 +23,7 @@ from consensus.wire.garlic_farm.digest import (
     response_to,
 )
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError, malformed, too_large
+from consensus.wire.garlic_farm.proxy import PROXY_AUTHENTICATION_REQUIRED, Via, unreachable_through_proxy
 from consensus.wire.garlic_farm.upgrade import (
     EXTENSION_SETS,
     HEAD_BYTES_MAX,
@@ -37,7 +38,8 @@ from consensus.wire.garlic_farm.upgrade import (
 CACHE_MS = 100 * 60 * 1000
 """How long a challenge is used again: above the hour that the document asks for, below a nonce's two."""
 
-_SWITCHING, _UNAUTHORIZED, _NOT_FOUND, _CONFLICT = 101, 401, 404, 409
+_SWITCHING, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT = 101, 401, 403, 404, 409
+_SERVER_ERRORS = 500
 _NONCE_COUNT_MAX = 2**32 - 1
 
 
@@ -70,6 +72,13 @@ class Caller:
     random_bytes: Callable[[int], bytes]
     version: str = VERSION
     offered: tuple[str, ...] = field(default=tuple(EXTENSION_SETS))
+    login: Callable[[str], Credentials | None] = lambda _: None
+    """What the one server at this address (`host:port`) wants to see instead, if it has users of its own."""
+
+    def shown_to(self, host: str) -> tuple[Credentials, ...]:
+        """What to show to the server at this address, the best first."""
+        login = self.login(host)
+        return self.credentials() if login is None else (login,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +99,22 @@ class UpgradeClient:
     """One connection's handshake."""
 
     def __init__(
-        self, caller: Caller, session: Session, host: str, now_ms: int, credentials: Credentials | None = None
+        self,
+        caller: Caller,
+        session: Session,
+        host: str,
+        now_ms: int,
+        credentials: Credentials | None = None,
+        via: Via | None = None,
     ) -> None:
         self._caller = caller
-        self._credentials = credentials or caller.credentials()[0]
+        self._credentials = credentials or caller.shown_to(host)[0]
         self._session = session
         self._now_ms = now_ms
         self._path = path_of(caller.cluster, caller.version)
         self._host = host
+        self._via = via
+        self._answered_proxy = False
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._received_bytes = 0
         self._authorized = session.usable(now_ms)
@@ -119,7 +136,13 @@ class UpgradeClient:
                 headers.append(("Sec-WebSocket-Protocol", ", ".join(self._caller.offered)))
         else:
             headers.append(("Connection", "close"))
-        request = h11.Request(method="GET", target=self._path, headers=headers)
+        target = self._path
+        if self._via is not None:
+            target = self._via.target(self._path)
+            for_proxy = self._via.authentication.headers("GET", target)
+            self._answered_proxy = bool(for_proxy)
+            headers += for_proxy
+        request = h11.Request(method="GET", target=target, headers=headers)
         return (self._http.send(request) or b"") + (self._http.send(h11.EndOfMessage()) or b"")
 
     def receive(self, data: bytes) -> Challenged | Switched | None:
@@ -144,6 +167,9 @@ class UpgradeClient:
             return self._switched(headers, trailing)
         if event.status_code == _UNAUTHORIZED:
             return self._challenged(headers)
+        if event.status_code == PROXY_AUTHENTICATION_REQUIRED and self._via is not None:
+            self._via.authentication.challenged(headers, answered=self._answered_proxy)
+            return Challenged()
         raise self._refusal(event.status_code, headers)
 
     def _authorization(self) -> str:
@@ -179,7 +205,7 @@ class UpgradeClient:
             raise GarlicFarmError(
                 Fault.WRONG_CREDENTIALS,
                 f"the server does not accept user {self._credentials.user!r}; "
-                "check that both nodes have the same farm key file",
+                "check that both nodes have the same farm key file, or that its users_file and our logins_file agree",
             )
         self._session.learn(best, self._now_ms)
         return Challenged()
@@ -208,6 +234,8 @@ class UpgradeClient:
             )
         if status == _CONFLICT:
             return self._wrong_cluster(headers.identity())
+        if self._via is not None and (status == _FORBIDDEN or status >= _SERVER_ERRORS):
+            return unreachable_through_proxy(status, self._via.authority)
         return GarlicFarmError(Fault.REFUSED_UPGRADE, f"the server answered the handshake with HTTP status {status}")
 
     def _wrong_cluster(self, peer: Identity) -> GarlicFarmError:

@@ -8,6 +8,7 @@ headers, cluster id. A refusal carries the sentence for the operator, which neve
 """
 
 import hmac
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ REALM = "private"
 _METHOD = "GET"
 _HTTP_VERSION = b"1.1"
 _WEBSOCKET_VERSION = "13"
+_HANDSHAKE = re.compile(r"/GarlicFarm/([A-Za-z0-9._-]{1,64})/([A-Za-z0-9._-]{1,16})/websocket")
 # RFC 2617 clients take the first challenge and may know MD5 only; ours chooses the better one.
 _OFFERED = (Algorithm.MD5, Algorithm.SHA_256)
 
@@ -129,7 +131,8 @@ class UpgradeServer:
         headers = Headers(request.headers)
         target = request.target.decode("latin-1")
         if request.method != _METHOD.encode() or path_within(target) != self._gatekeeper.path:
-            return self._refuse(404, Fault.WRONG_PATH, f"asked for {target[:100]!r}, not for this cluster and version")
+            fault, text = _explained(path_within(target), self._gatekeeper.path)
+            return self._refuse(404, fault, text)
         given = headers.one("authorization")
         authorization = None if given is None else parse_authorization(given)
         if authorization is None:
@@ -144,7 +147,7 @@ class UpgradeServer:
                 "a request that was sent before" if replayed else "a nonce that is expired, or not of this process"
             )
             text = f"user {authorization.user[:64]!r} sent {problem}"
-            return self._challenge(now_ms, Fault.WRONG_CREDENTIALS if replayed else None, text, stale=True)
+            return self._challenge(now_ms, Fault.REPLAYED if replayed else None, text, stale=True)
         if request.http_version != _HTTP_VERSION:
             return self._refuse(400, Fault.MALFORMED, "an upgrade request in an old version of HTTP")
         return self._switch(headers, authorization.user)
@@ -186,6 +189,19 @@ class UpgradeServer:
         self, status: int, fault: Fault | None, text: str, headers: list[tuple[str, str]] | None = None
     ) -> Refused:
         return Refused(_plain_response(status, headers or []), fault, text)
+
+
+def _explained(asked: str, own: str) -> tuple[Fault, str]:
+    """Why a path is not ours: to a peer that is set up wrongly the answer is the same 404, not to our operator."""
+    found, expected = _HANDSHAKE.fullmatch(asked), _HANDSHAKE.fullmatch(own)
+    if found is None or expected is None:
+        return Fault.WRONG_PATH, f"asked for {asked[:100]!r}, which is no handshake of ours"
+    if found[1] != expected[1]:
+        return Fault.WRONG_CLUSTER, f"asked for the cluster {found[1]!r}, while this server serves {expected[1]!r}"
+    return (
+        Fault.WRONG_VERSION,
+        f"asked for version {found[2]!r} of the protocol, while this server speaks {expected[2]!r}",
+    )
 
 
 _REASONS = {

@@ -1,0 +1,164 @@
+"""Who is there, where no gossip tells: what servers said of themselves when they connected, and who is connected.
+
+    introduction, first hand ──▶ alive       nothing for `silent_after_ms`, and no Raft connection ──▶ dead
+    introduction by another  ──▶ known       signed goodbye ──▶ left
+
+Each server introduces itself in the handshake of every connection, with the same signed description that gossip would
+carry, and passes on those of the others whom it holds for alive. So a newcomer with one seed that answers knows them
+all. What another passes on makes a server known and replaces an older description; it is no sign of life, else two
+servers would keep a dead one alive between them. Life is what Raft shows: a connection that stands, or the handshake of
+one. There are no verdicts of others, hence nothing to refute; each server judges for itself.
+
+Of two descriptions the one with the higher incarnation counts, as in gossip. A server that hears itself first hand, in
+a life as late as its own and in other words, has a twin. Hearing it from others means that its own memory of its lives
+is older than theirs: it begins a later life.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from gossip.core.description import MemberDescription
+from gossip.core.effects import AdoptGeneration, Alarm, AlarmKind, MembershipChanged
+from gossip.core.member import Incarnation, NodeId, NodeInfo, Status
+from gossip.core.own import INCARNATION_LIMIT, is_plausible
+
+ACQUAINTANCES_MAX = 64
+Consequence = MembershipChanged | Alarm | AdoptGeneration
+
+
+@dataclass(slots=True)
+class _Acquaintance:
+    info: NodeInfo
+    status: Status
+    heard_ms: int
+    since_ms: int
+    connected: bool = False
+
+
+class Acquaintances:
+    """The others, and this node's own description. Pure: `now` is monotonic milliseconds."""
+
+    def __init__(self, own: NodeInfo, silent_after_ms: int, *, most: int = ACQUAINTANCES_MAX) -> None:
+        self.own = own
+        self.leaving = False
+        self._silent_after_ms = silent_after_ms
+        self._most = most
+        self._others: dict[NodeId, _Acquaintance] = {}
+        self.left_out = 0
+        """Introductions that found no room."""
+
+    def say(self, metadata: bytes) -> None:
+        """Describe this node otherwise from now on."""
+        self.own = replace(self.own, metadata=metadata, incarnation=self.own.incarnation.raised())
+
+    def say_goodbye(self) -> None:
+        """This node leaves: its description is a farewell from now on."""
+        self.leaving = True
+        self.own = replace(self.own, incarnation=self.own.incarnation.raised())
+
+    def adopt(self, generation: int) -> None:
+        """Begin a later life."""
+        self.own = replace(self.own, incarnation=Incarnation(generation, 0))
+
+    def hear(self, info: NodeInfo, now: int, *, first_hand: bool, leaving: bool = False) -> Sequence[Consequence]:
+        """A signed description, from its server itself or passed on."""
+        if not is_plausible(info):
+            return ()
+        if info.node_id == self.own.node_id:
+            return self._hear_of_self(info, first_hand=first_hand)
+        known = self._others.get(info.node_id)
+        if known is None:
+            return self._welcome(info, now, leaving=leaving)
+        return self._hear_of_known(known, info, now, first_hand=first_hand, leaving=leaving)
+
+    def _hear_of_known(
+        self, known: _Acquaintance, info: NodeInfo, now: int, *, first_hand: bool, leaving: bool
+    ) -> Sequence[Consequence]:
+        newer = info.incarnation > known.info.incarnation
+        if not newer and info.incarnation != known.info.incarnation:
+            return ()
+        if leaving:
+            return self._becomes(known, Status.LEFT, now, info)
+        if known.status is Status.LEFT and not (newer and first_hand):
+            return ()
+        if first_hand:
+            known.heard_ms = now
+        # News of a dead one, whoever brings it, is of a later life or word of it, which may last.
+        return self._becomes(known, Status.ALIVE, now, info, always=newer) if first_hand or newer else ()
+
+    def look(self, now: int, connected: Collection[NodeId]) -> list[MembershipChanged]:
+        """Judge who is alive; with `connected` a Raft connection stands."""
+        changes = []
+        for node_id, known in self._others.items():
+            known.connected = node_id in connected
+            if known.connected:
+                known.heard_ms = now
+            if known.status is Status.LEFT:
+                continue
+            silent = now - known.heard_ms >= self._silent_after_ms
+            changes += self._becomes(known, Status.DEAD if silent else Status.ALIVE, now, known.info)
+        return changes
+
+    def members(self) -> tuple[MemberDescription, ...]:
+        """All of the others."""
+        return tuple(
+            MemberDescription(
+                known.info, known.status, known.info.incarnation, known.connected, known.since_ms, None, None
+            )
+            for known in self._others.values()
+        )
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many others are known, and how many of them are alive."""
+        return len(self._others), len(self.alive())
+
+    def alive(self) -> tuple[NodeInfo, ...]:
+        """The descriptions that are passed on."""
+        return tuple(known.info for known in self._others.values() if known.status is Status.ALIVE)
+
+    def _welcome(self, info: NodeInfo, now: int, *, leaving: bool) -> Sequence[Consequence]:
+        if leaving:
+            return []
+        if len(self._others) >= self._most and not self._make_room():
+            self.left_out += 1
+            return []
+        self._others[info.node_id] = _Acquaintance(info, Status.ALIVE, heard_ms=now, since_ms=now)
+        return [MembershipChanged(info, Status.ALIVE, None)]
+
+    def _make_room(self) -> bool:
+        gone = [node_id for node_id, known in self._others.items() if known.status is not Status.ALIVE]
+        if gone:
+            del self._others[min(gone, key=lambda node_id: self._others[node_id].heard_ms)]
+        return bool(gone)
+
+    def _hear_of_self(self, info: NodeInfo, *, first_hand: bool) -> Sequence[Consequence]:
+        own = self.own
+        if first_hand:
+            same = replace(info, credential=b"") == replace(own, credential=b"")
+            if info.incarnation < own.incarnation or same:
+                return []  # this very process, called by itself
+            return [
+                Alarm(
+                    AlarmKind.TWIN,
+                    f"another process lives under this node's identity {own.node_id.hex()}: its state directory was "
+                    "copied. Stop one of the two and give it a new state directory and another name",
+                )
+            ]
+        if own.incarnation.generation < info.incarnation.generation < INCARNATION_LIMIT - 1:
+            return [AdoptGeneration(info.incarnation.generation + 1)]
+        return []
+
+    @staticmethod
+    def _becomes(
+        known: _Acquaintance, status: Status, now: int, info: NodeInfo, *, always: bool = False
+    ) -> list[MembershipChanged]:
+        previous = known.status
+        if status is previous and not always:
+            return []
+        if status is not previous:
+            known.since_ms = now
+        if status is Status.ALIVE and previous is not Status.ALIVE:
+            known.heard_ms = now
+        known.info, known.status = info, status
+        return [MembershipChanged(info, status, previous)]

@@ -1,0 +1,116 @@
+"""How this node's servers listen and connect, out of the settings: certificate, transport, users, handshake.
+
+    settings ──▶ TlsTransport (pins, or an authority)  ──▶ dialer(identity) ──▶ links, client, introductions
+            └──▶ I2pTransport (proxy)                  ──▶ listen: TLS, or plain on loopback for the router's tunnel
+
+What is unusable is said at the start, in words, before anything listens.
+"""
+
+import os
+from collections.abc import Callable
+
+import trio
+
+from bridge.node.configuration import NodeConfiguration
+from bridge.node.farm_keys import FarmKeys
+from bridge.node.introductions import Introductions
+from bridge.node.profile import profile_of
+from bridge.node.transport_settings import ProxySettings
+from bridge.node.users import Users, read_password
+from consensus.node.garlic_farm_conversation import RequestHandler
+from consensus.node.garlic_farm_dial import Dialer
+from consensus.node.garlic_farm_server import GarlicFarmServer
+from consensus.node.garlic_farm_tally import Tally
+from consensus.node.tls import NodeCertificate, load_or_create_certificate, operators_certificate
+from consensus.node.transports import HttpProxy, I2pTransport, TlsTransport, Transport, authority_context
+from consensus.wire.garlic_farm.digest import Credentials
+from consensus.wire.garlic_farm.nonces import NonceBook
+from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade_client import Caller
+from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
+
+
+class Connecting:
+    """Made before anything else of the node; raises CertificateError and UsersError."""
+
+    def __init__(self, settings: NodeConfiguration, farm_keys: FarmKeys, tally: Tally) -> None:
+        self.tally = tally
+        self.users = Users(farm_keys, settings.transport.users)
+        self._cluster = farm_keys.filed.cluster
+        self._profile = profile_of(settings.consensus.timing)
+        self._introductions: Introductions | None = None
+        self._own_identity: Callable[[], Identity] = Identity
+        self.certificate: NodeCertificate | None = None
+        """None where I2P encrypts."""
+        transport = settings.transport
+        if transport.proxy is not None:
+            self._transport: Transport = I2pTransport(_proxy(transport.proxy), os.urandom)
+        elif transport.ca_file is not None and transport.certificate is not None:
+            self.certificate = operators_certificate(transport.certificate)
+            self._transport = TlsTransport(authority_context(transport.ca_file))
+        else:
+            self.certificate = load_or_create_certificate(settings.state_dir)
+            self._transport = TlsTransport()
+
+    @property
+    def fingerprint(self) -> bytes | None:
+        """Of the certificate that others may pin."""
+        return None if self.certificate is None else self.certificate.fingerprint
+
+    def introduce_by(self, introductions: Introductions) -> None:
+        """From now on every handshake carries introductions."""
+        self._introductions = introductions
+        introductions.call_by(self.dialer(lambda: self._own_identity()))  # noqa: PLW0108 - replaced when listening
+
+    def dialer(self, identity: Callable[[], Identity]) -> Dialer:
+        """Connects in the name of `identity`."""
+        caller = Caller(
+            self._cluster,
+            self.users.credentials,
+            lambda: self._introduced(identity()),
+            os.urandom,
+            login=self.users.login,
+        )
+        return Dialer(caller, transport=self._transport, timeout_s=self._profile.dial_s, met=self._met)
+
+    async def listen(
+        self,
+        nursery: trio.Nursery,
+        address: tuple[str, int],
+        handler: RequestHandler,
+        identity: Callable[[], Identity],
+    ) -> None:
+        """Accept connections as long as the nursery lives; OSError if the address cannot be had."""
+        self._own_identity = identity
+        gatekeeper = Gatekeeper(
+            self._cluster,
+            self.users.password_of,
+            NonceBook(os.urandom(32), os.urandom),
+            lambda: self._introduced(identity()),
+        )
+        server = GarlicFarmServer(
+            gatekeeper,
+            handler,
+            self.tally,
+            admission=self._profile.admission,
+            conversation=self._profile.conversation,
+            met=self._met,
+        )
+        if self.certificate is None:
+            await nursery.start(server.listen_plain, *address)
+        else:
+            await nursery.start(server.listen, *address, self.certificate)
+
+    def _introduced(self, identity: Identity) -> Identity:
+        return identity if self._introductions is None else self._introductions.introduced(identity)
+
+    def _met(self, peer: Identity) -> None:
+        if self._introductions is not None:
+            self._introductions.met(peer)
+
+
+def _proxy(settings: ProxySettings) -> HttpProxy:
+    credentials = None
+    if settings.user is not None and settings.password_file is not None:
+        credentials = Credentials(settings.user, read_password(settings.password_file))
+    return HttpProxy(settings.address.host, settings.address.port, settings.mode, credentials)

@@ -1,0 +1,73 @@
+"""What the settings' one word `timing` means for every part that waits for another server.
+
+Over I2P an answer takes one to several seconds, a first connection half a minute (tunnels are built, a LeaseSet is
+looked up), and some tens of kilobytes a second are much. Raft asks that a round of messages be far shorter than the
+election timeout, which asks in turn that elections be far rarer than they take: hence 30 to 60 s, and everything that
+watches over a server's silence in proportion. A piece of a log or snapshot must arrive within one reply timeout.
+"""
+
+from dataclasses import dataclass, field
+
+from bridge.core.formation import FormationTuning
+from bridge.node.configuration import Timing
+from consensus.core.tuning import Tuning, i2p, lan, local
+from consensus.node.garlic_farm_client import ClientTuning
+from consensus.node.garlic_farm_conversation import ConversationTuning
+from consensus.node.garlic_farm_links import LinkTuning
+from consensus.node.garlic_farm_server import AdmissionTuning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """All times of one word.
+
+    `answered_within_ms`: a member that answered the leader this recently is well. `settle_ms`: how long a newcomer must
+    have been alive. `introduce_s`: how often servers introduce themselves where there is no gossip, and how often until
+    there is a farm.
+    """
+
+    raft: Tuning
+    dial_s: float = 5.0
+    links: LinkTuning = field(default_factory=LinkTuning)
+    client: ClientTuning = field(default_factory=ClientTuning)
+    client_patience_s: float = 5.0
+    submit_patience_s: float = 15.0
+    admission: AdmissionTuning = field(default_factory=AdmissionTuning)
+    conversation: ConversationTuning = field(default_factory=ConversationTuning)
+    formation: FormationTuning = field(default_factory=FormationTuning)
+    answered_within_ms: int = 3_000
+    settle_ms: int = 10_000
+    introduce_s: tuple[float, float] = (10.0, 1.0)
+
+
+def profile_of(timing: Timing) -> Profile:
+    """The profile of a `timing`."""
+    match timing:
+        case Timing.LAN:
+            return Profile(raft=lan())
+        case Timing.LOCAL:
+            return Profile(raft=local(), settle_ms=1_000, introduce_s=(1.0, 0.25))
+        case Timing.I2P:
+            return _i2p()
+
+
+def _i2p() -> Profile:
+    return Profile(
+        raft=i2p(),
+        dial_s=60.0,
+        links=LinkTuning(
+            reply_timeout_s=40.0,
+            backoff_first_s=1.0,
+            backoff_longest_s=30.0,
+            unsent_lifetime_s=10.0,
+        ),
+        client=ClientTuning(reply_timeout_s=60.0, backoff_first_s=1.0, backoff_longest_s=15.0),
+        client_patience_s=60.0,
+        submit_patience_s=120.0,
+        admission=AdmissionTuning(handshake_s=45.0),
+        conversation=ConversationTuning(idle_s=900.0, stalled_s=60.0, answer_s=120.0),
+        formation=FormationTuning(settle_ms=60_000, patience_ms=900_000),
+        answered_within_ms=45_000,
+        settle_ms=120_000,
+        introduce_s=(60.0, 15.0),
+    )

@@ -1,0 +1,106 @@
+"""Refused connections, told to the operator: an event and a counter each, and an alarm as long as it goes on.
+
+    this node is refused, or refuses a server that it called ──▶ `refused-by-peers`  until that server lets it in
+    this node refuses who calls                              ──▶ `peers-refused`     until ten minutes of quiet
+
+Both sides see it, because each alone may not be looked at: the one who is refused has the wrong password or clock or
+version more often than not, and the one who refuses should know who knocks. What anybody on the network can cause
+without knowing anything (other paths, rubbish, silence) is counted and told as an event, and is no alarm.
+"""
+
+from collections import OrderedDict
+from typing import TypeVar
+
+import trio
+
+from bridge.node.alarms import Alarms
+from bridge.node.event_log import EventLog
+from consensus.node.garlic_farm_tally import Incident
+from consensus.wire.garlic_farm.errors import Fault
+
+REFUSED_BY_PEERS = "refused-by-peers"
+PEERS_REFUSED = "peers-refused"
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+QUIET_AFTER_S = 600.0
+LOOK_EVERY_S = 5.0
+TOLD_MAX = 4
+REMEMBERED_MAX = 64
+
+_DO_WHERE_REFUSED = {
+    Fault.WRONG_CREDENTIALS: "give this node the farm's present key file (`garlicfarm keys export FILE` at a router of"
+    " the farm), or mend its line in logins_file",
+    Fault.REPLAYED: "look for a proxy or a machine on the way that repeats requests",
+    Fault.WRONG_PATH: "check that the address leads to a server of this farm",
+    Fault.WRONG_CLUSTER: "use the key file of that farm, or remove the address from the seeds; two farms never merge",
+    Fault.WRONG_VERSION: "update the older garlicfarm",
+    Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one",
+    Fault.WRONG_CERTIFICATE: "check both clocks and the certificate of that server; if nobody changed it, somebody else"
+    " may listen at its address: do not switch the check off, find out who",
+    Fault.PLAIN_REFUSED: 'set the same `transport` on all servers; with "i2p" each advertises its .b32.i2p name',
+    Fault.PROXY_REFUSED: "mend [proxy] user and password_file",
+}
+_DO_WHERE_REFUSING = {
+    Fault.WRONG_CREDENTIALS: "a router of yours: give it the farm's present key file; a stranger: somebody knows this"
+    " address and guesses, and learns nothing by it",
+    Fault.REPLAYED: "somebody recorded a handshake and sent it again: it was not let in; find out who can listen there",
+    Fault.WRONG_CLUSTER: "check which farm's key file that router has",
+    Fault.WRONG_VERSION: "update the older garlicfarm",
+    Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one",
+}
+
+
+class RefusedConnections:
+    """What the tally tells goes to the trace, and what an operator should act on to the alarms."""
+
+    def __init__(self, trace: EventLog, alarms: Alarms) -> None:
+        self._trace = trace
+        self._alarms = alarms
+        self._by_peers: OrderedDict[str, Incident] = OrderedDict()
+        self._peers: OrderedDict[tuple[str, Fault], tuple[Incident, float]] = OrderedDict()
+
+    def incident(self, incident: Incident) -> None:
+        """Somebody was refused."""
+        kind = "connection-failed" if incident.ours else "connection-refused"
+        self._trace.append(kind, {"reason": incident.fault.value, "text": incident.text})
+        if incident.ours and incident.fault in _DO_WHERE_REFUSED:
+            _remember(self._by_peers, incident.peer, incident)
+        elif not incident.ours and incident.fault in _DO_WHERE_REFUSING:
+            _remember(self._peers, (incident.peer, incident.fault), (incident, trio.current_time()))
+        else:
+            return
+        self._show()
+
+    def connected(self, peer: str) -> None:
+        """That server has let this node in."""
+        if self._by_peers.pop(peer, None) is not None:
+            self._show()
+
+    async def run(self) -> None:
+        """Forget what is long past, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            oldest = trio.current_time() - QUIET_AFTER_S
+            for key in [key for key, (_, at) in self._peers.items() if at < oldest]:
+                del self._peers[key]
+            self._show()
+
+    def _show(self) -> None:
+        self._set(REFUSED_BY_PEERS, list(self._by_peers.values()), _DO_WHERE_REFUSED)
+        self._set(PEERS_REFUSED, [incident for incident, _ in self._peers.values()], _DO_WHERE_REFUSING)
+
+    def _set(self, kind: str, incidents: list[Incident], actions: dict[Fault, str]) -> None:
+        if not incidents:
+            self._alarms.clear(kind)
+            return
+        latest = incidents[-TOLD_MAX:]
+        more = len(incidents) - len(latest)
+        text = "; ".join([*(each.text for each in latest), *([f"and {more} more"] if more else [])])
+        self._alarms.set(kind, text, "; ".join(dict.fromkeys(actions[each.fault] for each in latest)))
+
+
+def _remember(known: OrderedDict[Key, Value], key: Key, value: Value) -> None:
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > REMEMBERED_MAX:
+        known.popitem(last=False)
