@@ -65,9 +65,13 @@ def test_an_address_of_the_sixth_version_is_taken_out_of_its_brackets() -> None:
     assert roster.address_of(B) == PeerAddress("fd00::2", 7669, FINGERPRINT)
 
 
-@pytest.mark.parametrize("missing", ["endpoint", "fingerprint"])
-def test_without_endpoint_or_certificate_nobody_connects(missing: str) -> None:
-    roster, _ = roster_of(member(B, encode_metadata(replace(METADATA, **{missing: None}))))  # type: ignore[arg-type]  # both may be None
+def test_a_member_without_a_certificate_has_an_address_that_only_i2p_or_an_authority_makes_safe() -> None:
+    roster, _ = roster_of(member(B, encode_metadata(replace(METADATA, fingerprint=None))))
+    assert roster.address_of(B) == PeerAddress("10.0.0.2", 7669, None)
+
+
+def test_without_endpoint_nobody_connects() -> None:
+    roster, _ = roster_of(member(B, encode_metadata(replace(METADATA, endpoint=None))))
     assert roster.address_of(B) is None
     assert roster.address_of(C) is None
 

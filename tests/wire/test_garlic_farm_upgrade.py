@@ -207,7 +207,7 @@ def test_a_request_that_was_recorded_and_sent_again_is_refused() -> None:
     again = farm.answer(request)
     assert isinstance(again, Refused)
     assert status(again) == 401
-    assert again.fault is Fault.WRONG_CREDENTIALS
+    assert again.fault is Fault.REPLAYED
     assert "sent before" in again.text
 
 
