@@ -1,0 +1,172 @@
+"""A router that speaks real I2CP bytes, over streams in memory or sockets, and misbehaves as it is told.
+
+It checks what a router checks (the session's signature and date, the structure's owner and signature) and disconnects
+with a reason where a Java router does. What it is not told to do wrong it does right.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+import trio.testing
+
+from bridge.node import i2cp_connection, i2cp_router
+from bridge.node.router_link import Link, RouterLost
+from bridge.wire.i2cp import FrameReader, decode, encode
+from bridge.wire.i2cp_messages import (
+    CreateLeaseSet2,
+    CreateSession,
+    DestroySession,
+    Disconnect,
+    GetDate,
+    HostLookup,
+    HostReply,
+    Message,
+    RequestVariableLeaseSet,
+    SessionStatus,
+    SetDate,
+)
+from bridge.wire.i2cp_session import session_is_signed
+from bridge.wire.i2p import Destination
+from bridge.wire.meta_lease_set import decode as decode_structure
+from bridge.wire.meta_lease_set import verify
+
+NOW_S = 1_767_225_600
+LINK = Link("127.0.0.1", 7654)
+SESSION_DATE_TOLERANCE_MS = 30_000
+
+
+def clock_now_ms() -> int:
+    """The machine's clock, which runs with trio's: at `NOW_S` when trio's is at zero."""
+    return NOW_S * 1000 + round(trio.current_time() * 1000)
+
+
+@dataclass(eq=False)
+class FakeRouter:
+    """One router."""
+
+    is_i2pd: bool = False
+    up: bool = True
+    silent: bool = False
+    garbage: bytes | None = None
+    session_status: int = 1
+    refusal: str | None = None
+    """It disconnects with this reason when it is handed a structure."""
+    password: str | None = None
+    clock_offset_ms: int = 0
+    known: dict[bytes, Destination] = field(default_factory=dict)
+    structures: list[bytes] = field(default_factory=list)
+    sessions: list[str] = field(default_factory=list)
+    destroyed: int = 0
+    goodbyes: list[str] = field(default_factory=list)
+    lookups: int = 0
+    connections: int = 0
+    _open: dict[trio.abc.Stream, int | None] = field(default_factory=dict)
+
+    async def serve(self, stream: trio.abc.Stream) -> None:
+        """One connection, to its end."""
+        self.connections += 1
+        self._open[stream] = None
+        try:
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await self._serve(stream)
+        finally:
+            self._open.pop(stream, None)
+            await trio.aclose_forcefully(stream)
+
+    async def _serve(self, stream: trio.abc.Stream) -> None:
+        assert await stream.receive_some(1) == b"\x2a"
+        if self.garbage is not None:
+            await stream.send_all(self.garbage)
+        reader = FrameReader()
+        while data := await stream.receive_some(1000):
+            reader.feed(bytes(data))
+            while (frame := reader.next_frame()) is not None:
+                for answer in [] if self.silent else self._answers(stream, decode(frame)):
+                    await stream.send_all(encode(answer))
+                    if isinstance(answer, Disconnect):
+                        return
+
+    def _answers(self, stream: trio.abc.Stream, message: Message) -> list[Message]:  # noqa: PLR0911 - one a case
+        match message:
+            case GetDate(_, options):
+                if self.password is not None and self._open[stream] is None and not self._knows(options):
+                    return [Disconnect("Authorization required, specify i2cp.username and i2cp.password")]
+                return [SetDate(clock_now_ms() + self.clock_offset_ms, "0.9.64")]
+            case CreateSession():
+                return [self._session(stream, message)]
+            case CreateLeaseSet2():
+                return self._take(message)
+            case HostLookup(session_id, number, _, destination_hash):
+                self.lookups += 1
+                found = self.known.get(destination_hash)
+                return [HostReply(session_id, number, 1 if found is None else 0, found and found.encoded)]
+            case DestroySession():
+                self.destroyed += 1
+                return []
+            case Disconnect(reason):
+                self.goodbyes.append(reason)
+                return []
+            case _:
+                return [Disconnect(f"unexpected {type(message).__name__}")]
+
+    def _knows(self, options: dict[str, str]) -> bool:
+        return options == {"i2cp.username": "farm", "i2cp.password": self.password}
+
+    def _session(self, stream: trio.abc.Stream, message: CreateSession) -> Message:
+        config = message.config
+        distance_ms = abs(config.created_ms - clock_now_ms() - self.clock_offset_ms)
+        if not session_is_signed(config) or distance_ms > SESSION_DATE_TOLERANCE_MS:
+            return Disconnect("Invalid signature on CreateSessionMessage")
+        if self.session_status == 1:
+            self._open[stream] = self.connections
+            self.sessions.append(config.destination.address)
+        return SessionStatus(self.connections, self.session_status)
+
+    def _take(self, message: CreateLeaseSet2) -> list[Message]:
+        structure = decode_structure(message.structure)
+        if self.refusal is not None:
+            return [Disconnect(self.refusal)]
+        if message.private_key_count is not self.is_i2pd or not verify(structure).holds:
+            return [Disconnect("Invalid leaseset")]
+        self.structures.append(message.structure)
+        return []
+
+    async def tell(self, message: Message) -> None:
+        """Say something to every client with a session."""
+        for stream, session_id in list(self._open.items()):
+            if session_id is not None:
+                await stream.send_all(encode(message))
+
+    async def request_lease_set(self) -> None:
+        """As a router does when it has tunnels."""
+        await self.tell(RequestVariableLeaseSet(1, 2))
+
+    async def crash(self) -> None:
+        """All connections are gone, without a word."""
+        for stream in list(self._open):
+            await trio.aclose_forcefully(stream)
+
+
+@contextmanager
+def in_place_of_sockets(
+    router: FakeRouter, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FakeRouter]:
+    """Have streams to `LINK` end at the router."""
+
+    async def open_stream(link: Link, timeout_s: float = 5.0) -> trio.abc.Stream:
+        del timeout_s
+        await trio.lowlevel.checkpoint()
+        if not router.up:
+            raise RouterLost(f"nothing answers at {link}: Connection refused")
+        ours, theirs = trio.testing.memory_stream_pair()
+        nursery.start_soon(router.serve, theirs)
+        return ours
+
+    with monkeypatch.context() as patched:
+        patched.setattr(i2cp_connection, "open_stream", open_stream)
+        patched.setattr(i2cp_connection, "clock_ms", clock_now_ms)
+        patched.setattr(i2cp_router, "clock_ms", clock_now_ms)
+        yield router
