@@ -18,6 +18,7 @@ from bridge.node.configuration import ConfigurationError, Overrides, load_config
 from bridge.node.control_socket import ControlSocketError
 from bridge.node.forming import UnusableFormationError
 from bridge.node.key_files import KeyFileError
+from bridge.node.masters import MasterError
 from bridge.node.router import RouterError
 from consensus.node.disk import StorageError
 from consensus.node.tls import CertificateError
@@ -32,6 +33,7 @@ REASONS = (
     ControlSocketError,
     UnusableFormationError,
     KeyFileError,
+    MasterError,
     RouterError,
     StorageError,
     CertificateError,

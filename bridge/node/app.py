@@ -44,6 +44,7 @@ from bridge.node.forming import Forming, load_formation
 from bridge.node.handover import hand_over_before_stop, until_removed
 from bridge.node.host import HostSampler, LoopLag
 from bridge.node.ledger import Ledger, clock_ms
+from bridge.node.masters import load_masters
 from bridge.node.port import NodePort
 from bridge.node.presence import Presence
 from bridge.node.profile import profile_of
@@ -54,7 +55,6 @@ from bridge.node.replica import FrontDoor, Replica, ReplicaSettings, open_replic
 from bridge.node.roster import Roster
 from bridge.node.router_choice import make_router
 from bridge.node.sight import Sight
-from bridge.node.signing_keys import HeldKey
 from bridge.wire.trace import event_text
 from consensus.core.effects import RoleChanged
 from consensus.core.position import ServerId
@@ -78,8 +78,7 @@ class Node:
         self.configuration = configuration
         self.farm_keys = FarmKeys(configuration.farm_key)
         self.farm_key = self.farm_keys.filed
-        key_file = configuration.publishing.signing_key
-        self.keys = () if key_file is None else (HeldKey.load(key_file),)
+        self.masters = load_masters(configuration.masters, configuration.leaves)
         self.trace = EventLog(configuration.name, clock_ms, on_event=_log_event)
         self.alarms = Alarms(self.trace)
         self.refused = RefusedConnections(self.trace, self.alarms)
@@ -87,7 +86,7 @@ class Node:
         self.door = FrontDoor()
         self.host = HostSampler()
         self.lag = LoopLag()
-        self.router = make_router(configuration, self.host, self.lag, self.alarms, self.keys)
+        self.router = make_router(configuration, self.host, self.lag, self.alarms, self.masters.keys)
         self.stop = trio.Event()
         self.leaving = False
         self._duties: Duties | None = None
@@ -274,8 +273,8 @@ class Node:
             replica=replica,
             ledger=ledger,
             router=self.router,
-            keys=self.keys,
-            publish=publishing.publish,
+            keys=self.masters.keys,
+            keyless=self.masters.keyless,
             pace=self.pace,
             period_ms=publishing.reporting_period_ms,
             trace=self.trace,

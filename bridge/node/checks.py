@@ -72,7 +72,8 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
     else:
         checks.append(Check("configuration", Result.OK, f"complete; this node is {configuration.name!r}"))
         checks.append(farm_key_check(configuration.farm_key, configuration.state_dir))
-        checks.append(signing_key_check(configuration.publishing.signing_key, int(time.time())))
+        key_files: list[Path | None] = [each.signing_key for each in configuration.masters if each.signing_key]
+        checks.extend(signing_key_check(path, int(time.time())) for path in key_files or [None])
         checks.extend(port_checks(configuration))
         state_dir = configuration.state_dir
     checks.append(state_directory_check(state_dir))

@@ -10,8 +10,9 @@
     [gossip]      bind, advertise, seeds, capacity, broadcast ("auto", "off", or address), allow_wan, timing
     [consensus]   bind, advertise, timing, segment_bytes, voters_max, grace_ms
     [publishing]  publish, signing_key, pace, reporting_period_ms
+    [[master]]    signing_key or destination, publish: in place of the first two, for several masters
     [router]      kind ("file", "i2cp"), and what that kind needs (`bridge.node.router_settings`)
-    [[leaf]]      destination, probe
+    [[leaf]]      destination, probe, master
 
 On a LAN no address is needed: the node binds to the machine's private address on the default ports and finds the
 others by broadcast. It never guesses beyond that: with several networks and no default route, or with none, it says
@@ -27,10 +28,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from bridge.core.farm_state import MASTERS_MAX
 from bridge.core.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAULT
-from bridge.core.records import PublishConfig
 from bridge.node.control_client import default_state_directory
 from bridge.node.lan import Network, NoAddressError, private_host
+from bridge.node.masters import MasterSettings, read_leaf_master, read_masters
 from bridge.node.router import Leaf, RouterError, leaf_from_settings
 from bridge.node.router_settings import RouterSettings, router_settings
 from bridge.node.settings_reader import Section
@@ -116,10 +118,8 @@ class ConsensusSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishingSettings:
-    """Without a `signing_key` a node reports and votes and never publishes."""
+    """What counts for all masters of the node."""
 
-    publish: PublishConfig = PublishConfig.AUTO
-    signing_key: Path | None = None
     pace: Pace = Pace.NORMAL
     reporting_period_ms: int = REPORTING_PERIOD_DEFAULT_MS
 
@@ -136,6 +136,8 @@ class NodeConfiguration:
     consensus: ConsensusSettings
     publishing: PublishingSettings
     router: RouterSettings
+    masters: tuple[MasterSettings, ...] = ()
+    """Without one that has a signing key a node reports and votes and never publishes."""
     leaves: tuple[Leaf, ...] = ()
     demo: bool = False
     transport: TransportSettings = field(default_factory=TransportSettings)
@@ -206,7 +208,9 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
     else:
         gossip = _gossip(gossip_section, machine)
     consensus = _consensus(consensus_section, gossip, transport)
-    publishing = _publishing(root.section("publishing"), kind)
+    publishing_section = root.section("publishing")
+    masters = read_masters(root.sections("master", MASTERS_MAX), publishing_section)
+    publishing = _publishing(publishing_section, kind)
     router = router_settings(root.section("router"), state_dir, demo=demo)
     leaves = tuple(leaf for each in root.sections("leaf", LEAVES_LIMIT) if (leaf := _leaf(each)) is not None)
     if farm_key is None or consensus is None:
@@ -219,6 +223,7 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
         consensus=consensus,
         publishing=publishing,
         router=router,
+        masters=masters,
         leaves=leaves,
         demo=demo,
         transport=transport,
@@ -344,25 +349,21 @@ def _consensus(
 def _publishing(section: Section, kind: TransportKind) -> PublishingSettings:
     period_ms = REPORTING_PERIOD_I2P_MS if kind is TransportKind.I2P else REPORTING_PERIOD_DEFAULT_MS
     settings = PublishingSettings(
-        publish=section.choice("publish", PublishConfig.AUTO),
-        signing_key=section.path("signing_key"),
         pace=section.choice("pace", Pace.NORMAL),
         reporting_period_ms=section.integer("reporting_period_ms", period_ms, *REPORTING_PERIOD_BOUNDS_MS),
     )
     section.finish()
-    if settings.publish is PublishConfig.ON and settings.signing_key is None:
-        section.problem("publish", '"on" needs publishing.signing_key: without a key nothing can be signed')
     return settings
 
 
 def _leaf(section: Section) -> Leaf | None:
-    destination, probe = section.text("destination"), section.text("probe")
+    destination, probe, master = section.text("destination"), section.text("probe"), read_leaf_master(section)
     section.finish()
     if destination is None:
         section.problem("destination", "missing: the base64 of the destination of one of your router's server tunnels")
         return None
     try:
-        return leaf_from_settings(destination, probe)
+        return leaf_from_settings(destination, probe, master)
     except RouterError as error:
         section.problem("destination", str(error))
         return None

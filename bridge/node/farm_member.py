@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bridge.core.publication import Pace
-from bridge.core.records import PublishConfig
+from bridge.core.records import MetaStatus
 from bridge.node.alarms import Alarms, SharedAlarm
 from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger, clock_ms
@@ -25,7 +25,8 @@ class Member:
     router: Router
     keys: tuple[HeldKey, ...]
     """One for each master destination that this node can sign for."""
-    publish: PublishConfig
+    keyless: tuple[MetaStatus, ...] = ()
+    """Its part in the masters whose leaves it serves and which it cannot sign for."""
     pace: Pace
     period_ms: int
     """The period that this node writes into clock entries while it leads; all follow the leader's."""

@@ -29,7 +29,7 @@ from bridge.node.i2cp_publishing import I2cpAccess, MasterSession
 from bridge.node.i2pcontrol import ControlAccess, I2PControl
 from bridge.node.ledger import clock_ms
 from bridge.node.local_service import answers
-from bridge.node.router import PROBE_TIMEOUT_S, Leaf, MeasuredStatus, RouterError, checked_structure
+from bridge.node.router import PROBE_TIMEOUT_S, Leaf, MeasuredStatus, RouterError, checked_structure, leaves_behind
 from bridge.node.router_link import RouterLost, Software
 from bridge.wire.destination_keys import SigningKey
 from bridge.wire.i2p import address_of
@@ -158,10 +158,10 @@ class I2cpRouter:
         self._told_router_info = found
         return found
 
-    async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:  # noqa: ARG002 - they serve all masters
-        """All configured leaves."""
+    async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
+        """The configured leaves that name this master, and those that name none."""
         await trio.lowlevel.checkpoint()
-        return tuple(self._leaves)
+        return leaves_behind(self._leaves, master_hash)
 
     async def local_leaf_status(self, leaf_hash: bytes) -> LeafStatus:
         """Whether the router answered last, the leaf's lease set is found, and its service answers now."""

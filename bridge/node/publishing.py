@@ -76,7 +76,7 @@ class PublishingDuty:
         known = member.ledger.state.masters.get(self.master)
         return MetaStatus(
             destination=self.master,
-            publish_config=member.publish,
+            publish_config=self._held.publish,
             publishing=known is not None and known.choice.server_id == member.replica.server_id,
             last_published_time_ms=self.last_published_ms,
             can_sign_until_s=self._held.key.can_sign_until_s,

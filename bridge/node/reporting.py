@@ -5,15 +5,18 @@ nobody took within a period is out of date; the next report says it better.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import trio
 
+from bridge.core.hashes import hash_of
 from bridge.core.records import LeafStatus, Report, RouterStatus
 from bridge.node.farm_member import Member
 from bridge.node.publishing import PublishingDuty
 from bridge.node.router import RouterError
 from bridge.wire.application import ApplicationError, encode
+from bridge.wire.i2p import destination_from_base64
 from consensus.core.position import Index
 from consensus.core.sessions import RequestId
 
@@ -75,7 +78,7 @@ class ReportDuty:
             date_ms=member.clock_ms(),
             server_id=member.replica.server_id,
             router=status,
-            masters=tuple(duty.status() for duty in self._publishing),
+            masters=(*(duty.status() for duty in self._publishing), *member.keyless),
             destinations=leaves,
             request=self._next_request(),
         )
@@ -90,13 +93,13 @@ class ReportDuty:
     async def _ask_router(self) -> tuple[RouterStatus, tuple[LeafStatus, ...]]:
         """How router and leaves are. A router that does not answer is none: the node goes on reporting without it."""
         member = self._member
-        master_hash = next((held.master_hash for held in member.keys), b"")
         status, leaves, failures = RouterStatus(attached=False), [], []
         try:
             status = await member.router.local_router_status()
-            for leaf_hash in await member.router.local_leaf_hashes(master_hash):
+            for leaf_hash, behind in (await self._leaf_hashes()).items():
                 try:
-                    leaves.append(await member.router.local_leaf_status(leaf_hash))
+                    leaf = await member.router.local_leaf_status(leaf_hash)
+                    leaves.append(replace(leaf, master_hash=behind))
                 except RouterError as error:
                     failures.append(str(error))
         except RouterError as error:
@@ -106,3 +109,15 @@ class ReportDuty:
         else:
             member.router_alarm.clear("asking")
         return status, tuple(leaves)
+
+    async def _leaf_hashes(self) -> dict[bytes, str | None]:
+        """The leaves of this node, and for each the one master behind which it stands; None: all of them."""
+        member = self._member
+        masters = (*(held.master for held in member.keys), *(each.destination for each in member.keyless))
+        if not masters:
+            return dict.fromkeys(await member.router.local_leaf_hashes(b""))
+        behind: dict[bytes, list[str]] = {}
+        for master in masters:
+            for leaf_hash in await member.router.local_leaf_hashes(destination_from_base64(master).hash):
+                behind.setdefault(leaf_hash, []).append(hash_of(master))
+        return {each: found[0] if len(found) < len(masters) else None for each, found in behind.items()}

@@ -16,7 +16,7 @@ local service, asked by a real TCP connection, or simply healthy where the demon
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -53,6 +53,8 @@ class Leaf:
 
     destination: Destination
     probe: tuple[str, int] | None = None
+    master_hash: bytes | None = None
+    """The master that it stands behind; None: every master of this node."""
 
 
 class Router(Protocol):
@@ -83,18 +85,23 @@ class Router(Protocol):
         ...
 
 
-def leaf_from_settings(destination: str, probe: str | None) -> Leaf:
+def leaf_from_settings(destination: str, probe: str | None, master_hash: bytes | None = None) -> Leaf:
     """Make a leaf from the texts of a configuration file (`destination=…`, `probe=host:port`)."""
     try:
         parsed = destination_from_base64(destination)
     except I2pError as error:
         raise RouterError(f"leaf destination {destination[:16]!r}…: {error}") from None
     if probe is None:
-        return Leaf(parsed)
+        return Leaf(parsed, master_hash=master_hash)
     found = _PROBE.fullmatch(probe)
     if found is None or int(found[3]) > _PORT_LIMIT:
         raise RouterError(f"probe {probe[:60]!r} of leaf {parsed.address} is not host:port, e.g. 127.0.0.1:8080")
-    return Leaf(parsed, (found[1] or found[2], int(found[3])))
+    return Leaf(parsed, (found[1] or found[2], int(found[3])), master_hash)
+
+
+def leaves_behind(leaves: Mapping[bytes, Leaf], master_hash: bytes) -> tuple[bytes, ...]:
+    """Of the leaves of a node, by hash, those that stand behind a master."""
+    return tuple(each for each, leaf in leaves.items() if leaf.master_hash in {None, master_hash})
 
 
 class FileRouter:
@@ -142,10 +149,10 @@ class FileRouter:
             memory_percent=figures.memory_percent,
         )
 
-    async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:  # noqa: ARG002 - one farm per node
-        """All configured leaves: they stand behind the one master that this node serves."""
+    async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
+        """The configured leaves that name this master, and those that name none."""
         await trio.lowlevel.checkpoint()
-        return tuple(self._leaves)
+        return leaves_behind(self._leaves, master_hash)
 
     async def local_leaf_status(self, leaf_hash: bytes) -> LeafStatus:
         """Probe the leaf's local service now."""

@@ -145,7 +145,7 @@ class Sight:
             first_index=server.raft.log_start.index + 1,
             applied_index=server.applied,
             waits=() if self._reconciling is None else self._reconciling.waits,
-            lease_set_files=structure_files(self._node.router, self._node.keys),
+            lease_set_files=structure_files(self._node.router, self._node.masters.keys),
             counters={
                 **self._ledger.records,
                 "structures_published": self._duties.published,

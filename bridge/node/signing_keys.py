@@ -12,6 +12,7 @@ from pathlib import Path
 
 import trio
 
+from bridge.core.records import PublishConfig
 from bridge.node.alarms import Alarms, SharedAlarm
 from bridge.node.key_files import KeyFileError, load_signing_key
 from bridge.wire.destination_keys import TRANSIENT_ALARM_S, SigningKey
@@ -33,20 +34,27 @@ class _Filed:
 
 
 class HeldKey:
-    """One master's key in this node's hands, and the file that it came from, if any."""
+    """One master's key in this node's hands, the file that it came from, if any, and what the operator allows."""
 
-    def __init__(self, key: SigningKey, path: Path | None = None, stamp: _Stamp = None) -> None:
+    def __init__(
+        self,
+        key: SigningKey,
+        path: Path | None = None,
+        stamp: _Stamp = None,
+        publish: PublishConfig = PublishConfig.AUTO,
+    ) -> None:
         self.key = key
+        self.publish = publish
         self.path = path
         self.fault: str | None = None
         """Why the file's present content is not used."""
         self._stamp = stamp
 
     @classmethod
-    def load(cls, path: Path) -> "HeldKey":
+    def load(cls, path: Path, publish: PublishConfig = PublishConfig.AUTO) -> "HeldKey":
         """Read the file; raises KeyFileError."""
         stamp = _stamp_of(path)
-        held = cls(load_signing_key(path), path, stamp)
+        held = cls(load_signing_key(path), path, stamp, publish)
         held.warn_of_master_key()
         return held
 

@@ -34,6 +34,7 @@ from bridge.node.router import MeasuredStatus, RouterError
 from bridge.node.signing_keys import HeldKey
 from bridge.wire.application import decode, encode
 from bridge.wire.destination_keys import MasterKey, new_demo_leaf, new_master_key
+from bridge.wire.i2p import Destination
 from consensus.core.effects import Outcome, Resolve, Role, RoleChanged
 from consensus.core.position import ORIGIN, Command, Configuration, Entry, LogPosition, Server, ServerId
 from consensus.node.client_requests import ClientRequests
@@ -72,6 +73,8 @@ class MemoryRouter:
     gate: trio.Event | None = None
     published: list[bytes] = field(default_factory=list)
     stopped: int = 0
+    behind: dict[bytes, tuple[Destination, ...]] = field(default_factory=lambda: {MASTER.destination.hash: (LEAF,)})
+    """The leaves behind each master."""
 
     async def local_router_status(self) -> RouterStatus:
         """In the best of health."""
@@ -81,14 +84,13 @@ class MemoryRouter:
         return RouterStatus(attached=True, uptime_ms=3_600_000, job_lag_ms=0)
 
     async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
-        """One leaf."""
-        del master_hash
-        return (LEAF.hash,)
+        """One leaf, or what the test says."""
+        return tuple(each.hash for each in self.behind[master_hash])
 
     async def local_leaf_status(self, leaf_hash: bytes) -> LeafStatus:
         """Healthy."""
-        assert leaf_hash == LEAF.hash
-        return LeafStatus(LEAF.base64, healthy=True)
+        [leaf] = {each for leaves in self.behind.values() for each in leaves if each.hash == leaf_hash}
+        return LeafStatus(leaf.base64, healthy=True)
 
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:
         """Unknown."""
@@ -97,7 +99,7 @@ class MemoryRouter:
 
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
         """Take it, or not."""
-        assert master_hash == MASTER.destination.hash
+        assert master_hash in self.behind
         if self.gate is not None:
             await self.gate.wait()
         if self.refusal is not None:
@@ -106,7 +108,7 @@ class MemoryRouter:
 
     async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
         """Count."""
-        assert master_hash == MASTER.destination.hash
+        assert master_hash in self.behind
         self.stopped += 1
 
 
@@ -196,7 +198,14 @@ class StageReplica:
 class Stage:
     """One node of a farm, with its log."""
 
-    def __init__(self, *, period_ms: int = PERIOD_MS, held: HeldKey | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        period_ms: int = PERIOD_MS,
+        held: HeldKey | None = None,
+        more_keys: tuple[HeldKey, ...] = (),
+        keyless: tuple[MetaStatus, ...] = (),
+    ) -> None:
         self.trace = EventLog("node-1", clock_now_ms)
         self.alarms = Alarms(self.trace)
         self.ledger = Ledger(NOW_MS, self.trace, self._changed)
@@ -211,8 +220,8 @@ class Stage:
                 replica=cast("Replica", self.replica),
                 ledger=self.ledger,
                 router=self.router,
-                keys=(held or HeldKey(MASTER.sign_transient(NOW_S)),),
-                publish=PublishConfig.AUTO,
+                keys=(held or HeldKey(MASTER.sign_transient(NOW_S)), *more_keys),
+                keyless=keyless,
                 pace=Pace.of_period(period_ms),
                 period_ms=period_ms,
                 trace=self.trace,

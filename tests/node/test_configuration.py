@@ -15,6 +15,7 @@ from bridge.node.configuration import (
     load_configuration,
 )
 from bridge.node.lan import Network, NoAddressError, private_host
+from bridge.node.masters import MasterSettings
 from bridge.wire.destination_keys import new_demo_leaf
 from gossip.core.member import Address
 from gossip.node.discovery import LanInterface
@@ -56,7 +57,7 @@ def test_on_a_lan_the_farm_key_is_enough() -> None:
     assert configuration.consensus.bind == configuration.consensus.advertise == Address("192.168.7.5", 7669)
     assert configuration.state_dir == Path("/var/state")
     assert configuration.router.directory == Path("/var/state/published")
-    assert configuration.publishing.publish is PublishConfig.AUTO
+    assert configuration.masters == ()
     assert configuration.publishing.reporting_period_ms == 30_000
 
 
@@ -118,8 +119,8 @@ def test_every_setting_of_the_file_arrives(tmp_path: Path) -> None:
     assert (consensus.bind, consensus.advertise) == (Address("127.0.0.1", 17700), Address("10.0.0.9", 17700))
     assert (consensus.timing, consensus.segment_bytes) == (Timing.LOCAL, 4_194_304)
     assert (consensus.voters_max, consensus.grace_ms) == (7, 60_000)
-    assert (publishing.publish, publishing.pace) == (PublishConfig.ON, Pace.REPORTING_PERIOD)
-    assert (publishing.signing_key, publishing.reporting_period_ms) == (Path("/keys/signing.key"), 2000)
+    assert (publishing.pace, publishing.reporting_period_ms) == (Pace.REPORTING_PERIOD, 2000)
+    assert configuration.masters == (MasterSettings(publish=PublishConfig.ON, signing_key=Path("/keys/signing.key")),)
     assert configuration.router.directory == tmp_path / "published"
     assert [(each.destination.address, each.probe) for each in configuration.leaves] == [
         (leaf.address, ("127.0.0.1", 8080))

@@ -1,0 +1,149 @@
+"""Several masters on one node: what it is told about them, and its part in each."""
+
+# ruff: noqa: ARG001 - the clock works by being asked for
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bridge.core.hashes import hash_of
+from bridge.core.records import MetaStatus, Publication, PublishConfig, Report
+from bridge.node.configuration import NodeConfiguration
+from bridge.node.host import HostSampler, LoopLag
+from bridge.node.key_files import save_signing_key
+from bridge.node.masters import MasterError, MasterSettings, load_masters
+from bridge.node.router import FileRouter, Leaf
+from bridge.node.signing_keys import HeldKey
+from bridge.wire.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.meta_lease_set import decode as decode_structure
+from tests.node.farm_stage import LEAF, MASTER, NOW_S, OWN, Stage, machine_clock
+from tests.node.test_configuration import load, problems
+
+BLOG, SHOP = new_master_key(demo=True), new_master_key(demo=True)
+OTHER_LEAF, COMMON_LEAF = new_demo_leaf(), new_demo_leaf()
+
+
+def configured(tmp_path: Path, text: str) -> NodeConfiguration:
+    return load(tmp_path, f'farm_key = "/farm.key"\n{text}')
+
+
+# -- what it is told ---------------------------------------------------------------------------------------------------
+
+
+def test_several_masters_stand_in_tables_of_their_own_and_leaves_name_theirs(tmp_path: Path) -> None:
+    configuration = configured(
+        tmp_path,
+        f"""
+        [[master]]
+        signing_key = "blog.key"
+        publish = "on"
+        [[master]]
+        destination = "{SHOP.destination.base64}"
+        [[leaf]]
+        destination = "{LEAF.base64}"
+        master = "{SHOP.destination.address}"
+        [[leaf]]
+        destination = "{OTHER_LEAF.base64}"
+        """,
+    )
+    assert configuration.masters == (
+        MasterSettings(publish=PublishConfig.ON, signing_key=tmp_path / "blog.key"),
+        MasterSettings(destination=SHOP.destination),
+    )
+    assert [leaf.master_hash for leaf in configuration.leaves] == [SHOP.destination.hash, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[[master]]", "master[0].signing_key: give the key file of this master"),
+        ("[[master]]\nsigning_key='k'\ndestination='d'", "master[0].signing_key: give the key file of this master"),
+        ("[[master]]\ndestination='d'", "master[0].destination: not I2P base64"),
+        ("[[master]]\nsigning_key='k'\npublish='maybe'", "master[0].publish: 'maybe' is none of"),
+        ("[[master]]\nsigning_key='k'\nname='x'", "master[0].name: no such setting"),
+        (f"[[master]]\ndestination='{SHOP.destination.base64}'\npublish='on'", 'publish: "on" needs a signing_key'),
+        ("[publishing]\nsigning_key='k'\n[[master]]\nsigning_key='l'", "publishing.signing_key: belongs into each"),
+        ("[publishing]\npublish='off'\n[[master]]\nsigning_key='l'", "publishing.publish: belongs into each"),
+        (f"[[leaf]]\ndestination='{LEAF.base64}'\nmaster='blog'", "leaf[0].master: 'blog' is not the address"),
+        ("\n".join(["[[master]]\nsigning_key='k'"] * 9), "not a list of at most 8 tables"),
+    ],
+)
+def test_what_is_wrong_with_a_master_is_named_where_it_stands(tmp_path: Path, text: str, fault: str) -> None:
+    assert any(fault in problem for problem in problems(tmp_path, f'farm_key = "/farm.key"\n{text}'))
+
+
+def key_file(tmp_path: Path, name: str, key: object = BLOG) -> Path:
+    path = tmp_path / name
+    save_signing_key(path, (BLOG if key is BLOG else SHOP).sign_transient(NOW_S))
+    return path
+
+
+def test_masters_with_and_without_a_key_are_served(tmp_path: Path) -> None:
+    told = (
+        MasterSettings(publish=PublishConfig.OFF, signing_key=key_file(tmp_path, "blog.key")),
+        MasterSettings(destination=SHOP.destination),
+    )
+    masters = load_masters(told, (Leaf(LEAF, master_hash=SHOP.destination.hash), Leaf(OTHER_LEAF)))
+    assert [(held.master, held.publish) for held in masters.keys] == [(BLOG.destination.base64, PublishConfig.OFF)]
+    assert [(each.destination, each.can_sign_until_s) for each in masters.keyless] == [(SHOP.destination.base64, None)]
+
+
+def test_a_leaf_of_a_master_that_the_node_does_not_serve_and_a_master_that_is_there_twice_are_refused(
+    tmp_path: Path,
+) -> None:
+    blog = MasterSettings(signing_key=key_file(tmp_path, "blog.key"))
+    with pytest.raises(MasterError, match=SHOP.destination.address):
+        load_masters((blog,), (Leaf(LEAF, master_hash=SHOP.destination.hash),))
+    with pytest.raises(MasterError, match="two"):
+        load_masters((blog, MasterSettings(destination=BLOG.destination)), ())
+
+
+async def test_the_file_router_tells_the_leaves_of_each_master(tmp_path: Path) -> None:
+    leaves = (Leaf(LEAF, master_hash=BLOG.destination.hash), Leaf(OTHER_LEAF, master_hash=SHOP.destination.hash))
+    router = FileRouter(tmp_path, (*leaves, Leaf(COMMON_LEAF)), HostSampler(), LoopLag(), demo=True)
+    assert await router.local_leaf_hashes(BLOG.destination.hash) == (LEAF.hash, COMMON_LEAF.hash)
+    assert await router.local_leaf_hashes(SHOP.destination.hash) == (OTHER_LEAF.hash, COMMON_LEAF.hash)
+
+
+# -- its part in each --------------------------------------------------------------------------------------------------
+
+
+async def test_a_node_reports_for_each_master_and_publishes_each_with_its_own_leaves(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    machine_clock(monkeypatch)
+    unsigned = MetaStatus(BLOG.destination.base64, PublishConfig.AUTO, publishing=False, last_published_time_ms=0)
+    stage = Stage(more_keys=(HeldKey(SHOP.sign_transient(NOW_S)),), keyless=(unsigned,))
+    stage.router.behind = {
+        MASTER.destination.hash: (LEAF, COMMON_LEAF),
+        SHOP.destination.hash: (OTHER_LEAF, COMMON_LEAF),
+        BLOG.destination.hash: (COMMON_LEAF,),
+    }
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.duties.run)
+        await trio.sleep(20)
+        nursery.cancel_scope.cancel()
+    reports = [record for _, record in stage.records(Report) if isinstance(record, Report)]
+    assert [part.destination for part in reports[-1].masters] == [
+        MASTER.destination.base64,
+        SHOP.destination.base64,
+        BLOG.destination.base64,
+    ]
+    assert [part.publishing for part in reports[-1].masters] == [True, True, False]
+    assert {leaf.destination: leaf.master_hash for leaf in reports[-1].destinations} == {
+        LEAF.base64: hash_of(MASTER.destination.base64),
+        OTHER_LEAF.base64: hash_of(SHOP.destination.base64),
+        COMMON_LEAF.base64: None,
+    }
+    listed = {
+        structure.destination.hash: {lease.destination_hash for lease in structure.leases}
+        for structure in map(decode_structure, stage.router.published)
+    }
+    assert listed == {
+        MASTER.destination.hash: {LEAF.hash, COMMON_LEAF.hash},
+        SHOP.destination.hash: {OTHER_LEAF.hash, COMMON_LEAF.hash},
+    }
+    publications = [record for _, record in stage.records(Publication) if isinstance(record, Publication)]
+    assert {record.server_id for record in publications} == {OWN}
