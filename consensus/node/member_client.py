@@ -52,7 +52,7 @@ async def join(
     random: Random,
     *,
     first_s: float = 0.5,
-    longest_s: float = 30.0,
+    longest_s: float = 5.0,
 ) -> None:
     """Ask until the log of this `server` names it as a voter; ask again while nothing comes of it."""
     backoff = Backoff(first_s, longest_s, random)

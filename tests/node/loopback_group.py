@@ -44,7 +44,13 @@ from consensus.wire.garlic_farm.upgrade_client import Caller
 from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
 from tests.node.garlic_farm_stage import CREDENTIALS
 
-PATIENT = Tuning(election_timeout_min_ms=300, election_timeout_max_ms=600, heartbeat_ms=50, retry_ms=150)
+PATIENT = Tuning(
+    election_timeout_min_ms=300,
+    election_timeout_max_ms=600,
+    heartbeat_ms=50,
+    retry_ms=150,
+    snapshot_chunk_bytes=64 * 1024,
+)
 SMALL = StorageTuning(segment_bytes=256 * 1024)
 NOTHING_BEHIND = ServerTuning(retain_bytes=1)
 """Where a snapshot was taken, the log before it is gone."""
@@ -130,7 +136,9 @@ class LoopbackGroup:
         nursery: trio.Nursery,
         limits: SessionLimits = DEFAULT_LIMITS,
         make_service: Callable[[], Service] = Service,
+        tuning: Tuning = PATIENT,
     ) -> None:
+        self._tuning = tuning
         self._directory = directory
         self._limits = limits
         self._make_service = make_service
@@ -205,7 +213,7 @@ class LoopbackGroup:
             founders = tuple(Server(each, self.endpoint(each)) for each in self.ids) if server_id in self.ids else ()
             seed, tally = Random(generation), Tally(self.incidents.append)
             first = Configuration(founders)
-            raft = Raft(server_id, first, recovery.ballot, recovery.log, PATIENT, GARLIC_FARM, seed, now_ms())
+            raft = Raft(server_id, first, recovery.ballot, recovery.log, self._tuning, GARLIC_FARM, seed, now_ms())
             links = PeerLinks(
                 self._dialer(server_id),
                 self.resolve,

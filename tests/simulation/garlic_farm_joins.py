@@ -1,0 +1,251 @@
+"""`python -m tests.simulation garlic-farm-joins`: servers join a cluster in use, and its clients notice nothing.
+
+    20,000 entries ─▶ a fourth server asks to be added: log packs ─▶ all write snapshots, the log before is gone
+                   ─▶ a fifth asks: the snapshot ─▶ both ask to be removed ─▶ the clients stop, the history is judged
+
+Real servers over TLS on loopback with their journals on disk, in one process; the clients write and read all the while.
+Every write says which value it replaced, every read goes through a read index and is then answered by any server, also
+by one that has just joined: so a newcomer that was given less than the whole log, or a client that was told too much,
+makes a history that no single store could have shown (`linearizability`).
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+
+import trio
+
+from consensus.core.effects import Outcome
+from consensus.core.position import Index, LogPosition, ServerId
+from consensus.core.tuning import local
+from consensus.node.exactly_once import ExactlyOnceClient
+from consensus.node.garlic_farm_client import GarlicFarmClient
+from consensus.node.member_client import ask_to_remove, join
+from consensus.node.sessioned import OPENING_ENTRY, request_entry
+from consensus.wire.garlic_farm.values import ClusterServer
+from tests.node.loopback_group import Life, LoopbackGroup, Service, until
+from tests.simulation.consensus.linearizability import NOTHING, Operation, Verdict, judge
+
+FOURTH, FIFTH = ServerId(4), ServerId(5)
+KEYS = 128
+READS = 0.2
+PADDING = "-" * 64
+TUNING = replace(local(), snapshot_chunk_bytes=64 * 1024)
+
+
+class Store(Service):
+    """Numbers under keys; it remembers of each value which one it replaced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[int, int] = {}
+        self.replaced: dict[int, int] = {}
+
+    async def execute(self, _index: Index, command: bytes) -> bytes:
+        """Write one value; no value is written twice."""
+        key, value, _ = json.loads(command)
+        self.replaced[value] = self.values.get(key, NOTHING)
+        self.values[key] = value
+        return b""
+
+    def snapshot(self) -> Iterator[bytes]:
+        """All of it, of this moment."""
+        data = json.dumps([list(self.values.items()), list(self.replaced.items())]).encode()
+        return (data[at : at + 65_536] for at in range(0, len(data), 65_536))
+
+    async def restore(self, _last: LogPosition, state: AsyncIterator[bytes]) -> None:
+        """Take it back."""
+        values, replaced = json.loads(b"".join([piece async for piece in state]))
+        self.values, self.replaced = dict(values), dict(replaced)
+
+
+@dataclass
+class Figures:
+    """What happened, for people."""
+
+    entries_before: int = 0
+    joined_by_packs_s: float = 0.0
+    packs: int = 0
+    joined_by_snapshot_s: float = 0.0
+    snapshot_bytes: int = 0
+    removed_s: float = 0.0
+    written_meanwhile: int = 0
+    writes: int = 0
+    reads: int = 0
+    unanswered: int = 0
+    elections: int = 0
+    verdict: Verdict = Verdict.UNDECIDED
+
+    def lines(self) -> tuple[str, ...]:
+        """As text."""
+        return (
+            f"entries before anybody joined   {self.entries_before}",
+            f"fourth, by log packs            {self.joined_by_packs_s:.2f} s, {self.packs} packs",
+            f"fifth, by snapshot              {self.joined_by_snapshot_s:.2f} s, {self.snapshot_bytes} bytes",
+            f"both removed                    {self.removed_s:.2f} s",
+            f"writes acknowledged             {self.writes}, {self.written_meanwhile} of them since the first join",
+            f"reads                           {self.reads}",
+            f"without an answer               {self.unanswered}",
+            f"term at the end                 {self.elections}",
+            f"history                         {self.verdict.value}",
+        )
+
+
+@dataclass
+class Story:
+    """One run. `run` it once."""
+
+    directory: Path
+    entries: int
+    clients: int
+    random: Random
+    figures: Figures = field(default_factory=Figures)
+    history: list[Operation] = field(default_factory=list)
+    _moment: int = 0
+    _value: int = 0
+    _stopping: bool = False
+
+    async def run(self) -> Figures:
+        """From the founding to the verdict."""
+        async with trio.open_nursery() as nursery:
+            servers = LoopbackGroup(self.directory, nursery, make_service=Store, tuning=TUNING)
+            for server_id in servers.ids:
+                await servers.start(server_id)
+            plain = servers.client()
+            await nursery.start(plain.run)
+            async with trio.open_nursery() as clients:
+                for number in range(self.clients):
+                    client = ExactlyOnceClient(plain, f"client-{number}", request_entry, OPENING_ENTRY)
+                    clients.start_soon(self._work, servers, plain, client)
+                await until(lambda: self.figures.writes >= self.entries)
+                self.figures.entries_before = self.figures.writes
+                await self._members_change(servers, plain)
+                self.figures.written_meanwhile = self.figures.writes - self.figures.entries_before
+                self._stopping = True
+            await self._check_stores(servers)
+            leader = servers.lives[await servers.leader()]
+            self.figures.elections = leader.server.describe().raft.term
+            nursery.cancel_scope.cancel()
+        self.figures.verdict = judge(self.history).verdict
+        return self.figures
+
+    async def _members_change(self, servers: LoopbackGroup, plain: GarlicFarmClient) -> None:
+        figures, began = self.figures, trio.current_time()
+        fourth = await self._join(servers, plain, FOURTH)
+        figures.joined_by_packs_s = trio.current_time() - began
+        figures.packs = fourth.members.joining.packs
+        assert figures.packs > 0, "the fourth got no log packs"
+        assert fourth.server.describe().restores == 0, "the fourth got a snapshot"
+        for server_id in servers.ids:
+            taken = await servers.lives[server_id].server.take_snapshot()
+            assert taken is not None
+            figures.snapshot_bytes = taken.size_bytes
+        began = trio.current_time()
+        fifth = await self._join(servers, plain, FIFTH)
+        figures.joined_by_snapshot_s = trio.current_time() - began
+        assert fifth.server.describe().restores == 1, "the fifth got no snapshot"
+        # The newcomers answer reads for a while.
+        enough = figures.reads + 200
+        await until(lambda: figures.reads >= enough)
+        began = trio.current_time()
+        for server_id in (FOURTH, FIFTH):
+            await self._remove(servers, plain, server_id)
+        figures.removed_s = trio.current_time() - began
+        enough = figures.writes + 200
+        await until(lambda: figures.writes >= enough)
+
+    async def _join(self, servers: LoopbackGroup, plain: GarlicFarmClient, server_id: ServerId) -> Life:
+        life = await servers.start(server_id)
+        await join(plain, life.server, ClusterServer(server_id, servers.endpoint(server_id)), self.random)
+        return life
+
+    async def _remove(self, servers: LoopbackGroup, plain: GarlicFarmClient, server_id: ServerId) -> None:
+        while True:
+            leader = servers.lives[await servers.leader()].server
+            if server_id not in leader.describe().raft.configuration.voter_ids:
+                break
+            await ask_to_remove(plain, server_id)
+            await trio.sleep(0.05)
+        await servers.kill(server_id)
+
+    # -- the clients ---------------------------------------------------------------------------------------------------
+
+    async def _work(self, servers: LoopbackGroup, plain: GarlicFarmClient, client: ExactlyOnceClient) -> None:
+        while not self._stopping:
+            key = self.random.randrange(KEYS)
+            if self.random.random() < READS:
+                await self._read(servers, plain, key)
+            else:
+                await self._write(servers, client, key)
+
+    async def _write(self, servers: LoopbackGroup, client: ExactlyOnceClient, key: int) -> None:
+        self._value += 1
+        value, called = self._value, self._tick()
+        answer = await client.submit(json.dumps([key, value, PADDING]).encode(), patience_s=30)
+        if answer.outcome is not Outcome.COMMITTED or answer.position is None:
+            self.figures.unanswered += 1
+            self.history.append(Operation(key, value, None, called, None))
+            return
+        answered = self._tick()
+        self.figures.writes += 1
+        life = servers.lives[self.random.choice(servers.ids)]
+        await life.server.wait_applied(answer.position.index)
+        store = life.service
+        assert isinstance(store, Store)
+        self.history.append(Operation(key, value, store.replaced[value], called, answered))
+
+    async def _read(self, servers: LoopbackGroup, plain: GarlicFarmClient, key: int) -> None:
+        called = self._tick()
+        barrier = await plain.read_index(patience_s=30)
+        if barrier.outcome is not Outcome.COMMITTED or barrier.position is None:
+            self.figures.unanswered += 1
+            return
+        members = [each for each, life in servers.lives.items() if each in servers.ids or _is_member(each, life)]
+        life = servers.lives[self.random.choice(members)]
+        with trio.move_on_after(10) as patience:
+            await life.server.wait_applied(barrier.position.index)
+        store = life.service
+        assert isinstance(store, Store)
+        if patience.cancelled_caught or life.ended.is_set():
+            self.figures.unanswered += 1  # it was removed while it was asked
+            return
+        self.history.append(Operation(key, None, store.values.get(key, NOTHING), called, self._tick()))
+        self.figures.reads += 1
+
+    def _tick(self) -> int:
+        self._moment += 1
+        return self._moment
+
+    async def _check_stores(self, servers: LoopbackGroup) -> None:
+        """Who stays has the same."""
+        lives = [servers.lives[server_id] for server_id in servers.ids]
+        last = max(life.server.commit_index for life in lives)
+        stores = []
+        for life in lives:
+            await life.server.wait_applied(last)
+            assert isinstance(life.service, Store)
+            stores.append(life.service)
+        assert all((store.values, store.replaced) == (stores[0].values, stores[0].replaced) for store in stores)
+
+
+def _is_member(server_id: ServerId, life: Life) -> bool:
+    return server_id in life.server.describe().raft.configuration.voter_ids
+
+
+def main(arguments: list[str]) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation garlic-farm-joins", description=__doc__)
+    parser.add_argument("--entries", type=int, default=20_000)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="garlic-farm-joins-") as directory:
+        story = Story(Path(directory), chosen.entries, chosen.clients, Random(chosen.seed))
+        figures = trio.run(story.run)
+    for line in figures.lines():
+        print(line)  # noqa: T201 - a command for people
+    return 0 if figures.verdict is Verdict.LINEARIZABLE else 1
