@@ -9,20 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import click
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.log_client import FarmLog, FarmLogError
-from pipeline.run import RunSettings, run_forever, run_once
-from pipeline.session import NoJavaError, open_session
+from pipeline.cli_options import LogPlace, ProgressLine, StatusLine, place_options, told_plainly
+from pipeline.generate import generate
+from pipeline.load_model import LoadModel
+from pipeline.run import RunSettings, claim_range, run_forever, run_once
+from pipeline.session import open_session
 from pipeline.transforms import DEFAULT_WINDOW
 
 ROWS_SHOWN = 60
-CONTROL_SOCKET = "control.sock"
 
 
 @click.group()
@@ -32,20 +31,19 @@ def pipeline() -> None:
 
 @pipeline.command()
 @click.option("--once", is_flag=True, help="Read what is committed now, print the table, and end.")
-@click.option(
-    "--node",
-    "nodes",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="A node's control socket or state directory; may be given several times, the first that answers is used."
-    " Default: every node below ./farm-state.",
-)
+@place_options
 @click.option(
     "--output",
     default="farm-tables",
     show_default=True,
     type=click.Path(path_type=Path, file_okay=False),
     help="Directory of the Parquet tables and of the checkpoint.",
+)
+@click.option(
+    "--start",
+    default="oldest",
+    show_default=True,
+    help="Where a new output directory begins: oldest, snapshot (with --directory), or an index.",
 )
 @click.option("--window", default=DEFAULT_WINDOW, show_default=True, help="Width of a row in log time.")
 @click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
@@ -56,8 +54,9 @@ def pipeline() -> None:
 def run(
     *,
     once: bool,
-    nodes: tuple[Path, ...],
+    place: LogPlace,
     output: Path,
+    start: str,
     window: str,
     master: str,
     trigger_seconds: int,
@@ -68,11 +67,9 @@ def run(
     def show(table: DataFrame) -> None:
         _print(table, as_json=as_json)
 
-    try:
-        addresses = _addresses(nodes)
-        # Before a JVM is started for it: is there a farm to read from?
-        FarmLog(addresses).cluster_id()
-        settings = RunSettings(addresses, output, window, trigger_seconds)
+    with told_plainly():
+        source = {**place.options(), "start": start}
+        settings = RunSettings(output, source, window, trigger_seconds, ProgressLine())
         session = open_session(master)
         try:
             if once:
@@ -81,24 +78,83 @@ def run(
                 run_forever(session, settings, show)
         finally:
             session.stop()
-    except KeyboardInterrupt:
-        return
-    except (FarmLogError, NoJavaError, OSError) as error:
-        raise click.ClickException(str(error)) from error
-    except (PySparkException, Py4JError) as error:
-        raise click.ClickException(f"Spark refused: {str(error).strip().splitlines()[0]}") from error
 
 
-def _addresses(nodes: tuple[Path, ...]) -> tuple[str, ...]:
-    if not nodes:
-        found = sorted(Path("farm-state").glob(f"*/{CONTROL_SOCKET}"))
-        if not found:
-            raise FarmLogError(
-                "no farm found below ./farm-state; start one (`garlicfarm up --servers 3`)"
-                " or name a node's control socket with --node",
-            )
-        return tuple(str(path.resolve()) for path in found)
-    return tuple(str((node / CONTROL_SOCKET if node.is_dir() else node).resolve()) for node in nodes)
+@pipeline.command()
+@place_options
+@click.option("--from", "first", required=True, type=click.IntRange(min=1), help="The first index.")
+@click.option("--to", "last", required=True, type=click.IntRange(min=1), help="The last index.")
+@click.option(
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A directory of its own: the same command goes on in it after an interruption.",
+)
+@click.option("--window", default=DEFAULT_WINDOW, show_default=True, help="Width of a row in log time.")
+@click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
+@click.option(
+    "--entries-per-batch",
+    default=500_000,
+    show_default=True,
+    type=click.IntRange(1_000, 10_000_000),
+    help="More are faster and take more memory.",
+)
+def backfill(
+    *,
+    place: LogPlace,
+    first: int,
+    last: int,
+    output: Path,
+    window: str,
+    master: str,
+    entries_per_batch: int,
+) -> None:
+    """Make the tables of a part of the log, with both ends, in a directory of their own."""
+    if last < first:
+        raise click.BadParameter(f"--to {last} lies before --from {first}")
+    with told_plainly():
+        source = {
+            **place.options(),
+            "start": str(first),
+            "end": str(last),
+            "maxEntriesPerBatch": str(entries_per_batch),
+        }
+        claim_range(output, first, last)
+        session = open_session(master)
+        try:
+            run_once(session, RunSettings(output, source, window, progress=ProgressLine()))
+        finally:
+            session.stop()
+    click.echo(f"Entries {first} to {last} are in {output}.")
+
+
+@pipeline.command("generate")
+@click.option("--routers", default=20, show_default=True, type=click.IntRange(1, 100_000))
+@click.option("--days", default=1.0, show_default=True, type=click.FloatRange(0.001, 3650))
+@click.option("--seed", default=1, show_default=True, type=int, help="The same seed gives the same bytes.")
+@click.option(
+    "--short-destinations",
+    is_flag=True,
+    help="Placeholders of 52 characters instead of real ones of 524: a third of the size, for load tests.",
+)
+@click.option(
+    "--output",
+    default="generated-farm",
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The state directory to write; it must not exist yet.",
+)
+def generate_log(*, routers: int, days: float, seed: int, short_destinations: bool, output: Path) -> None:
+    """Write the log of a made-up farm, for load tests and demonstrations: read it with `run --directory`."""
+    with told_plainly():
+        model = LoadModel(routers, days, seed, short_destinations)
+        line = StatusLine()
+        done = generate(output, model, lambda entries: line.show(f"{entries} entries"))
+        line.clear()
+    click.echo(
+        f"{done.entries} entries in {output}: {done.reports} reports of {routers} routers over {days:g} days,"
+        f" {done.leader_changes} changes of the leader, {done.hostile} hostile entries."
+    )
 
 
 def _print(table: DataFrame, *, as_json: bool) -> None:

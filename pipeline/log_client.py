@@ -1,22 +1,35 @@
-"""Reads a farm's committed log through a node's control endpoint, with failover between nodes.
+"""Reads a farm's committed log through the nodes' control endpoints, with failover between them.
 
-Runs inside Spark's planner and worker processes, which share no memory with anything: so it is synchronous, keeps no
-connection between calls, and is made anew from a picklable list of addresses. An address is the path of a node's
-control socket (a Unix socket of mode 0600: whoever may run the pipeline may read the log).
+Runs inside Spark's planner and worker processes, which share no memory with anything: it is synchronous, made anew from
+picklable values, and keeps one connection for as long as one range is read.
 
-    committed(first)      one page from index `first`: GET /v1/log, only entries at or below the commit index
-    cluster()             who leads, and the cluster id: a checkpoint of one farm must not be continued on another
+    bounds()            where the log begins and how far it is committed: GET /v1/log
+    cluster_id()        whose log it is: a checkpoint of one farm must not be continued on another
+    range(first, end)   the entries between, from whichever node has them
+
+*Failover.* A node may die in the middle of a range, lag behind the one that announced the end of it, have compacted
+more than another, or belong to another farm. Each is a reason to go on with the next address at the very entry that is
+missing: an index holds the same entry at every node. Only when all of them failed, time and again, the range is given
+up, with what each of them said.
 """
 
-import http.client
-import json
-import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-TIMEOUT_SECONDS = 10.0
-RESPONSE_LIMIT_BYTES = 64 * 1024 * 1024
+from pipeline.endpoint import LOST, Credentials, Endpoint
+
+T = TypeVar("T")
+
+NO_CREDENTIALS = Credentials()
+ROUNDS = 5
+ROUND_PAUSE_SECONDS = 0.5
+
+COMPACTED = (
+    "start again with a new output directory: from the oldest entry that a node still has (which is where a new one"
+    " begins), or with --directory STATE_DIR --start snapshot from what the snapshot of a node holds"
+)
 
 
 class FarmLogError(Exception):
@@ -45,107 +58,102 @@ class LogPage:
     entries: tuple[LogEntry, ...]
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket; the host name is only for the Host header."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
 @dataclass(frozen=True, slots=True)
 class FarmLog:
     """The committed log, as any of `addresses` tells it. Picklable."""
 
     addresses: tuple[str, ...]
+    credentials: Credentials = NO_CREDENTIALS
 
     def cluster_id(self) -> str:
         """The id of the cluster that the answering node belongs to.
 
         Raises FarmLogError when no node answers or the node belongs to no cluster yet.
         """
-        answer = self._get("/v1/cluster")
-        cluster_id = answer.get("clusterId")
-        if not isinstance(cluster_id, str) or not cluster_id:
+        found = self._ask(_cluster_id)
+        if found is None:
             raise FarmLogError("the node has not joined a cluster yet; wait until `garlicfarm status` shows a leader")
-        return cluster_id
+        return found
 
     def bounds(self) -> tuple[int, int]:
         """First index that the log still holds, and the commit index."""
-        page = self.committed(1, limit=1, allow_compacted=True)
+        page = self._ask(lambda node: _page(node, 1, 1))
         return page.first_index, page.commit_index
 
-    def committed(self, first: int, *, limit: int, allow_compacted: bool = False) -> LogPage:
-        """At most `limit` committed entries from index `first` on.
-
-        Raises FarmLogError when no node answers, an answer is malformed, or `first` was compacted away.
-        """
-        answer = self._get(f"/v1/log?from={first}&limit={limit}")
-        try:
-            page = LogPage(
-                first_index=int(answer["firstIndex"]),
-                commit_index=int(answer["commitIndex"]),
-                entries=tuple(_entry(item) for item in answer["entries"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise FarmLogError(f"the control endpoint's answer about the log is malformed: {error!r}") from error
-        if first < page.first_index and not allow_compacted:
-            raise FarmLogError(
-                f"entries {first} to {page.first_index - 1} were compacted away before they were read; start again"
-                " with a new output directory, from the oldest entry that is left",
-            )
-        return page
-
-    def range(self, first: int, end: int, *, page_size: int) -> Iterator[LogEntry]:
-        """Committed entries with first <= index < end, in order; raises FarmLogError when one is missing."""
-        expected = first
-        while expected < end:
-            page = self.committed(expected, limit=min(page_size, end - expected))
-            if not page.entries:
-                raise FarmLogError(
-                    f"entry {expected} is not to be had (the node has committed up to {page.commit_index}):"
-                    " this node lags behind the one that announced it, or belongs to another farm; try again",
-                )
-            for entry in page.entries:
-                if entry.index != expected:
-                    raise FarmLogError(f"asked for entry {expected} and was given entry {entry.index}")
-                expected += 1
-                yield entry
-
-    def _get(self, target: str) -> dict[str, Any]:
-        failures = []
+    def oldest(self) -> int:
+        """The first index that any node which answers still holds."""
+        found = []
         for address in self.addresses:
             try:
-                return _fetch(address, target)
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                failures.append(f"{address}: {str(error) or type(error).__name__}")
+                found.append(FarmLog((address,), self.credentials).bounds()[0])
+            except FarmLogError:
+                continue
+        return min(found) if found else self.bounds()[0]
+
+    def range(self, first: int, end: int, *, page_size: int, cluster: str | None = None) -> Iterator[LogEntry]:
+        """Committed entries with first <= index < end, in order; raises FarmLogError when one is not to be had."""
+        following = first
+        failures: dict[str, str] = {}
+        for _ in range(ROUNDS):
+            for address in self.addresses:
+                try:
+                    with Endpoint(address, self.credentials) as node:
+                        _check_cluster(node, cluster)
+                        while following < end:
+                            for entry in _entries(node, following, min(page_size, end - following)):
+                                following += 1
+                                yield entry
+                        return
+                except LOST as error:
+                    failures[address] = _words(error)
+            time.sleep(ROUND_PAUSE_SECONDS)
+        raise FarmLogError(f"entry {following} is not to be had: {_told(failures)}")
+
+    def _ask(self, question: Callable[[Endpoint], T]) -> T:
+        failures: dict[str, str] = {}
+        for address in self.addresses:
+            try:
+                with Endpoint(address, self.credentials) as node:
+                    return question(node)
+            except LOST as error:
+                failures[address] = _words(error)
         raise FarmLogError(
-            "no node's control endpoint answered (" + "; ".join(failures) + "); is the farm running?"
-            " Name another with --node.",
+            f"no node's control endpoint answered ({_told(failures)}); is the farm running? Name another with --node.",
         )
 
 
-def _fetch(address: str, target: str) -> dict[str, Any]:
-    connection = _UnixConnection(address)
+def _cluster_id(node: Endpoint) -> str | None:
+    found = node.get("/v1/cluster").get("clusterId")
+    return found if isinstance(found, str) and found else None
+
+
+def _check_cluster(node: Endpoint, cluster: str | None) -> None:
+    if cluster is not None and (found := _cluster_id(node)) != cluster:
+        raise ValueError(f"belongs to the cluster {found}, not to {cluster}")
+
+
+def _entries(node: Endpoint, first: int, limit: int) -> tuple[LogEntry, ...]:
+    page = _page(node, first, limit)
+    if first < page.first_index:
+        raise ValueError(f"entries {first} to {page.first_index - 1} were compacted away; {COMPACTED}")
+    if not page.entries:
+        raise ValueError(f"it has committed up to {page.commit_index} only: it lags behind another node")
+    for place, entry in enumerate(page.entries, start=first):
+        if entry.index != place:
+            raise ValueError(f"asked for entry {place} it gave entry {entry.index}")
+    return page.entries
+
+
+def _page(node: Endpoint, first: int, limit: int) -> LogPage:
+    answer = node.get(f"/v1/log?from={first}&limit={limit}")
     try:
-        connection.request("GET", target, headers={"Connection": "close"})
-        response = connection.getresponse()
-        body = response.read(RESPONSE_LIMIT_BYTES + 1)
-        if len(body) > RESPONSE_LIMIT_BYTES:
-            raise ValueError(f"the answer is larger than {RESPONSE_LIMIT_BYTES} bytes")
-        if response.status != http.client.OK:
-            raise ValueError(f"status {response.status}: {body[:200].decode('utf-8', 'replace')}")
-        answer = json.loads(body)
-    finally:
-        connection.close()
-    if not isinstance(answer, dict):
-        raise TypeError("the answer is not a JSON object")
-    return answer
+        return LogPage(
+            first_index=int(answer["firstIndex"]),
+            commit_index=int(answer["commitIndex"]),
+            entries=tuple(_entry(item) for item in answer["entries"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"its answer about the log is malformed: {error!r}") from error
 
 
 def _entry(item: dict[str, Any]) -> LogEntry:
@@ -159,3 +167,11 @@ def _entry(item: dict[str, Any]) -> LogEntry:
         body=text if isinstance(text, str) else str(item["base64"]),
         encoding=encoding,
     )
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _told(failures: dict[str, str]) -> str:
+    return "; ".join(f"{address}: {text}" for address, text in failures.items())

@@ -12,7 +12,7 @@ output directory of another layout is refused with the way out: the log is read 
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
@@ -24,6 +24,7 @@ from pipeline.log_client import FarmLogError
 
 LAYOUT = 1
 LAYOUT_FILE = "layout.json"
+RANGE_FILE = "range.json"
 PROGRESS_SECONDS = 1
 
 
@@ -44,13 +45,12 @@ def _show_nothing(_: Progress) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Where from, where to, and how. `source` has further options of the source `farm`."""
+    """Where to, where from (options of the source `farm`), and how."""
 
-    addresses: tuple[str, ...]
     output: Path
+    source: dict[str, str]
     window: str = transforms.DEFAULT_WINDOW
     trigger_seconds: int = 5
-    source: dict[str, str] = field(default_factory=dict)
     progress: Callable[[Progress], None] = _show_nothing
 
 
@@ -90,8 +90,7 @@ def _query(
     settings.output.mkdir(parents=True, exist_ok=True)
     sinks.refuse_orphaned(settings.output)
     claim_layout(settings.output)
-    options = {"node": ",".join(settings.addresses), **settings.source}
-    stream = session.readStream.format("farm").options(**options).load()
+    stream = session.readStream.format("farm").options(**settings.source).load()
     writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(settings.output / "checkpoint"))
     if available_now:
         return writer.trigger(availableNow=True).start()
@@ -114,6 +113,21 @@ def claim_layout(output: Path) -> None:
             f"{output} has the layout {found} and this version writes {LAYOUT}: its checkpoint cannot be continued."
             " Start again with a new output directory; the log is read from its start (docs/pipeline.md, 'Upgrades')",
         )
+
+
+def claim_range(output: Path, first: int, last: int) -> None:
+    """Notes which part of the log the directory is of; raises FarmLogError when it is of another, or of all of it."""
+    note, wanted = output / RANGE_FILE, {"first": first, "last": last}
+    if not note.exists() and not (output / "checkpoint").exists():
+        output.mkdir(parents=True, exist_ok=True)
+        note.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
+        return
+    try:
+        found = json.loads(note.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if found != wanted:
+        raise FarmLogError(f"{output} holds another part of the log ({found}); choose another output directory")
 
 
 def _await(session: SparkSession, settings: RunSettings, query: StreamingQuery) -> None:

@@ -22,8 +22,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline import transforms
+from pipeline.envelope import SCHEMA
 from pipeline.log_client import FarmLogError
-from pipeline.source import SCHEMA
 
 TABLES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "reports": transforms.reports,

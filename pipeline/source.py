@@ -1,69 +1,58 @@
 """The Spark data source `farm`: committed entries of a farm's log, as a batch or as a stream.
 
     spark.read.format("farm").option("node", "farm-state/node-1/control.sock").load()
-    spark.readStream.format("farm").option("node", …).load()
+    spark.readStream.format("farm").option("directory", "backup/node-1").option("start", "5000").load()
 
 A stream's offset is `{"next": first index not yet read, "cluster": cluster id}`. Indexes never change their entry once
 committed, so a range that is read again after a crash gives the same rows: replay is exact by construction, and no
-acknowledgement to the farm is needed. Rows are an envelope with the entry's text as `body`; parsing happens in the JVM,
-so one malformed entry cannot stop the source.
+acknowledgement to the farm is needed. Rows are an envelope with the entry's text as `body` (`pipeline/envelope.py`).
 
 The planner's calls run in one long-lived process and `read` in others: what a reader remembers in `latestOffset` is not
 there in `read`, so a partition carries all that it needs.
 
-Options: `node` (one or more control sockets, separated by commas; the first that answers is used), `pageSize` (entries
-per request), `maxEntriesPerBatch` (admission limit of a stream).
+Options, of which `node` or `directory` is needed:
+
+    node                 control sockets or https://HOST:PORT, separated by commas: any that answers is read
+    tokenFile            the read token of TCP endpoints        certificate   PEM of their certificates
+    directory            a state directory or a copy of one     committedThrough   N, where its own note is missing
+    start                "oldest" (default), "snapshot" (of a directory), or an index
+    end                  the last index to be read; without it there is no end
+    pageSize             entries per request                    maxEntriesPerBatch   admission limit of a stream
+    entriesPerPartition  how much one task reads
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import StructType
 
-from pipeline.log_client import FarmLog, FarmLogError, LogEntry
+from pipeline.endpoint import CredentialError, Credentials, load_credentials
+from pipeline.envelope import SCHEMA, record_batches
+from pipeline.log_client import COMPACTED, FarmLogError
+from pipeline.log_ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
 
-SCHEMA = StructType(
-    [
-        StructField("index", LongType(), nullable=False),
-        StructField("term", LongType(), nullable=False),
-        StructField("kind", StringType(), nullable=False),
-        StructField("log_time", TimestampType(), nullable=True),
-        StructField("body", StringType(), nullable=False),
-        StructField("encoding", StringType(), nullable=False),
-        StructField("body_bytes", IntegerType(), nullable=False),
-    ]
-)
-_ARROW_SCHEMA = pa.schema(
-    [
-        pa.field("index", pa.int64(), nullable=False),
-        pa.field("term", pa.int64(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("log_time", pa.timestamp("us", tz="UTC"), nullable=True),
-        pa.field("body", pa.string(), nullable=False),
-        pa.field("encoding", pa.string(), nullable=False),
-        pa.field("body_bytes", pa.int32(), nullable=False),
-    ]
-)
-ROWS_PER_RECORD_BATCH = 10_000
+__all__ = ["SCHEMA", "FarmDataSource"]
+
 DEFAULT_PAGE_SIZE = 1_000
 DEFAULT_ENTRIES_PER_BATCH = 100_000
-ENTRIES_PER_PARTITION = 50_000
+DEFAULT_ENTRIES_PER_PARTITION = 50_000
+OLDEST, SNAPSHOT = "oldest", "snapshot"
+
+Offset = dict[str, int | str]
 
 
-@dataclass
-class LogRange(InputPartition):
-    """Entries with first <= index < end, to be read by one task."""
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What of the log is wanted."""
 
-    first: int
-    end: int
-
-    def __init__(self, first: int, end: int) -> None:
-        super().__init__((first, end))
-        self.first = first
-        self.end = end
+    start: str
+    end: int | None
+    entries_per_batch: int
+    entries_per_partition: int
 
 
 class FarmDataSource(DataSource):
@@ -81,23 +70,44 @@ class FarmDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """All that is committed now."""
         del schema
-        return FarmBatchReader(self._log(), self._positive("pageSize", DEFAULT_PAGE_SIZE))
+        return FarmBatchReader(self._ranges(), self._bounds())
 
     # Spark looks the method up by this name.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """What is committed, as it comes."""
         del schema
-        return FarmStreamReader(
-            self._log(),
-            self._positive("pageSize", DEFAULT_PAGE_SIZE),
-            self._positive("maxEntriesPerBatch", DEFAULT_ENTRIES_PER_BATCH),
-        )
+        return FarmStreamReader(self._ranges(), self._bounds())
 
-    def _log(self) -> FarmLog:
+    def _ranges(self) -> LogRanges:
         addresses = tuple(part.strip() for part in self.options.get("node", "").split(",") if part.strip())
-        if not addresses:
-            raise FarmLogError("the source 'farm' needs the option 'node': the path of a node's control socket")
-        return FarmLog(addresses)
+        directory = self.options.get("directory")
+        if bool(addresses) == bool(directory):
+            raise FarmLogError(
+                "the source 'farm' needs one of the options 'node' (a node's control endpoint) and 'directory' (a"
+                " node's state directory)",
+            )
+        if directory:
+            told = self.options.get("committedThrough")
+            return DirectoryRanges(Path(directory), None if told is None else self._positive("committedThrough", 1))
+        return NodeRanges(addresses, self._credentials(), self._positive("pageSize", DEFAULT_PAGE_SIZE))
+
+    def _credentials(self) -> Credentials:
+        token, certificate = self.options.get("tokenFile"), self.options.get("certificate")
+        try:
+            return load_credentials(Path(token) if token else None, Path(certificate) if certificate else None)
+        except CredentialError as error:
+            raise FarmLogError(str(error)) from error
+
+    def _bounds(self) -> Bounds:
+        start = self.options.get("start", OLDEST)
+        if start not in {OLDEST, SNAPSHOT}:
+            self._positive("start", 1)
+        return Bounds(
+            start,
+            self._positive("end", 1) if "end" in self.options else None,
+            self._positive("maxEntriesPerBatch", DEFAULT_ENTRIES_PER_BATCH),
+            self._positive("entriesPerPartition", DEFAULT_ENTRIES_PER_PARTITION),
+        )
 
     def _positive(self, option: str, default: int) -> int:
         text = self.options.get(option, str(default))
@@ -106,115 +116,113 @@ class FarmDataSource(DataSource):
         return int(text)
 
 
-class FarmBatchReader(DataSourceReader):
-    """The committed log at the time of planning."""
+class _Reader:
+    """What batch and stream have in common: where to begin, and reading."""
 
-    def __init__(self, log: FarmLog, page_size: int) -> None:
-        self._log = log
-        self._page_size = page_size
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Ranges that cover everything from the first entry left to the commit index."""
-        first, commit = self._log.bounds()
-        return _ranges(first, commit + 1)
+    def __init__(self, ranges: LogRanges, bounds: Bounds) -> None:
+        self._ranges = ranges
+        self._bounds = bounds
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of one range."""
-        return _read(self._log, partition, self._page_size)
+        if not isinstance(partition, LogRange | SnapshotRange):
+            raise FarmLogError(f"the source 'farm' cannot read the partition {partition!r}")
+        return record_batches(self._ranges.rows(partition))
+
+    def _begin(self) -> Offset:
+        """Where a new reader begins."""
+        cluster = self._ranges.cluster_id()
+        if self._bounds.start == SNAPSHOT:
+            covered = self._ranges.snapshot_index()
+            return {"next": covered + 1, "cluster": cluster, "snapshot": covered}
+        first, _ = self._ranges.bounds()
+        if self._bounds.start == OLDEST:
+            return {"next": max(first, 1), "cluster": cluster}
+        self._refuse_compacted(int(self._bounds.start), first)
+        return {"next": int(self._bounds.start), "cluster": cluster}
+
+    def _end(self, commit: int) -> int:
+        """One beyond the last entry that is wanted and committed."""
+        return commit + 1 if self._bounds.end is None else min(commit, self._bounds.end) + 1
+
+    def _refuse_compacted(self, following: int, first: int) -> None:
+        if following < first and following < (oldest := self._ranges.oldest()):
+            raise FarmLogError(
+                f"entries {following} to {oldest - 1} were compacted away before they were read; {COMPACTED}"
+            )
+
+    def _partitions(self, start: Offset, end: int) -> list[InputPartition]:
+        step, cluster = self._bounds.entries_per_partition, str(start["cluster"])
+        planned: list[InputPartition] = []
+        if "snapshot" in start:
+            planned.append(SnapshotRange(int(start["snapshot"])))
+        planned += [
+            self._ranges.plan(first, min(first + step, end), cluster) for first in range(int(start["next"]), end, step)
+        ]
+        return planned
 
 
-class FarmStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FarmBatchReader(_Reader, DataSourceReader):
+    """The committed log at the time of planning."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ranges that cover everything from the first entry wanted to the commit index."""
+        start = self._begin()
+        _, commit = self._ranges.bounds()
+        return self._partitions(start, self._end(commit))
+
+
+class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The committed log as an unbounded table."""
 
-    def __init__(self, log: FarmLog, page_size: int, entries_per_batch: int) -> None:
-        self._log = log
-        self._page_size = page_size
-        self._entries_per_batch = entries_per_batch
+    def __init__(self, ranges: LogRanges, bounds: Bounds) -> None:
+        super().__init__(ranges, bounds)
         self._stop_before: int | None = None
 
     # The names below are Spark's.
-    def initialOffset(self) -> dict[str, int | str]:  # noqa: N802
-        """The oldest entry that the log still holds."""
-        first, _ = self._log.bounds()
-        return {"next": max(first, 1), "cluster": self._log.cluster_id()}
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """The first entry that is wanted."""
+        return self._begin()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The admission limit."""
-        return ReadMaxRows(self._entries_per_batch)
+        return ReadMaxRows(self._bounds.entries_per_batch)
 
-    def latestOffset(self, start: dict[str, int | str], limit: ReadLimit) -> dict[str, int | str]:  # noqa: N802
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """How far a batch that begins at `start` may go."""
-        cluster = self._log.cluster_id()
+        cluster = self._ranges.cluster_id()
         if cluster != start["cluster"]:
             raise FarmLogError(
                 f"the checkpoint is of the cluster {start['cluster']} and the node belongs to {cluster};"
                 " use another output directory for another farm",
             )
         following = int(start["next"])
-        first, commit = self._log.bounds()
-        if following < first:
-            raise FarmLogError(
-                f"entries {following} to {first - 1} were compacted away while the pipeline was down;"
-                " start again with a new output directory, from the oldest entry that is left",
-            )
-        end = commit + 1
+        first, commit = self._ranges.bounds()
+        self._refuse_compacted(following, first)
+        end = self._end(commit)
         if self._stop_before is not None:
             end = min(end, self._stop_before)
         if isinstance(limit, ReadMaxRows) and not isinstance(limit, ReadAllAvailable):
             end = min(end, following + limit.max_rows)
-        return {"next": max(following, end), "cluster": cluster}
+        if end <= following and "snapshot" not in start:
+            return start
+        return {"next": max(end, following), "cluster": cluster}
 
-    def reportLatestOffset(self) -> dict[str, int | str]:  # noqa: N802
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
         """The commit index, for the query's progress."""
-        _, commit = self._log.bounds()
-        return {"next": commit + 1, "cluster": self._log.cluster_id()}
+        _, commit = self._ranges.bounds()
+        return {"next": commit + 1, "cluster": self._ranges.cluster_id()}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fixes where a run with `availableNow` ends."""
-        _, commit = self._log.bounds()
-        self._stop_before = commit + 1
+        _, commit = self._ranges.bounds()
+        if self._bounds.end is not None and commit < self._bounds.end:
+            raise FarmLogError(
+                f"entries up to {self._bounds.end} are wanted and the log is known to be committed up to {commit} only;"
+                " choose an earlier end, or wait",
+            )
+        self._stop_before = self._end(commit)
 
-    def partitions(self, start: dict[str, int | str], end: dict[str, int | str]) -> Sequence[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Ranges that cover [start, end)."""
-        return _ranges(int(start["next"]), int(end["next"]))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Rows of one range."""
-        return _read(self._log, partition, self._page_size)
-
-
-def _ranges(first: int, end: int) -> list[InputPartition]:
-    return [
-        LogRange(start, min(start + ENTRIES_PER_PARTITION, end)) for start in range(first, end, ENTRIES_PER_PARTITION)
-    ]
-
-
-def _read(log: FarmLog, partition: InputPartition, page_size: int) -> Iterator[pa.RecordBatch]:
-    if not isinstance(partition, LogRange):
-        raise FarmLogError(f"the source 'farm' cannot read the partition {partition!r}")
-    rows: list[LogEntry] = []
-    for entry in log.range(partition.first, partition.end, page_size=page_size):
-        rows.append(entry)
-        if len(rows) == ROWS_PER_RECORD_BATCH:
-            yield _record_batch(rows)
-            rows = []
-    if rows:
-        yield _record_batch(rows)
-
-
-def _record_batch(rows: list[LogEntry]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([row.index for row in rows], pa.int64()),
-            pa.array([row.term for row in rows], pa.int64()),
-            pa.array([row.kind for row in rows], pa.string()),
-            pa.array(
-                [None if row.log_time_ms is None else row.log_time_ms * 1_000 for row in rows],
-                pa.timestamp("us", tz="UTC"),
-            ),
-            pa.array([row.body for row in rows], pa.string()),
-            pa.array([row.encoding for row in rows], pa.string()),
-            pa.array([len(row.body.encode("utf-8", "surrogatepass")) for row in rows], pa.int32()),
-        ],
-        schema=_ARROW_SCHEMA,
-    )
+        return self._partitions(start, int(end["next"]))

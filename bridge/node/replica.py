@@ -26,6 +26,7 @@ import trio
 from bridge.core.control import SubmitAnswer, SubmitOutcome
 from bridge.core.founding import Founding
 from bridge.core.records import Admission, Clock
+from bridge.node.commit_note import keep_commit_note
 from bridge.node.durable_file import replace_file
 from bridge.node.ledger import Ledger
 from bridge.node.member_rules import FarmMemberRules
@@ -309,6 +310,7 @@ async def open_replica(
             await nursery.start(client.run)
             await nursery.start(server.run)
             await nursery.start(requests.run)
+            nursery.start_soon(keep_commit_note, settings.state_dir, lambda: ledger.state.applied_index)
             door.identity, door.replica = identity, replica
             try:
                 yield replica

@@ -211,6 +211,11 @@ def _decode_header(block: bytes) -> tuple[Binding, LogPosition, int, int]:
     return Binding(node_id, storage_id), LogPosition(index, term), size_bytes, checksum
 
 
+def snapshot_owner(reader: DiskReader, file: str) -> Binding:
+    """Whose snapshot it is, by its header; raises `RecordError`."""
+    return _decode_header(reader.read(file, 0, HEADER_BYTES))[0]
+
+
 def plan_removal(files: list[str]) -> list[DiskOperation]:
     """Snapshots that a newer one replaces."""
     return [RemoveFile(file) for file in files]

@@ -34,7 +34,7 @@ def test_router_health_tells_availability_and_restarts_by_window_of_log_time(
     session: SparkSession, tmp_path: Path
 ) -> None:
     with served(three_servers(minutes=3), tmp_path / "control.sock") as address:
-        rows = run_once(session, RunSettings((address,), tmp_path / "tables")).collect()
+        rows = run_once(session, RunSettings(tmp_path / "tables", {"node": address})).collect()
     by_key = {(row["window_start"].minute, row["server_id"]): row for row in rows}
     assert by_key[0, 1]["availability"] == 1.0
     assert (1, 3) not in by_key, "a server that said nothing in a window has no row there"
@@ -48,7 +48,7 @@ def test_router_health_tells_availability_and_restarts_by_window_of_log_time(
 
 def test_a_second_run_reads_only_what_is_new_and_nothing_is_there_twice(session: SparkSession, tmp_path: Path) -> None:
     log = three_servers(minutes=1)
-    settings = RunSettings((str(tmp_path / "control.sock"),), tmp_path / "tables")
+    settings = RunSettings(tmp_path / "tables", {"node": str(tmp_path / "control.sock")})
     with served(log, tmp_path / "control.sock"):
         run_once(session, settings)
         log.tick(10_000)
@@ -60,7 +60,7 @@ def test_a_second_run_reads_only_what_is_new_and_nothing_is_there_twice(session:
 
 def test_a_batch_that_is_repeated_after_a_crash_changes_no_table(session: SparkSession, tmp_path: Path) -> None:
     # given a run whose last batch was written but, by a crash, not noted as done in the checkpoint
-    settings = RunSettings((str(tmp_path / "control.sock"),), tmp_path / "tables")
+    settings = RunSettings(tmp_path / "tables", {"node": str(tmp_path / "control.sock")})
     with served(three_servers(minutes=2), tmp_path / "control.sock"):
         undisturbed = run_once(session, settings).collect()
         shutil.rmtree(settings.output / "checkpoint" / "commits")
@@ -72,7 +72,7 @@ def test_a_batch_that_is_repeated_after_a_crash_changes_no_table(session: SparkS
 
 
 def test_another_farms_log_is_refused_by_a_checkpoint(session: SparkSession, tmp_path: Path) -> None:
-    settings = RunSettings((str(tmp_path / "control.sock"),), tmp_path / "tables")
+    settings = RunSettings(tmp_path / "tables", {"node": str(tmp_path / "control.sock")})
     with served(three_servers(minutes=1), tmp_path / "control.sock"):
         run_once(session, settings)
     other = three_servers(minutes=2)
@@ -82,7 +82,7 @@ def test_another_farms_log_is_refused_by_a_checkpoint(session: SparkSession, tmp
 
 
 def test_a_log_compacted_past_the_checkpoint_fails_loudly(session: SparkSession, tmp_path: Path) -> None:
-    settings = RunSettings((str(tmp_path / "control.sock"),), tmp_path / "tables")
+    settings = RunSettings(tmp_path / "tables", {"node": str(tmp_path / "control.sock")})
     log = three_servers(minutes=1)
     with served(log, tmp_path / "control.sock"):
         run_once(session, settings)
@@ -108,7 +108,7 @@ def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(
     with served(log, tmp_path / "control.sock") as address:
         entries = session.read.format("farm").option("node", address).load()
         reasons = [row["reason"] for row in quarantine(entries).orderBy("index").collect()]
-        health = run_once(session, RunSettings((address,), tmp_path / "tables")).collect()
+        health = run_once(session, RunSettings(tmp_path / "tables", {"node": address})).collect()
     assert reasons[0] == "not the JSON that a server writes"
     assert reasons[1] == "not UTF-8"
     assert "larger than" in reasons[-1]
@@ -117,7 +117,7 @@ def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(
 
 
 def test_tables_whose_checkpoint_is_gone_are_not_mixed_with_new_ones(session: SparkSession, tmp_path: Path) -> None:
-    settings = RunSettings((str(tmp_path / "control.sock"),), tmp_path / "tables")
+    settings = RunSettings(tmp_path / "tables", {"node": str(tmp_path / "control.sock")})
     with served(three_servers(minutes=1), tmp_path / "control.sock"):
         run_once(session, settings)
         shutil.rmtree(settings.output / "checkpoint")
@@ -132,7 +132,7 @@ def test_an_entry_too_old_for_the_node_to_tell_its_time_is_kept_and_in_no_window
     for entry in log.entries[:5]:
         entry["logTimeMs"] = None
     with served(log, tmp_path / "control.sock") as address:
-        settings = RunSettings((address,), tmp_path / "tables")
+        settings = RunSettings(tmp_path / "tables", {"node": address})
         health = run_once(session, settings).collect()
         assert session.read.parquet(str(settings.output / "reports")).count() == 6 * 3
     assert [row["reports"] for row in health] == [5, 5, 5]
@@ -142,10 +142,10 @@ def test_a_farm_without_reports_yet_gives_an_empty_table(session: SparkSession, 
     log = MadeUpLog()
     log.add("configuration", value="{}")
     with served(log, tmp_path / "control.sock") as address:
-        assert run_once(session, RunSettings((address,), tmp_path / "tables")).collect() == []
+        assert run_once(session, RunSettings(tmp_path / "tables", {"node": address})).collect() == []
 
 
 def test_a_node_that_does_not_answer_is_passed_over_for_the_next(session: SparkSession, tmp_path: Path) -> None:
     with served(three_servers(minutes=1), tmp_path / "control.sock") as address:
         nobody = str(tmp_path / "nobody.sock")
-        assert run_once(session, RunSettings((nobody, address), tmp_path / "tables")).count() == 3
+        assert run_once(session, RunSettings(tmp_path / "tables", {"node": f"{nobody},{address}"})).count() == 3

@@ -1,0 +1,239 @@
+"""A farm's committed log out of a directory: a stopped node's, a running one's, or a backup. Read-only, no lock.
+
+    DIR/raft/…             the log and its snapshot (DIR may also be this directory itself)
+    DIR/formation.json     which cluster, and the log time of the empty log; absent in some backups
+    DIR/committed.json     how far the node knew the log to be committed
+
+Only committed entries are given. Known to be committed is what the note beside the log says, what a snapshot stands
+for (only applied entries get into one), and, where both are missing, what an operator says who knows that the farm
+was stopped in order. The greatest counts.
+
+Log time is not stored with an entry; it is the greatest clock entry so far. To read from the middle one must know it
+there, and reading everything before would cost as much as the reading itself. So the clock entries are found by a
+search for their key, at the speed of a memory scan; they serve as anchors: a place in a file, and log time before it.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from bridge.core.control import EntryKind
+from bridge.core.farm_state import LOG_TIME_LIMIT_MS
+from bridge.core.records import Clock
+from bridge.node.commit_note import read_commit_note
+from bridge.node.forming import FILE_NAME as FORMATION_FILE
+from bridge.wire.application import decode, encode
+from bridge.wire.control_json import log_entry
+from bridge.wire.farm_snapshot import FarmSnapshot, FarmSnapshotError, decode_farm
+from bridge.wire.formation_state import FORMATION_STATE_LIMIT_BYTES, FormationStateError, decode_formation_state
+from consensus.core.position import Index
+from consensus.node.disk import StorageError
+from consensus.node.stored_log import Place, StoredLog, StoredSegment, open_stored_log
+from consensus.wire.record import COMMAND, SEGMENT_HEADER_BYTES, RecordError, RecordHeader, decode_content
+
+RAFT_DIRECTORY = "raft"
+_CLOCK_KEY = b'"clock"'
+_UNKNOWN = -1
+_APPLICATION = EntryKind.APPLICATION.value
+
+
+class StoredFarmError(Exception):
+    """The directory cannot be read as a farm's log; the text says why and what to do."""
+
+
+StoredRow = tuple[int, int, str, int | None, bytes]
+"""One committed entry, as the control endpoint would tell it: index, term, kind, log time, bytes.
+
+A plain tuple: a reader makes millions of them, and a frozen dataclass costs three times as much.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A place in the log with log time before it. Picklable: a reader in another process goes on from here."""
+
+    file: str
+    offset_bytes: int
+    index: Index
+    log_time_ms: int | None
+
+
+@dataclass(slots=True)
+class _Clocks:
+    """The clock entries of one segment: where they are, and the greatest time up to each, of this segment alone."""
+
+    indexes: "array[int]" = field(default_factory=lambda: array("q"))
+    offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    times_ms: "array[int]" = field(default_factory=lambda: array("q"))
+    complete: bool = False
+    searched_bytes: int = SEGMENT_HEADER_BYTES
+
+
+class StoredFarm:
+    """The committed log of one directory. Raises StoredFarmError from every method."""
+
+    def __init__(self, directory: Path, committed_through: Index | None = None) -> None:
+        """`committed_through` is the operator's word, for a directory whose note is lost."""
+        self.directory = directory
+        self._told = committed_through
+        own = directory / RAFT_DIRECTORY
+        self._raft = own if own.is_dir() else directory
+        self._clocks: dict[str, _Clocks] = {}
+        self._decoded: tuple[Index, FarmSnapshot] | None = None
+        self._log = self._open()
+        self.cluster_id, self._base_ms = self._founding()
+
+    def refresh(self) -> None:
+        """Look again: a running node has gone on."""
+        self._log = self._open()
+
+    @property
+    def first_index(self) -> Index:
+        """The first entry that is there."""
+        return self._log.start.index + 1
+
+    @property
+    def commit_index(self) -> Index:
+        """Up to where entries are known to be committed."""
+        snapshot = 0 if self._log.snapshot is None else self._log.snapshot.last.index
+        noted = max(read_commit_note(place) or 0 for place in (self.directory, self._raft.parent))
+        return max(snapshot, noted, self._told or 0)
+
+    def anchor(self, index: Index) -> Anchor:
+        """The nearest place at or before the entry at `index` from which it can be read."""
+        try:
+            segment = self._log.segment_of(index)
+        except StorageError as error:
+            raise StoredFarmError(str(error)) from error
+        log_time_ms = self._time_before(segment)
+        clocks = self._search(segment)
+        place = bisect_right(clocks.indexes, index) - 1
+        if place < 0:
+            return Anchor(segment.file, SEGMENT_HEADER_BYTES, segment.first, log_time_ms)
+        if place > 0:
+            log_time_ms = max(_UNKNOWN if log_time_ms is None else log_time_ms, clocks.times_ms[place - 1])
+        return Anchor(segment.file, clocks.offsets[place], clocks.indexes[place], log_time_ms)
+
+    def rows(self, anchor: Anchor, first: Index, end: Index) -> Iterator[StoredRow]:
+        """Entries with first <= index < end, reading on from `anchor`."""
+        log_time_ms = anchor.log_time_ms
+        try:
+            for _, header, payload in self._log.records(Place(anchor.file, anchor.offset_bytes, anchor.index), end):
+                value = bytes(payload)
+                if header.kind == COMMAND and _CLOCK_KEY in value:
+                    log_time_ms = _later(log_time_ms, value)
+                if header.index >= first:
+                    yield self._row(header, value, log_time_ms)
+        except (StorageError, RecordError) as error:
+            raise StoredFarmError(str(error)) from error
+
+    def snapshot_rows(self) -> tuple[Index, list[StoredRow]]:
+        """What the snapshot holds, and the index that it stands at: one row for the last report of each server."""
+        description, snapshot = self._log.snapshot, self._snapshot()
+        if description is None or snapshot is None:
+            raise StoredFarmError(f"there is no snapshot in '{self._raft}': begin with the oldest entry instead")
+        last, farm = description.last, snapshot.farm
+        rows: list[StoredRow] = [
+            (last.index, last.term, "snapshot", farm.log_time_ms, encode(server.report))
+            for _, server in sorted(farm.servers.items())
+        ]
+        return last.index, rows
+
+    # -- what it is made of --------------------------------------------------------------------------------------------
+
+    def _open(self) -> StoredLog:
+        try:
+            return open_stored_log(self._raft)
+        except StorageError as error:
+            raise StoredFarmError(str(error)) from error
+
+    def _founding(self) -> tuple[str, int | None]:
+        for place in (self.directory, self._raft.parent):
+            try:
+                with (place / FORMATION_FILE).open("rb") as file:
+                    state = decode_formation_state(file.read(FORMATION_STATE_LIMIT_BYTES + 1))
+            except OSError:
+                continue
+            except FormationStateError as error:
+                raise StoredFarmError(f"'{place / FORMATION_FILE}' cannot be read: {error}") from error
+            founding = state.founding or state.known
+            if founding is not None:
+                return founding.cluster_id.hex(), founding.log_time_base_ms
+        # Without it, a checkpoint is bound to this one log.
+        return f"storage-{self._log.binding.storage_id.hex()}", None
+
+    def _row(self, header: RecordHeader, value: bytes, log_time_ms: int | None) -> StoredRow:
+        if header.kind == COMMAND:
+            return header.index, header.term, _APPLICATION, log_time_ms, value
+        shown = log_entry(header.index, decode_content(self._log.binding.seed, header, value), log_time_ms)
+        return header.index, header.term, shown.kind.value, log_time_ms, shown.value
+
+    def _time_before(self, segment: StoredSegment) -> int | None:
+        """Log time before the first entry of a segment."""
+        log_time_ms = self._time_at_start()
+        for earlier in self._log.segments[: self._log.segments.index(segment)]:
+            times_ms = self._search(earlier).times_ms
+            if times_ms:
+                log_time_ms = max(_UNKNOWN if log_time_ms is None else log_time_ms, times_ms[-1])
+        return log_time_ms
+
+    def _time_at_start(self) -> int | None:
+        start = self._log.start.index
+        if start == 0:
+            return self._base_ms
+        snapshot = self._snapshot()
+        if snapshot is None:
+            return None
+        place = bisect_right(snapshot.moment_indexes, start) - 1
+        return snapshot.moment_times_ms[place] if place >= 0 else None
+
+    def _search(self, segment: StoredSegment) -> _Clocks:
+        """All clock entries of a segment; what was found before is not searched again."""
+        clocks = self._clocks.setdefault(segment.file, _Clocks())
+        if segment is not self._log.segments[-1] and clocks.complete:
+            return clocks
+        clocks.complete = segment is not self._log.segments[-1]
+        try:
+            for offset, header, payload in self._log.records_holding(segment, _CLOCK_KEY, clocks.searched_bytes):
+                clocks.searched_bytes = offset + header.size_bytes
+                if header.kind == COMMAND:
+                    before_ms = clocks.times_ms[-1] if clocks.times_ms else None
+                    time_ms = _later(before_ms, bytes(payload))
+                    if time_ms is not None:
+                        clocks.indexes.append(header.index)
+                        clocks.offsets.append(offset)
+                        clocks.times_ms.append(time_ms)
+        except StorageError as error:
+            raise StoredFarmError(str(error)) from error
+        return clocks
+
+    def _snapshot(self) -> FarmSnapshot | None:
+        if self._log.snapshot is None:
+            return None
+        if self._decoded is None or self._decoded[0] != self._log.snapshot.last.index:
+
+            async def pieces() -> AsyncIterator[bytes]:
+                for piece in self._log.snapshot_pieces():
+                    yield piece
+
+            async def whole() -> FarmSnapshot:
+                return await decode_farm(pieces())
+
+            try:
+                self._decoded = self._log.snapshot.last.index, trio.run(whole)
+            except (StorageError, FarmSnapshotError) as error:
+                raise StoredFarmError(f"the snapshot in '{self._raft}' cannot be read: {error}") from error
+        return self._decoded[1]
+
+
+def _later(log_time_ms: int | None, value: bytes) -> int | None:
+    """Log time after an entry that may be a clock entry."""
+    match decode(value):
+        case Clock(time_ms=time_ms) if time_ms <= LOG_TIME_LIMIT_MS:
+            return time_ms if log_time_ms is None else max(log_time_ms, time_ms)
+        case _:
+            return log_time_ms

@@ -1,0 +1,87 @@
+"""Writes a farm's log into a directory as a node would have left it: for load tests and demonstrations.
+
+The bytes come from the same planner that a running server writes with (`consensus.node.storage`), so what reads or
+verifies a real log reads this one, and no second description of the format can drift from the first. Entries are made
+durable in groups of thousands with one sync each.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bridge.core.founding import FormationState, Founding
+from bridge.node.commit_note import write_commit_note
+from bridge.node.durable_file import replace_file
+from bridge.node.forming import FILE_NAME as FORMATION_FILE
+from bridge.node.stored_farm import RAFT_DIRECTORY, StoredFarmError
+from bridge.wire.formation_state import encode_formation_state
+from consensus.core.effects import Persist
+from consensus.core.position import Ballot, Command, Configuration, Entry, Server, ServerId
+from consensus.node.directory import OutOfSpaceError, open_directory
+from consensus.node.disk import StorageError
+from consensus.node.storage import StorageTuning
+
+GROUP_ENTRIES = 4096
+
+
+class StoredFarmWriter:
+    """A state directory that grows. Raises StoredFarmError from every method."""
+
+    def __init__(self, directory: Path, cluster_id: bytes, founders: Sequence[bytes], log_time_base_ms: int) -> None:
+        founding = Founding(cluster_id, tuple(sorted(founders)), log_time_base_ms)
+        node_id = founding.founders[0]
+        if directory.exists() and any(directory.iterdir()):
+            raise StoredFarmError(f"'{directory}' is not empty: name a directory that does not exist yet")
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(directory / FORMATION_FILE, encode_formation_state(FormationState(known=founding)))
+            self._disk, recovery = open_directory(directory / RAFT_DIRECTORY, node_id, 1, StorageTuning())
+        except (OSError, StorageError) as error:
+            raise StoredFarmError(f"no log can be made in '{directory}': {error}") from error
+        self._directory = directory
+        self._storage = recovery.storage
+        self._pending: list[Entry] = []
+        self._group = 0
+
+    @property
+    def last_index(self) -> int:
+        """The index of the last entry that was appended."""
+        return self._storage.last.index + len(self._pending)
+
+    def append(self, term: int, value: bytes) -> None:
+        """One application entry at the end of the log."""
+        self._pending.append(Entry(term, Command(value)))
+        if len(self._pending) >= GROUP_ENTRIES:
+            self._flush()
+
+    def append_configuration(self, term: int, voters: Sequence[tuple[int, str]]) -> None:
+        """The member set, by Raft id and endpoint."""
+        servers = tuple(Server(ServerId(server_id), endpoint) for server_id, endpoint in voters)
+        self._pending.append(Entry(term, Configuration(servers)))
+
+    def close(self) -> None:
+        """Everything is durable and noted as committed; the directory is as after a clean stop."""
+        self._flush()
+        try:
+            self._disk.perform_all(self._storage.plan_close())
+            write_commit_note(self._directory, self._storage.last.index)
+        except (OSError, OutOfSpaceError) as error:
+            raise self._failed(error) from error
+        finally:
+            self._disk.close()
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        self._group += 1
+        last, entries = self._storage.last, tuple(self._pending)
+        ballot = None if entries[-1].term == last.term else Ballot(entries[-1].term, None)
+        persist = Persist(self._group, ballot=ballot, first=last.index + 1, entries=entries)
+        try:
+            self._disk.perform_all(self._storage.plan((persist,)))
+        except (OSError, OutOfSpaceError) as error:
+            raise self._failed(error) from error
+        self._storage.done()
+        self._pending.clear()
+
+    def _failed(self, error: Exception) -> StoredFarmError:
+        return StoredFarmError(f"the log in '{self._directory}' cannot be written: {error}; free some space")

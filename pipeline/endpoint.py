@@ -1,0 +1,150 @@
+"""One HTTP connection to one node's control endpoint, from a process that shares nothing with the farm.
+
+    /run/…/control.sock           a Unix socket: whoever may open it may read
+    https://192.168.7.5:7650      TCP: the node must show one of the pinned certificates, then it is sent the token
+
+A control endpoint's certificate is signed by nobody, so names and authorities prove nothing: the certificate itself is
+compared, by its SHA-256, before a byte of the token leaves this process.
+"""
+
+import hashlib
+import http.client
+import json
+import socket
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+TIMEOUT_SECONDS = 10.0
+RESPONSE_LIMIT_BYTES = 64 * 1024 * 1024
+CREDENTIAL_LIMIT_BYTES = 1024 * 1024
+TCP_SCHEME = "https"
+_PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+
+
+class CredentialError(Exception):
+    """A token or certificate file cannot be used; the text says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What TCP endpoints are asked with: a token, and the fingerprints of which one must be shown. Picklable."""
+
+    token: str = field(default="", repr=False)
+    fingerprints: frozenset[bytes] = frozenset()
+
+
+def load_credentials(token_file: Path | None, certificate_file: Path | None) -> Credentials:
+    """Reads both files; the second holds one or more certificates in PEM. Raises CredentialError."""
+    token = "" if token_file is None else _read(token_file).strip()
+    prints = [] if certificate_file is None else _fingerprints(_read(certificate_file))
+    if token_file is not None and not (token and token.isascii() and token.isprintable()):
+        raise CredentialError(f"{token_file} holds no token: copy the node's file control.read.token")
+    if certificate_file is not None and not prints:
+        raise CredentialError(f"{certificate_file} holds no certificate in PEM: copy the node's file control.crt")
+    return Credentials(token, frozenset(prints))
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(CREDENTIAL_LIMIT_BYTES).decode("ascii", "replace")
+    except OSError as error:
+        raise CredentialError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _fingerprints(text: str) -> list[bytes]:
+    found = []
+    for part in text.split(_PEM_BEGIN)[1:]:
+        body, end, _ = part.partition(_PEM_END)
+        if end:
+            try:
+                found.append(hashlib.sha256(ssl.PEM_cert_to_DER_cert(_PEM_BEGIN + body + _PEM_END)).digest())
+            except ValueError as error:
+                raise CredentialError(f"a certificate is damaged: {error}") from error
+    return found
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket; the host name is only for the Host header."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class _PinnedConnection(http.client.HTTPConnection):
+    """HTTP over TLS to a node that shows one of the pinned certificates."""
+
+    def __init__(self, host: str, port: int, fingerprints: frozenset[bytes]) -> None:
+        super().__init__(host, port, timeout=TIMEOUT_SECONDS)
+        self._fingerprints = fingerprints
+
+    def connect(self) -> None:
+        super().connect()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE  # replaced by the comparison below
+        secured = context.wrap_socket(self.sock)
+        self.sock = secured
+        shown = hashlib.sha256(secured.getpeercert(binary_form=True) or b"").digest()
+        if shown not in self._fingerprints:
+            self.close()
+            raise ssl.SSLError(
+                f"shows a certificate that is not pinned ({shown.hex()[:16]}…): add that node's control.crt to the"
+                " file of --certificate, if it is that node",
+            )
+
+
+class Endpoint:
+    """A conversation with one node; a context manager. Raises OSError, HTTPException, ValueError or TypeError."""
+
+    def __init__(self, address: str, credentials: Credentials) -> None:
+        self.address = address
+        self._headers: dict[str, str] = {}
+        self._connection: http.client.HTTPConnection
+        if not address.startswith(f"{TCP_SCHEME}://"):
+            self._connection = _UnixConnection(address)
+            return
+        url = urlsplit(address)
+        if url.hostname is None or url.port is None:
+            raise ValueError("an address of TCP is https://HOST:PORT")
+        if not credentials.fingerprints or not credentials.token:
+            raise ValueError("TCP needs a token and a certificate: --token-file and --certificate")
+        self._connection = _PinnedConnection(url.hostname, url.port, credentials.fingerprints)
+        self._headers["Authorization"] = f"Bearer {credentials.token}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def get(self, target: str) -> dict[str, Any]:
+        """The JSON object at `target`."""
+        self._connection.request("GET", target, headers=self._headers)
+        response = self._connection.getresponse()
+        body = response.read(RESPONSE_LIMIT_BYTES + 1)
+        if len(body) > RESPONSE_LIMIT_BYTES:
+            raise ValueError(f"the answer is larger than {RESPONSE_LIMIT_BYTES} bytes")
+        if response.status != http.client.OK:
+            raise ValueError(f"status {response.status}: {body[:200].decode('utf-8', 'replace')}")
+        answer = json.loads(body)
+        if not isinstance(answer, dict):
+            raise TypeError("the answer is not a JSON object")
+        return answer
+
+
+LOST = (OSError, http.client.HTTPException, ValueError, TypeError)
+"""How a conversation goes wrong."""

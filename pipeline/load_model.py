@@ -1,0 +1,231 @@
+"""A farm that never was, entry by entry: what its log would hold (`docs/pipeline.md`, 'The generated farm').
+
+    for each reporting period of 30 s
+        the leader's clock entry            log time advances, with the jitter of a scheduler
+        a report of each router that is up  load follows the hour of the day and a router's own size
+        now and then                        a publication, an operator's cost or exclusion, something hostile
+
+Everything follows from the seed: two runs with the same one give the same bytes. A router is a small automaton:
+
+    up ──(a restart: once in `RESTART_MEAN_DAYS`)──────────▶ silent for 1 to 4 periods ──▶ up, uptime begins again
+    up ──(failing ones: after an hour of rising job lag)───▶ silent for 20 min on average ──▶ up, uptime begins again
+
+When the leader falls silent the term rises and the next voter that is up leads; it also does once in
+`LEADER_MEAN_HOURS` without a reason that the log would show. Malformed and hostile entries are a share of
+`HOSTILE_SHARE`, made out of a fixed list of what decoders get wrong.
+"""
+
+import base64
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from random import Random
+
+EPOCH_MS = 1_767_225_600_000
+"""2026-01-01T00:00:00Z: log time of the first entry."""
+PERIOD_MS = 30_000
+DAY_MS = 86_400_000
+VOTERS = 5
+RESTART_MEAN_DAYS = 3.0
+FAILING_SHARE = 0.05
+FAILING_MEAN_HOURS = 8.0
+OUTAGE_MEAN_PERIODS = 40.0
+WARNING_PERIODS = 120
+LEADER_MEAN_HOURS = 12.0
+LATE_SHARE = 0.002
+HOSTILE_SHARE = 0.0005
+CLOCK_OFF_SHARE = 0.01
+PUBLICATION_PERIODS = 10
+_DESTINATION_KEY_BYTES = 384
+_ED25519_CERTIFICATE = bytes.fromhex("05000400070000")
+_HOSTILE: tuple[bytes, ...] = (
+    b"not json at all",
+    b'{"router": {"uptime": "a string"}, "id": 1, "date": 2}',
+    b'{"id": 1, "date": 99999999999999999999999999, "router": {}}',
+    b'{"unheard": "of"}',
+    b'{"router": {"uptime": 5}}',
+    b"\xff\xfe\xfd not text \x80",
+    b'{"cluster": "farm", "date": -1, "id": -7, "router": {"jobLag": 1e999}}',
+    b"[" * 4096 + b"]" * 4096,
+    b'{"padding": "' + b"x" * 70_000 + b'"}',
+    b'{"cluster": "farm", "date": 1767225600000, "id": 1, "router": {"attached": true}, "publication": {}}',
+    b"\x00",
+    b"{}",
+    b'{"cluster": "\\ud800", "date": 1767225600000, "id": 1, "router": {}}',
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedEntry:
+    """One entry: application bytes, or None for the member set."""
+
+    term: int
+    value: bytes | None
+
+
+@dataclass(slots=True)
+class _Router:
+    server_id: int
+    head: str
+    tail: str
+    size: float
+    phase: float
+    failing: bool
+    clock_offset_ms: int
+    up_since_ms: int
+    silent_periods: int = 0
+    falls_in_periods: int = -1
+    sequence: int = 0
+
+
+@dataclass(slots=True)
+class LoadModel:
+    """The farm. `entries` gives its log, period by period."""
+
+    routers: int
+    days: float
+    seed: int = 1
+    short_destinations: bool = False
+    hostile: int = 0
+    reports: int = 0
+    leader_changes: int = 0
+    master: str = field(init=False)
+    _random: Random = field(init=False)
+    _all: list[_Router] = field(init=False)
+    _noise: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = Random(self.seed)
+        self._noise = [math.exp(self._random.gauss(0.0, 0.15)) for _ in range(4096)]
+        self.master = self._destination(0)
+        self._all = [self._router(number) for number in range(1, self.routers + 1)]
+
+    @property
+    def periods(self) -> int:
+        """How many reporting periods the log covers."""
+        return int(self.days * DAY_MS / PERIOD_MS)
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        """Raft ids of the voters: the first few routers."""
+        return tuple(router.server_id for router in self._all[:VOTERS])
+
+    def entries(self) -> Iterator[GeneratedEntry]:
+        """The whole log in order, from the first configuration on."""
+        yield GeneratedEntry(1, None)
+        term, leader, log_time_ms = 1, self._all[0], EPOCH_MS
+        for period in range(self.periods):
+            for router in self._all:
+                self._age(router, log_time_ms)
+            if leader.silent_periods or self._random.random() < PERIOD_MS / (LEADER_MEAN_HOURS * 3_600_000):
+                standing = [router for router in self._all[:VOTERS] if not router.silent_periods and router != leader]
+                if standing:
+                    leader = self._random.choice(standing)
+                    term += 1
+                    self.leader_changes += 1
+                    yield GeneratedEntry(term, None)
+            log_time_ms = max(log_time_ms, EPOCH_MS + period * PERIOD_MS + int(self._random.uniform(0, 40)))
+            if not leader.silent_periods:
+                yield GeneratedEntry(term, _clock(log_time_ms, leader.server_id))
+                for value in self._period(period, log_time_ms):
+                    yield GeneratedEntry(term, value)
+
+    def _period(self, period: int, log_time_ms: int) -> Iterator[bytes]:
+        chance, choice = self._random.random, self._random.choice
+        day = 2 * math.pi * (log_time_ms % DAY_MS) / DAY_MS
+        for router in self._all:
+            if router.silent_periods or chance() < LATE_SHARE:
+                continue
+            self.reports += 1
+            report = self._report(router, log_time_ms, day)
+            yield report
+            if chance() < HOSTILE_SHARE:
+                self.hostile += 1
+                yield report if chance() < 1 / len(_HOSTILE) else choice(_HOSTILE)
+        publisher = next((router for router in self._all if not router.silent_periods), None)
+        if publisher is not None and period % PUBLICATION_PERIODS == 0:
+            yield self._publication(publisher, log_time_ms, period)
+        if period % (DAY_MS // PERIOD_MS // 2) == DAY_MS // PERIOD_MS // 4:
+            yield self._operators_word(period)
+
+    def _report(self, router: _Router, log_time_ms: int, day: float) -> bytes:
+        chance = self._random.random
+        load = router.size * (1.0 + 0.6 * math.sin(day + router.phase)) * self._noise[int(chance() * 4096)]
+        lag_ms = 0.4 + 3.0 * load * load * self._noise[int(chance() * 4096)]
+        if 0 <= router.falls_in_periods < WARNING_PERIODS:
+            lag_ms *= 1.0 + 20.0 * (1.0 - router.falls_in_periods / WARNING_PERIODS)
+        bandwidth = int(load * 400_000)
+        router.sequence += 1
+        date_ms = log_time_ms + router.clock_offset_ms + int(chance() * 20_000)
+        uptime_ms = max(0, log_time_ms - router.up_since_ms)
+        return (
+            f'{router.head}{date_ms},"id":{router.server_id},"router":{{"attached":true,"uptime":{uptime_ms}'
+            f',"jobLag":{lag_ms:.2f},"participatingTunnels":{int(load * 900)},"currentBandwidth":{bandwidth}'
+            f',"cpuPercent":{min(99.0, 4 + 40 * load):.1f},"memoryPercent":{30 + 10 * router.size:.1f}}}'
+            f'{router.tail}{router.sequence}"}}'
+        ).encode()
+
+    def _publication(self, publisher: _Router, log_time_ms: int, period: int) -> bytes:
+        content_hash = sha256(f"{self.seed} {period}".encode()).hexdigest()
+        return (
+            f'{{"publication":{{"master":"{self.master}","id":{publisher.server_id}'
+            f',"published":{log_time_ms // 1000},"contentHash":"{content_hash}"}}}}'
+        ).encode()
+
+    def _operators_word(self, period: int) -> bytes:
+        chosen = self._random.choice(self._all).server_id
+        name = base64.b32encode(sha256(f"{self.seed} {chosen}".encode()).digest()).decode().lower().rstrip("=")
+        half_day = period // (DAY_MS // PERIOD_MS // 2)
+        if half_day % 2:
+            excluded = "true" if half_day % 4 == 1 else "false"
+            return f'{{"exclusion":{{"hash":"{name}","excluded":{excluded}}}}}'.encode()
+        return f'{{"cost":{{"hash":"{name}","factor":{0.5 + self._random.random():.2f}}}}}'.encode()
+
+    def _age(self, router: _Router, log_time_ms: int) -> None:
+        """One period passes for a router."""
+        if router.silent_periods:
+            router.silent_periods -= 1
+            if not router.silent_periods:
+                router.up_since_ms = log_time_ms
+            return
+        if router.falls_in_periods >= 0:
+            router.falls_in_periods -= 1
+            if router.falls_in_periods < 0:
+                router.silent_periods = 1 + int(self._random.expovariate(1 / OUTAGE_MEAN_PERIODS))
+            return
+        if router.failing and self._random.random() < PERIOD_MS / (FAILING_MEAN_HOURS * 3_600_000):
+            router.falls_in_periods = WARNING_PERIODS
+        elif self._random.random() < PERIOD_MS / (RESTART_MEAN_DAYS * DAY_MS):
+            router.silent_periods = self._random.randint(1, 4)
+
+    def _router(self, number: int) -> _Router:
+        random = self._random
+        leaf = self._destination(number)
+        node = sha256(f"{self.seed} node {number}".encode()).hexdigest()[:16]
+        publishing = "true" if number == 1 else "false"
+        return _Router(
+            server_id=number,
+            head='{"cluster":"farm","date":',
+            tail=(
+                f',"meta":{{"destination":"{self.master}","publishConfig":"auto","publishing":{publishing}}}'
+                f',"destinations":[{{"destination":"{leaf}","healthy":true}}],"request":"{node}-1-1-'
+            ),
+            size=random.lognormvariate(-0.5, 0.4),
+            phase=random.uniform(-0.8, 0.8),
+            failing=random.random() < FAILING_SHARE,
+            clock_offset_ms=int(random.uniform(2, 9) * 3_600_000) if random.random() < CLOCK_OFF_SHARE else 0,
+            up_since_ms=EPOCH_MS - int(random.expovariate(1 / (RESTART_MEAN_DAYS * DAY_MS))),
+        )
+
+    def _destination(self, number: int) -> str:
+        """A destination's text; with `short_destinations` one of a tenth of the length that no router would take."""
+        seed = sha256(f"{self.seed} destination {number}".encode()).digest()
+        data = seed + bytes(6) if self.short_destinations else Random(seed).randbytes(_DESTINATION_KEY_BYTES)
+        if not self.short_destinations:
+            data += _ED25519_CERTIFICATE
+        return base64.b64encode(data, altchars=b"-~").decode()
+
+
+def _clock(log_time_ms: int, leader_id: int) -> bytes:
+    return f'{{"clock":{{"time":{log_time_ms},"id":{leader_id},"period":{PERIOD_MS}}}}}'.encode()

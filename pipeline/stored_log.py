@@ -1,0 +1,70 @@
+"""A farm's log out of a directory, for the source `farm`: a stopped node's state, a running one's, or a copy of either.
+
+The planner finds the places at which parallel readers begin; a reader opens the directory anew, in another process or
+on another machine that sees the same path, and goes on from its place. The only module of the pipeline that knows how
+a log lies on disk, and it knows that by `bridge.node.stored_farm`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge.node.stored_farm import Anchor, StoredFarm, StoredFarmError
+from pipeline.envelope import Row
+from pipeline.log_client import FarmLogError
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlace:
+    """Where a reader begins."""
+
+    file: str
+    offset_bytes: int
+    index: int
+    log_time_ms: int | None
+
+
+class StoredLog:
+    """The log in `directory`. Raises FarmLogError from every method."""
+
+    def __init__(self, directory: Path, committed_through: int | None = None) -> None:
+        try:
+            self._farm = StoredFarm(directory, committed_through)
+        except StoredFarmError as error:
+            raise FarmLogError(str(error)) from error
+
+    def cluster_id(self) -> str:
+        """Whose log it is."""
+        return self._farm.cluster_id
+
+    def bounds(self) -> tuple[int, int]:
+        """The first index that is there, and the last that is known to be committed."""
+        try:
+            self._farm.refresh()
+        except StoredFarmError as error:
+            raise FarmLogError(str(error)) from error
+        return self._farm.first_index, self._farm.commit_index
+
+    def place(self, index: int) -> StoredPlace:
+        """Where to begin in order to read the entry at `index`."""
+        try:
+            anchor = self._farm.anchor(index)
+        except StoredFarmError as error:
+            raise FarmLogError(str(error)) from error
+        return StoredPlace(anchor.file, anchor.offset_bytes, anchor.index, anchor.log_time_ms)
+
+    def rows(self, place: StoredPlace, first: int, end: int) -> Iterator[Row]:
+        """Entries with first <= index < end."""
+        anchor = Anchor(place.file, place.offset_bytes, place.index, place.log_time_ms)
+        try:
+            yield from self._farm.rows(anchor, first, end)
+        except StoredFarmError as error:
+            raise FarmLogError(str(error)) from error
+
+    def snapshot(self) -> tuple[int, list[Row]]:
+        """The index at which the snapshot stands, and the last report of each server in it."""
+        try:
+            last, rows = self._farm.snapshot_rows()
+        except StoredFarmError as error:
+            raise FarmLogError(str(error)) from error
+        return last, [*rows]

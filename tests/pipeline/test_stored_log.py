@@ -1,0 +1,134 @@
+"""A farm's log is read out of a directory: what is committed, whole, in parallel ranges, with log time."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bridge.node.commit_note import write_commit_note
+from bridge.node.stored_farm_writer import StoredFarmWriter
+from consensus.node.verification import Verdict, verify_storage
+from pipeline.envelope import Row, record_batches
+from pipeline.generate import generate
+from pipeline.load_model import EPOCH_MS, LoadModel
+from pipeline.log_client import FarmLogError
+from pipeline.stored_log import StoredLog
+
+CLUSTER = bytes(range(16))
+FOUNDER = bytes(8)
+
+
+def small_farm(directory: Path, seed: int = 3) -> int:
+    """A made-up farm of five routers over two hours; the number of its entries."""
+    return generate(directory, LoadModel(5, 1 / 12, seed)).entries
+
+
+def rows_of(directory: Path, first: int, end: int) -> list[Row]:
+    log = StoredLog(directory)
+    return list(log.rows(log.place(first), first, end))
+
+
+def written(directory: Path, *bodies: bytes) -> None:
+    writer = StoredFarmWriter(directory, CLUSTER, [FOUNDER], EPOCH_MS)
+    writer.append_configuration(1, [(1, "tcp://127.0.0.1:7669")])
+    for body in bodies:
+        writer.append(1, body)
+    writer.close()
+
+
+def clock(time_ms: int) -> bytes:
+    return json.dumps({"clock": {"time": time_ms, "id": 1}}).encode()
+
+
+def test_a_generated_log_is_sound_and_every_entry_of_it_is_read_in_its_place(tmp_path: Path) -> None:
+    entries = small_farm(tmp_path / "farm")
+    assert verify_storage(tmp_path / "farm" / "raft").verdict is Verdict.SOUND
+    assert StoredLog(tmp_path / "farm").bounds() == (1, entries)
+    rows = rows_of(tmp_path / "farm", 1, entries + 1)
+    assert [row[0] for row in rows] == list(range(1, entries + 1))
+    assert rows[0][2] == "configuration"
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_does_not(tmp_path: Path) -> None:
+    counts = [small_farm(tmp_path / name, seed) for name, seed in (("one", 3), ("two", 3), ("three", 4))]
+    one, two, three = (
+        rows_of(tmp_path / name, 1, count + 1) for name, count in zip(("one", "two", "three"), counts, strict=True)
+    )
+    assert one == two
+    assert one != three
+
+
+def test_a_range_from_the_middle_gives_the_rows_that_reading_from_the_start_gives(tmp_path: Path) -> None:
+    entries = small_farm(tmp_path / "farm")
+    whole = rows_of(tmp_path / "farm", 1, entries + 1)
+    for first in range(1, entries, 97):
+        assert rows_of(tmp_path / "farm", first, min(first + 50, entries + 1)) == whole[first - 1 : first + 49]
+
+
+def test_log_time_is_the_greatest_clock_entry_so_far_whatever_else_says_clock(tmp_path: Path) -> None:
+    # given clocks that go back, beyond what log time can be, and entries that only mention one
+    written(
+        tmp_path / "farm",
+        b'{"note": "the \\"clock\\" is wrong"}',
+        clock(EPOCH_MS + 5_000),
+        clock(EPOCH_MS + 1_000),
+        b'{"clock": "a text"}',
+        clock(2**52),
+        b'{"x": {"clock": {"time": 9999999999999, "id": 1}}}',
+    )
+    times = [row[3] for row in rows_of(tmp_path / "farm", 1, 8)]
+    assert times == [EPOCH_MS] * 2 + [EPOCH_MS + 5_000] * 5
+    # then a reader that begins anywhere knows the same
+    assert [rows_of(tmp_path / "farm", index, index + 1)[0][3] for index in range(1, 8)] == times
+
+
+def test_nothing_is_read_beyond_what_is_known_to_be_committed(tmp_path: Path) -> None:
+    written(tmp_path / "farm", *[b"{}"] * 9)
+    write_commit_note(tmp_path / "farm", 6)
+    assert StoredLog(tmp_path / "farm").bounds() == (1, 6)
+    (tmp_path / "farm" / "committed.json").unlink()
+    assert StoredLog(tmp_path / "farm").bounds() == (1, 0), "without the note nothing is known"
+    assert StoredLog(tmp_path / "farm", committed_through=8).bounds() == (1, 8), "but for the operator's word"
+
+
+def test_a_copy_without_the_ballot_is_read_as_well(tmp_path: Path) -> None:
+    entries = small_farm(tmp_path / "farm")
+    shutil.copytree(tmp_path / "farm", tmp_path / "copy")
+    (tmp_path / "copy" / "raft" / "ballot").unlink()
+    assert rows_of(tmp_path / "copy", 1, entries + 1) == rows_of(tmp_path / "farm", 1, entries + 1)
+
+
+def test_a_damaged_record_is_an_error_that_names_the_place(tmp_path: Path) -> None:
+    written(tmp_path / "farm", *(f'{{"number": {number}}}'.encode() for number in range(50)))
+    (segment,) = (tmp_path / "farm" / "raft").glob("*.segment")
+    content = bytearray(segment.read_bytes())
+    content[content.find(b'"number": 20')] ^= 1
+    segment.write_bytes(content)
+    with pytest.raises(FarmLogError, match=r"entry 22 is missing or damaged .* log verify"):
+        rows_of(tmp_path / "farm", 1, 52)
+
+
+def test_a_directory_without_a_log_says_what_to_name(tmp_path: Path) -> None:
+    with pytest.raises(FarmLogError, match="state directory"):
+        StoredLog(tmp_path)
+
+
+def test_an_existing_directory_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(FarmLogError, match="not empty"):
+        small_farm(tmp_path)
+
+
+def test_rows_become_arrow_batches_and_bytes_that_are_no_text_become_base64() -> None:
+    rows: list[Row] = [(1, 1, "application", None, b"\xff\xfe"), (2, 1, "application", 1_000, '{"é": 1}'.encode())]
+    (batch,) = record_batches(rows)
+    assert batch.column("body").to_pylist() == ["//4=", '{"é": 1}']
+    assert batch.column("encoding").to_pylist() == ["base64", "text"]
+    assert batch.column("body_bytes").to_pylist() == [4, 9]
+    assert batch.column("log_time").null_count == 1
+
+
+def test_large_bodies_end_a_batch_early() -> None:
+    rows: list[Row] = [(number, 1, "application", 0, bytes(10 * 1024 * 1024)) for number in range(1, 9)]
+    assert [batch.num_rows for batch in record_batches(rows)] == [4, 4]
