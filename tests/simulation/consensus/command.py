@@ -48,12 +48,17 @@ class Failure:
 def main(arguments: Sequence[str]) -> int:
     """Run histories; 0 if every invariant held, 1 with the line that shows the violation again."""
     options = _parse(arguments)
+    # One after the other, and the second although the first has failed.
+    return max([_play(options, strategy) for strategy in options.strategies])
+
+
+def _play(options: argparse.Namespace, strategy: str) -> int:
     if options.seed is not None:
         results: Iterator[Report | Failure] = iter(
             [
                 _try(
                     options.seed,
-                    options.strategy,
+                    strategy,
                     options.mutant,
                     options.kind,
                     short=options.short,
@@ -62,27 +67,26 @@ def main(arguments: Sequence[str]) -> int:
             ]
         )
     else:
-        results = _run_all(options)
+        results = _run_all(options, strategy)
     counts: Counter[str] = Counter()
     marks: Counter[str] = Counter()
     began = time.monotonic()
     for result in results:
         if isinstance(result, Failure):
-            _say(_summary(counts, marks, time.monotonic() - began))
+            _say(f"{strategy}: {_summary(counts, marks, time.monotonic() - began)}")
             _say(f"seed {result.seed}: {result.text}")
             planted = f" --mutant {options.mutant}" if options.mutant else ""
-            pulling = f" --strategy {options.strategy}" if options.strategy != "push" else ""
             short = " --short" if options.short else ""
             world = f" --kind '{options.kind.value}'" if options.kind else ""
-            again = f"--seed {result.seed}{short}{pulling}{world}{planted} --trace"
+            again = f"--strategy {strategy} --seed {result.seed}{short}{world}{planted} --trace"
             _say(f"again: python -m tests.simulation consensus {again}")
             return 1
         counts += result.counts
         marks += result.marks
         if counts["histories"] % _PROGRESS_EVERY == 0:
-            _say(f"{counts['histories']} histories, {time.monotonic() - began:.0f} s")
-    _say(_summary(counts, marks, time.monotonic() - began))
-    missing = [mark for mark in DEMANDED[options.strategy] if not marks[mark]]
+            _say(f"{counts['histories']} {strategy} histories, {time.monotonic() - began:.0f} s")
+    _say(f"{strategy}: {_summary(counts, marks, time.monotonic() - began)}")
+    missing = [mark for mark in DEMANDED[strategy] if not marks[mark]]
     if missing and counts["histories"] >= MARKED_SEEDS and options.kind is None:
         _say(f"never seen in any history: {'; '.join(missing)}")
         return 1
@@ -128,14 +132,14 @@ def _find(name: str, seeds: int) -> tuple[int | None, str]:
     return find_mutant(_MUTANTS[name], 0, seeds)
 
 
-def _run_all(options: argparse.Namespace) -> Iterator[Report | Failure]:
+def _run_all(options: argparse.Namespace, strategy: str) -> Iterator[Report | Failure]:
     """In blocks of seeds; the results come in the order of the seeds, whoever has run them."""
     last = options.first + options.seeds
     blocks = [range(first, min(first + _BLOCK, last)) for first in range(options.first, last, _BLOCK)]
-    rest = [[value] * len(blocks) for value in (options.strategy, options.mutant, options.kind, options.short)]
+    rest = [[value] * len(blocks) for value in (strategy, options.mutant, options.kind, options.short)]
     if options.jobs == 1:
         for block in blocks:
-            yield from _run_block(block, options.strategy, options.mutant, options.kind, options.short)
+            yield from _run_block(block, strategy, options.mutant, options.kind, options.short)
         return
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         for results in pool.map(_run_block, blocks, *rest):
@@ -187,11 +191,20 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="only this history")
     parser.add_argument("--short", action="store_true", help="histories of a third of the length")
     parser.add_argument("--mutant", choices=list(_MUTANTS), help="with this bug planted")
-    parser.add_argument("--strategy", choices=list(CORES), default="push", help="who moves the entries (default push)")
+    parser.add_argument(
+        "--strategy",
+        dest="strategies",
+        action="append",
+        choices=list(CORES),
+        help="who moves the entries: the leader, or the followers that fetch (default: first the one, then the other)",
+    )
     parser.add_argument("--kind", type=Kind, choices=list(Kind), help="only worlds of this kind (default: all kinds)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--trace", action="store_true", help="print every event and its effects (with --seed)")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    planted = _MUTANTS.get(options.mutant)
+    options.strategies = options.strategies or ([planted.strategy] if planted is not None else list(CORES))
+    return options
 
 
 def _summary(counts: Counter[str], marks: Counter[str], seconds: float) -> str:

@@ -62,9 +62,10 @@ PULL_MUTANTS = (
     ),
     Mutant(
         "divergence-by-whole-terms",
-        "where logs diverge, the whole term is cut, with what both agree on and others were told is stored",
+        "where logs diverge, the whole term is cut, with what both agree on; who knows it committed refuses for ever",
         ((Log, "divergence", _before_the_whole_term),),
         "pull",
+        stalls=True,
     ),
     Mutant(
         "pull-old-term-by-counting",
