@@ -261,19 +261,25 @@ def _apply_publication(
     master = state.masters.get(publication.master)
     if master is None:
         return state, [PublicationRefused(publication, "no server reports for this master destination")]
-    refusal = _refusal(master, publication, (state.log_time_ms + tuning.period_ms + tuning.clock_tolerance_ms) // 1000)
+    unfenced_s = state.unfenced_second(publication.master)
+    refusal = _refusal(
+        master, publication, unfenced_s, (state.log_time_ms + tuning.period_ms + tuning.clock_tolerance_ms) // 1000
+    )
     if refusal is not None:
         return state, [PublicationRefused(publication, refusal)]
     masters = {**state.masters, publication.master: replace(master, publication=publication, forced=False)}
     return replace(state, masters=masters), [PublicationAccepted(publication)]
 
 
-def _refusal(master: MasterState, publication: Publication, latest_s: int) -> str | None:
+def _refusal(master: MasterState, publication: Publication, unfenced_s: int, latest_s: int) -> str | None:
     if master.choice.server_id != publication.server_id:
         return f"server {publication.server_id} is not the publisher; server {master.choice.server_id} is"
-    last_s = master.publication.published_s if master.publication is not None else -1
-    if publication.published_s <= last_s:
-        return f"second {publication.published_s} is not after {last_s}, which was accepted before"
+    accepted_s = master.publication.published_s if master.publication is not None else -1
+    last_s = max(accepted_s, unfenced_s)
+    if publication.published_s <= accepted_s:
+        return f"second {publication.published_s} is not after {accepted_s}, which was accepted before"
+    if publication.published_s <= unfenced_s:
+        return f"second {publication.published_s} is not after {unfenced_s}, which was published without a quorum"
     # One later than the last is always allowed: that is how a publisher goes on when the seconds have run ahead.
     if publication.published_s > max(latest_s, last_s + 1):
         return f"second {publication.published_s} lies in the future of log time ({latest_s} at most)"

@@ -21,6 +21,8 @@ MASTERS_MAX = 8
 LEAVES_PER_SERVER_MAX = 64
 PERIOD_MIN_MS, PERIOD_MAX_MS = 500, 600_000
 SESSION_LIMITS = SessionLimits(sessions_max=1024, window=16, result_bytes_max=16, expiry_ms=3_600_000)
+UNFENCED_AHEAD_MS = 30_000
+"""A second published without a quorum counts only up to so far ahead of log time: no wrong clock must bind a farm."""
 LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000
 """Meta LS2 seconds are 32 bits wide; a clock entry beyond is ignored."""
 
@@ -119,3 +121,14 @@ class FarmState:
             for leaf in server.report.destinations
             if leaf.master_hash in {None, master_hash} and hash_of(leaf.destination) not in self.weights.excluded
         ]
+
+    def unfenced_second(self, master: str) -> int:
+        """The last second at which a server says that it published `master`, committed or not; 0 if none says so.
+
+        Without a quorum a server publishes what the log does not know. Its next report does, and what is published from
+        then on must be later, or clients keep the older structure.
+        """
+        latest_s = (self.log_time_ms + UNFENCED_AHEAD_MS) // 1000
+        parts = [server.report.part_in(master) for server in self.servers.values()]
+        seconds = [part.last_published_time_ms // 1000 for part in parts if part is not None]
+        return max((each for each in seconds if each <= latest_s), default=0)

@@ -4,6 +4,7 @@
     take over          at once, if another server published last
     change             once the content differs, but not sooner than `change_ms` after the last one: changes coalesce
     forced             an operator wants it: likewise not sooner than `change_ms`, for no router would take it
+    overtake           like a change: what a server published without a quorum (`bridge.core.without_quorum`) is later
     refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it needs no memory
 
 The plan is proposed to the log first. Only `PublicationAccepted` allows its publisher to sign the planned entries:
@@ -79,9 +80,10 @@ def plan_publication(
     if known is None or known.choice.server_id != server_id:
         return None
     lost = known.publication is not None and known.publication != handed_over
-    if not lost and not _due(known, server_id, pace, log_time_ms):
+    overtaken = known.publication is not None and state.unfenced_second(master) > known.publication.published_s
+    if not lost and not _due(known, server_id, pace, log_time_ms, overtaken=overtaken):
         return None
-    previous_s = known.publication.published_s if known.publication is not None else 0
+    previous_s = max(0 if known.publication is None else known.publication.published_s, state.unfenced_second(master))
     published_s = max(log_time_ms // 1000, previous_s + 1)
     entries = lease_set_entries(state, master, published_s, pace)
     if entries is None:
@@ -101,7 +103,7 @@ def next_publication_ms(known: MasterState, pace: Pace) -> int | None:
     return last.published_s * 1000 + pace.refresh_ms + jitter_ms
 
 
-def _due(known: MasterState, server_id: int, pace: Pace, log_time_ms: int) -> bool:
+def _due(known: MasterState, server_id: int, pace: Pace, log_time_ms: int, *, overtaken: bool) -> bool:
     last = known.publication
     if last is None:
         return log_time_ms >= known.since_ms + pace.gather_ms
@@ -110,7 +112,9 @@ def _due(known: MasterState, server_id: int, pace: Pace, log_time_ms: int) -> bo
     refresh_ms = next_publication_ms(known, pace)
     if refresh_ms is not None and log_time_ms >= refresh_ms:
         return True
-    return (known.forced or _changed(known.leaves, last)) and log_time_ms >= last.published_s * 1000 + pace.change_ms
+    return (
+        known.forced or overtaken or _changed(known.leaves, last)
+    ) and log_time_ms >= last.published_s * 1000 + pace.change_ms
 
 
 def _changed(leaves: tuple[Leaf, ...], last: Publication) -> bool:

@@ -196,7 +196,7 @@ class Node:
             open_replica(settings, ledger, self.door, self.tally, self._observe) as replica,
             trio.open_nursery() as nursery,
         ):
-            member = self._farm_member(agent, replica, ledger)
+            member = self._farm_member(agent, roster, replica, ledger)
             duties = self._duties = Duties(member)
             reconciling = Reconciling(
                 ReconcilingParts(
@@ -266,7 +266,7 @@ class Node:
             address_of=lambda node_id: own_address if node_id == agent.node_id else roster.address_of(node_id),
         )
 
-    def _farm_member(self, agent: Company, replica: Replica, ledger: Ledger) -> FarmMember:
+    def _farm_member(self, agent: Company, roster: Roster, replica: Replica, ledger: Ledger) -> FarmMember:
         publishing = self.configuration.publishing
         return FarmMember(
             cluster=self.farm_key.cluster,
@@ -281,6 +281,7 @@ class Node:
             alarms=self.alarms,
             router_alarm=router_alarm(self.alarms),
             request_prefix=f"{agent.node_id.hex()}-{agent.generation}",
+            reachable=roster.reachable,
         )
 
     @property

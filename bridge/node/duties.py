@@ -2,6 +2,7 @@
 
     ReportDuty       once a reporting period, and as soon as there is a leader: this node's application entry
     TimeDuty         while it leads: log time, at its election and once a period
+    Outage           notices that there is no quorum
     PublishingDuty   one for each master that it holds a key of; while it is chosen: plan, commit, sign, hand over
 
 Each has loops of its own, so that a slow router delays no clock entry and a lost leader no probe of a leaf. All of them
@@ -13,9 +14,9 @@ import trio
 
 from bridge.core.farm import Change, RequestRefused
 from bridge.node.farm_member import Member
-from bridge.node.publishing import PublishingDuty
+from bridge.node.outage import Outage
+from bridge.node.publishing import PublishingDuty, publishing_alarms
 from bridge.node.reporting import ReportDuty
-from bridge.node.signing_keys import key_alarm
 from bridge.node.timekeeping import TimeDuty
 
 
@@ -23,8 +24,9 @@ class Duties:
     """The loops. `run` them once; `changed` hears what the state machine did."""
 
     def __init__(self, member: Member) -> None:
-        alarm = key_alarm(member.alarms)
-        self.publishing = tuple(PublishingDuty(member, held, alarm) for held in member.keys)
+        self._outage = Outage(member)
+        alarms = publishing_alarms(member.alarms)
+        self.publishing = tuple(PublishingDuty(member, held, self._outage, alarms) for held in member.keys)
         self._time = TimeDuty(member)
         self._reporting = ReportDuty(member, self.publishing)
 
@@ -48,6 +50,7 @@ class Duties:
     async def run(self) -> None:
         """Works until cancelled."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._outage.run)
             nursery.start_soon(self._reporting.run)
             nursery.start_soon(self._time.run)
             for duty in self.publishing:

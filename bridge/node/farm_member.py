@@ -1,6 +1,7 @@
 """What a member of a founded farm does its duties with: the parts that `bridge.node.app` made, in one hand."""
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from bridge.core.publication import Pace
@@ -36,6 +37,8 @@ class Member:
     """What the router did not do, by who asked for it."""
     request_prefix: str
     """NodeId and generation: with the birth of a session and a number behind it, it names a submission for ever."""
+    reachable: Callable[[], AbstractSet[bytes]]
+    """NodeIds of the other members that gossip does not hold for dead."""
     clock_ms: Callable[[], int] = clock_ms
 
     @property

@@ -55,6 +55,7 @@ from bridge.core.weights import (
     WeightsChange,
     WishRefused,
 )
+from bridge.core.without_quorum import QuorumWatch
 from bridge.node.event_log import EventLog
 from bridge.wire.application import decode
 from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm, encode_farm
@@ -92,6 +93,7 @@ class Ledger:
     ) -> None:
         self._farm = Farm(log_time_base_ms, founders=founders)
         self.log_time = LogTime(log_time_base_ms, now_ms(), self._farm.tuning.period_ms)
+        self.quorum = QuorumWatch(now_ms())
         self._trace = trace
         self._on_change = on_change
         self._moment_indexes = array("q", [0])
@@ -213,6 +215,7 @@ class Ledger:
         moment_ms = self.state.log_time_ms
         self.log_time.period_changed(self._farm.tuning.period_ms)
         self.log_time.clock_applied(moment_ms, now_ms())
+        self.quorum.clock_committed(now_ms())
         if moment_ms == self._moment_times_ms[-1]:
             return
         self._moment_indexes.append(index)

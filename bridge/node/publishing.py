@@ -1,6 +1,7 @@
 """A member's duty to publish one master destination, while it is chosen to.
 
     plan ─▶ commit the plan ─▶ accepted ─▶ sign ─▶ hand over to the router
+    plan without a quorum, while the log stands still  ─▶ sign ─▶ hand over, with an alarm
 
 One plan is under way at a time, from its proposal until the router has it: a router that is slow must not make its node
 fill the log with plans. What comes to nothing is tried again with growing pauses, for the same reason.
@@ -10,33 +11,53 @@ therefore compares what it handed over in this life with what was accepted last,
 """
 
 import math
+from dataclasses import dataclass
 
 import trio
 
 from bridge.core.control import SubmitOutcome
 from bridge.core.farm import Change, PublicationAccepted, PublicationRefused, PublisherChanged
 from bridge.core.publication import PlannedPublication, plan_publication
-from bridge.core.records import MetaStatus, Publication
-from bridge.node.alarms import SharedAlarm
+from bridge.core.records import MetaStatus, Publication, Report
+from bridge.core.without_quorum import acting_publisher, plan_without_quorum
+from bridge.node.alarms import Alarms, SharedAlarm
 from bridge.node.farm_member import Member
+from bridge.node.outage import Outage
 from bridge.node.router import RouterError
-from bridge.node.signing_keys import HeldKey, judge_key
+from bridge.node.signing_keys import HeldKey, judge_key, key_alarm
 from bridge.wire.application import encode
 from bridge.wire.i2p import I2pError
 from bridge.wire.meta_lease_set import LeaseSetError
-from consensus.node.clock import now_ms
+from consensus.node.clock import now_ms as monotonic_ms
 
+UNFENCED_ALARM = "publishing-without-quorum"
 PLAN_INTERVAL_SECONDS = 1.0
 RETRY_FIRST_S, RETRY_LONGEST_S = 2.5, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class PublishingAlarms:
+    """What the duties of all masters share."""
+
+    key: SharedAlarm
+    unfenced: SharedAlarm
+
+
+def publishing_alarms(alarms: Alarms) -> PublishingAlarms:
+    """The alarms of a node's publishing duties."""
+    action = "nothing for the moment: clients go on finding the service. What ends it stands at the alarm `no-quorum`"
+    return PublishingAlarms(key_alarm(alarms), SharedAlarm(alarms, UNFENCED_ALARM, action))
 
 
 class PublishingDuty:
     """The loops of one master. `run` them once; `changed` hears what the state machine did."""
 
-    def __init__(self, member: Member, held: HeldKey, key_alarm: SharedAlarm) -> None:
+    def __init__(self, member: Member, held: HeldKey, outage: Outage, alarms: "PublishingAlarms") -> None:
         self._member = member
         self._held = held
-        self._key_alarm = key_alarm
+        self._outage = outage
+        self._alarms = alarms
+        self._own: Report | None = None
         self._proposed: PlannedPublication | None = None
         """Submitted, and neither accepted nor refused so far."""
         self._accepted: PlannedPublication | None = None
@@ -48,6 +69,7 @@ class PublishingDuty:
         self._failures = 0
         self.published = 0
         self.last_published_ms = 0
+        """The second, in milliseconds, of the structure that the router took last."""
 
     @property
     def master(self) -> str:
@@ -87,7 +109,11 @@ class PublishingDuty:
         now_s = self._member.clock_ms() // 1000
         if await self._held.renew(now_s):
             self._member.trace.append("signing-key-renewed", {"until": self._held.key.can_sign_until_s})
-        judge_key(self._held, now_s, self._key_alarm)
+        judge_key(self._held, now_s, self._alarms.key)
+
+    def reported(self, own: Report) -> None:
+        """How this node is by now, whether anybody takes its report or not."""
+        self._own = own
 
     async def run(self) -> None:
         """Works until cancelled."""
@@ -103,21 +129,44 @@ class PublishingDuty:
             self._review = trio.Event()
             with trio.move_on_after(PLAN_INTERVAL_SECONDS):
                 await self._review.wait()
+            if self._outage.lasts:
+                self._plan_alone()
+                continue
+            self._alarms.unfenced.clear(self.master)
             plan = self._plan()
             if plan is not None:
                 await self._propose(plan)
 
+    def _plan_alone(self) -> None:
+        """Without a quorum a plan goes straight to the router; what is under way there comes first."""
+        if self._accepted is not None or self._own is None or trio.current_time() < self._not_before_s:
+            return
+        farm, around, now_ms = self._outage.farm, self._outage.around(self._own), self._outage.log_time_ms
+        if acting_publisher(farm.state, self.master, around, now_ms // 1000) != self._member.replica.server_id:
+            self._alarms.unfenced.clear(self.master)
+            return
+        plan = plan_without_quorum(
+            farm.state, self.master, farm.tuning, self._member.pace, around, now_ms, handed_over=self._handed_over
+        )
+        if plan is not None:
+            self._alarms.unfenced.set(
+                self.master,
+                f"this node publishes {self._held.key.destination.address} by itself, without a majority of the voters",
+            )
+            self._accepted = plan
+            self._hand_over_due.set()
+
     def _plan(self) -> PlannedPublication | None:
         member = self._member
         under_way = self._proposed is not None or self._accepted is not None
-        if under_way or trio.current_time() < self._not_before_s:
+        if under_way or self._outage.holds or trio.current_time() < self._not_before_s:
             return None
         return plan_publication(
             member.ledger.state,
             self.master,
             member.replica.server_id,
             member.pace,
-            member.ledger.log_time.paced(now_ms()),
+            member.ledger.log_time.paced(monotonic_ms()),
             handed_over=self._handed_over,
         )
 
@@ -164,7 +213,7 @@ class PublishingDuty:
         member.router_alarm.clear(self._cause)
         self._handed_over = publication
         self.published += 1
-        self.last_published_ms = member.clock_ms()
+        self.last_published_ms = publication.published_s * 1000
         member.trace.append("published", facts, log_time_ms=member.ledger.state.log_time_ms)
 
     @property
@@ -172,12 +221,16 @@ class PublishingDuty:
         return f"publishing {self._held.key.destination.address}"
 
     def _is_deposed(self) -> bool:
-        """Only once another server's publication is accepted: until then the old structure is the best there is."""
+        """Only once a later publication of another server is accepted: until then ours is the best there is."""
         if self._handed_over is None:
             return False
         known = self._member.ledger.state.masters.get(self.master)
         accepted = None if known is None else known.publication
-        return accepted is not None and accepted.server_id != self._member.replica.server_id
+        return (
+            accepted is not None
+            and accepted.server_id != self._member.replica.server_id
+            and accepted.published_s > self._handed_over.published_s
+        )
 
     async def _stop_publishing(self) -> None:
         member = self._member

@@ -1,7 +1,8 @@
 """A member's duty to report: its application entry once a reporting period, and as soon as there is a leader.
 
 Each report asks the router anew and names itself (`request`), so that one whose fate is unknown can be repeated. What
-nobody took within a period is out of date; the next report says it better.
+nobody took within a period is out of date; the next report says it better. Reports that nobody takes still tell the
+publishing duties how this node is, should they have to act alone.
 """
 
 from collections.abc import Sequence
@@ -45,16 +46,23 @@ class ReportDuty:
     async def run(self) -> None:
         """Works until cancelled."""
         self.leadership_changed()
-        await self._leader_known.wait()
+        await self._until_leader_known()
         while True:
             started = trio.current_time()
-            for duty in self._publishing:
-                await duty.review_key()
             report = await self._own_report()
             with trio.move_on_after(self._member.period_s):
                 await self._send(report)
             # A little apart from the others, who heard of the leader at the same moment.
             await self._until_period_after(started, self._random.uniform(0.9, 1.0))
+
+    async def _until_leader_known(self) -> None:
+        """Without a leader the node looks at its router all the same: it may have to publish alone."""
+        with trio.move_on_after(self._member.period_s):
+            await self._leader_known.wait()
+        while not self._leader_known.is_set():
+            await self._own_report()
+            with trio.move_on_after(self._member.period_s):
+                await self._leader_known.wait()
 
     async def _until_period_after(self, started: float, share: float) -> None:
         """Sleeps to the next report's time. The period may change meanwhile: it is the leader's, and in the log."""
@@ -72,8 +80,10 @@ class ReportDuty:
 
     async def _own_report(self) -> Report:
         member = self._member
+        for duty in self._publishing:
+            await duty.review_key()
         status, leaves = await self._ask_router()
-        return Report(
+        report = Report(
             cluster=member.cluster,
             date_ms=member.clock_ms(),
             server_id=member.replica.server_id,
@@ -82,6 +92,9 @@ class ReportDuty:
             destinations=leaves,
             request=self._next_request(),
         )
+        for duty in self._publishing:
+            duty.reported(report)
+        return report
 
     def _next_request(self) -> str:
         """A number in this node's session, which begins with the first report and whenever the farm forgot it."""

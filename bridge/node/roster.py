@@ -89,6 +89,10 @@ class Roster:
         """Every other member whose metadata can be read, dead ones as well."""
         return tuple(self._listed.values())
 
+    def reachable(self) -> frozenset[bytes]:
+        """The other members that gossip has not given up."""
+        return frozenset(node_id for node_id, each in self._listed.items() if each.reachable)
+
     def formation_members(self, cluster: str) -> tuple[FormationMember, ...]:
         """The members as formation sees them."""
         return tuple(

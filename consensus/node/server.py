@@ -231,6 +231,14 @@ class ConsensusServer:
         last = min(self.applying.commit, first + limit_entries - 1)
         return await self._disk_questions.entries_unless_busy(first, last, limit_bytes, self._tuning.max_reads)
 
+    async def read_stored(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
+        """Entries of this server's own log, committed or not; raises `ServerBusyError`.
+
+        For a server that is alone: what it stored may be replaced as soon as there is a leader.
+        """
+        last = min(self._core.describe().last.index, first + limit_entries - 1)
+        return await self._disk_questions.entries_unless_busy(first, last, limit_bytes, self._tuning.max_reads)
+
     async def take_snapshot(self) -> SnapshotDescription | None:
         """Write the state machine down now and shorten the log; None if there is nothing new, or no space for it."""
         return await self._snapshots.take()

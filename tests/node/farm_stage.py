@@ -48,6 +48,8 @@ OWN = ServerId(1)
 OTHER = ServerId(2)
 MASTER: MasterKey = new_master_key(demo=True)
 LEAF = new_demo_leaf()
+NODE_IDS = (b"identity", b"of-other", b"of-third")
+"""Of the servers 1, 2 and 3."""
 CONFIGURATION = Configuration(tuple(Server(ServerId(number), f"tcp://127.0.0.1:{number}") for number in (1, 2, 3)))
 
 
@@ -130,11 +132,13 @@ class StageServer:
     stage: "Stage"
     role: RoleChanged = LEADING
     outcome: Outcome = Outcome.COMMITTED
+    configuration: Configuration = CONFIGURATION
 
     def describe(self) -> StageDescription:
-        """The configuration of three, and how far the log goes."""
+        """The configuration, of three at first, and how far the log goes."""
         last = len(self.stage.log)
-        return StageDescription(StageDescription(last=LogPosition(last, 1)), applied=last)
+        raft = StageDescription(configuration=self.configuration, last=LogPosition(last, 1))
+        return StageDescription(raft, applied=last)
 
     async def propose(self, commands: tuple[bytes, ...]) -> Resolve:
         """Commit."""
@@ -156,6 +160,10 @@ class StageServer:
         del limit_bytes
         await trio.lowlevel.checkpoint()
         return tuple(Entry(1, Command(data)) for data in self.stage.log[first - 1 : first - 1 + limit_entries])
+
+    async def read_stored(self, first: int, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
+        """The same: nothing is in the log before it is committed, but what a story puts there."""
+        return await self.read(first, limit_entries, limit_bytes)
 
 
 @dataclass
@@ -208,10 +216,11 @@ class Stage:
     ) -> None:
         self.trace = EventLog("node-1", clock_now_ms)
         self.alarms = Alarms(self.trace)
-        self.ledger = Ledger(NOW_MS, self.trace, self._changed)
+        self.ledger = Ledger(NOW_MS, self.trace, self._changed, NODE_IDS)
         self.log: list[bytes] = []
         self.times_ms: list[int] = []
         self.router = MemoryRouter()
+        self.reachable: set[bytes] = set()
         self.server = StageServer(self)
         self.replica = StageReplica(self.server)
         self.duties = Duties(
@@ -227,6 +236,7 @@ class Stage:
                 trace=self.trace,
                 alarms=self.alarms,
                 router_alarm=router_alarm(self.alarms),
+                reachable=lambda: self.reachable,
                 clock_ms=clock_now_ms,
                 request_prefix="00-1",
             )
@@ -250,6 +260,19 @@ class Stage:
         role = Role.LEADER if server_id == OWN else Role.FOLLOWER
         self.server.role = RoleChanged(role, self.server.role.term + 1, server_id)
         self.duties.leadership_changed()
+
+    def lose_quorum(self) -> None:
+        """Nobody leads from here on, and nothing is committed."""
+        self.server.role = RoleChanged(Role.FOLLOWER, self.server.role.term + 1, None)
+        self.server.outcome = Outcome.NOT_LEADER
+        self.replica.taken = lambda _: SubmitAnswer(SubmitOutcome.REFUSED, reason="no leader")
+        self.duties.leadership_changed()
+
+    def regain_quorum(self, leader: ServerId) -> None:
+        """Somebody leads again."""
+        self.server.outcome = Outcome.COMMITTED
+        self.replica.taken = lambda _: None
+        self.lead(leader)
 
     def records(self, kind: type[Record]) -> list[tuple[int, Record]]:
         """The entries of one kind, each with its time."""

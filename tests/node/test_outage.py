@@ -1,0 +1,194 @@
+"""A node whose farm loses the quorum goes on publishing alone, says so, and gives way when the log moves again."""
+
+# ruff: noqa: ARG001 - the clock works by being asked for
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bridge.core.records import Clock, Publication, Report
+from bridge.node.outage import QUORUM_ALARM
+from bridge.node.publishing import UNFENCED_ALARM
+from bridge.wire.meta_lease_set import MetaLeaseSet, decode, verify
+from consensus.core.position import Configuration, Server
+from consensus.node.clock import now_ms
+from tests.node.farm_stage import (
+    LEAF,
+    MASTER,
+    NODE_IDS,
+    NOW_MS,
+    NOW_S,
+    OTHER,
+    OWN,
+    PERIOD_MS,
+    Stage,
+    machine_clock,
+    rival_report,
+)
+
+pytestmark = pytest.mark.usefixtures("_clock")
+PATIENCE_S = 5
+
+
+@pytest.fixture
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_clock(monkeypatch)
+
+
+@asynccontextmanager
+async def on_duty(stage: Stage) -> AsyncIterator[None]:
+    """Let the node do its duties while the block lasts."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.duties.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+def structures(stage: Stage) -> list[MetaLeaseSet]:
+    """What the router got, each verified."""
+    decoded = [decode(each) for each in stage.router.published]
+    assert all(verify(each).holds for each in decoded)
+    return decoded
+
+
+async def stage_of_other(period_ms: int = PERIOD_MS) -> Stage:
+    """Server 2 leads, is preferred and has published; this node may be the next one."""
+    stage = Stage(period_ms=period_ms)
+    stage.lead(OTHER)
+    await stage.append_record(Clock(NOW_MS + now_ms(), OTHER, period_ms))
+    await other_publishes(stage)
+    return stage
+
+
+async def other_publishes(stage: Stage) -> Publication:
+    """Server 2 is preferred, and its publication is accepted."""
+    await stage.append_record(rival_report(1 + now_ms()))
+    accepted = Publication(MASTER.destination.base64, OTHER, NOW_S + now_ms() // 1000, "00")
+    await stage.append_record(accepted)
+    return accepted
+
+
+async def test_a_publisher_without_a_quorum_goes_on_refreshing_and_says_so(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    async with on_duty(stage):
+        await trio.sleep(20)
+        stage.lose_quorum()
+        await trio.sleep(PATIENCE_S - PERIOD_MS / 1000 - 0.5)
+        assert stage.alarm(QUORUM_ALARM) is None
+        await trio.sleep(PATIENCE_S)
+        assert stage.alarm(QUORUM_ALARM) is not None
+        # What it published with a quorum is fresh; it is not alone with anything yet.
+        assert stage.alarm(UNFENCED_ALARM) is None
+        await trio.sleep(1_000)
+        assert stage.alarm(UNFENCED_ALARM) is not None
+    seconds = [each.published_s for each in structures(stage)]
+    assert len(seconds) >= 4
+    assert all(270 <= later - earlier <= 331 for earlier, later in pairwise(seconds)), seconds
+    assert len(stage.records(Publication)) == 1
+
+
+async def test_when_the_last_publisher_is_gone_as_well_another_one_steps_in_within_three_periods(
+    autojump_clock: MockClock,
+) -> None:
+    period_ms = 30_000
+    stage = await stage_of_other(period_ms)
+    async with on_duty(stage):
+        await trio.sleep(1)
+        stage.lose_quorum()
+        await trio.sleep(3 * period_ms / 1000 - 1)
+        [structure] = structures(stage)
+        assert structure.published_s > NOW_S
+        assert {lease.destination_hash for lease in structure.leases} == {LEAF.hash}
+        assert stage.alarm(UNFENCED_ALARM) is not None
+
+
+async def test_a_server_that_gossip_hears_of_and_that_published_last_is_left_to_it(autojump_clock: MockClock) -> None:
+    stage = await stage_of_other()
+    stage.reachable = {NODE_IDS[1]}
+    async with on_duty(stage):
+        await trio.sleep(1)
+        stage.lose_quorum()
+        await trio.sleep(60)
+        assert stage.router.published == []
+        stage.reachable = set()
+        await trio.sleep(2)
+        assert len(stage.router.published) == 1
+
+
+async def test_the_alarms_end_with_the_outage_and_what_is_committed_next_is_later(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    async with on_duty(stage):
+        await trio.sleep(20)
+        stage.lose_quorum()
+        await trio.sleep(700)
+        alone = structures(stage)[-1].published_s
+        stage.regain_quorum(OWN)
+        await trio.sleep(1.5)
+        assert stage.alarm(QUORUM_ALARM) is None
+        await trio.sleep(3 * PERIOD_MS / 1000)
+        assert stage.alarm(UNFENCED_ALARM) is None
+        _, committed = stage.records(Publication)[-1]
+        assert isinstance(committed, Publication)
+        assert committed.published_s > alone
+        assert structures(stage)[-1].published_s == committed.published_s
+
+
+async def test_who_stepped_in_stops_once_the_farms_own_publisher_has_published_later(autojump_clock: MockClock) -> None:
+    stage = await stage_of_other()
+    async with on_duty(stage):
+        await trio.sleep(1)
+        stage.lose_quorum()
+        await trio.sleep(60)
+        assert len(stage.router.published) == 1
+        stage.regain_quorum(OTHER)
+        await stage.append_record(Clock(NOW_MS + now_ms(), OTHER, PERIOD_MS))
+        await stage.append_record(rival_report(1 + now_ms()))
+        await trio.sleep(2 * PERIOD_MS / 1000)
+        # Its report tells everybody what it published alone; until that is overtaken it stands.
+        reported = [record for _, record in stage.records(Report) if isinstance(record, Report)][-1]
+        assert len(reported.masters) == 1
+        assert reported.masters[0].last_published_time_ms == structures(stage)[-1].published_s * 1000
+        assert stage.router.stopped == 0
+        await other_publishes(stage)
+        await trio.sleep(1)
+        assert stage.router.stopped == 1
+        assert len(stage.router.published) == 1
+
+
+async def test_a_node_that_is_started_into_an_outage_publishes_what_its_own_log_says(autojump_clock: MockClock) -> None:
+    earlier = Stage()
+    async with on_duty(earlier):
+        await trio.sleep(20)
+    stage = Stage()
+    stage.lose_quorum()
+    await trio.sleep(3_600)
+    stage = Stage()
+    stage.lose_quorum()
+    stage.log, stage.times_ms = list(earlier.log), list(earlier.times_ms)  # on disk, and nobody says it is committed
+    async with on_duty(stage):
+        await trio.sleep(80)
+    [structure] = structures(stage)
+    # Log time stood still while the node was down: its clock tells what was missed.
+    assert abs(structure.published_s - (NOW_S + now_ms() // 1000)) <= 80
+    assert stage.ledger.state.applied_index == 0
+    assert stage.alarm(QUORUM_ALARM) is not None
+
+
+async def test_a_node_that_was_removed_from_the_group_publishes_nothing(autojump_clock: MockClock) -> None:
+    stage = await stage_of_other()
+    async with on_duty(stage):
+        await trio.sleep(1)
+        stage.server.configuration = Configuration((Server(OTHER, "tcp://127.0.0.1:2"),))
+        stage.lose_quorum()
+        await trio.sleep(400)
+        assert stage.router.published == []
+        assert stage.alarm(QUORUM_ALARM) is None
+        stage.server.configuration = Configuration(
+            (Server(OWN, "tcp://127.0.0.1:1"), Server(OTHER, "tcp://127.0.0.1:2"))
+        )
+        await trio.sleep(2)
+        assert len(stage.router.published) == 1

@@ -1,0 +1,159 @@
+"""Farms that fall into parts without a quorum, by chance: each part goes on publishing, and the log takes over again.
+
+Each story is a seed. Servers of a farm have committed a while; then the farm falls into parts that see only themselves,
+and changes its parts a few times, while servers' health changes; then the log moves again. What must hold, whatever the
+parts and however their clocks are off: exactly one server of each part publishes, if one is able; what each server
+hands over has entries and rises in its seconds; no part's structure is older than a refresh; and what is committed
+afterwards is later than everything before.
+"""
+
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import pytest
+
+from bridge.core.admission import Admitted
+from bridge.core.farm import PublicationAccepted
+from bridge.core.farm_state import FarmState
+from bridge.core.publication import JITTER_PERCENT, Pace, plan_publication
+from bridge.core.records import Clock, Publication, Report
+from bridge.core.without_quorum import Surroundings, acting_publisher, plan_without_quorum
+from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, leaf, report
+
+PACE = Pace()
+STEP_MS = 5_000
+LONGEST_WAIT_MS = PACE.refresh_ms * (100 + JITTER_PERCENT) // 100
+
+
+@dataclass
+class Story:
+    """One farm, and who sees whom."""
+
+    random: Random
+    log: Log = field(default_factory=Log)
+    now_ms: int = BASE_MS
+    handed_over: dict[int, Publication] = field(default_factory=dict)
+    node_ids: dict[int, bytes] = field(default_factory=dict)
+    parts: list[frozenset[int]] = field(default_factory=list)
+    ahead_ms: dict[int, int] = field(default_factory=dict)
+    """How far each server's reckoning of log time is off."""
+    joined_ms: dict[int, int] = field(default_factory=dict)
+    """Since when each server is in its part."""
+
+    def begin(self) -> None:
+        """The farm has a publisher, and the log stops."""
+        servers = range(1, self.random.randint(2, 7) + 1)
+        self.node_ids = {each: self.random.randbytes(8) for each in servers}
+        self.ahead_ms = {each: self.random.randint(-10_000, 10_000) for each in servers}
+        self.log.append(*(self.report(each) for each in servers))
+        self.commit_time(60_000)
+        self.log.append(*(self.report(each) for each in servers))
+        self.publish_with_quorum()
+
+    def report(self, server_id: int) -> Report:
+        """How the server is now; one in five holds no key, one in five has an ill leaf."""
+        key_less = self.node_ids[server_id][0] < 51
+        last = self.handed_over.get(server_id)
+        return report(
+            server_id,
+            self.now_ms,
+            can_sign_until_s=None if key_less else 2**32 - 1,
+            last_published_time_ms=0 if last is None else last.published_s * 1000,
+            destinations=(leaf(f"leaf{server_id}", healthy=self.random.random() < 0.8),),
+        )
+
+    def commit_time(self, ahead_ms: int) -> None:
+        """The log moves on."""
+        self.now_ms += ahead_ms
+        self.log.append(Clock(self.now_ms, 1, PERIOD_MS))
+
+    def publish_with_quorum(self) -> Publication | None:
+        """What the chosen publisher commits now, if anything."""
+        server_id = self.log.publisher
+        if server_id is None:
+            return None
+        state, held = self.log.farm.state, self.handed_over.get(server_id)
+        planned = plan_publication(state, MASTER, server_id, PACE, self.now_ms, handed_over=held)
+        if planned is None:
+            return None
+        assert self.log.append(planned.publication) == [PublicationAccepted(planned.publication)]
+        self.handed_over[server_id] = planned.publication
+        return planned.publication
+
+    @property
+    def state(self) -> FarmState:
+        """The last one that all know of."""
+        admitted = {each: Admitted(node_id) for each, node_id in self.node_ids.items()}
+        return replace(self.log.farm.state, admitted=admitted)
+
+    def fall_apart(self) -> None:
+        """New parts; some servers are in none, being dead."""
+        alive = [each for each in self.node_ids if self.random.random() < 0.8]
+        sides = self.random.randint(1, 3)
+        placed = {each: self.random.randrange(sides) for each in alive}
+        before = {each: part for part in self.parts for each in part}
+        self.parts = [part for side in range(sides) if (part := frozenset(e for e in alive if placed[e] == side))]
+        for part in self.parts:
+            for each in part:
+                if before.get(each) != part:
+                    self.joined_ms[each] = self.now_ms
+
+    def step(self) -> None:
+        """A few seconds of outage."""
+        self.now_ms += STEP_MS
+        for part in self.parts:
+            views = {each: Surroundings(self.report(each), part - {each}) for each in sorted(part)}
+            now_s = self.now_ms // 1000
+            acting = {acting_publisher(self.state, MASTER, around, now_s) for around in views.values()}
+            assert len(acting) == 1, f"{acting} publish in {sorted(part)}"
+            [publisher] = acting
+            able = [each for each, around in views.items() if around.own.masters[0].can_sign_until_s]
+            assert (publisher in able) if able else publisher is None
+            for server_id, around in views.items():
+                self.let_publish(server_id, around)
+            if publisher is not None and self.now_ms - self.joined_ms[publisher] > 0:
+                age_ms = self.now_ms - self.handed_over[publisher].published_s * 1000
+                assert age_ms <= LONGEST_WAIT_MS + STEP_MS + abs(self.ahead_ms[publisher])
+
+    def let_publish(self, server_id: int, around: Surroundings) -> None:
+        """What this server hands over, if it is the one."""
+        held = self.handed_over.get(server_id)
+        own_ms = self.now_ms + self.ahead_ms[server_id]
+        planned = plan_without_quorum(self.state, MASTER, TUNING, PACE, around, own_ms, handed_over=held)
+        if planned is None:
+            return
+        assert planned.entries
+        earlier = max([0 if held is None else held.published_s, *self.committed_seconds()])
+        assert planned.publication.published_s > earlier
+        self.handed_over[server_id] = planned.publication
+
+    def committed_seconds(self) -> list[int]:
+        """What the log knows."""
+        known = self.state.masters.get(MASTER)
+        return [] if known is None or known.publication is None else [known.publication.published_s]
+
+    def end(self) -> None:
+        """All are there again: they report, and a publisher goes on."""
+        latest_s = max((each.published_s for each in self.handed_over.values()), default=0)
+        self.commit_time(1_000)
+        self.log.append(*(self.report(each) for each in self.node_ids))
+        for _ in range(2 * LONGEST_WAIT_MS // PERIOD_MS):
+            published = self.publish_with_quorum()
+            if published is not None:
+                assert published.published_s > latest_s
+                return
+            self.commit_time(PERIOD_MS)
+            self.log.append(*(self.report(each) for each in self.node_ids))
+        able = [each for each, node_id in self.node_ids.items() if node_id[0] >= 51]
+        assert not able, "nobody published after the outage"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_part_of_a_farm_goes_on_publishing_and_the_log_takes_over_later(seed: int) -> None:
+    story = Story(Random(seed))
+    story.begin()
+    for _ in range(story.random.randint(1, 4)):
+        story.fall_apart()
+        for _ in range(story.random.randint(1, 120)):
+            story.step()
+    story.end()
