@@ -85,7 +85,7 @@ def test_another_seed_gives_another_trace() -> None:
 def test_a_violation_names_the_line_that_shows_it_again(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["consensus", "--seeds", "50", "--mutant", "append-reply-before-persist"]) == 1
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("again: python -m tests.simulation consensus --seed ")
+    assert line.startswith("again: python -m tests.simulation consensus --strategy push --seed ")
     arguments = line.split("tests.simulation ")[1].removesuffix(" --trace").split()
     assert main(arguments) == 1
 
