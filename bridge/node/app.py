@@ -33,6 +33,7 @@ from bridge.node.configuration import NodeConfiguration
 from bridge.node.configuration import Pace as PaceSetting
 from bridge.node.connecting import Connecting
 from bridge.node.control import ControlServer
+from bridge.node.control_access import open_remote_access
 from bridge.node.control_socket import SOCKET_NAME, answers
 from bridge.node.duties import Duties
 from bridge.node.event_log import EventLog
@@ -142,7 +143,8 @@ class Node:
             withdraw=forming.withdraw,
             keys=key_port(agent, roster, self.farm_keys, sight.picture, self.trace),
         )
-        control = ControlServer(settings.state_dir / SOCKET_NAME, port)
+        remote = open_remote_access(settings.state_dir, settings.control_listen)
+        control = ControlServer(settings.state_dir / SOCKET_NAME, port, remote=remote)
         sight.control = control
         self.trace.append("node-started", {"pid": os.getpid(), "generation": agent.generation})
         async with trio.open_nursery() as nursery:

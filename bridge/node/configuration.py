@@ -13,6 +13,8 @@
     [[master]]    signing_key or destination, publish: in place of the first two, for several masters
     [router]      kind ("file", "i2cp"), and what that kind needs (`bridge.node.router_settings`)
     [[leaf]]      destination, probe, master
+    [[leaf]]      destination, probe
+    [control]     listen: the control endpoint over TCP, for other machines; off unless it is named
 
 On a LAN no address is needed: the node binds to the machine's private address on the default ports and finds the
 others by broadcast. It never guesses beyond that: with several networks and no default route, or with none, it says
@@ -141,6 +143,8 @@ class NodeConfiguration:
     leaves: tuple[Leaf, ...] = ()
     demo: bool = False
     transport: TransportSettings = field(default_factory=TransportSettings)
+    control_listen: Address | None = None
+    """Where the control endpoint is open to other machines; nowhere by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +217,9 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
     publishing = _publishing(publishing_section, kind)
     router = router_settings(root.section("router"), state_dir, demo=demo)
     leaves = tuple(leaf for each in root.sections("leaf", LEAVES_LIMIT) if (leaf := _leaf(each)) is not None)
+    control = root.section("control")
+    control_listen = control.address("listen")
+    control.finish()
     if farm_key is None or consensus is None:
         return None
     return NodeConfiguration(
@@ -227,6 +234,7 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
         leaves=leaves,
         demo=demo,
         transport=transport,
+        control_listen=control_listen,
     )
 
 

@@ -34,6 +34,7 @@ from bridge.core.control import (
     SubmitOutcome,
 )
 from bridge.core.view import FarmView, Phase
+from bridge.node.control_access import Access
 from bridge.wire.control_json import (
     cluster_document,
     event_page_document,
@@ -134,6 +135,7 @@ class Request:
     method: str
     target: str
     body: bytes = b""
+    access: Access = Access.ADMIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,8 @@ class Routes:
             raise Refused(404, "no-such-path", f"no {parts.path[:80]!r} here; there are {', '.join(self._handlers)}")
         if wanted != ("GET" if request.method == "HEAD" else request.method):
             raise Refused(405, "wrong-method", f"{parts.path} takes {wanted}, not {request.method}")
+        if wanted != "GET" and request.access < Access.ADMIN:
+            raise Refused(403, "forbidden", "this token only reads; use the one in the node's control.admin.token")
         return await handler(request, parts.query)
 
     async def _view(self, _request: Request, _query: str) -> Answer:
