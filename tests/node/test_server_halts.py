@@ -17,7 +17,7 @@ from consensus.node.refusals import HaltedError
 from consensus.node.server import ConsensusServer
 from consensus.node.storage import Owner, recover
 from tests.node.kept_entries import KeptEntries
-from tests.node.test_server_owner import ONE, SMALL, Links, MemoryDisk, voters
+from tests.node.memory_server import ONE, SMALL, Links, MemoryDisk, voters
 
 REASON = "server 2, the leader, belongs to another cluster: correct the addresses of its peers"
 

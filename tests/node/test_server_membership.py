@@ -6,7 +6,7 @@ import trio.testing
 from consensus.core.configuration import ChangeRefusal
 from consensus.core.effects import ChangeOutcome, ConfigurationChanged, Role
 from consensus.core.position import Configuration, Server, ServerId
-from tests.node.test_server_owner import MemoryDisk, Node, build, data, until
+from tests.node.memory_server import MemoryDisk, Node, build, data, until
 
 
 def server(number: int) -> Server:

@@ -1,147 +1,19 @@
 """The owner task with a real Raft: one voter alone, and three over links in memory; MockClock throughout."""
 
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from random import Random
 
 import pytest
 import trio
 import trio.testing
 
-from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Outcome, Resolve, Role
-from consensus.core.events import DiskSpace, PeerExtensions
-from consensus.core.extensions import NO_EXTENSIONS
-from consensus.core.messages import Request, RequestVote, VoteReply
-from consensus.core.position import Command, Configuration, Entry, LogPosition, Server, ServerId
-from consensus.core.raft import Raft
-from consensus.core.tuning import lan
-from consensus.node.clock import now_ms
-from consensus.node.directory import OutOfSpaceError
-from consensus.node.disk import CreateFile, DiskOperation, DiskReader, SyncFile, WriteBytes
-from consensus.node.executor import Reading
-from consensus.node.inbox import Admission, Inbox, Proposal
-from consensus.node.refusals import ServerBusyError, ServerStoppedError
-from consensus.node.server import ConsensusServer
-from consensus.node.server_description import DiskFull, Notice
+from consensus.core.messages import RequestVote, VoteReply
+from consensus.core.position import Command, LogPosition, ServerId
+from consensus.node.refusals import ServerStoppedError
+from consensus.node.server_description import DiskFull
 from consensus.node.server_tuning import ServerTuning
-from consensus.node.storage import Owner, StorageTuning, recover
-from tests.node.crash_disk import CrashDisk
-from tests.node.kept_entries import KeptEntries
-
-ONE = ServerId(1)
-SMALL = StorageTuning(segment_bytes=256 * 1024)
-
-
-@dataclass
-class MemoryDisk(CrashDisk):
-    """A disk that a test can make full or broken."""
-
-    full: bool = False
-    broken: bool = False
-    full_for: str = ""
-    """There is no space for files whose name ends so."""
-
-    async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
-        """Carry out operations after a while, or fail."""
-        await trio.sleep(0.002)
-        writes = [operation.file for operation in operations if isinstance(operation, CreateFile | WriteBytes)]
-        if self.full or (self.full_for and any(file.endswith(self.full_for) for file in writes)):
-            raise OutOfSpaceError(start)
-        if self.broken and any(isinstance(operation, SyncFile) for operation in operations):
-            raise OSError(5, "Input/output error")
-        self.run(operations[start:])
-
-    async def ask(self, question: Callable[[DiskReader], Reading]) -> Reading:
-        """Read after a while."""
-        await trio.sleep(0.001)
-        return question(self)
-
-
-@dataclass
-class Node:
-    """One server with what a test wants to see of it."""
-
-    server: ConsensusServer
-    disk: MemoryDisk
-    machine: KeptEntries
-    notices: list[Notice] = field(default_factory=list)
-
-    @property
-    def applied(self) -> list[Entry]:
-        """What the state machine holds."""
-        return self.machine.entries
-
-
-class Links:
-    """In place of a transport: hands requests to the other server and the replies back."""
-
-    def __init__(self, sender: ServerId, nodes: dict[ServerId, Node], nursery: trio.Nursery) -> None:
-        self._sender = sender
-        self._nodes = nodes
-        self._nursery = nursery
-
-    def keep(self, peers: Collection[ServerId]) -> None:
-        """Nothing to keep."""
-
-    def send(self, recipient: ServerId, message: Request) -> None:
-        """Deliver in a task, as a socket would."""
-        if recipient in self._nodes and self._sender in self._nodes:
-            self._nursery.start_soon(self._exchange, recipient, message)
-
-    async def _exchange(self, recipient: ServerId, message: Request) -> None:
-        with suppress(ServerBusyError, ServerStoppedError):
-            reply = await self._nodes[recipient].server.request(self._sender, message)
-            self._nodes[self._sender].server.deliver_reply(recipient, reply)
-
-
-def voters(count: int) -> Configuration:
-    return Configuration(tuple(Server(ServerId(n), f"tcp://127.0.0.1:{7000 + n}") for n in range(1, count + 1)))
-
-
-def build(
-    server_id: ServerId,
-    nodes: dict[ServerId, Node],
-    nursery: trio.Nursery,
-    disk: MemoryDisk,
-    count: int = 1,
-    tuning: ServerTuning | None = None,
-    configuration: Configuration | None = None,
-) -> Node:
-    recovery = recover(disk, Owner(b"node-%03d" % server_id, 1, 1), bytes(16), SMALL)
-    disk.run(recovery.operations)
-    known = voters(count) if configuration is None else configuration
-    core = Raft(server_id, known, recovery.ballot, recovery.log, lan(), GARLIC_FARM, Random(server_id), now_ms())
-    node: Node
-
-    machine = KeptEntries()
-
-    def observe(notice: Notice) -> None:
-        node.notices.append(notice)
-
-    links = Links(server_id, nodes, nursery)
-    server = ConsensusServer(core, recovery.storage, disk, links, machine, observe, tuning or ServerTuning())
-    node = Node(server, disk, machine)
-    return node
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let simulated time pass until something is true."""
-    with trio.fail_after(60):
-        while not condition():  # noqa: ASYNC110 - a question about several objects has no one event
-            await trio.sleep(0.01)
-
-
-async def leader_alone(nursery: trio.Nursery, disk: MemoryDisk, tuning: ServerTuning | None = None) -> Node:
-    node = build(ONE, {}, nursery, disk, tuning=tuning)
-    await nursery.start(node.server.run)
-    await until(lambda: node.server.role.role is Role.LEADER)
-    return node
-
-
-def data(node: Node) -> list[bytes]:
-    return [entry.content.data for entry in node.applied if isinstance(entry.content, Command)]
+from consensus.node.storage import Owner, recover
+from tests.node.memory_server import ONE, SMALL, MemoryDisk, Node, build, data, leader_alone, until
 
 
 async def test_a_proposal_to_the_only_voter_is_committed_applied_and_durable(
@@ -395,103 +267,6 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(autojump_clock: tri
         assert data(node)[-1] == b"kept"
         assert node.server.describe().proposals_in_flight == 0
         nursery.cancel_scope.cancel()
-
-
-async def test_a_full_lane_still_takes_what_the_disk_says() -> None:
-    inbox = Inbox(1, 10, 1_000, 1.0, 0.0)
-    assert inbox.put(PeerExtensions(ServerId(2), NO_EXTENSIONS))
-    assert not inbox.put(PeerExtensions(ServerId(3), NO_EXTENSIONS))
-    assert inbox.put(DiskSpace(full=True))
-    assert inbox.urgent_count == 2
-
-
-async def test_a_proposal_given_up_before_the_core_has_it_never_takes_effect() -> None:
-    inbox, admission = Inbox(10, 10, 1_000, 1.0, 0.0), Admission(10, 1_000)
-    proposal = admitted(b"never", admission)
-    inbox.propose(proposal)
-    proposal.abandon()
-    assert inbox.take_batch() == []
-    assert admission == Admission(10, 1_000)
-
-
-async def test_proposals_are_held_for_the_batch_under_way_until_they_fill_one_or_their_time_is_up(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    del autojump_clock
-    inbox, admission = Inbox(10, 3, 100, 0.5, 0.0), Admission(10, 1_000)
-    inbox.propose(admitted(b"first", admission))
-    assert inbox.batch_is_due(under_way=False), "nobody waits for company"
-    assert not inbox.batch_is_due(under_way=True)
-    began = trio.current_time()
-    await inbox.wait(began + 60, under_way=True)
-    assert trio.current_time() == began + 0.5
-    assert inbox.batch_is_due(under_way=True), "held long enough"
-    assert len(inbox.take_batch()) == 1
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(propose_later, inbox, admission, 0.1)
-        nursery.start_soon(propose_later, inbox, admission, 0.2)
-        nursery.start_soon(propose_later, inbox, admission, 0.3)
-        began = trio.current_time()
-        while not inbox.batch_is_due(under_way=True):
-            await inbox.wait(began + 60, under_way=True)
-    assert trio.current_time() == pytest.approx(began + 0.3), "a full batch need not wait"
-    assert len(inbox.take_batch()) == 3
-
-    inbox.propose(admitted(b"x" * 100, admission))
-    assert inbox.batch_is_due(under_way=True), "full by its bytes"
-
-
-async def test_the_clients_of_an_answered_batch_are_awaited_for_a_moment_so_that_they_share_the_next_one(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    del autojump_clock
-    inbox, admission = Inbox(10, 100, 10_000, 0.5, 0.1), Admission(100, 10_000)
-    # given a batch of five that was answered
-    for _ in range(5):
-        inbox.propose(admitted(b"x", admission))
-    assert len(inbox.take_batch()) == 5
-    inbox.answered()
-    # when its clients come back one after the other, then nothing is due until the last of them is there
-    async with trio.open_nursery() as nursery:
-        for number in range(5):
-            nursery.start_soon(propose_later, inbox, admission, 0.01 * (number + 1))
-        began = trio.current_time()
-        while not inbox.batch_is_due(under_way=False):
-            await inbox.wait(began + 60, under_way=False)
-    assert trio.current_time() == pytest.approx(began + 0.05)
-    assert len(inbox.take_batch()) == 5
-
-    # and when one stays away, the others wait for the time of a pause and no longer
-    inbox.answered()
-    for _ in range(4):
-        inbox.propose(admitted(b"x", admission))
-    began = trio.current_time()
-    while not inbox.batch_is_due(under_way=False):
-        await inbox.wait(began + 60, under_way=False)
-    assert trio.current_time() == pytest.approx(began + 0.1)
-    assert len(inbox.take_batch()) == 4
-
-
-async def test_a_client_alone_never_waits_for_company(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
-    inbox, admission = Inbox(10, 100, 10_000, 0.5, 0.1), Admission(100, 10_000)
-    for _ in range(3):
-        inbox.propose(admitted(b"x", admission))
-        assert inbox.batch_is_due(under_way=False)
-        inbox.take_batch()
-        inbox.answered()
-
-
-def admitted(command: bytes, admission: Admission) -> Proposal:
-    proposal = Proposal((command,), admission, lambda _: None)
-    proposal.admit()
-    return proposal
-
-
-async def propose_later(inbox: Inbox, admission: Admission, delay_s: float) -> None:
-    await trio.sleep(delay_s)
-    inbox.propose(admitted(b"later", admission))
 
 
 async def test_clients_that_come_one_by_one_share_batches_while_the_disk_is_slow(

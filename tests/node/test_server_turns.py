@@ -20,7 +20,7 @@ from consensus.node.clock import now_ms
 from consensus.node.server import ConsensusServer
 from consensus.node.storage import Owner, recover
 from tests.node.kept_entries import KeptEntries
-from tests.node.test_server_owner import ONE, SMALL, MemoryDisk, until, voters
+from tests.node.memory_server import ONE, SMALL, MemoryDisk, until, voters
 
 TWO = ServerId(2)
 OUT_OF_DATE = RequestVote(0, TWO, LogPosition(0, 0), correlation=7)

@@ -21,8 +21,8 @@ from consensus.node.server import ConsensusServer
 from consensus.node.server_tuning import ServerTuning
 from consensus.node.storage import StorageTuning
 from tests.node.kept_entries import KeptEntries
+from tests.node.memory_server import MemoryDisk, Node, build, data, leader_alone, until
 from tests.node.test_server_on_disk import NoLinks
-from tests.node.test_server_owner import MemoryDisk, Node, build, data, leader_alone, until
 
 ALONE = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
 FAST = Tuning(election_timeout_min_ms=20, election_timeout_max_ms=40, heartbeat_ms=5, retry_ms=20)

@@ -1,0 +1,140 @@
+"""A server on a disk in memory, alone or with others over links in memory, for tests under a MockClock."""
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
+
+import trio
+import trio.testing
+
+from consensus.core.dialect import GARLIC_FARM
+from consensus.core.effects import Role
+from consensus.core.messages import Request
+from consensus.core.position import Command, Configuration, Entry, Server, ServerId
+from consensus.core.raft import Raft
+from consensus.core.tuning import lan
+from consensus.node.clock import now_ms
+from consensus.node.directory import OutOfSpaceError
+from consensus.node.disk import CreateFile, DiskOperation, DiskReader, SyncFile, WriteBytes
+from consensus.node.executor import Reading
+from consensus.node.refusals import ServerBusyError, ServerStoppedError
+from consensus.node.server import ConsensusServer
+from consensus.node.server_description import Notice
+from consensus.node.server_tuning import ServerTuning
+from consensus.node.storage import Owner, StorageTuning, recover
+from tests.node.crash_disk import CrashDisk
+from tests.node.kept_entries import KeptEntries
+
+ONE = ServerId(1)
+SMALL = StorageTuning(segment_bytes=256 * 1024)
+
+
+@dataclass
+class MemoryDisk(CrashDisk):
+    """A disk that a test can make full or broken."""
+
+    full: bool = False
+    broken: bool = False
+    full_for: str = ""
+    """There is no space for files whose name ends so."""
+
+    async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
+        """Carry out operations after a while, or fail."""
+        await trio.sleep(0.002)
+        writes = [operation.file for operation in operations if isinstance(operation, CreateFile | WriteBytes)]
+        if self.full or (self.full_for and any(file.endswith(self.full_for) for file in writes)):
+            raise OutOfSpaceError(start)
+        if self.broken and any(isinstance(operation, SyncFile) for operation in operations):
+            raise OSError(5, "Input/output error")
+        self.run(operations[start:])
+
+    async def ask(self, question: Callable[[DiskReader], Reading]) -> Reading:
+        """Read after a while."""
+        await trio.sleep(0.001)
+        return question(self)
+
+
+@dataclass
+class Node:
+    """One server with what a test wants to see of it."""
+
+    server: ConsensusServer
+    disk: MemoryDisk
+    machine: KeptEntries
+    notices: list[Notice] = field(default_factory=list)
+
+    @property
+    def applied(self) -> list[Entry]:
+        """What the state machine holds."""
+        return self.machine.entries
+
+
+class Links:
+    """In place of a transport: hands requests to the other server and the replies back."""
+
+    def __init__(self, sender: ServerId, nodes: dict[ServerId, Node], nursery: trio.Nursery) -> None:
+        self._sender = sender
+        self._nodes = nodes
+        self._nursery = nursery
+
+    def keep(self, peers: Collection[ServerId]) -> None:
+        """Nothing to keep."""
+
+    def send(self, recipient: ServerId, message: Request) -> None:
+        """Deliver in a task, as a socket would."""
+        if recipient in self._nodes and self._sender in self._nodes:
+            self._nursery.start_soon(self._exchange, recipient, message)
+
+    async def _exchange(self, recipient: ServerId, message: Request) -> None:
+        with suppress(ServerBusyError, ServerStoppedError):
+            reply = await self._nodes[recipient].server.request(self._sender, message)
+            self._nodes[self._sender].server.deliver_reply(recipient, reply)
+
+
+def voters(count: int) -> Configuration:
+    return Configuration(tuple(Server(ServerId(n), f"tcp://127.0.0.1:{7000 + n}") for n in range(1, count + 1)))
+
+
+def build(
+    server_id: ServerId,
+    nodes: dict[ServerId, Node],
+    nursery: trio.Nursery,
+    disk: MemoryDisk,
+    count: int = 1,
+    tuning: ServerTuning | None = None,
+    configuration: Configuration | None = None,
+) -> Node:
+    recovery = recover(disk, Owner(b"node-%03d" % server_id, 1, 1), bytes(16), SMALL)
+    disk.run(recovery.operations)
+    known = voters(count) if configuration is None else configuration
+    core = Raft(server_id, known, recovery.ballot, recovery.log, lan(), GARLIC_FARM, Random(server_id), now_ms())
+    node: Node
+
+    machine = KeptEntries()
+
+    def observe(notice: Notice) -> None:
+        node.notices.append(notice)
+
+    links = Links(server_id, nodes, nursery)
+    server = ConsensusServer(core, recovery.storage, disk, links, machine, observe, tuning or ServerTuning())
+    node = Node(server, disk, machine)
+    return node
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let simulated time pass until something is true."""
+    with trio.fail_after(60):
+        while not condition():  # noqa: ASYNC110 - a question about several objects has no one event
+            await trio.sleep(0.01)
+
+
+async def leader_alone(nursery: trio.Nursery, disk: MemoryDisk, tuning: ServerTuning | None = None) -> Node:
+    node = build(ONE, {}, nursery, disk, tuning=tuning)
+    await nursery.start(node.server.run)
+    await until(lambda: node.server.role.role is Role.LEADER)
+    return node
+
+
+def data(node: Node) -> list[bytes]:
+    return [entry.content.data for entry in node.applied if isinstance(entry.content, Command)]

@@ -1,0 +1,107 @@
+"""What waits for the owner: the two lanes, and how proposals become batches."""
+
+import pytest
+import trio
+import trio.testing
+
+from consensus.core.events import DiskSpace, PeerExtensions
+from consensus.core.extensions import NO_EXTENSIONS
+from consensus.core.position import ServerId
+from consensus.node.inbox import Admission, Inbox, Proposal
+
+
+async def test_a_full_lane_still_takes_what_the_disk_says() -> None:
+    inbox = Inbox(1, 10, 1_000, 1.0, 0.0)
+    assert inbox.put(PeerExtensions(ServerId(2), NO_EXTENSIONS))
+    assert not inbox.put(PeerExtensions(ServerId(3), NO_EXTENSIONS))
+    assert inbox.put(DiskSpace(full=True))
+    assert inbox.urgent_count == 2
+
+
+async def test_a_proposal_given_up_before_the_core_has_it_never_takes_effect() -> None:
+    inbox, admission = Inbox(10, 10, 1_000, 1.0, 0.0), Admission(10, 1_000)
+    proposal = admitted(b"never", admission)
+    inbox.propose(proposal)
+    proposal.abandon()
+    assert inbox.take_batch() == []
+    assert admission == Admission(10, 1_000)
+
+
+async def test_proposals_are_held_for_the_batch_under_way_until_they_fill_one_or_their_time_is_up(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    inbox, admission = Inbox(10, 3, 100, 0.5, 0.0), Admission(10, 1_000)
+    inbox.propose(admitted(b"first", admission))
+    assert inbox.batch_is_due(under_way=False), "nobody waits for company"
+    assert not inbox.batch_is_due(under_way=True)
+    began = trio.current_time()
+    await inbox.wait(began + 60, under_way=True)
+    assert trio.current_time() == began + 0.5
+    assert inbox.batch_is_due(under_way=True), "held long enough"
+    assert len(inbox.take_batch()) == 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(propose_later, inbox, admission, 0.1)
+        nursery.start_soon(propose_later, inbox, admission, 0.2)
+        nursery.start_soon(propose_later, inbox, admission, 0.3)
+        began = trio.current_time()
+        while not inbox.batch_is_due(under_way=True):
+            await inbox.wait(began + 60, under_way=True)
+    assert trio.current_time() == pytest.approx(began + 0.3), "a full batch need not wait"
+    assert len(inbox.take_batch()) == 3
+
+    inbox.propose(admitted(b"x" * 100, admission))
+    assert inbox.batch_is_due(under_way=True), "full by its bytes"
+
+
+async def test_the_clients_of_an_answered_batch_are_awaited_for_a_moment_so_that_they_share_the_next_one(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    inbox, admission = Inbox(10, 100, 10_000, 0.5, 0.1), Admission(100, 10_000)
+    # given a batch of five that was answered
+    for _ in range(5):
+        inbox.propose(admitted(b"x", admission))
+    assert len(inbox.take_batch()) == 5
+    inbox.answered()
+    # when its clients come back one after the other, then nothing is due until the last of them is there
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(propose_later, inbox, admission, 0.01 * (number + 1))
+        began = trio.current_time()
+        while not inbox.batch_is_due(under_way=False):
+            await inbox.wait(began + 60, under_way=False)
+    assert trio.current_time() == pytest.approx(began + 0.05)
+    assert len(inbox.take_batch()) == 5
+
+    # and when one stays away, the others wait for the time of a pause and no longer
+    inbox.answered()
+    for _ in range(4):
+        inbox.propose(admitted(b"x", admission))
+    began = trio.current_time()
+    while not inbox.batch_is_due(under_way=False):
+        await inbox.wait(began + 60, under_way=False)
+    assert trio.current_time() == pytest.approx(began + 0.1)
+    assert len(inbox.take_batch()) == 4
+
+
+async def test_a_client_alone_never_waits_for_company(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    inbox, admission = Inbox(10, 100, 10_000, 0.5, 0.1), Admission(100, 10_000)
+    for _ in range(3):
+        inbox.propose(admitted(b"x", admission))
+        assert inbox.batch_is_due(under_way=False)
+        inbox.take_batch()
+        inbox.answered()
+
+
+def admitted(command: bytes, admission: Admission) -> Proposal:
+    proposal = Proposal((command,), admission, lambda _: None)
+    proposal.admit()
+    return proposal
+
+
+async def propose_later(inbox: Inbox, admission: Admission, delay_s: float) -> None:
+    await trio.sleep(delay_s)
+    inbox.propose(admitted(b"later", admission))
