@@ -35,6 +35,8 @@ class Guest:
     chunks: int = 0
     _expected: Index | None = None
     """One beyond what it holds, or will when all that is under way has arrived; None: it has to join first."""
+    _held: Index = 1
+    """One beyond what it has said that it holds."""
     _answered: trio.Event = field(default_factory=trio.Event)
 
     async def answer(self) -> bool:
@@ -48,7 +50,7 @@ class Guest:
             self.accepted = reply.accepted
             self._answered.set()
         if self.accepted:
-            self._expected = reply.next_index
+            self._expected = self._held = reply.next_index
 
     def connection_lost(self) -> None:
         """What was under way may not have arrived: it says where to go on when it answers the next invitation."""
@@ -67,11 +69,18 @@ class Guest:
     def replied(self, asked: core.Request, reply: core.Reply) -> None:
         """It answered something else: that may tell where its log ends."""
         match asked, reply:
-            case core.AppendEntries(), core.AppendReply(success=False, next_index=next_index):
-                self._expected = next_index
+            case core.AppendEntries(), core.AppendReply(success=True, next_index=next_index):
+                self._holds(next_index)
+            case core.AppendEntries(), core.AppendReply(next_index=next_index):
+                # Heartbeats are answered at once, packs when they are durable: this may speak of a time before them.
+                self._expected = max(next_index, self._held)
             case core.InstallSnapshot(last=last), core.SnapshotReply(installed=True):
-                self._expected = last.index + 1
+                self._holds(last.index + 1)
             case core.InstallSnapshot(), core.SnapshotReply():
                 self.chunks += 1
             case _:
                 pass
+
+    def _holds(self, following: Index) -> None:
+        self._held = max(self._held, following)
+        self._expected = max(self._expected or 1, self._held)
