@@ -55,6 +55,7 @@ _REPORT_SCHEMA = StructType(
         StructField("cost", StructType([StructField("hash", StringType())])),
         StructField("force", StructType([StructField("master", StringType())])),
         StructField("factors", StructType([StructField("throughIndex", LongType())])),
+        StructField("removal", StructType([StructField("server", LongType())])),
         StructField("_malformed", StringType()),
     ]
 )
@@ -140,6 +141,7 @@ def _is_known(json: Column) -> Column:
         | json["cost"]["hash"].isNotNull()
         | json["force"]["master"].isNotNull()
         | json["factors"]["throughIndex"].isNotNull()
+        | json["removal"]["server"].isNotNull()
     )
 
 

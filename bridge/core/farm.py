@@ -9,6 +9,8 @@
     cost         an operator's factor on the cost of a leaf
     force        the publisher publishes this master anew, as soon as routers take it
     factors      the pipeline's factors, bounded, damped and fading (`bridge.core.weights`)
+    removal      what the server reported and reports does not count, until it is let back; the leader then takes it
+                 out of the group, by its own rules (`bridge.core.reconcile`)
     foreign      kept in the log, no meaning here
 
 What others submit may name its request; the table of sessions then sees to it that a repetition of it, which a
@@ -49,6 +51,7 @@ from bridge.core.records import (
     Foreign,
     Publication,
     Record,
+    Removal,
     Report,
     Wish,
     request_of,
@@ -108,6 +111,14 @@ class PublicationForced:
 
 
 @dataclass(frozen=True, slots=True)
+class RemovalChanged:
+    """An operator took a server out of the farm, or lets it back."""
+
+    server_id: int
+    removed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RequestRefused:
     """Whether this request was applied before is forgotten, so it is not applied: its sender must begin a session."""
 
@@ -124,6 +135,7 @@ Change = (
     | ServerAdmitted
     | AdmissionRefused
     | PublicationForced
+    | RemovalChanged
     | WeightsChange
 )
 
@@ -179,7 +191,7 @@ class Farm:
             case Admission():
                 admitted, change = admit(state.admitted, record)
                 return replace(state, admitted=admitted), [] if change is None else [change]
-            case Exclusion() | CostFactor() | Force() | Factors():
+            case Exclusion() | CostFactor() | Force() | Factors() | Removal():
                 return _apply_wish(state, record, self.tuning)
             case Foreign():
                 return state, []
@@ -205,6 +217,8 @@ class Farm:
 
 
 def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:
+    if report.server_id in state.removed:
+        return state, []
     before = state.servers.get(report.server_id)
     # Log time is up to one period behind the true time, because it moves only once a period.
     earliest_ms, latest_ms = state.log_time_ms, state.log_time_ms + tuning.period_ms
@@ -292,6 +306,8 @@ def _apply_wish(state: FarmState, wish: Wish, tuning: FarmTuning) -> tuple[FarmS
     match wish:
         case Force(master):
             return _force(state, master)
+        case Removal():
+            return _remove(state, wish, tuning)
         case Exclusion():
             weights, change = exclude(weights, wish)
         case CostFactor():
@@ -317,6 +333,18 @@ def _force(state: FarmState, name: str) -> tuple[FarmState, list[Change]]:
         return state, [WishRefused("force", f"no server reports for the master {hash_of(name)}.b32.i2p")]
     masters = {**state.masters, name: replace(master, forced=True)}
     return replace(state, masters=masters), [PublicationForced(name)]
+
+
+def _remove(state: FarmState, wish: Removal, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:
+    if wish.server_id not in state.admitted:
+        return state, [WishRefused("removal", f"no server of this farm has the Raft id {wish.server_id}")]
+    if (wish.server_id in state.removed) == wish.removed:
+        return state, []
+    others = {each for each in state.removed if each != wish.server_id}
+    removed = tuple(sorted(others | {wish.server_id} if wish.removed else others))
+    servers = {server_id: each for server_id, each in state.servers.items() if server_id not in removed}
+    state, chosen = _choose(replace(state, removed=removed, servers=servers), tuning, at_clock=False)
+    return state, [RemovalChanged(wish.server_id, wish.removed), *chosen]
 
 
 def _choose(

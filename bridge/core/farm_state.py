@@ -99,6 +99,8 @@ class FarmState:
     admitted: Mapping[int, Admitted] = field(default_factory=dict)
     """Whose Raft id is whose, of all that were ever given out."""
     weights: Weights = field(default_factory=Weights)
+    removed: tuple[int, ...] = ()
+    """Servers that an operator took out of the farm: what they report does not count, and the leader lets them go."""
 
     def stale(self, server: ServerState, tuning: FarmTuning) -> bool:
         """Whether the server has been silent for 1.5 reporting periods of log time."""

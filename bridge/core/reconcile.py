@@ -17,6 +17,8 @@ for one that died. The rules:
   stay are a majority of alive ones. Below that a change could be the one that makes the farm stand still.
 - *One voter alone stays alone* until two others can join it: of two voters none may fail, which is worse than one.
 - *Nobody removes itself.* A leader that leaves hands over first, and its successor removes it.
+- *An operator's removal* (an entry of the log) is a goodbye said in the server's place: it is taken out at once though
+  it lives, and not added again. The rules above hold for it all the same. If it is the leader, it hands over first.
 
 Times are counted by the leader, from when it first saw something: a new leader begins anew, which costs time, never a
 server. The core remembers nothing else, so all that it decides can be read from the table of its inputs.
@@ -74,6 +76,8 @@ class Group:
     """Who answered the leader lately."""
     caught_up: frozenset[int] = frozenset()
     """Learners that are close behind the leader's log."""
+    removed: frozenset[int] = frozenset()
+    """Who is to go by an operator's word."""
 
     @property
     def members(self) -> frozenset[int]:
@@ -110,7 +114,12 @@ class Remove:
     server_id: int
 
 
-Proposal = Admit | AddLearner | Promote | Remove
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Have another server lead: this one is to go."""
+
+
+Proposal = Admit | AddLearner | Promote | Remove | HandOver
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +187,7 @@ class _Moment:
         removals = self._removals()
         promotions = self._promotions()
         urgent = removals if len(self.group.voters) > self.settings.ceiling else []
-        return [*urgent, *promotions, *removals, *self._additions(), *self._admissions()]
+        return [*urgent, *promotions, *removals, *self._handing_over(), *self._additions(), *self._admissions()]
 
     def refused(self) -> tuple[str, ...]:
         """Routers that the log would not admit."""
@@ -207,13 +216,16 @@ class _Moment:
 
     def _is_doomed(self, server_id: int) -> bool:
         dead_ms = self._dead_ms(server_id)
+        if server_id in self.group.removed:
+            return server_id != self.group.own_id
         return self._left(server_id) or (dead_ms is not None and dead_ms >= self.settings.grace_ms)
 
     def _is_well(self, server_id: int) -> bool:
         """Will be there after a change: neither going nor dead, and it answers."""
         if server_id == self.group.own_id:
             return True
-        return server_id in self.group.answering and not self._left(server_id) and server_id not in self.dead_since
+        going = self._left(server_id) or server_id in self.group.removed or server_id in self.dead_since
+        return server_id in self.group.answering and not going
 
     def _obstacle(self, server_id: int) -> str | None:
         """What forbids to remove this voter now."""
@@ -229,12 +241,18 @@ class _Moment:
         doomed = [each for each in sorted(self.group.members) if self._is_doomed(each)]
         return [Remove(each) for each in doomed if each in self.group.learners or self._obstacle(each) is None]
 
+    def _handing_over(self) -> list[Proposal]:
+        own_id = self.group.own_id
+        return [HandOver()] if own_id in self.group.removed and self._obstacle(own_id) is None else []
+
     def _waits_of_departing(self) -> list[str]:
         said = []
         for server_id in sorted(self.group.members):
             name, dead_ms = self._name(server_id), self._dead_ms(server_id)
             what = f"{name} has left" if self._left(server_id) else f"{name} is dead for {_duration(dead_ms or 0)}"
-            if self._is_doomed(server_id):
+            if server_id in self.group.removed:
+                what = f"{name} is to go by an operator's word"
+            if self._is_doomed(server_id) or server_id in self.group.removed:
                 obstacle = self._obstacle(server_id) if server_id in self.group.voters else None
                 if obstacle is not None:
                     said.append(f"{what}; not removed: {obstacle}")
@@ -252,12 +270,15 @@ class _Moment:
         return [
             each
             for each in sorted(self.group.learners & self.group.caught_up)
-            if (sighting := self._sighting(each)) is not None and sighting.may_vote and self._settled(sighting.node_id)
+            if (sighting := self._sighting(each)) is not None
+            and sighting.may_vote
+            and self._settled(sighting.node_id)
+            and each not in self.group.removed
         ]
 
     def _promotions(self) -> list[Proposal]:
         voters = self.group.voters
-        staying = [each for each in voters if not self._is_doomed(each)]
+        staying = [each for each in voters if not self._is_doomed(each) and each not in self.group.removed]
         promotable = self._promotable()
         if len(staying) >= self.settings.ceiling or len(voters) > self.settings.ceiling:
             return []
@@ -271,7 +292,7 @@ class _Moment:
             AddLearner(server_id)
             for server_id, each in sorted(self.admitted.items())
             if server_id not in self.group.members
-            and server_id != self.group.own_id
+            and server_id not in self.group.removed | {self.group.own_id}
             and (sighting := self.seen.get(each.node_id)) is not None
             and sighting.serves
             and self._settled(each.node_id)

@@ -10,6 +10,7 @@ These kinds of JSON object travel as application entries of the Raft log. A memb
     cost          `cost`                              an operator makes a leaf dearer or cheaper
     force         `force`                             an operator has a master published anew
     factors       `factors`                           the pipeline's judgement of leaves, from the history of the log
+    removal       `removal`                           an operator takes a server out of the farm, or lets it back
     foreign       anything else that is a JSON object kept in the log; the state machine only notes its `request`
 
 The decoder lives on the wire floor; the state machine sees only these values. Unknown members are ignored there and
@@ -170,8 +171,17 @@ class Foreign:
     """What its sender calls it, so that a repetition of it is told from a second one."""
 
 
-Wish = Exclusion | CostFactor | Force | Factors
-"""What operators and the pipeline have to say about what is published."""
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The server with this Raft id does not belong to the group from here on, alive or not; or it may come back."""
+
+    server_id: int
+    removed: bool
+    request: str | None = None
+
+
+Wish = Exclusion | CostFactor | Force | Factors | Removal
+"""What operators and the pipeline have to say about what is published, and by whom."""
 
 Record = Report | Clock | Publication | Admission | Wish | Foreign
 

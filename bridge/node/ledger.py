@@ -29,6 +29,7 @@ from bridge.core.farm import (
     PublicationForced,
     PublicationRefused,
     PublisherChanged,
+    RemovalChanged,
     RequestRefused,
     ServerForgotten,
 )
@@ -44,6 +45,7 @@ from bridge.core.records import (
     Foreign,
     Publication,
     Record,
+    Removal,
     Report,
     request_of,
 )
@@ -76,6 +78,7 @@ _COUNTED: dict[type[Record], str] = {
     CostFactor: "cost_factors",
     Force: "forced_publications",
     Factors: "pipeline_factors",
+    Removal: "removals",
     Foreign: "foreign_entries",
 }
 """What is counted of each kind of entry."""
@@ -250,6 +253,8 @@ def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: C901, P
             return "admission-refused", {"name": name, "id": node_id.hex(), "reason": reason}
         case PublicationForced(master):
             return "publication-forced", {"master": master[:8]}
+        case RemovalChanged(server_id, removed):
+            return "removal-changed", {"server": server_id, "removed": removed}
         case ExclusionChanged() | CostFactorChanged() | FactorsAccepted() | WishRefused():
             return _event_of_weights(change)
         case _:

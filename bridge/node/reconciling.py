@@ -9,7 +9,7 @@ flaps is only known by those who watch it. Every term that this node leads begin
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -17,6 +17,7 @@ from bridge.core.reconcile import (
     AddLearner,
     Admit,
     Group,
+    HandOver,
     Promote,
     Proposal,
     Reconciler,
@@ -38,9 +39,10 @@ from bridge.wire.application import encode
 from bridge.wire.metadata import ADMISSIONS_LIMIT, RoleHint
 from consensus.core.configuration import ChangeRefusal
 from consensus.core.description import Description
-from consensus.core.effects import ChangeOutcome, Outcome
+from consensus.core.effects import ChangeOutcome, Outcome, TransferOutcome
 from consensus.core.position import Server, ServerId
 from consensus.node.clock import now_ms
+from consensus.node.refusals import ServerBusyError, ServerStoppedError
 
 ALARM = "admission"
 LOOK_INTERVAL_SECONDS = 0.5
@@ -103,7 +105,10 @@ class Reconciling:
     def _look(self, reconciler: Reconciler, nursery: trio.Nursery) -> None:
         parts = self._parts
         raft = parts.replica.server.describe().raft
-        admitted, group = parts.ledger.state.admitted, group_of(raft, parts.answered_within_ms)
+        admitted, group = (
+            parts.ledger.state.admitted,
+            replace(group_of(raft, parts.answered_within_ms), removed=frozenset(parts.ledger.state.removed)),
+        )
         listed = [each for each in parts.roster.members() if each.metadata.cluster == parts.cluster]
         decision = reconciler.decide(now_ms(), self._sightings(listed), admitted, group)
         self.waits = decision.waits
@@ -155,6 +160,12 @@ class Reconciling:
                 if answer.outcome is Outcome.COMMITTED and answer.position is not None:
                     await server.wait_applied(answer.position.index)
                 return None
+            case HandOver():
+                try:
+                    ended = await server.transfer_leadership()
+                except (ServerBusyError, ServerStoppedError) as error:
+                    return str(error)
+                return None if ended.outcome is TransferOutcome.DONE else ended.outcome.value
             case AddLearner(server_id) | Promote(server_id) | Remove(server_id):
                 if isinstance(proposal, Remove):
                     await self._parts.replica.members.requests.farewell(ServerId(server_id))
@@ -223,3 +234,5 @@ def _words(proposal: Proposal) -> dict[str, str | int]:
             return {"step": "promote", "server": server_id}
         case Remove(server_id):
             return {"step": "remove", "server": server_id}
+        case HandOver():
+            return {"step": "hand-over"}

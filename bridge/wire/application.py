@@ -27,6 +27,7 @@ from bridge.core.records import (
     Foreign,
     Publication,
     Record,
+    Removal,
     Report,
     Wish,
 )
@@ -42,7 +43,16 @@ from bridge.wire.entry_fields import (
     checked_destination,
 )
 from bridge.wire.report_json import ReportEntry, from_report, to_report
-from bridge.wire.wish_json import CostEntry, ExclusionEntry, FactorsEntry, ForceEntry, WishEntry, from_wish, to_wish
+from bridge.wire.wish_json import (
+    CostEntry,
+    ExclusionEntry,
+    FactorsEntry,
+    ForceEntry,
+    RemovalEntry,
+    WishEntry,
+    from_wish,
+    to_wish,
+)
 
 ENTRY_LIMIT_BYTES: Final = 65_536
 BRACKETS_LIMIT: Final = 256
@@ -54,6 +64,7 @@ _WISHES: Final[dict[str, msgspec.json.Decoder[WishEntry]]] = {
     "cost": msgspec.json.Decoder(CostEntry),
     "force": msgspec.json.Decoder(ForceEntry),
     "factors": msgspec.json.Decoder(FactorsEntry),
+    "removal": msgspec.json.Decoder(RemovalEntry),
 }
 _KINDS: Final = ("router", "clock", "publication", "admission", *_WISHES)
 
@@ -158,7 +169,7 @@ def encode(
             )
         case Admission(node_id, name):
             entry = _AdmissionEntry(_Admission(node=node_id.hex(), name=name))
-        case Exclusion() | CostFactor() | Force() | Factors():
+        case Exclusion() | CostFactor() | Force() | Factors() | Removal():
             entry = from_wish(record)
     data = _encoder.encode(entry)
     if isinstance(decoded := decode(data), Foreign):

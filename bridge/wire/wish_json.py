@@ -4,6 +4,7 @@
     {"cost": {"hash": b32, "factor": 1.5}}
     {"force": {"master": destination in base64}}
     {"factors": {"throughIndex": N, "formula": "…", "factors": {b32: 1.1}}}
+    {"removal": {"server": 3, "removed": true}}
 
 Whether a wish is granted is the state machine's business, which says why not: a factor out of bounds is decoded like
 any other. Each may carry the member `request`.
@@ -13,9 +14,9 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from bridge.core.records import CostFactor, Exclusion, Factors, Force, Wish
+from bridge.core.records import CostFactor, Exclusion, Factors, Force, Removal, Wish
 from bridge.core.weights import FACTORS_MAX
-from bridge.wire.entry_fields import Count, DestinationText, Factor, HashText, Request, checked_destination
+from bridge.wire.entry_fields import Count, DestinationText, Factor, HashText, Request, ServerId, checked_destination
 
 FORMULA_LIMIT: Final = 200
 
@@ -68,7 +69,19 @@ class FactorsEntry(Struct, omit_defaults=True):
     request: Request | None = None
 
 
-WishEntry = ExclusionEntry | CostEntry | ForceEntry | FactorsEntry
+class _Removal(Struct):
+    server: ServerId
+    removed: bool
+
+
+class RemovalEntry(Struct, omit_defaults=True):
+    """A server's removal as it is written."""
+
+    removal: _Removal
+    request: Request | None = None
+
+
+WishEntry = ExclusionEntry | CostEntry | ForceEntry | FactorsEntry | RemovalEntry
 
 
 def to_wish(entry: WishEntry) -> Wish:
@@ -82,6 +95,8 @@ def to_wish(entry: WishEntry) -> Wish:
             return Force(checked_destination(force.master), request)
         case FactorsEntry(factors, request):
             return Factors(factors.through_index, factors.formula, factors.factors, request)
+        case RemovalEntry(removal, request):
+            return Removal(removal.server, removal.removed, request)
 
 
 def from_wish(wish: Wish) -> WishEntry:
@@ -95,3 +110,5 @@ def from_wish(wish: Wish) -> WishEntry:
             return ForceEntry(_Force(master), request)
         case Factors(through_index, formula, factors, request):
             return FactorsEntry(_Factors(through_index, formula, dict(factors)), request)
+        case Removal(server_id, removed, request):
+            return RemovalEntry(_Removal(server_id, removed), request)

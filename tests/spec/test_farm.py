@@ -30,6 +30,7 @@ from bridge.core.records import (
     Publication,
     PublishConfig,
     Record,
+    Removal,
     Report,
     RouterStatus,
 )
@@ -299,6 +300,7 @@ records = some.one_of(
         formula=some.text(max_size=3),
         factors=some.dictionaries(hashes, some.one_of(some.floats(0.5, 2), some.floats()), max_size=4),
     ),
+    some.builds(Removal, server_id=server_ids, removed=some.booleans()),
     some.builds(Foreign, reason=some.text(max_size=3)),
 )
 

@@ -13,6 +13,7 @@ from bridge.core.reconcile import (
     Admit,
     Decision,
     Group,
+    HandOver,
     Promote,
     Proposal,
     Reconciler,
@@ -52,6 +53,7 @@ class Story:
         self.learners: set[int] = set()
         self.silent: set[int] = set()
         self.not_serving: set[int] = set()
+        self.removed: set[int] = set()
         self.decision = Decision()
 
     def sightings(self) -> tuple[Sighting, ...]:
@@ -83,6 +85,7 @@ class Story:
             frozenset(self.learners),
             frozenset(answering),
             frozenset(self.learners & answering),
+            frozenset(self.removed),
         )
 
     def look(self) -> Proposal | None:
@@ -105,6 +108,10 @@ class Story:
             case Remove(number):
                 self.voters.discard(number)
                 self.learners.discard(number)
+            case HandOver():
+                before = self.leader
+                self.lead(min(self.voters - {before}))
+                self.status[before] = ALIVE
 
     def live(self, for_ms: int) -> list[Proposal]:
         """Everything that is proposed, and done, in that time."""

@@ -24,6 +24,7 @@ from bridge.core.records import (
     MetaStatus,
     Publication,
     PublishConfig,
+    Removal,
     Report,
     RouterStatus,
     Wish,
@@ -167,6 +168,7 @@ HASH = "a2" * 26
             Factors(7, "lag", {HASH: 1.25}, "spark-3-9"),
             {"factors": {"throughIndex": 7, "formula": "lag", "factors": {HASH: 1.25}}, "request": "spark-3-9"},
         ),
+        (Removal(3, removed=True), {"removal": {"server": 3, "removed": True}}),
     ],
 )
 def test_a_wish_is_written_and_read(wish: Wish, written: dict[str, Any]) -> None:

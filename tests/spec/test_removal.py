@@ -1,0 +1,93 @@
+"""An operator takes a server out of the farm, or the leader: its reports stop counting, and the leader lets it go."""
+
+from dataclasses import replace
+
+from bridge.core.farm import Farm, PublisherChanged, RemovalChanged
+from bridge.core.reconcile import HandOver, Remove
+from bridge.core.records import Removal
+from bridge.core.view import MemberStatus
+from bridge.core.weights import WishRefused
+from tests.spec.farm_stories import BASE_MS, MASTER, TUNING, Log, report
+from tests.spec.test_reconcile import SETTINGS, SETTLE_MS, Story
+
+THREE = tuple(bytes([number]) * 8 for number in (1, 2, 3))
+
+
+def farm_of_three() -> Log:
+    log = Log()
+    log.farm = Farm(BASE_MS, TUNING, founders=THREE)
+    log.append(report(1), report(2), report(3))
+    return log
+
+
+# -- the state machine -------------------------------------------------------------------------------------------------
+
+
+def test_a_removed_server_publishes_no_more_and_its_leaves_are_listed_no_more() -> None:
+    log = farm_of_three()
+    assert log.publisher == 1
+    assert log.append(Removal(1, removed=True)) == [RemovalChanged(1, removed=True), PublisherChanged(MASTER, 2, 1)]
+    assert log.leaves.keys() == {"leaf02", "leaf03"}
+    assert log.append(report(1)) == []
+    assert 1 not in log.farm.state.servers
+
+
+def test_a_server_that_is_let_back_counts_from_its_next_report_on() -> None:
+    log = farm_of_three()
+    log.append(Removal(1, removed=True), Removal(1, removed=False))
+    assert log.leaves.keys() == {"leaf02", "leaf03"}
+    log.append(report(1))
+    assert log.leaves.keys() == {"leaf01", "leaf02", "leaf03"}
+
+
+def test_a_removal_that_says_nothing_new_changes_nothing_and_an_unknown_server_is_refused() -> None:
+    log = farm_of_three()
+    assert log.append(Removal(2, removed=False)) == []
+    [refused] = log.append(Removal(9, removed=True))
+    assert refused == WishRefused("removal", "no server of this farm has the Raft id 9")
+    assert log.farm.state.removed == ()
+
+
+# -- the group ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_living_voter_is_removed_at_once_by_an_operators_word_and_not_added_again() -> None:
+    story = Story(voters=5, rules=replace(SETTINGS, expect=3))
+    story.removed = {4}
+    assert story.live(3 * SETTLE_MS) == [Remove(4)]
+    assert story.voters == {1, 2, 3, 5}
+
+
+def test_a_server_that_is_let_back_comes_in_by_the_usual_way() -> None:
+    story = Story(voters=5)
+    story.removed = {4}
+    story.live(SETTLE_MS)
+    story.removed = set()
+    story.live(3 * SETTLE_MS)
+    assert story.voters == {1, 2, 3, 4, 5}
+
+
+def test_a_leader_that_is_to_go_hands_over_first_and_its_successor_removes_it() -> None:
+    story = Story(voters=4)
+    story.removed = {1}
+    assert story.live(3 * SETTLE_MS) == [HandOver(), Remove(1)]
+    assert (story.leader, story.voters) == (2, {2, 3, 4})
+
+
+def test_a_farm_does_not_go_below_its_size_and_says_what_it_waits_for() -> None:
+    story = Story(voters=3)
+    story.removed = {3}
+    assert story.live(3 * SETTLE_MS) == []
+    expected = "node-3 is to go by an operator's word; not removed: a farm of 3 needs another voter in its place first"
+    assert expected in story.decision.waits
+    story.lead(3)
+    story.status[1] = MemberStatus.ALIVE
+    assert story.live(3 * SETTLE_MS) == [], "nor does the leader hand over in vain"
+    assert any("not removed" in text for text in story.decision.waits)
+
+
+def test_another_router_takes_the_place_of_a_voter_that_is_to_go() -> None:
+    story = Story(voters=3, others=1)
+    story.removed = {3}
+    story.live(5 * SETTLE_MS)
+    assert story.voters == {1, 2, 4}
