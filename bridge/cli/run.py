@@ -20,6 +20,7 @@ from bridge.node.forming import UnusableFormationError
 from bridge.node.key_files import KeyFileError
 from bridge.node.masters import MasterError
 from bridge.node.router import RouterError
+from bridge.node.users import UsersError
 from consensus.node.disk import StorageError
 from consensus.node.tls import CertificateError
 from gossip.node.config import ConfigError
@@ -37,6 +38,7 @@ REASONS = (
     RouterError,
     StorageError,
     CertificateError,
+    UsersError,
     ConfigError,
     StateError,
     OSError,

@@ -126,7 +126,9 @@ class Host:
         conversation: ConversationTuning | None = None,
     ) -> None:
         self.incidents: list[Incident] = []
-        self.tally = Tally(self.incidents.append)
+        self.told = trio.Event()
+        """Set by the first incident."""
+        self.tally = Tally(self._tell)
         self.handler = ScriptedHandler(own_id)
         self.identity = identity or Identity("cluster-a", own_id)
         self.passwords = {CREDENTIALS.user: CREDENTIALS.password}
@@ -139,6 +141,10 @@ class Host:
         self.server = GarlicFarmServer(
             self.gatekeeper, self.handler, self.tally, admission=admission, conversation=conversation
         )
+
+    def _tell(self, incident: Incident) -> None:
+        self.incidents.append(incident)
+        self.told.set()
 
     @property
     def faults(self) -> set[Fault]:

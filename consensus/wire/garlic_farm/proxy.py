@@ -154,6 +154,8 @@ class ConnectClient:
             self._http.receive_data(data)
             event = self._http.next_event()
         except h11.RemoteProtocolError as error:
+            if not data:
+                raise malformed("the proxy ended the connection before it answered CONNECT") from error
             raise malformed(f"the proxy's answer is not HTTP: {error}") from error
         if event is h11.NEED_DATA and data:
             return None

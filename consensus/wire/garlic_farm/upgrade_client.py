@@ -152,6 +152,8 @@ class UpgradeClient:
             self._http.receive_data(data)
             event = self._http.next_event()
         except h11.RemoteProtocolError as error:
+            if not data:
+                raise malformed("the connection ended before an answer") from error
             raise malformed(f"the answer is not HTTP: {error}") from error
         if event is h11.NEED_DATA:
             if not data:

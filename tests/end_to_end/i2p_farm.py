@@ -1,0 +1,59 @@
+"""Farms without gossip, whose servers reach each other through an HTTP proxy only."""
+
+import socket
+from pathlib import Path
+
+from bridge.node.key_files import save_farm_key, save_signing_key
+from bridge.wire.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.farm_key import new_farm_key
+from tests.end_to_end.farm import Farm, Node
+from tests.end_to_end.settings import LOOPBACK, free_port
+from tests.i2p_proxy import b32_name
+
+
+class I2pFarm:
+    """The files of `count` routers, `founders` of which make the farm; `names` is what a proxy has to know."""
+
+    def __init__(self, directory: Path, founders: int, count: int) -> None:
+        directory.mkdir(parents=True)
+        self.directory = directory
+        self._key = directory / "farm.key"
+        save_farm_key(self._key, new_farm_key(founders))
+        self._master = new_master_key(demo=True)
+        self._ports = {b32_name(number): free_port(socket.SOCK_STREAM) for number in range(1, count + 1)}
+        self.names = dict(self._ports)
+
+    def farm(self, proxy: str) -> Farm:
+        """The nodes, configured to use this proxy. The first is everybody's seed, and the second the first one's."""
+        names = list(self._ports)
+        nodes = [self._node(number, name, proxy, [names[0], names[1]]) for number, name in enumerate(names, start=1)]
+        return Farm(self.directory, nodes)
+
+    def _node(self, number: int, name: str, proxy: str, seeds: list[str]) -> Node:
+        directory = self.directory / f"router-{number}"
+        directory.mkdir()
+        save_signing_key(directory / "signing.key", self._master.as_signing_key())
+        (directory / "node.toml").write_text(
+            f"""
+name = "router-{number}"
+state_dir = "{directory}"
+farm_key = "{self._key}"
+demo = true
+transport = "i2p"
+[consensus]
+bind = "{LOOPBACK}:{self._ports[name]}"
+advertise = "{name}:7669"
+seeds = {[f"{seed}:7669" for seed in seeds]}
+timing = "local"
+segment_bytes = 4194304
+[proxy]
+{proxy}
+[publishing]
+pace = "reporting-period"
+reporting_period_ms = 2000
+signing_key = "{directory / "signing.key"}"
+[[leaf]]
+destination = "{new_demo_leaf().base64}"
+"""
+        )
+        return Node(directory / "node.toml")

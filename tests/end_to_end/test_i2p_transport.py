@@ -1,0 +1,138 @@
+"""Farms of real processes that know each other by I2P names and speak through an HTTP proxy, without any gossip."""
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bridge.core.view import FarmView
+from tests.end_to_end.farm import START_BOUND_S, Farm
+from tests.end_to_end.i2p_farm import I2pFarm
+from tests.end_to_end.settings import LOOPBACK, free_port
+from tests.i2p_proxy import I2pProxy
+
+pytestmark = pytest.mark.processes
+
+
+def statuses(view: FarmView) -> dict[str, str]:
+    """How one node sees the others."""
+    return {member.name: member.status.value for member in view.members}
+
+
+def test_a_farm_without_gossip_is_founded_grows_and_shrinks_through_a_proxy_that_rewrites_requests(
+    tmp_path: Path,
+) -> None:
+    files = I2pFarm(tmp_path / "farm", founders=3, count=4)
+    with I2pProxy(files.names) as proxy, files.farm(f'address = "{LOOPBACK}:{proxy.port}"') as farm:
+        # Given three routers that know two seeds, and no other way to each other than the proxy
+        *founders, newcomer = farm.nodes
+        for node in founders:
+            node.start()
+        three = Farm(farm.directory, founders)
+        leader = three.wait_settled()
+        assert all(line.startswith("GET http://") for line in proxy.requests)
+        assert len({node.view().farm.cluster_id for node in founders}) == 1
+        assert leader.submit({"mark": "one"}).index is not None
+        # When a fourth comes
+        newcomer.start()
+        farm.wait_until(lambda: newcomer.view().node.raft_id == 4, START_BOUND_S, "the newcomer is admitted")
+        farm.wait_settled()
+        # Then it is a server like the others, and one that says goodbye is taken out again
+        assert newcomer.submit({"mark": "two"}).index is not None
+        newcomer.ask(lambda client: client.leave())
+        newcomer.ended(START_BOUND_S)
+        three.wait_until(lambda: len(leader.view().raft.voters) == 3, START_BOUND_S, "it is taken out")
+        # And one that is killed is dead to the others, and back when it comes back, under the same Raft id
+        victim = next(node for node in founders if node is not three.leader())
+        raft_id = victim.view().node.raft_id
+        victim.kill()
+        watcher = next(node for node in founders if node is not victim)
+        farm.wait_until(
+            lambda: statuses(watcher.view()).get(victim.name) == "dead", START_BOUND_S, "the dead one is seen"
+        )
+        assert watcher.submit({"mark": "three"}).index is not None
+        victim.start()
+        three.wait_until(
+            lambda: statuses(watcher.view()).get(victim.name) == "alive", START_BOUND_S, "it is seen again"
+        )
+        assert victim.view().node.raft_id == raft_id
+
+
+@pytest.fixture(scope="session")
+def tinyproxy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The program of Debian's package, installed or unpacked for the test."""
+    installed = shutil.which("tinyproxy")
+    if installed is not None:
+        return installed
+    apt_get, dpkg = shutil.which("apt-get"), shutil.which("dpkg")
+    if apt_get is None or dpkg is None:
+        pytest.skip("tinyproxy is not installed and this is no Debian to fetch it from")
+    directory = tmp_path_factory.mktemp("tinyproxy")
+    fetched = subprocess.run(
+        [apt_get, "-q", "download", "tinyproxy-bin"], cwd=directory, timeout=60, check=False, capture_output=True
+    )
+    packages = list(directory.glob("*.deb"))
+    if fetched.returncode != 0 or not packages:
+        pytest.skip("tinyproxy is not installed and `apt-get download tinyproxy-bin` failed (try `apt-get update`)")
+    subprocess.run([dpkg, "-x", packages[0], directory], check=True)
+    return str(directory / "usr/bin/tinyproxy")
+
+
+@contextmanager
+def running_tinyproxy(program: str, directory: Path, upstream_port: int) -> Iterator[int]:
+    """Debian's tinyproxy with a password, which hands `.i2p` names on to another proxy."""
+    directory.mkdir()
+    port = free_port(socket.SOCK_STREAM)
+    (directory / "tinyproxy.conf").write_text(
+        f"""
+Port {port}
+Listen {LOOPBACK}
+Timeout 600
+LogFile "{directory / "tinyproxy.log"}"
+LogLevel Connect
+MaxClients 200
+BasicAuth garlic farmer
+Upstream http {LOOPBACK}:{upstream_port} ".i2p"
+"""
+    )
+    process = subprocess.Popen([program, "-d", "-c", str(directory / "tinyproxy.conf")], cwd=directory)
+    try:
+        deadline = time.monotonic() + START_BOUND_S
+        while True:
+            try:
+                socket.create_connection((LOOPBACK, port), 1).close()
+                break
+            except OSError:
+                assert process.poll() is None, "tinyproxy ended at once"
+                assert time.monotonic() < deadline, "tinyproxy does not listen"
+                time.sleep(0.05)
+        yield port
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def test_a_farm_stands_on_debians_tinyproxy(tmp_path: Path, tinyproxy: str) -> None:
+    files = I2pFarm(tmp_path / "farm", founders=3, count=3)
+    password = tmp_path / "proxy.password"
+    password.write_text("farmer\n")
+    password.chmod(0o600)
+    with (
+        I2pProxy(files.names) as upstream,
+        running_tinyproxy(tinyproxy, tmp_path / "tinyproxy", upstream.port) as port,
+        files.farm(
+            f'address = "{LOOPBACK}:{port}"\nmode = "connect"\nuser = "garlic"\npassword_file = "{password}"'
+        ) as farm,
+    ):
+        farm.start_all()
+        leader = farm.wait_settled()
+        assert leader.submit({"mark": "through tinyproxy"}).index is not None
+        assert all(line.startswith("CONNECT ") for line in upstream.requests)
+        # When every connection breaks at once, the farm heals by itself
+        upstream.cut()
+        farm.wait_settled()

@@ -1,0 +1,214 @@
+"""The ways to a server: through an HTTP proxy into I2P, and TLS checked by an authority. Never plain."""
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+
+from consensus.core.effects import Outcome
+from consensus.core.position import ServerId
+from consensus.node.garlic_farm_client import GarlicFarmClient
+from consensus.node.garlic_farm_dial import Dialer, PeerAddress
+from consensus.node.tls import CertificateError, operators_certificate
+from consensus.node.transports import (
+    HttpProxy,
+    I2pTransport,
+    TlsTransport,
+    Transport,
+    authority_context,
+    is_i2p_name,
+)
+from consensus.wire.garlic_farm.digest import Credentials
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.proxy import ProxyMode
+from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade_client import Caller
+from tests.i2p_proxy import LOOPBACK, I2pProxy, b32_name
+from tests.node.certificates import Authority
+from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, Host, expect_fault
+
+NAME = b32_name(1)
+BOB_IN_I2P = PeerAddress(NAME, 7669, None)
+LOGIN = Credentials("user", "secret")
+
+
+def dialer(transport: Transport) -> Dialer:
+    caller = Caller("farm", lambda: (CREDENTIALS,), lambda: Identity("cluster-a", ALICE), Random(4).randbytes)
+    return Dialer(caller, transport=transport)
+
+
+def through(proxy: I2pProxy, mode: ProxyMode, credentials: Credentials | None = None) -> Dialer:
+    return dialer(I2pTransport(HttpProxy(LOOPBACK, proxy.port, mode, credentials), Random(3).randbytes))
+
+
+async def listening(nursery: trio.Nursery, host: Host) -> dict[str, int]:
+    """The name of a server tunnel that leads to `host`, and its port."""
+    port: int = await nursery.start(host.server.listen_plain, LOOPBACK, 0)
+    return {NAME: port}
+
+
+@pytest.mark.parametrize("mode", ProxyMode)
+@pytest.mark.parametrize("scheme", [None, "basic", "digest"])
+async def test_entries_are_submitted_through_a_proxy_that_rewrites_requests_and_may_want_a_password(
+    mode: ProxyMode, scheme: str | None
+) -> None:
+    host = Host(BOB)
+    async with trio.open_nursery() as nursery:
+        with I2pProxy(await listening(nursery, host), scheme=scheme) as proxy:
+            calls = through(proxy, mode, None if scheme is None else LOGIN)
+            client = GarlicFarmClient(calls, lambda _: BOB_IN_I2P, [BOB], random=Random(6))
+            await nursery.start(client.run)
+            submission = await client.submit([b"{}"])
+            assert submission.outcome is Outcome.COMMITTED
+            assert host.handler.log == [b"{}"]
+            # What the proxy was asked is remembered: one more connection needs neither a 407 nor a 401.
+            asked, refused = len(proxy.requests), proxy.refused_logins
+            await trio.aclose_forcefully((await calls.dial(BOB_IN_I2P, BOB)).stream)
+            assert (len(proxy.requests), proxy.refused_logins) == (asked + 1, refused)
+            verb = "GET http://" if mode is ProxyMode.ABSOLUTE_URI else "CONNECT "
+            assert all(line.startswith(verb + NAME) for line in proxy.requests)
+            assert not any(b"roxy-Auth" in head for head in proxy.passed_heads)
+            assert host.incidents == []
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("mode", ProxyMode)
+async def test_a_proxy_that_refuses_is_told_apart_from_a_server_that_does(mode: ProxyMode) -> None:
+    host = Host(BOB)
+    async with trio.open_nursery() as nursery:
+        with I2pProxy(await listening(nursery, host), scheme="basic") as proxy:
+            wrong = await expect_fault(through(proxy, mode, replace(LOGIN, password="guess")), BOB_IN_I2P)  # noqa: S106 - the test's own
+            assert (wrong.fault, "[proxy] user and password_file" in str(wrong)) == (Fault.PROXY_REFUSED, True)
+            none = await expect_fault(through(proxy, mode), BOB_IN_I2P)
+            assert (none.fault, "asks for a password" in str(none)) == (Fault.PROXY_REFUSED, True)
+            unknown = await expect_fault(through(proxy, mode, LOGIN), PeerAddress(b32_name(2), 7669, None))
+            assert unknown.fault is Fault.UNREACHABLE
+            assert "cannot be reached at the moment" in str(unknown)
+        gone = await expect_fault(through(proxy, mode, LOGIN), BOB_IN_I2P)
+        assert "is the router's HTTP proxy running there?" in str(gone)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (NAME, True),
+        ("a" * 56 + ".b32.i2p", True),
+        ("Farm.Example.I2P", True),
+        ("i2p", False),
+        ("example.i2p.example.org", False),
+        ("example-i2p", False),
+        ("127.0.0.1", False),
+        ("a..i2p", False),
+        ("a b.i2p", False),
+        ("x" * 250 + ".i2p", False),
+    ],
+)
+def test_names_within_i2p_are_known_by_their_end(name: str, expected: bool) -> None:  # noqa: FBT001 - a table
+    assert is_i2p_name(name) is expected
+
+
+async def test_nothing_plain_leaves_for_a_network_and_no_name_of_i2p_is_looked_up_outside() -> None:
+    def dns(*_: object) -> None:
+        raise AssertionError("a name was looked up")
+
+    class Resolver(trio.abc.HostnameResolver):
+        async def getaddrinfo(self, *_: object, **__: object) -> list[object]:  # type: ignore[override]  # never returns
+            dns()
+            return []
+
+        async def getnameinfo(self, *_: object) -> tuple[str, str]:
+            dns()
+            return "", ""
+
+    trio.socket.set_custom_hostname_resolver(Resolver())
+    into_i2p = dialer(I2pTransport(HttpProxy(LOOPBACK, 9), Random(3).randbytes))
+    for address in (PeerAddress("192.0.2.7", 7669, None), PeerAddress("farm.example.org", 7669, bytes(32))):
+        plain = await expect_fault(into_i2p, address)
+        assert (plain.fault, "no name within I2P" in str(plain)) == (Fault.PLAIN_REFUSED, True)
+    outside = await expect_fault(dialer(TlsTransport()), BOB_IN_I2P)
+    assert (outside.fault, 'transport = "i2p"' in str(outside)) == (Fault.PLAIN_REFUSED, True)
+
+
+async def test_a_server_without_tls_listens_on_loopback_alone() -> None:
+    with pytest.raises(GarlicFarmError, match="not a loopback address"):
+        await Host(BOB).server.listen_plain("0.0.0.0", 0)  # noqa: S104 - refused
+
+
+async def test_whoever_has_announced_no_certificate_is_not_called() -> None:
+    failure = await expect_fault(dialer(TlsTransport()), PeerAddress(LOOPBACK, 9, None))
+    assert (failure.fault, "ca_file" in str(failure)) == (Fault.WRONG_CERTIFICATE, True)
+
+
+async def connect_with_authority(
+    tmp_path: Path, named: str, *, days: tuple[int, int] = (-1, 7)
+) -> GarlicFarmError | None:
+    """Bob shows a certificate for `named`; Alice connects to 127.0.0.1. What she is told, or None if she is let in."""
+    authority, host = Authority(tmp_path), Host(BOB)
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(host.server.listen, LOOPBACK, 0, authority.certificate(named, days=days))
+        calls = dialer(TlsTransport(authority_context(authority.file)))
+        try:
+            dialed = await calls.dial(PeerAddress(LOOPBACK, port, None), ServerId(BOB))
+        except GarlicFarmError as error:
+            with trio.fail_after(10):
+                await host.told.wait()
+            assert host.faults == {Fault.DISTRUSTED}
+            return error
+        else:
+            await trio.aclose_forcefully(dialed.stream)
+            return None
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_certificate_that_an_authority_has_signed_for_the_address_is_enough(tmp_path: Path) -> None:
+    assert await connect_with_authority(tmp_path, LOOPBACK) is None
+
+
+@pytest.mark.parametrize(
+    ("named", "days", "told"),
+    [
+        ("192.0.2.9", (-1, 7), "IP address mismatch"),
+        ("farm.example.org", (-1, 7), "name 127.0.0.1"),
+        (LOOPBACK, (-7, -1), "expired"),
+        (LOOPBACK, (1, 7), "not yet valid"),
+    ],
+)
+async def test_an_authoritys_certificate_must_be_valid_now_and_name_the_server(
+    tmp_path: Path, named: str, days: tuple[int, int], told: str
+) -> None:
+    failure = await connect_with_authority(tmp_path, named, days=days)
+    assert failure is not None
+    assert failure.fault is Fault.WRONG_CERTIFICATE
+    assert told in str(failure)
+
+
+async def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
+    host, theirs = Host(BOB), Authority(tmp_path, "theirs").certificate(LOOPBACK)
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(host.server.listen, LOOPBACK, 0, theirs)
+        ours = authority_context(Authority(tmp_path, "ours").file)
+        failure = await expect_fault(dialer(TlsTransport(ours)), PeerAddress(LOOPBACK, port, theirs.fingerprint))
+        assert failure.fault is Fault.WRONG_CERTIFICATE
+        nursery.cancel_scope.cancel()
+
+
+def test_an_operators_certificate_that_cannot_be_used_is_explained(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    good = authority.certificate(LOOPBACK)
+    assert operators_certificate(good.path) == good
+    with pytest.raises(CertificateError, match="have the authority sign a new one"):
+        operators_certificate(authority.certificate(LOOPBACK, days=(-7, -1)).path)
+    good.path.chmod(0o644)
+    with pytest.raises(CertificateError, match="chmod 600"):
+        operators_certificate(good.path)
+    authority.file.chmod(0o600)
+    with pytest.raises(CertificateError, match="private key"):
+        operators_certificate(authority.file)
+    with pytest.raises(CertificateError, match="cannot be read"):
+        operators_certificate(tmp_path / "nothing")
+    with pytest.raises(CertificateError, match="ca_file"):
+        authority_context(tmp_path / "nothing")
