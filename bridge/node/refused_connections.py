@@ -23,6 +23,7 @@ PEERS_REFUSED = "peers-refused"
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 QUIET_AFTER_S = 600.0
+MOMENT_S = 30.0
 LOOK_EVERY_S = 5.0
 TOLD_MAX = 4
 REMEMBERED_MAX = 64
@@ -72,9 +73,15 @@ class RefusedConnections:
         self._show()
 
     def connected(self, peer: str) -> None:
-        """That server has let this node in."""
-        if self._by_peers.pop(peer, None) is not None:
-            self._show()
+        """That server has let this node in, or whoever comes from there was let in.
+
+        Members hear of new keys one after the other: who shows the right password a moment after a wrong one is one.
+        """
+        self._by_peers.pop(peer, None)
+        refused = self._peers.get((peer, Fault.WRONG_CREDENTIALS))
+        if refused is not None and trio.current_time() - refused[1] < MOMENT_S:
+            del self._peers[peer, Fault.WRONG_CREDENTIALS]
+        self._show()
 
     async def run(self) -> None:
         """Forget what is long past, until cancelled."""

@@ -248,6 +248,8 @@ class GarlicFarmServer:
     async def _welcome(self, stream: trio.abc.Stream, source: str, upgraded: Upgraded) -> None:
         self._tally.count("connections-established")
         self._met(upgraded.peer)
+        if isinstance(stream, TlsStream):
+            self._tally.connected(source)
         await Conversation(
             stream,
             upgraded,

@@ -1,0 +1,266 @@
+"""Each kind of refusal over real TLS on loopback: refused, counted, and told to the operators of both sides."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+import trio.testing
+
+from bridge.core.control import TraceEvent
+from bridge.core.view import AlarmView
+from bridge.node.alarms import Alarms
+from bridge.node.event_log import EventLog
+from bridge.node.refused_connections import PEERS_REFUSED, QUIET_AFTER_S, REFUSED_BY_PEERS, RefusedConnections
+from consensus.node.garlic_farm_dial import Dialer, PeerAddress
+from consensus.node.garlic_farm_links import PeerLinks
+from consensus.node.garlic_farm_tally import Incident, Tally
+from consensus.node.tls import NodeCertificate, load_or_create_certificate, secured
+from consensus.wire.garlic_farm.digest import Credentials
+from consensus.wire.garlic_farm.errors import Fault
+from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade_client import Caller, Challenged, Session, UpgradeClient
+from tests.node.certificates import self_signed
+from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, Host
+
+LOOPBACK = "127.0.0.1"
+
+
+class Operator:
+    """What one side's operator sees."""
+
+    def __init__(self, name: str) -> None:
+        self.events: list[TraceEvent] = []
+        trace = EventLog(name, lambda: 0, on_event=self.events.append)
+        self.alarms = Alarms(trace)
+        self.refused = RefusedConnections(trace, self.alarms)
+        self.tally = Tally(self.refused.incident, self.refused.connected)
+
+    def alarm(self, kind: str) -> AlarmView | None:
+        """The alarm that stands."""
+        return next((each for each in self.alarms.standing() if each.kind == kind), None)
+
+
+@dataclass
+class Scene:
+    """Alice's links to Bob's server."""
+
+    alice: Operator
+    bob: Operator
+    links: PeerLinks
+    address: PeerAddress
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Wait for what the sockets have to bring."""
+        with trio.fail_after(20):
+            while not holds():  # noqa: ASYNC110 - what is waited for has many causes
+                await trio.sleep(0.005)
+
+
+CALLER = Caller("farm", lambda: (CREDENTIALS,), lambda: Identity("cluster-a", ALICE), Random(7).randbytes)
+
+
+@asynccontextmanager
+async def scene(
+    certificate: NodeCertificate, caller: Caller = CALLER, *, fingerprint: bytes | None = None
+) -> AsyncIterator[Scene]:
+    alice, bob, host = Operator("alice"), Operator("bob"), Host(BOB)
+    host.server._tally = host.server.admission._tally = bob.tally
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(host.server.listen, LOOPBACK, 0, certificate)
+        address = PeerAddress(LOOPBACK, port, fingerprint or certificate.fingerprint)
+        links = PeerLinks(
+            Dialer(caller),
+            lambda _: address,
+            deliver_reply=lambda _peer, _reply: None,
+            peer_extensions=lambda _peer, _extensions: None,
+            tally=alice.tally,
+            random=Random(5),
+        )
+        await nursery.start(links.run)
+        links.keep([BOB])
+        yield Scene(alice, bob, links, address)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("caller", "at_alice", "at_bob", "alice_reads", "bob_reads", "alice_does", "bob_does"),
+    [
+        pytest.param(
+            replace(CALLER, credentials=lambda: (Credentials(CREDENTIALS.user, "wrong"),)),
+            Fault.WRONG_CREDENTIALS,
+            Fault.WRONG_CREDENTIALS,
+            "does not accept user 'router'",
+            "wrong user or password (user 'router')",
+            "present key file",
+            "present key file",
+            id="a wrong password",
+        ),
+        pytest.param(
+            replace(CALLER, cluster="other"),
+            Fault.WRONG_PATH,
+            Fault.WRONG_CLUSTER,
+            "it serves another cluster or another version",
+            "asked for the cluster 'other', while this server serves 'farm'",
+            "leads to a server of this farm",
+            "which farm's key file",
+            id="a wrong cluster by name",
+        ),
+        pytest.param(
+            replace(CALLER, identity=lambda: Identity("cluster-b", ALICE)),
+            Fault.WRONG_CLUSTER,
+            Fault.WRONG_CLUSTER,
+            "the server belongs to cluster cluster-a, this one to cluster-b",
+            "a member of cluster cluster-b, while this server belongs to cluster-a",
+            "two farms never merge",
+            "which farm's key file",
+            id="a wrong cluster by its id",
+        ),
+        pytest.param(
+            replace(CALLER, version="2"),
+            Fault.WRONG_PATH,
+            Fault.WRONG_VERSION,
+            "another version",
+            "asked for version '2' of the protocol, while this server speaks '1'",
+            "leads to a server of this farm",
+            "update the older",
+            id="a wrong version",
+        ),
+    ],
+)
+async def test_whoever_is_refused_and_whoever_refuses_read_why_and_what_to_do(
+    tmp_path: Path,
+    caller: Caller,
+    at_alice: Fault,
+    at_bob: Fault,
+    alice_reads: str,
+    bob_reads: str,
+    alice_does: str,
+    bob_does: str,
+) -> None:
+    async with scene(load_or_create_certificate(tmp_path), caller) as found:
+        await found.until(lambda: found.alice.alarm(REFUSED_BY_PEERS) and found.bob.alarm(PEERS_REFUSED))
+        ours, theirs = found.alice.alarm(REFUSED_BY_PEERS), found.bob.alarm(PEERS_REFUSED)
+        assert ours is not None
+        assert theirs is not None
+        assert alice_reads in ours.text
+        assert alice_does in ours.action
+        assert bob_reads in theirs.text
+        assert bob_does in theirs.action
+        assert found.alice.tally.counts[at_alice.value] >= 1
+        assert found.bob.tally.counts[at_bob.value] >= 1
+        assert any(event.kind == "connection-failed" for event in found.alice.events)
+        assert any(event.kind == "connection-refused" for event in found.bob.events)
+        assert found.bob.tally.counts["connections-established"] == 0
+
+
+@pytest.mark.parametrize("kind", ["expired", "of another farm"])
+async def test_an_expired_certificate_and_one_that_was_stolen_from_another_farm_are_refused_by_the_client(
+    tmp_path: Path, kind: str
+) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    own.mkdir()
+    other.mkdir()
+    if kind == "expired":
+        shown = self_signed(own, days=(-30, -1))
+        expected, told, done = shown.fingerprint, "is valid from", "check both clocks"
+    else:
+        # The address answers with a certificate whose key is genuine, and which another farm's server announced.
+        shown = load_or_create_certificate(other)
+        expected = load_or_create_certificate(own).fingerprint
+        told, done = "somebody else listens at its address", "do not switch the check off"
+    async with scene(shown, fingerprint=expected) as found:
+        await found.until(lambda: found.alice.alarm(REFUSED_BY_PEERS))
+        alarm = found.alice.alarm(REFUSED_BY_PEERS)
+        assert alarm is not None
+        assert told in alarm.text
+        assert done in alarm.action
+        assert found.alice.tally.counts[Fault.WRONG_CERTIFICATE.value] >= 1
+        # The refused side hears of it, too: nothing was sent to it, not even the first request.
+        await found.until(lambda: found.bob.events)
+        assert "may not accept this node's certificate" in str(found.bob.events[0].data)
+        assert found.bob.tally.counts[Fault.DISTRUSTED.value] >= 1
+        assert found.bob.tally.counts["challenges"] == 0
+        assert found.bob.alarms.standing() == ()
+
+
+async def test_a_recorded_handshake_that_is_sent_again_is_refused_and_an_alarm(tmp_path: Path) -> None:
+    async with scene(load_or_create_certificate(tmp_path)) as found:
+
+        async def exchange(request: bytes) -> bytes:
+            stream = await secured(
+                await trio.open_tcp_stream(LOOPBACK, found.address.port), found.address.fingerprint or b""
+            )
+            await stream.send_all(request)
+            answer = b""
+            while b"\r\n\r\n" not in answer:
+                answer += await stream.receive_some()
+            await trio.aclose_forcefully(stream)
+            return answer
+
+        # Given a handshake that was accepted, and somebody who has recorded it
+        session = Session()
+        first = UpgradeClient(CALLER, session, str(found.address), 0)
+        assert isinstance(first.receive(await exchange(first.request())), Challenged)
+        recorded = UpgradeClient(CALLER, session, str(found.address), 0).request()
+        assert b" 101 " in await exchange(recorded)
+        # When it is sent again
+        answer = await exchange(recorded)
+        # Then it is answered like any challenge, and told as what it is
+        assert answer.startswith(b"HTTP/1.1 401 ")
+        assert b"stale=true" in answer
+        await found.until(lambda: found.bob.alarm(PEERS_REFUSED))
+        alarm = found.bob.alarm(PEERS_REFUSED)
+        assert alarm is not None
+        assert "sent a request that was sent before" in alarm.text
+        assert "recorded a handshake" in alarm.action
+        assert found.bob.tally.counts[Fault.REPLAYED.value] == 1
+
+
+async def test_the_alarms_end_when_the_refused_side_is_let_in_at_last(tmp_path: Path) -> None:
+    shown = [Credentials(CREDENTIALS.user, "wrong")]
+    async with scene(load_or_create_certificate(tmp_path), replace(CALLER, credentials=lambda: (shown[0],))) as found:
+        await found.until(lambda: found.alice.alarm(REFUSED_BY_PEERS))
+        shown[0] = CREDENTIALS
+        await found.until(lambda: not found.alice.alarms.standing())
+        # And so does the one that refused: a router that heard of new keys a moment later than this one is no stranger.
+        await found.until(lambda: not found.bob.alarms.standing())
+
+
+async def test_the_alarm_at_the_refusing_side_ends_after_a_time_of_quiet(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    bob = Operator("bob")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bob.refused.run)
+        bob.refused.incident(Incident(Fault.WRONG_CREDENTIALS, "10.0.0.7", "a guess"))
+        await trio.sleep(QUIET_AFTER_S / 2)
+        bob.refused.incident(Incident(Fault.REPLAYED, "10.0.0.8", "a replay"))
+        await trio.sleep(QUIET_AFTER_S / 2 + 10)
+        alarm = bob.alarm(PEERS_REFUSED)
+        assert alarm is not None
+        assert alarm.text == "a replay"
+        await trio.sleep(QUIET_AFTER_S)
+        assert bob.alarms.standing() == ()
+        nursery.cancel_scope.cancel()
+
+
+def test_what_a_stranger_can_cause_without_knowing_anything_is_no_alarm() -> None:
+    bob = Operator("bob")
+    for fault in (Fault.WRONG_PATH, Fault.MALFORMED, Fault.SILENT, Fault.TOO_LARGE, Fault.DISTRUSTED):
+        bob.refused.incident(Incident(fault, "10.0.0.7", "rubbish"))
+    assert bob.alarms.standing() == ()
+    assert len(bob.events) == 5
+
+
+async def test_a_flood_of_refusals_keeps_the_alarm_short_and_the_memory_bounded() -> None:
+    bob = Operator("bob")
+    for number in range(1_000):
+        bob.refused.incident(Incident(Fault.WRONG_CREDENTIALS, f"peer {number}", f"guess {number}"))
+    alarm = bob.alarm(PEERS_REFUSED)
+    assert alarm is not None
+    assert alarm.text == "guess 996; guess 997; guess 998; guess 999; and 60 more"
