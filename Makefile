@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: run test check bench simulate simulate-large pipeline clean
+.PHONY: run test soak check bench simulate simulate-large pipeline clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "garlicfarm needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
@@ -35,9 +35,13 @@ test: $(VENV)/all.stamp
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	$(BIN)/python -m pytest -q -n 2 -m "not processes and not spark"
-	$(BIN)/python -m pytest -q -m "processes or spark"
+	$(BIN)/python -m pytest -q -n 2 -m "not processes and not spark and not soak"
+	$(BIN)/python -m pytest -q -m "(processes or spark) and not soak"
 endif
+
+# What takes minutes: five servers restarted in turns until every refresh has come round.
+soak: $(VENV)/all.stamp
+	$(BIN)/python -m pytest -q -s -m soak
 
 check: $(VENV)/all.stamp
 	$(BIN)/ruff check .

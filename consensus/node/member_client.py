@@ -23,6 +23,7 @@ from consensus.wire.garlic_farm.errors import GarlicFarmError
 from consensus.wire.garlic_farm.values import ClusterServer, LogEntry
 
 _ELECTION_PAUSE_S = 0.1
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,15 @@ async def join(
 ) -> None:
     """Ask until the log of this `server` names it as a voter; ask again while nothing comes of it."""
     backoff = Backoff(first_s, longest_s, random)
-    while own.server_id not in server.describe().raft.configuration.voter_ids:
+
+    def is_member() -> bool:
+        return own.server_id in server.describe().raft.configuration.voter_ids
+
+    while not is_member():
         await ask_to_add(client, own)
-        await trio.sleep(backoff.next_s())
+        ask_again_s = trio.current_time() + backoff.next_s()
+        while not is_member() and trio.current_time() < ask_again_s:  # noqa: ASYNC110 - no event tells it
+            await trio.sleep(_LOOK_S)
 
 
 async def _ask(client: GarlicFarmClient, request: wire.Request, patience_s: float) -> Asked:

@@ -24,6 +24,8 @@ class Read:
     published_s: int
     entries: tuple[bytes, ...]
     """Hashes of the destinations."""
+    ends_s: int
+    """When it is of no more use: the earliest end of an entry, or of the whole."""
 
     @property
     def hash(self) -> bytes:
@@ -43,6 +45,7 @@ def read_meta_lease_set(path: Path) -> Read:
     at = KEYS_BYTES + 3 + certificate_bytes
     destination = content[:at]
     published_s, flags = number(at, 4), number(at + 6, 2)
+    expires_s = published_s + number(at + 4, 2)
     at += 8
     assert flags == 1, "an offline block, and nothing else"
     block = content[at : at + 4 + 2 + 32]
@@ -55,6 +58,8 @@ def read_meta_lease_set(path: Path) -> Read:
     count = content[at]
     at += 1
     entries = tuple(content[at + n * ENTRY_BYTES : at + n * ENTRY_BYTES + 32] for n in range(count))
+    ends_s = (number(at + n * ENTRY_BYTES + 36, 4) for n in range(count))
+    earliest_end_s = min((expires_s, *ends_s))
     at += count * ENTRY_BYTES
     assert content[at] == 0, "no revocations"
     assert len(content) == at + 1 + SIGNATURE_BYTES
@@ -63,4 +68,4 @@ def read_meta_lease_set(path: Path) -> Read:
     master_key.verify(block_signature, block)
     transient_key = Ed25519PublicKey.from_public_bytes(block[6:])
     transient_key.verify(content[-SIGNATURE_BYTES:], b"\x07" + content[:-SIGNATURE_BYTES])
-    return Read(destination, published_s, entries)
+    return Read(destination, published_s, entries, earliest_end_s)

@@ -1,0 +1,131 @@
+"""Five servers are restarted in turns under load: nothing acknowledged is lost, and the farm never goes off the net."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+from cryptography.exceptions import InvalidSignature
+
+from bridge.core.publication import JITTER_PERCENT, Pace
+from bridge.node.local_farm import REPORTING_PERIOD_MS
+from tests.end_to_end.farm import START_BOUND_S, Farm, Submitter, local_farm, seeded
+from tests.end_to_end.layout import Read, read_meta_lease_set
+
+pytestmark = pytest.mark.processes
+
+SERVERS = 5
+PACE = Pace.of_period(REPORTING_PERIOD_MS)
+REFRESH_S = PACE.refresh_ms * (100 + JITTER_PERCENT) / 100_000
+AGE_BOUND_S = REFRESH_S + 3 * REPORTING_PERIOD_MS / 1000
+LOOK_S = 0.2
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> Iterator[Farm]:
+    """Five nodes in good order."""
+    with local_farm(tmp_path, SERVERS) as farm:
+        farm.start_all()
+        farm.wait_settled()
+        farm.wait_until(lambda: [node for node in farm.nodes if node.structures()], START_BOUND_S, "one publishes")
+        yield farm
+
+
+class Watch:
+    """Looks at what the routers were handed last, from a thread, as long as the block lasts."""
+
+    def __init__(self, farm: Farm) -> None:
+        self._farm = farm
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch")
+        self._last: Read | None = None
+        self.faults: list[str] = []
+        self.looks = 0
+        self.handed_over = 0
+        self.oldest_s = 0.0
+        self.nearest_end_s = float("inf")
+
+    def __enter__(self) -> Self:
+        self._look()
+        assert self._last is not None, "nothing is published yet"
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_S):
+            self._look()
+
+    def _look(self) -> None:
+        for node in self._farm.nodes:
+            for path in node.structures():
+                self._consider(path)
+        now_s = time.time()
+        if self._last is None:
+            return
+        self.looks += 1
+        age_s, left_s = now_s - self._last.published_s, self._last.ends_s - now_s
+        self.oldest_s, self.nearest_end_s = max(self.oldest_s, age_s), min(self.nearest_end_s, left_s)
+        if age_s > AGE_BOUND_S or left_s <= 0:
+            self.faults.append(f"a structure {age_s:.1f} s old, which ends in {left_s:.1f} s")
+
+    def _consider(self, path: Path) -> None:
+        with suppress(FileNotFoundError):  # taken back since it was listed
+            try:
+                found = read_meta_lease_set(path)
+            except (InvalidSignature, AssertionError) as error:
+                self.faults.append(f"{path} cannot be verified: {error!r}")
+                return
+            if self._last is None or found.published_s > self._last.published_s:
+                self._last = found
+                self.handed_over += 1
+
+
+def restart_all(farm: Farm, rounds: int, at_least_s: float) -> None:
+    """Each server in turn, in a new order each time; the next one only when the farm is in good order again."""
+    random = seeded("rolling restart")
+    began = time.monotonic()
+    while rounds > 0 or time.monotonic() - began < at_least_s:
+        rounds -= 1
+        for node in random.sample(farm.nodes, SERVERS):
+            assert node.stop() == 0
+            node.start()
+            farm.wait_settled()
+
+
+def check_rolling_restart(farm: Farm, rounds: int, at_least_s: float = 0.0) -> None:
+    """The story of both tests."""
+    began = time.monotonic()
+    with Watch(farm) as watch, Submitter(farm, farm.nodes, "rolling") as submitter:
+        submitter.wait_for(5, START_BOUND_S)
+        restart_all(farm, rounds, at_least_s)
+        submitter.wait_for(5, START_BOUND_S)
+    print(  # noqa: T201 - shown with -s
+        f"{time.monotonic() - began:.0f} s, {len(submitter.acknowledged)} acknowledged, {watch.handed_over} structures"
+        f" handed over, the oldest {watch.oldest_s:.1f} s old (bound {AGE_BOUND_S:.0f}),"
+        f" at least {watch.nearest_end_s:.0f} s from its end, {watch.looks} looks"
+    )
+    assert not submitter.errors
+    assert not watch.faults, watch.faults[:5]
+    assert watch.handed_over > 1
+    for node in farm.nodes:
+        farm.wait_log(node, submitter.acknowledged)
+
+
+def test_every_server_is_restarted_once_and_nothing_acknowledged_is_lost(five: Farm) -> None:
+    check_rolling_restart(five, rounds=1)
+
+
+@pytest.mark.soak
+def test_servers_are_restarted_until_every_refresh_has_come_round(five: Farm) -> None:
+    """Longer than the refresh interval, so that the age of what is out there says something."""
+    check_rolling_restart(five, rounds=1, at_least_s=AGE_BOUND_S + 60)
