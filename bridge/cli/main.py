@@ -37,6 +37,7 @@ COMMANDS = {
     "leave": LazyCommand("bridge.cli.leave:leave", "Tell a node to leave the farm and stop."),
     "transfer": LazyCommand("bridge.cli.transfer:transfer", "Hand leadership to another node."),
     "withdraw": LazyCommand("bridge.cli.leave:withdraw", "Take back a node's promise to found a farm."),
+    "recover": LazyCommand("bridge.cli.recover:recover", "Make a new farm of a survivor when a majority is lost."),
     "keys": LazyCommand("bridge.cli.keys:keys", "Make the keys of a farm, list them, and change them while it runs."),
     "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Look at published structures."),
     "doctor": LazyCommand("bridge.cli.doctor:doctor", "Check this machine: what is missing and what to do."),

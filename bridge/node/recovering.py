@@ -1,0 +1,162 @@
+"""Makes a new cluster out of the state directory of a survivor, after the majority of the old one was lost for good.
+
+    DIR/raft, formation.json ──read offline──▶ FarmOnDisk ──▶ `recovered` ──▶ DIR/raft.recovering: one snapshot, no log
+                                                                                   │ all durable; only then:
+    DIR/raft           ──▶ DIR/raft.of-<old cluster>      kept, never opened by a node again
+    DIR/formation.json ──▶ founded alone, a new cluster id
+    DIR/admissions.json    removed: the old cluster's Raft ids
+    DIR/raft.recovering ──▶ DIR/raft
+
+The new storage begins with a snapshot at the place where the old log ended, so whoever joins gets the state, and
+indexes go on. The node keeps its identity: it has voted in the old cluster only, and no server of that takes its word any more,
+nor does it take theirs, because every connection names the cluster.
+
+A crash between two of these steps leaves a node that refuses to start, since its storage is missing. `recover` then
+says so, too; with `raft.of-…` renamed back to `raft` it can be called again.
+
+The farm key's `expect` is left alone. It says how many routers found a farm, and nobody who knows a cluster founds; and
+below how many voters the leader removes nobody, which a cluster of one cannot get into the way of. So the farm grows
+back to its size under the same key file.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import SystemRandom
+from shutil import rmtree
+
+import trio
+
+from bridge.core.admission import raft_id_of
+from bridge.core.founding import NONCE_BYTES, FormationState, Promise, found
+from bridge.core.recovery import SURVIVOR_ID, recovered
+from bridge.node.admissions import FILE_NAME as ADMISSIONS_FILE
+from bridge.node.commit_note import FILE_NAME as COMMIT_FILE
+from bridge.node.durable_file import replace_file, sync_directory
+from bridge.node.forming import FILE_NAME as FORMATION_FILE
+from bridge.node.replica import RAFT_DIRECTORY, STORAGE_NOTE, STORAGE_NOTE_TEXT, UNKNOWN_ENDPOINT
+from bridge.node.state_reading import FarmOnDisk, StateReadingError, read_directory
+from bridge.wire.farm_snapshot import decode_farm, encode_farm
+from bridge.wire.formation_state import encode_formation_state
+from consensus.core.effects import Install, Persist, SnapshotChange, StoreChunk
+from consensus.core.position import Ballot, Configuration, Server, ServerId
+from consensus.node.directory import Directory, OutOfSpaceError, open_directory
+from consensus.node.disk import StorageError
+from consensus.node.storage import StorageTuning
+from consensus.wire.snapshot_image import ImageWriter
+
+MAKING = f"{RAFT_DIRECTORY}.recovering"
+_PIECE_BYTES = 1024 * 1024
+_SEGMENT_BYTES = 1024 * 1024
+"""Of the first file of the log; the node makes the others as it is told."""
+
+
+class RecoveryError(Exception):
+    """No new cluster was made; the text says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPlan:
+    """What `recover` makes of a directory, as long as nothing has changed yet."""
+
+    survivor: FarmOnDisk
+    formation: FormationState
+
+    @property
+    def new_cluster_id(self) -> bytes:
+        """Never seen before: a random number is in it."""
+        return b"" if self.formation.founding is None else self.formation.founding.cluster_id
+
+    @property
+    def aside(self) -> Path:
+        """Where the old storage goes."""
+        return self.survivor.source / f"{RAFT_DIRECTORY}.of-{self.survivor.founding.cluster_id.hex()[:8]}"
+
+    @property
+    def left_behind(self) -> tuple[str, ...]:
+        """The other members of the old group, by name where the farm knew one."""
+        admitted = self.survivor.farm.admitted
+        own_id = raft_id_of(admitted, self.survivor.node_id)
+        others = sorted(self.survivor.configuration.member_ids - {own_id})
+        names = {each: admitted[each].name for each in others if each in admitted}
+        return tuple(names.get(each) or f"server {each}" for each in others)
+
+
+async def plan_recovery(state_dir: Path) -> RecoveryPlan:
+    """Read the directory; raises RecoveryError."""
+    try:
+        survivor = await read_directory(state_dir)
+    except StateReadingError as error:
+        raise RecoveryError(str(error)) from error
+    promise = Promise((survivor.node_id,), survivor.farm.log_time_ms, SystemRandom().randbytes(NONCE_BYTES))
+    plan = RecoveryPlan(survivor, FormationState(promise=promise, founding=found({survivor.node_id: promise})))
+    if plan.aside.exists():
+        raise RecoveryError(f"{plan.aside} is there already: move it away, then call again")
+    return plan
+
+
+async def carry_out(plan: RecoveryPlan) -> None:
+    """Make the new cluster; raises RecoveryError."""
+    state_dir = plan.survivor.source
+    state = await _first_state(plan.survivor)
+    await trio.to_thread.run_sync(_exchange, plan, state_dir, state)
+
+
+async def _first_state(survivor: FarmOnDisk) -> bytes:
+    async def image() -> AsyncIterator[bytes]:
+        yield survivor.image
+
+    snapshot = await decode_farm(image())
+    snapshot.farm = recovered(survivor.farm, survivor.node_id)
+    return b"".join(encode_farm(snapshot))
+
+
+def _exchange(plan: RecoveryPlan, state_dir: Path, state: bytes) -> None:
+    try:
+        # Held while it is moved: a node that is started meanwhile finds it in use.
+        held = Directory(state_dir / RAFT_DIRECTORY)
+    except (StorageError, OSError) as error:
+        raise RecoveryError(f"{state_dir}: {error}") from error
+    making = state_dir / MAKING
+    try:
+        rmtree(making, ignore_errors=True)
+        _make_storage(making, plan.survivor, state)
+        (state_dir / RAFT_DIRECTORY).rename(plan.aside)
+        replace_file(state_dir / FORMATION_FILE, encode_formation_state(plan.formation))
+        for name in (ADMISSIONS_FILE, COMMIT_FILE):
+            (state_dir / name).unlink(missing_ok=True)
+        replace_file(state_dir / STORAGE_NOTE, STORAGE_NOTE_TEXT)
+        making.rename(state_dir / RAFT_DIRECTORY)
+        sync_directory(state_dir)
+    except (StorageError, OSError, OutOfSpaceError) as error:
+        raise RecoveryError(
+            f"the new cluster could not be made in {state_dir}: {error}. Free or mend the disk; if {plan.aside} is"
+            f" there, rename it back to {RAFT_DIRECTORY}; then call again",
+        ) from error
+    finally:
+        held.close()
+
+
+def _make_storage(path: Path, survivor: FarmOnDisk, state: bytes) -> None:
+    """A storage that holds one snapshot, of the place where the old log ended."""
+    # Each start of a node has a higher generation than any before, hence than this one.
+    disk, recovery = open_directory(path, survivor.node_id, 1, StorageTuning(segment_bytes=_SEGMENT_BYTES))
+    try:
+        group = [Persist(1, ballot=Ballot(survivor.last.term, None))]
+        group += [Persist(number, snapshot=change) for number, change in enumerate(_changes(survivor, state), start=2)]
+        for persist in group:
+            disk.perform_all(recovery.storage.plan((persist,)))
+            recovery.storage.done()
+        disk.perform_all(recovery.storage.plan_close())
+    finally:
+        disk.close()
+
+
+def _changes(survivor: FarmOnDisk, state: bytes) -> Iterator[SnapshotChange]:
+    old_id = raft_id_of(survivor.farm.admitted, survivor.node_id)
+    endpoint = next((each.endpoint for each in survivor.configuration.voters if each.server_id == old_id), "")
+    writer = ImageWriter(survivor.last, Configuration((Server(ServerId(SURVIVOR_ID), endpoint or UNKNOWN_ENDPOINT),)))
+    image = writer.begin() + writer.blocks(state) + writer.end()
+    for offset in range(0, len(image), _PIECE_BYTES):
+        yield StoreChunk(survivor.last, offset, image[offset : offset + _PIECE_BYTES])
+    yield Install(writer.description)

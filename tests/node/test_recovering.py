@@ -1,0 +1,107 @@
+"""`recover` makes a new cluster of a survivor's state directory, on a real disk."""
+
+import json
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner
+
+from bridge.cli.recover import recover
+from bridge.core.admission import Admitted
+from bridge.node.admissions import FILE_NAME as ADMISSIONS_FILE
+from bridge.node.forming import load_formation
+from bridge.node.recovering import RecoveryError, carry_out, plan_recovery
+from bridge.node.replica import RAFT_DIRECTORY
+from bridge.node.state_reading import read_directory
+from consensus.core.position import LogPosition
+from consensus.node.directory import Directory, open_directory, verify_directory
+from consensus.node.storage import StorageTuning
+from tests.node.test_state_reading import BASE_MS, FOUNDING, A, node_directory
+
+
+async def test_the_new_cluster_has_another_id_the_survivor_as_its_only_voter_and_the_whole_state(
+    tmp_path: Path,
+) -> None:
+    directory = node_directory(tmp_path / "node")
+    plan = await plan_recovery(directory)
+    await carry_out(plan)
+    made = await read_directory(directory)
+    assert made.founding.cluster_id == plan.new_cluster_id != FOUNDING.cluster_id
+    assert made.founding.founders == (A,)
+    assert made.configuration.voter_ids == {1}
+    assert made.last == LogPosition(5, 2)
+    assert made.farm.log_time_ms == BASE_MS + 60_000
+    assert made.farm.admitted == {1: Admitted(A, "a")}
+    assert made.period_ms == 2_000
+
+
+async def test_the_node_starts_from_it_under_its_identity_and_the_old_storage_is_kept(tmp_path: Path) -> None:
+    directory = node_directory(tmp_path / "node")
+    (directory / ADMISSIONS_FILE).write_text("the old cluster's")
+    plan = await plan_recovery(directory)
+    await carry_out(plan)
+    assert load_formation(directory, A).founding == plan.formation.founding
+    assert not (directory / ADMISSIONS_FILE).exists()
+    assert verify_directory(directory / RAFT_DIRECTORY).lines()
+    opened, recovery = open_directory(directory / RAFT_DIRECTORY, A, 7, StorageTuning(segment_bytes=64 * 1024))
+    opened.close()
+    assert recovery.log.snapshot is not None
+    assert recovery.ballot.term == 2
+    assert plan.aside.name == f"raft.of-{FOUNDING.cluster_id.hex()[:8]}"
+    assert verify_directory(plan.aside).lines()
+
+
+async def test_two_recoveries_of_one_farm_are_two_clusters(tmp_path: Path) -> None:
+    one, other = [await plan_recovery(node_directory(tmp_path / name)) for name in ("one", "other")]
+    assert one.new_cluster_id != other.new_cluster_id
+
+
+async def test_a_directory_that_a_running_node_holds_is_left_alone(tmp_path: Path) -> None:
+    directory = node_directory(tmp_path / "node")
+    plan = await plan_recovery(directory)
+    held = Directory(directory / RAFT_DIRECTORY)
+    try:
+        with pytest.raises(RecoveryError, match="stop it"):
+            await plan_recovery(directory)
+        with pytest.raises(RecoveryError, match="another process"):
+            await carry_out(plan)
+    finally:
+        held.close()
+    assert (await read_directory(directory)).founding == FOUNDING
+
+
+def called(*arguments: str | Path, answer: str = "") -> tuple[int, str]:
+    """Exit code and output of the command."""
+    done = CliRunner().invoke(recover, [str(each) for each in arguments], input=answer)
+    return done.exit_code, done.output
+
+
+def test_the_command_says_who_is_left_behind_and_changes_nothing_without_a_yes(tmp_path: Path) -> None:
+    directory = node_directory(tmp_path / "node")
+    code, output = called("--from", directory, answer="n\n")
+    assert code == 1
+    assert "Left behind: server 2, c." in output
+    assert "nothing was changed" in output
+    assert trio.run(read_directory, directory).founding == FOUNDING
+    code, output = called("--from", directory, answer="y\n")
+    assert code == 0, output
+    assert "mv STATE_DIR STATE_DIR.old" in output
+
+
+def test_with_json_it_needs_a_yes_beforehand_and_tells_both_clusters(tmp_path: Path) -> None:
+    directory = node_directory(tmp_path / "node")
+    code, output = called("--from", directory, "--json")
+    assert (code, "--yes" in output) == (1, True)
+    code, output = called("--from", directory, "--json", "--yes")
+    assert code == 0, output
+    told = json.loads(output)
+    assert told["oldClusterId"] == FOUNDING.cluster_id.hex() != told["newClusterId"]
+    assert told["leftBehind"] == ["server 2", "c"]
+    assert Path(told["oldStorage"]).is_dir()
+
+
+def test_a_directory_that_belonged_to_no_farm_is_refused_with_the_reason(tmp_path: Path) -> None:
+    code, output = called("--from", tmp_path, "--yes")
+    assert code == 1
+    assert "formation.json" in output

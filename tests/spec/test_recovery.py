@@ -1,0 +1,74 @@
+"""The first state of the cluster that is made of a survivor: what it keeps, and what it leaves behind."""
+
+from dataclasses import replace
+
+from bridge.core.admission import Admitted
+from bridge.core.farm import Farm, PublicationAccepted
+from bridge.core.farm_state import FarmState
+from bridge.core.publication import Pace, plan_publication
+from bridge.core.records import Admission, Clock, Publication
+from bridge.core.recovery import recovered
+from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, report
+
+A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
+
+
+def old_farm(publisher: int) -> FarmState:
+    """Founders A, B and C, of which `publisher` has published; B survives."""
+    log = Log()
+    log.farm = Farm(BASE_MS, TUNING, founders=(A, B, C))
+    log.append(Admission(B, "node-b"))
+    log.clock(120_000)
+    # Who comes first is chosen, and nobody is better by the margin.
+    log.append(*(report(each, BASE_MS + 120_000) for each in sorted((1, 2, 3), key=lambda each: each != publisher)))
+    log.append(Publication(MASTER, log.publisher or 0, BASE_MS // 1000 + 120, "content"))
+    assert log.master.publication is not None
+    assert log.publisher == publisher
+    return log.farm.state
+
+
+def test_the_survivor_alone_is_admitted_and_names_of_the_others_are_free_again() -> None:
+    state = recovered(old_farm(1), B)
+    assert state.admitted == {1: Admitted(B, "node-b")}
+    farm = Farm(BASE_MS, TUNING, founders=(B,))
+    farm.restore(state, PERIOD_MS, farm.sessions.dump())
+    farm.apply(1000, 9, Admission(C, "node-a"))
+    assert farm.state.admitted[2] == Admitted(C, "node-a")
+
+
+def test_its_own_leaves_go_on_under_its_new_raft_id_and_those_of_the_others_are_left_out() -> None:
+    state = recovered(old_farm(1), B)
+    assert list(state.servers) == [1]
+    assert state.servers[1].report.server_id == 1
+    assert [leaf.destination for leaf in state.servers[1].report.destinations] == ["leaf02"]
+
+
+def test_log_time_and_place_in_the_log_go_on() -> None:
+    before = old_farm(1)
+    state = recovered(before, B)
+    assert (state.log_time_ms, state.applied_index) == (before.log_time_ms, before.applied_index)
+
+
+def test_it_publishes_later_than_anybody_before_it_even_if_its_clock_stood_still() -> None:
+    for publisher in (1, 2):
+        before = old_farm(publisher)
+        last = before.masters[MASTER].publication
+        assert last is not None
+        log = Log()
+        log.records = [Clock(0, 1)] * before.applied_index
+        log.farm.restore(recovered(before, B), PERIOD_MS, log.farm.sessions.dump())
+        log.append(report(1, BASE_MS + 120_000))
+        assert log.publisher == 1
+        assert log.leaves == {"leaf01": 0}
+        planned = plan_publication(log.farm.state, MASTER, 1, Pace(), BASE_MS + 60_000, handed_over=None)
+        assert planned is not None
+        assert planned.publication.published_s > last.published_s
+        assert log.append(planned.publication) == [PublicationAccepted(planned.publication)]
+
+
+def test_a_survivor_that_never_reported_begins_with_what_was_published() -> None:
+    before = old_farm(1)
+    silent = replace(before, servers={each: state for each, state in before.servers.items() if each != 2})
+    state = recovered(silent, B)
+    assert state.servers == {}
+    assert state.masters[MASTER].publication is not None
