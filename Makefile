@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: run test soak check bench simulate simulate-large pipeline clean
+.PHONY: run test soak check interop bench simulate simulate-large pipeline clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "garlicfarm needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
@@ -35,7 +35,7 @@ test: $(VENV)/all.stamp
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	$(BIN)/python -m pytest -q -n 2 -m "not processes and not spark and not soak"
+	$(BIN)/python -m pytest -q -n 2 -m "not processes and not spark and not soak and not interop"
 	$(BIN)/python -m pytest -q -m "(processes or spark) and not soak"
 endif
 
@@ -48,6 +48,15 @@ check: $(VENV)/all.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Our structures and messages in the hands of the Java I2P classes and of a Java router on loopback; needs Maven and a
+# Java development kit.
+JAVA_I2P := 2.7.0
+build/java/%-$(JAVA_I2P).jar:
+	mvn -q -B dependency:copy -Dartifact=net.i2p:$*:$(JAVA_I2P) -DoutputDirectory=$(abspath build/java)
+
+interop: $(VENV)/all.stamp build/java/i2p-$(JAVA_I2P).jar build/java/router-$(JAVA_I2P).jar
+	$(BIN)/python -m pytest -m interop tests/interop
 
 # What the benchmarks compare with: a client for etcd, and PySyncObj.
 $(VENV)/bench.stamp: $(BIN)/python pyproject.toml constraints.txt

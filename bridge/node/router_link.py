@@ -5,6 +5,7 @@ addresses only, and a plain I2PControl (its password opens the whole router) to 
 signed by itself: it is pinned by a file, or, on this very machine, where nobody can stand in between, not checked.
 """
 
+import os
 import ssl
 from dataclasses import dataclass, field
 from enum import Enum
@@ -105,7 +106,7 @@ def _reason(error: OSError) -> str:
     cause = error.__cause__
     inner = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause
     found = inner if isinstance(inner, OSError) else error
-    return found.strerror or str(found)
+    return os.strerror(found.errno) if found.errno else str(found)
 
 
 def shown(text: str) -> str:

@@ -1,0 +1,69 @@
+"""The stream that a farm's node sends a router, for keys and times that are always the same."""
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from bridge.wire.destination_keys import MasterKey, SigningKey
+from bridge.wire.i2cp import encode
+from bridge.wire.i2cp_messages import (
+    NO_SESSION,
+    CreateLeaseSet2,
+    CreateSession,
+    DestroySession,
+    Disconnect,
+    GetDate,
+    HostLookup,
+    Message,
+)
+from bridge.wire.i2cp_session import META_SESSION_OPTIONS, signed_session
+from bridge.wire.i2p import ED25519, ed25519_destination
+from bridge.wire.meta_lease_set import MetaLease, OfflineSignature
+from bridge.wire.meta_lease_set import encode as encode_structure
+
+SESSION = 4660
+HASH = bytes(range(32))
+
+
+def master() -> MasterKey:
+    """The master destination of the recordings."""
+    key = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
+    return MasterKey(ed25519_destination(key.public_key().public_bytes_raw(), bytes(range(0xA0, 0xC0))), key)
+
+
+def keys(now_s: int) -> dict[str, SigningKey]:
+    """The master key as a signing key, and a transient one."""
+    owner, transient = master(), Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    unsigned = OfflineSignature(now_s + 86_400, ED25519, transient.public_key().public_bytes_raw(), b"")
+    offline = OfflineSignature(
+        unsigned.expires_s, ED25519, unsigned.transient_key, owner.private_key.sign(unsigned.signed_part)
+    )
+    return {"master": owner.as_signing_key(), "transient": SigningKey(owner.destination, transient, offline)}
+
+
+def stream(key: SigningKey, now_s: int) -> bytes:
+    """Everything that a node says to a Java router in a connection's life, without the first byte."""
+    leases = tuple(MetaLease(bytes([number]) * 32, number, now_s + 900 + number) for number in range(3))
+    said: tuple[Message, ...] = (
+        GetDate("0.9.64", {"i2cp.username": "farm", "i2cp.password": "word"}),
+        CreateSession(signed_session(key, now_s * 1000, META_SESSION_OPTIONS)),
+        CreateLeaseSet2(SESSION, encode_structure(key.sign(now_s, leases))),
+        GetDate("0.9.64"),
+        HostLookup(NO_SESSION, 5, 15_000, HASH),
+        DestroySession(SESSION),
+        Disconnect("the farm's node is done"),
+    )
+    return b"".join(encode(message) for message in said)
+
+
+def expected(key: SigningKey) -> list[str]:
+    """What a reader must hear in the stream."""
+    address, offline = key.destination.address, str(key.offline is not None).lower()
+    return [
+        "GetDate version=0.9.64 options=2",
+        f"CreateSession verifies=true destination={address} type=7 offline={offline}",
+        f"CreateLeaseSet2 session={SESSION} type=7 verifies=true leases=3",
+        "GetDate version=0.9.64 options=0",
+        f"HostLookup session=65535 request=5 timeout=15000 hash={HASH.hex()}",
+        f"DestroySession session={SESSION}",
+        "Disconnect reason=the farm's node is done",
+        "end",
+    ]

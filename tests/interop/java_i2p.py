@@ -1,0 +1,47 @@
+"""The Java I2P classes on this machine: where they lie, and how programs are run with them.
+
+`make interop` brings the two libraries to `build/java` by their names in the package registry. Each program is one
+source file, which `java` compiles as it starts it; it needs a Java development kit.
+"""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+VERSION: Final = "2.7.0"
+LIBRARIES: Final = Path(__file__).parents[2] / "build" / "java"
+PROGRAMS: Final = Path(__file__).parent / "java"
+TIMEOUT_S: Final = 120.0
+
+
+def missing() -> str | None:
+    """What is not there, if anything."""
+    if shutil.which("javac") is None:
+        return "no Java development kit on this machine"
+    absent = [name for name in ("i2p", "router") if not _library(name).is_file()]
+    return f"`make interop` brings the libraries that are missing: net.i2p {', '.join(absent)}" if absent else None
+
+
+def _library(name: str) -> Path:
+    return LIBRARIES / f"{name}-{VERSION}.jar"
+
+
+def command(program: str, *arguments: str) -> list[str]:
+    """What starts a program."""
+    classes = f"{_library('i2p')}:{_library('router')}"
+    return ["java", "-Xmx256m", "-cp", classes, str(PROGRAMS / f"{program}.java"), *arguments]
+
+
+def messages(directory: Path, mode: str, lines: list[str]) -> list[str]:
+    """The output of the program `Messages`; what the library itself keeps goes to `directory`."""
+    done = subprocess.run(
+        command("Messages", mode),
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
+        cwd=directory,
+    )
+    return done.stdout.splitlines()

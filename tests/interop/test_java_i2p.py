@@ -1,0 +1,154 @@
+"""The Java I2P classes read and verify what a node sends a router, and a node reads what they send.
+
+The last story has a whole Java router on loopback, without a network: what a node publishes lies in its database.
+"""
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from bridge.node.alarms import Alarms
+from bridge.node.event_log import EventLog
+from bridge.node.host import HostSampler, LoopLag
+from bridge.node.i2cp_publishing import I2cpAccess
+from bridge.node.i2cp_router import I2cpRouter, I2cpRouterAccess
+from bridge.node.ledger import clock_ms
+from bridge.node.router import RouterError
+from bridge.node.router_link import Link, Software
+from bridge.wire.destination_keys import SigningKey, new_demo_leaf, new_master_key
+from bridge.wire.i2cp import FrameReader, decode
+from bridge.wire.i2cp_messages import Disconnect, HostReply, RequestVariableLeaseSet, SessionStatus, SetDate, Unhandled
+from bridge.wire.i2p import base64_encode
+from bridge.wire.meta_lease_set import MetaLease, encode
+from tests.interop import java_i2p
+from tests.interop.i2cp_streams import SESSION, expected, keys, master, stream
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.skipif(java_i2p.missing() is not None, reason=java_i2p.missing() or "all is there"),
+]
+
+
+def test_javas_reader_hears_and_verifies_every_message_of_a_node(tmp_path: Path) -> None:
+    now_s = int(time.time())
+    for key in keys(now_s).values():
+        assert java_i2p.messages(tmp_path, "read", [stream(key, now_s).hex()]) == expected(key)
+
+
+def test_java_does_not_verify_what_was_changed_on_the_way(tmp_path: Path) -> None:
+    now_s = int(time.time())
+    sent = stream(keys(now_s)["transient"], now_s).replace(b"Garlic Farm", b"Garlic Harm", 1)
+    heard = java_i2p.messages(tmp_path, "read", [sent.hex()])
+    assert "CreateSession verifies=false" in heard[1]
+
+
+def test_a_node_reads_what_java_writes(tmp_path: Path) -> None:
+    written = dict(line.split() for line in java_i2p.messages(tmp_path, "write", []))
+    reader = FrameReader()
+    found = {}
+    for name, text in written.items():
+        reader.feed(bytes.fromhex(text))
+        frame = reader.next_frame()
+        assert frame is not None
+        found[name] = decode(frame)
+    assert found.pop("SetDate") == SetDate(1_767_225_600_000, "0.9.64")
+    for status in range(6):
+        assert found.pop(f"SessionStatus{status}") == SessionStatus(SESSION, status)
+    assert found.pop("HostReply0") == HostReply(SESSION, 77, 0, master().destination.encoded)
+    for result in range(1, 6):
+        assert found.pop(f"HostReply{result}") == HostReply(SESSION, 77, result)
+    assert found.pop("RequestVariableLeaseSet") == RequestVariableLeaseSet(SESSION, 2)
+    assert found.pop("Disconnect") == Disconnect("Router is shutting down")
+    assert isinstance(found.pop("BandwidthLimits"), Unhandled)
+    assert found == {}
+
+
+# -- a whole router ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def loopback_router(directory: Path) -> Iterator[tuple["subprocess.Popen[str]", int]]:
+    """A Java router without a network, and the port of its I2CP."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    with (directory / "errors").open("w") as errors:
+        process = subprocess.Popen(
+            java_i2p.command("LoopbackRouter", str(directory), str(port)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=directory,
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "running\n"
+            yield process, port
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def held_by(process: "subprocess.Popen[str]", destination_hash: bytes) -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(base64_encode(destination_hash) + "\n")
+    process.stdin.flush()
+    return process.stdout.readline().strip()
+
+
+def structure(key: SigningKey, second: int) -> bytes:
+    leases = (MetaLease(new_demo_leaf().hash, cost=3, ends_s=second + 900),)
+    return encode(key.sign(second, leases))
+
+
+async def test_what_a_node_publishes_lies_verified_in_a_real_java_router_until_it_stops(tmp_path: Path) -> None:
+    now_s = int(time.time())
+    owner, second_owner = new_master_key(), new_master_key()
+    held = {
+        owner.destination.hash: owner.sign_transient(now_s),
+        second_owner.destination.hash: second_owner.as_signing_key(),
+    }
+    with loopback_router(tmp_path) as (process, port):
+        access = I2cpRouterAccess(I2cpAccess(Link("127.0.0.1", port), Software.JAVA))
+        alarms = Alarms(EventLog("node-1", clock_ms))
+        router = I2cpRouter(access, (), HostSampler(), LoopLag(), alarms, signing_key_of=held.get)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(router.run)
+            assert (await router.local_router_status()).attached
+            for later_s in (0, 1):
+                for destination_hash, key in held.items():
+                    published = structure(key, now_s + later_s)
+                    await router.publish_meta_lease_set(destination_hash, published)
+                    assert held_by(process, destination_hash) == f"type=7 verifies=true {published.hex()}"
+            await router.stop_publishing_meta_lease_set(owner.destination.hash)
+            assert held_by(process, owner.destination.hash) == "absent"
+            assert held_by(process, second_owner.destination.hash).startswith("type=7 verifies=true")
+            assert alarms.standing() == ()
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_java_router_refuses_a_second_session_for_a_destination_and_says_so(tmp_path: Path) -> None:
+    now_s = int(time.time())
+    owner = new_master_key()
+    key = owner.sign_transient(now_s)
+    with loopback_router(tmp_path) as (_, port):
+        access = I2cpRouterAccess(I2cpAccess(Link("127.0.0.1", port), Software.JAVA))
+        alarms = Alarms(EventLog("node-1", clock_ms))
+        first, second = (
+            I2cpRouter(access, (), HostSampler(), LoopLag(), alarms, signing_key_of=lambda _: key) for _ in range(2)
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(first.run)
+            nursery.start_soon(second.run)
+            await first.publish_meta_lease_set(owner.destination.hash, structure(key, now_s))
+            with pytest.raises(RouterError, match=r"duplicate|another client"):
+                await second.publish_meta_lease_set(owner.destination.hash, structure(key, now_s + 1))
+            nursery.cancel_scope.cancel()

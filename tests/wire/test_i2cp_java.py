@@ -1,0 +1,73 @@
+"""The bytes that a Java I2P router verified, and those that it wrote, recorded (tests/vectors/i2cp-java.md)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.wire.i2cp import FrameReader, decode, encode
+from bridge.wire.i2cp_messages import (
+    CreateSession,
+    Disconnect,
+    HostReply,
+    Message,
+    RequestVariableLeaseSet,
+    SessionStatus,
+    SetDate,
+    Unhandled,
+)
+from bridge.wire.i2cp_session import session_is_signed
+from tests.interop.i2cp_streams import SESSION, expected, keys, master, stream
+
+RECORDED: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "i2cp-java.json").read_text())
+KEYS = keys(RECORDED["now_s"])
+
+
+def read(data: bytes) -> list[Message]:
+    reader, found = FrameReader(), []
+    reader.feed(data)
+    while (frame := reader.next_frame()) is not None:
+        found.append(decode(frame))
+    return found
+
+
+@pytest.mark.parametrize("recorded", RECORDED["heard_by_java"], ids=lambda recorded: recorded["key"])
+def test_a_node_still_says_what_java_heard_and_verified(recorded: dict[str, Any]) -> None:
+    key = KEYS[recorded["key"]]
+    assert stream(key, RECORDED["now_s"]).hex() == recorded["stream"]
+    assert recorded["heard"] == expected(key)
+
+
+@pytest.mark.parametrize("recorded", RECORDED["heard_by_java"], ids=lambda recorded: recorded["key"])
+def test_our_own_reader_agrees_with_java_about_the_session(recorded: dict[str, Any]) -> None:
+    [session] = [each for each in read(bytes.fromhex(recorded["stream"])) if isinstance(each, CreateSession)]
+    assert session_is_signed(session.config)
+    changed = bytes.fromhex(recorded["stream"]).replace(b"Garlic Farm", b"Garlic Harm", 1)
+    [forged] = [each for each in read(changed) if isinstance(each, CreateSession)]
+    assert not session_is_signed(forged.config)
+
+
+MEANINGS: dict[str, Message] = {
+    "SetDate": SetDate(1_767_225_600_000, "0.9.64"),
+    **{f"SessionStatus{status}": SessionStatus(SESSION, status) for status in range(6)},
+    "HostReply0": HostReply(SESSION, 77, 0, master().destination.encoded),
+    **{f"HostReply{result}": HostReply(SESSION, 77, result) for result in range(1, 6)},
+    "RequestVariableLeaseSet": RequestVariableLeaseSet(SESSION, 2),
+    "Disconnect": Disconnect("Router is shutting down"),
+}
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+def test_what_java_writes_is_read_with_its_meaning(name: str) -> None:
+    data = bytes.fromhex(RECORDED["written_by_java"][name])
+    assert read(data) == [MEANINGS[name]]
+    if name != "RequestVariableLeaseSet":  # its leases are passed over
+        assert encode(MEANINGS[name]) == data
+
+
+def test_what_a_farm_has_no_use_for_is_passed_over() -> None:
+    rest = RECORDED["written_by_java"].keys() - MEANINGS.keys()
+    assert rest == {"BandwidthLimits"}
+    [found] = read(bytes.fromhex(RECORDED["written_by_java"]["BandwidthLimits"]))
+    assert isinstance(found, Unhandled)
