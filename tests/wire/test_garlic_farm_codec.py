@@ -36,9 +36,10 @@ from consensus.wire.garlic_farm.values import (
     ValueType,
 )
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent.parent / "vectors" / "garlic-farm.json").read_text())[
-    "messages"
-]
+VECTORS_PATH = Path(__file__).parent.parent / "vectors"
+RECORDED: list[dict[str, Any]] = json.loads((VECTORS_PATH / "garlic-farm.json").read_text())["messages"]
+BY_HAND: list[dict[str, Any]] = json.loads((VECTORS_PATH / "garlic-farm-by-hand.json").read_text())["messages"]
+VECTORS = [*RECORDED, *BY_HAND]
 VECTOR_IDS = [f"{number}-{vector['msg']}" for number, vector in enumerate(VECTORS)]
 
 
@@ -58,6 +59,11 @@ def described_value(kind: str, value: Any) -> Value:
                 assert isinstance(record_value, Application | Configuration)
                 packed.append(PackedEntry(term, record_value))
             return LogPack(value["index"][0], tuple(packed))
+        case "SnapshotSyncRequest":
+            configuration = described_value("Configuration", value["configuration"])
+            assert isinstance(configuration, Configuration)
+            last, data = (value["lastLogIndex"], value["lastLogTerm"]), bytes.fromhex(value["data"])
+            return SnapshotSyncRequest(*last, configuration, value["offset"], data, done=value["done"] == 1)
         case _:
             raise AssertionError(kind)
 
@@ -100,6 +106,20 @@ def test_a_recorded_message_decodes_to_its_described_meaning(vector: dict[str, A
 @pytest.mark.parametrize("vector", VECTORS, ids=VECTOR_IDS)
 def test_a_recorded_message_encodes_to_the_same_bytes(vector: dict[str, Any]) -> None:
     assert encode(described_message(vector)).hex() == vector["hex"]
+
+
+@pytest.mark.parametrize("vector", BY_HAND, ids=lambda vector: vector["msg"])
+def test_the_parts_of_a_message_that_was_written_by_hand_make_it_and_are_explained(vector: dict[str, Any]) -> None:
+    assert "".join(part for part, _ in vector["parts"]) == vector["hex"]
+    assert all(meaning for _, meaning in vector["parts"])
+    sizes = [len(part) // 2 for part, _ in vector["parts"]]
+    layout = [1, 4, 4, 8, 8, 1] if "nextIndex" in vector else [1, 4, 4, 8, 8, 8, 8, 4]
+    assert sizes[: len(layout)] == layout
+
+
+def test_every_type_of_the_document_has_a_vector() -> None:
+    found = {messages.MessageType(int(vector["hex"][:2], 16)) for vector in VECTORS}
+    assert found == {each for each in messages.MessageType if each <= messages.MessageType.INSTALL_SNAPSHOT_RESPONSE}
 
 
 # Written down by hand from the layouts; spaces separate the fields.

@@ -10,6 +10,7 @@ from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.codec import decode_reply, decode_request, encode_reply, encode_request
 from consensus.wire.garlic_farm.entries import decode_value, encode_value
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.joining_mapping import sync_from_wire, sync_reply_to_wire, sync_to_wire
 from consensus.wire.garlic_farm.limits import Limits
 from consensus.wire.garlic_farm.mapping import (
     check_agreed,
@@ -174,3 +175,23 @@ def test_a_piece_of_a_snapshot_and_its_answers_keep_their_meaning(done: bool) ->
         assert isinstance(back, core.SnapshotReply)
         assert (back.accepted, back.installed) == (reply.accepted, reply.installed)
         assert reply.installed or back == reply
+
+
+def test_a_run_of_the_log_travels_as_a_pack_and_back() -> None:
+    members = Configuration((Server(ServerId(1), "tcp://a:1"),), (), (Server(ServerId(2), "tcp://b:1"),))
+    entries = (Entry(2, Command(b"x")), Entry(3, members))
+    append = core.AppendEntries(3, ServerId(1), LogPosition(7, 2), entries, 8, 5)
+    asked = sync_to_wire(append, ServerId(4), lambda _: 1)
+    again = decode_request(encode_request(asked))
+    assert isinstance(again, wire.SyncLogRequest)
+    assert again == asked
+    # the term before the entries is the receiver's to know: running implementations do not tell it
+    assert sync_from_wire(again, 2, 5) == append
+    # learners in it are for those alone who agreed on them
+    with pytest.raises(GarlicFarmError, match="needs configurations"):
+        check_agreed(asked, frozenset())
+    check_agreed(asked, frozenset({Extension.CONFIGURATIONS}))
+    stored = core.AppendReply(3, success=True, next_index=10, correlation=5)
+    answer = sync_reply_to_wire(stored, asked)
+    assert answer == wire.SyncLogResponse(4, 1, 3, 10, accepted=True)
+    assert reply_from_wire(answer, append) == stored
