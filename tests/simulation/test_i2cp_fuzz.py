@@ -1,0 +1,33 @@
+"""Mutated I2CP streams: a short run of what takes minutes.
+
+The long one is `python -m tests.simulation i2cp-fuzz --count 500000`.
+"""
+
+from random import randrange
+
+import pytest
+
+from bridge.wire.i2cp import FrameReader
+from bridge.wire.i2cp_messages import I2cpError
+from tests.simulation import i2cp_fuzz as fuzzing
+
+
+def test_mutated_streams_raise_the_one_error_or_are_encoded_alike_and_no_session_is_forged() -> None:
+    tally = fuzzing.Tally()
+    fuzzing.fuzz(randrange(2**32), 4_000, tally)
+    assert tally.outcomes.keys() == fuzzing.OUTCOMES
+
+
+def test_an_announced_flood_is_refused_before_it_is_kept() -> None:
+    reader = FrameReader()
+    reader.feed(b"\xff\xff\xff\xff\x21")
+    with pytest.raises(I2cpError):
+        reader.next_frame()
+    assert reader.held_bytes == 5
+
+
+def test_the_fuzz_catches_a_codec_that_forgets_a_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = fuzzing.encode
+    monkeypatch.setattr(fuzzing, "encode", lambda message: encode(message)[:-1])
+    with pytest.raises(fuzzing.FuzzError, match="encoded to other bytes"):
+        fuzzing.fuzz(1, 1_000, fuzzing.Tally())
