@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: run test soak check interop bench simulate simulate-large pipeline clean
+.PHONY: run test soak soak-kills soak-cluster check interop bench simulate simulate-large pipeline clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "garlicfarm needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
@@ -74,6 +74,13 @@ simulate: $(VENV)/all.stamp
 # Ten thousand members with thirty peers each, beside a thousand: a quarter of an hour.
 simulate-large: $(VENV)/base.stamp
 	nice $(BIN)/garlicfarm simulate gossip --members 10000 --capacity 30 --churn 0.2 --periods 200 --compare 1000
+
+# The pipeline under twenty SIGKILLs, and on a standalone cluster: a quarter of an hour, and five minutes.
+soak-kills: $(VENV)/all.stamp
+	$(BIN)/python -m tests.soak.pipeline_kills $(ARGS)
+
+soak-cluster: $(VENV)/all.stamp
+	$(BIN)/python -m tests.soak.pipeline_cluster $(ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -19,6 +19,7 @@ from pipeline.generate import generate
 from pipeline.load_model import LoadModel
 from pipeline.run import RunSettings, claim_range, run_forever, run_once
 from pipeline.session import open_session
+from pipeline.source import DEFAULT_ENTRIES_PER_BATCH
 from pipeline.transforms import DEFAULT_WINDOW
 
 ROWS_SHOWN = 60
@@ -50,6 +51,13 @@ def pipeline() -> None:
 @click.option(
     "--trigger", "trigger_seconds", default=5, show_default=True, type=click.IntRange(1, 3600), help="Seconds."
 )
+@click.option(
+    "--entries-per-batch",
+    default=DEFAULT_ENTRIES_PER_BATCH,
+    show_default=True,
+    type=click.IntRange(1, 10_000_000),
+    help="Most entries that one micro-batch takes.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON lines.")
 def run(
     *,
@@ -60,6 +68,7 @@ def run(
     window: str,
     master: str,
     trigger_seconds: int,
+    entries_per_batch: int,
     as_json: bool,
 ) -> None:
     """Read the log and keep the tables; with --once print router health and end."""
@@ -68,7 +77,7 @@ def run(
         _print(table, as_json=as_json)
 
     with told_plainly():
-        source = {**place.options(), "start": start}
+        source = {**place.options(), "start": start, "maxEntriesPerBatch": str(entries_per_batch)}
         settings = RunSettings(output, source, window, trigger_seconds, ProgressLine())
         session = open_session(master)
         try:

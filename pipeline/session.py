@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from pipeline.events_source import FarmEventsDataSource
 from pipeline.source import FarmDataSource
 
 OLDEST_JAVA = 17
@@ -132,4 +133,5 @@ def open_session(master: str = "local[*]", *, shuffle_partitions: int = 2) -> Sp
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     session.dataSource.register(FarmDataSource)
+    session.dataSource.register(FarmEventsDataSource)
     return session

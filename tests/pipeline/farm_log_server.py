@@ -24,6 +24,41 @@ class MadeUpLog:
     entries: list[dict[str, Any]] = field(default_factory=list)
     log_time_ms: int = EPOCH_MS
     requests: int = 0
+    generation: int = 1
+    events: list[dict[str, Any]] = field(default_factory=list)
+    """The node's trace; cursors count from `first_cursor`."""
+    first_cursor: int = 1
+    clock_ahead_ms: int = 0
+
+    def happen(self, kind: str, *, log_time: bool = False, **data: Any) -> None:
+        """Adds an event to the trace."""
+        cursor = self.first_cursor + len(self.events)
+        log_time_ms = self.log_time_ms if log_time else None
+        time_ms = self.log_time_ms + self.clock_ahead_ms
+        self.events.append(
+            {
+                "cursor": cursor,
+                "timeMs": time_ms,
+                "logTimeMs": log_time_ms,
+                "kind": kind,
+                "node": "node-1",
+                "data": data,
+            }
+        )
+
+    def view(self) -> dict[str, Any]:
+        """What the source `farm_events` reads of GET /v1/view."""
+        return {
+            "takenAtMs": self.log_time_ms + self.clock_ahead_ms,
+            "node": {"name": "node-1", "generation": self.generation},
+            "raft": {"logTimeMs": self.log_time_ms},
+        }
+
+    def event_page(self, first: int, limit: int) -> dict[str, Any]:
+        """The answer to GET /v1/events."""
+        offset = max(first - self.first_cursor, 0)
+        events = self.events[offset : offset + limit]
+        return {"next": self.first_cursor + offset + len(events), "lost": 0, "events": events}
 
     def add(self, kind: str = "application", **value: str) -> None:
         """Appends an entry with `value=` text or `base64=`."""
@@ -94,6 +129,10 @@ class _Handler(BaseHTTPRequestHandler):
         query = parse_qs(url.query)
         if url.path == "/v1/cluster":
             answer: dict[str, Any] = {"clusterId": self.server.log.cluster_id}
+        elif url.path == "/v1/view":
+            answer = self.server.log.view()
+        elif url.path == "/v1/events":
+            answer = self.server.log.event_page(int(query["from"][0]), int(query["limit"][0]))
         else:
             answer = self.server.log.page(int(query["from"][0]), int(query["limit"][0]))
         body = json.dumps(answer).encode()

@@ -1,0 +1,180 @@
+"""The Spark data source `farm_events`: what happened on the nodes, from their traces (`pipeline/schemas.py`, EVENTS).
+
+    spark.readStream.format("farm_events").option("node", "a/control.sock,b/control.sock").load()
+    spark.read.format("farm_events").option("files", "traces/*.jsonl").load()
+
+A trace is not a log: it is a ring in a node's memory, everybody tells of himself by his own clock, and a restart begins
+it anew. So, other than with `farm`:
+
+* *All* nodes are read, not the first that answers. One that does not answer is passed over, and read when it is back.
+* An offset names for each node its life (the generation, which a restart raises) and the next cursor in it.
+* What a node had overwritten, or took with it, before it was read leaves one row of kind `events-lost`. A batch that is
+  repeated after a crash of the pipeline gives the same rows for as long as the rings still hold them.
+* `clock_offset_ms` is the node's clock less log time, both out of one view that is asked for when a batch is planned.
+
+`files` are lines of JSON, each an event as `/v1/events` gives it; an offset in one is a number of bytes.
+
+Options: `node` or `files`, separated by commas; `tokenFile` and `certificate` as for `farm`.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from pipeline.endpoint import CredentialError, Credentials, load_credentials
+from pipeline.log_client import FarmLogError
+from pipeline.schemas import EVENTS
+from pipeline.traces import EventRow, FileTrace, NodeTrace, Stretch, Trace
+
+ROWS_PER_RECORD_BATCH = 10_000
+_ARROW_SCHEMA = pa.schema(
+    [
+        pa.field("node", pa.string(), nullable=False),
+        pa.field("cursor", pa.int64(), nullable=False),
+        pa.field("time_ms", pa.int64(), nullable=False),
+        pa.field("log_time", pa.timestamp("us", tz="UTC"), nullable=True),
+        pa.field("clock_offset_ms", pa.int64(), nullable=True),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("data", pa.string(), nullable=False),
+    ]
+)
+
+
+class StretchOfTrace(InputPartition):
+    """A part of one node's trace, or of one file."""
+
+    def __init__(self, trace: Trace, stretch: Stretch) -> None:
+        super().__init__((trace.name, stretch))
+        self.trace = trace
+        self.stretch = stretch
+
+
+class FarmEventsDataSource(DataSource):
+    """The data source `farm_events`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name by which `format()` finds it."""
+        return "farm_events"
+
+    def schema(self) -> StructType:
+        """An event."""
+        return EVENTS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """All that the traces hold now."""
+        del schema
+        return FarmEventsBatchReader(self._traces())
+
+    # Spark looks the method up by this name.
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """What happens, as it happens."""
+        del schema
+        return FarmEventsStreamReader(self._traces())
+
+    def _traces(self) -> tuple[Trace, ...]:
+        nodes, files = (_parts(self.options.get(option, "")) for option in ("node", "files"))
+        if bool(nodes) == bool(files):
+            raise FarmLogError("the source 'farm_events' needs one of the options 'node' and 'files'")
+        if files:
+            found = [path for pattern in files for path in _matching(pattern)]
+            if not found:
+                raise FarmLogError(f"no file matches {', '.join(files)}")
+            return tuple(FileTrace(str(path)) for path in found)
+        credentials = self._credentials()
+        return tuple(NodeTrace(address, credentials) for address in nodes)
+
+    def _credentials(self) -> Credentials:
+        token, certificate = self.options.get("tokenFile"), self.options.get("certificate")
+        try:
+            return load_credentials(Path(token) if token else None, Path(certificate) if certificate else None)
+        except CredentialError as error:
+            raise FarmLogError(str(error)) from error
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _matching(pattern: str) -> list[Path]:
+    path = Path(pattern)
+    return sorted(path.parent.glob(path.name))
+
+
+class _Reader:
+    def __init__(self, traces: tuple[Trace, ...]) -> None:
+        self._traces = traces
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Rows of one stretch."""
+        if not isinstance(partition, StretchOfTrace):
+            raise FarmLogError(f"the source 'farm_events' cannot read the partition {partition!r}")
+        rows: list[EventRow] = []
+        for row in partition.trace.rows(partition.stretch):
+            rows.append(row)
+            if len(rows) == ROWS_PER_RECORD_BATCH:
+                yield _record_batch(rows)
+                rows = []
+        if rows:
+            yield _record_batch(rows)
+
+    def _ends(self, start: dict[str, str]) -> dict[str, str]:
+        """Up to where each trace can be read; one that does not answer stays where it is."""
+        ends = dict(start)
+        for trace in self._traces:
+            end = trace.end(start.get(trace.name))
+            if end is not None:
+                ends[trace.name] = end
+        return ends
+
+    def _between(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
+        return [
+            StretchOfTrace(trace, trace.stretch(start.get(trace.name), end[trace.name]))
+            for trace in self._traces
+            if trace.name in end and start.get(trace.name) != end[trace.name]
+        ]
+
+
+class FarmEventsBatchReader(_Reader, DataSourceReader):
+    """The traces at the time of planning."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One partition for each trace."""
+        return self._between({}, self._ends({}))
+
+
+class FarmEventsStreamReader(_Reader, DataSourceStreamReader):
+    """The traces as an unbounded table. The names below are Spark's."""
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802
+        """Everything that a trace still holds is wanted."""
+        return {}
+
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
+        """Up to where each trace can be read. Rings are small, so that all of it is taken at once."""
+        del limit
+        return self._ends(start)
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+        """One partition for each trace in which something happened."""
+        return self._between(start, end)
+
+
+def _record_batch(rows: list[EventRow]) -> pa.RecordBatch:
+    nodes, cursors, times_ms, log_times_ms, offsets_ms, kinds, data = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(nodes, pa.string()),
+            pa.array(cursors, pa.int64()),
+            pa.array(times_ms, pa.int64()),
+            pa.array(log_times_ms, pa.int64()).cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
+            pa.array(offsets_ms, pa.int64()),
+            pa.array(kinds, pa.string()),
+            pa.array(data, pa.string()),
+        ],
+        schema=_ARROW_SCHEMA,
+    )

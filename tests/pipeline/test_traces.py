@@ -1,0 +1,107 @@
+"""The traces of nodes: read in stretches, with lives told apart and what is lost said."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.endpoint import Credentials
+from pipeline.log_client import FarmLogError
+from pipeline.traces import EVENTS_LOST, EventRow, FileTrace, NodeTrace, Trace
+from tests.pipeline.farm_log_server import MadeUpLog, served
+
+
+def a_node_with_five_events() -> MadeUpLog:
+    """Its clock is two seconds ahead of log time."""
+    node = MadeUpLog(clock_ahead_ms=2_000)
+    node.happen("node-started", pid=1)
+    for number in range(3):
+        node.happen("member-suspect", member=f"node-{number}")
+    node.happen("publication-accepted", log_time=True, server=1)
+    return node
+
+
+def read(trace: Trace, start: str | None = None) -> tuple[str, list[EventRow]]:
+    """Up to where it went, and the rows."""
+    end = trace.end(start)
+    assert end is not None
+    return end, list(trace.rows(trace.stretch(start, end)))
+
+
+def trace_of(address: str) -> NodeTrace:
+    return NodeTrace(address, Credentials())
+
+
+def test_every_event_is_read_once_with_the_clocks_offset_against_log_time(tmp_path: Path) -> None:
+    node = a_node_with_five_events()
+    with served(node, tmp_path / "control.sock") as address:
+        end, rows = read(trace_of(address))
+        assert end == "1:6"
+        assert [row[1] for row in rows] == [1, 2, 3, 4, 5]
+        assert {row[4] for row in rows} == {2_000}
+        assert {row[3] for row in rows} == {node.log_time_ms}, "told by the event, or reckoned from the offset"
+        node.happen("leader-elected", term=2)
+        assert [row[5] for row in read(trace_of(address), end)[1]] == ["leader-elected"]
+
+
+def test_events_that_were_overwritten_before_they_were_read_leave_a_row_that_counts_them(tmp_path: Path) -> None:
+    node = a_node_with_five_events()
+    node.first_cursor, node.events = 4, node.events[3:]
+    with served(node, tmp_path / "control.sock") as address:
+        _, rows = read(trace_of(address), "1:2")
+    assert [(row[5], row[1]) for row in rows[:2]] == [(EVENTS_LOST, 3), ("member-suspect", 4)]
+    assert json.loads(rows[0][6]) == {"lost": 2}
+
+
+def test_a_restarted_node_is_read_from_the_beginning_of_its_new_life(tmp_path: Path) -> None:
+    node = a_node_with_five_events()
+    with served(node, tmp_path / "control.sock") as address:
+        end, _ = read(trace_of(address))
+        node.generation, node.events = 2, node.events[:1]
+        assert read(trace_of(address), end) == ("2:2", read(trace_of(address))[1])
+
+
+def test_what_a_node_took_along_between_planning_and_reading_is_counted_and_stops_nothing(tmp_path: Path) -> None:
+    with served(a_node_with_five_events(), tmp_path / "control.sock") as address:
+        trace = trace_of(address)
+        stretch = trace.stretch(None, "1:6")
+    (row,) = trace.rows(stretch)
+    assert (row[0], row[5], json.loads(row[6])) == ("node-1", EVENTS_LOST, {"lost": 5})
+    assert trace.end("1:6") is None, "it does not answer, and stays where it is"
+
+
+def test_a_trace_file_is_read_by_whole_lines(tmp_path: Path) -> None:
+    node = a_node_with_five_events()
+    path = tmp_path / "trace.jsonl"
+    text = "".join(json.dumps(event) + "\n" for event in node.events)
+    path.write_text(text[:-20])
+    end, rows = read(FileTrace(str(path)))
+    assert len(rows) == 4
+    path.write_text(text)
+    assert [row[5] for row in read(FileTrace(str(path)), end)[1]] == ["publication-accepted"]
+
+
+def test_a_line_that_is_no_event_names_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"cursor": 1}\n')
+    with pytest.raises(FarmLogError, match="at byte 0"):
+        read(FileTrace(str(path)))
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # pyspark's own sockets are closed by its finalizers
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_spark_streams_the_events_of_every_node_and_goes_on_where_it_was(session: SparkSession, tmp_path: Path) -> None:
+    one, two = a_node_with_five_events(), a_node_with_five_events()
+    with served(one, tmp_path / "one.sock") as first, served(two, tmp_path / "two.sock") as second:
+        nobody = str(tmp_path / "nobody.sock")
+        for _ in range(2):
+            stream = session.readStream.format("farm_events").option("node", f"{first},{nobody},{second}").load()
+            writer = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+            query = writer.trigger(availableNow=True).start(str(tmp_path / "events"))
+            query.awaitTermination()
+            two.happen("leader-elected", term=2)
+    rows = session.read.parquet(str(tmp_path / "events")).collect()
+    assert sorted(row["cursor"] for row in rows) == sorted([1, 2, 3, 4, 5] * 2 + [6])
+    assert json.loads(next(row["data"] for row in rows if row["cursor"] == 6)) == {"term": 2}

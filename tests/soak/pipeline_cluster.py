@@ -1,0 +1,159 @@
+"""The same tables from a real standalone cluster as from local mode: one master and two workers, all on loopback.
+
+    python -m tests.soak.pipeline_cluster
+
+Master and workers come out of the pip package. The driver runs here, as `pipeline run --master spark://…` does, and the
+executors in processes of the workers: what reaches them is pickled and travels through sockets, so a reader that relied
+on memory it shares with the planner would fail here and nowhere else. Everything is stopped at the end, or after
+`END_PATIENCE_S` at the latest.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+
+from pipeline.session import find_java
+from tests.soak.pipeline_tables import differences, finished, made_up_log, pipeline_command, start, tables_of
+
+LOOPBACK = "127.0.0.1"
+UP_PATIENCE_S = 120.0
+END_PATIENCE_S = 600.0
+WORKERS = 2
+WORKER_MEMORY = "700m"
+EXECUTOR_MEMORY = "600m"
+_DAEMON_MEMORY = "256m"
+_LOGGING = """rootLogger.level = info
+rootLogger.appenderRef.stdout.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+def free_port() -> int:
+    """A port of loopback that nobody has now."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def cluster_environment(directory: Path) -> dict[str, str]:
+    """What master, workers and driver are told alike."""
+    java = find_java(dict(os.environ), directory)
+    configuration = directory / "conf"
+    configuration.mkdir()
+    (configuration / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
+    (configuration / "spark-defaults.conf").write_text(
+        f"spark.executor.memory {EXECUTOR_MEMORY}\nspark.executor.cores 1\n"
+        f"spark.driver.host {LOOPBACK}\nspark.driver.bindAddress {LOOPBACK}\n"
+        f"spark.executorEnv.PYTHONPATH {os.environ.get('PYTHONPATH', '')}\n",
+        encoding="utf-8",
+    )
+    return {
+        **({} if java.home is None else {"JAVA_HOME": str(java.home)}),
+        "SPARK_LOCAL_IP": LOOPBACK,
+        "SPARK_CONF_DIR": str(configuration),
+        "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY,
+        "SPARK_WORKER_DIR": str(directory / "work"),
+        "SPARK_NO_DAEMONIZE": "1",
+    }
+
+
+def until_said(log: Path, words: str, count: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a process has said `words` so often."""
+    deadline = time.monotonic() + UP_PATIENCE_S
+    while log.read_text(errors="replace").count(words) < count:
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"the cluster is not up: {log.read_text(errors='replace')[-3000:]}")
+        time.sleep(0.2)
+
+
+@contextmanager
+def standalone(directory: Path, environment: dict[str, str]) -> Iterator[str]:
+    """A master with its workers; its address."""
+    spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    port = free_port()
+    address = f"spark://{LOOPBACK}:{port}"
+    place = ["--host", LOOPBACK, "--webui-port", "0"]
+    deploy = "org.apache.spark.deploy"
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        master_log = directory / "master.txt"
+        command = [spark_class, f"{deploy}.master.Master", *place, "--port", str(port)]
+        processes.append(start(command, master_log, environment))
+        until_said(master_log, "I have been elected leader", 1, processes[0])
+        for number in range(WORKERS):
+            sizes = ["--cores", "1", "--memory", WORKER_MEMORY]
+            command = [spark_class, f"{deploy}.worker.Worker", *place, *sizes, address]
+            processes.append(start(command, directory / f"worker-{number}.txt", environment))
+        until_said(master_log, "Registering worker", WORKERS, processes[0])
+        yield address
+    finally:
+        for process in reversed(processes):
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def run(directory: Path, *, routers: int, days: float, batch: int) -> list[str]:
+    """Local mode, then the cluster; differences in words."""
+    log = directory / "log"
+    entries = made_up_log(log, routers, days, seed=1)
+    size = ("--entries-per-batch", str(batch))
+    local, told = directory / "local", directory / "local.txt"
+    began = time.monotonic()
+    finished(start(pipeline_command(log, local, "--master", "local[2]", *size), told), told, END_PATIENCE_S)
+    print(f"{entries} entries in local mode: {time.monotonic() - began:.0f} s", flush=True)
+    environment = cluster_environment(directory)
+    far, told = directory / "cluster", directory / "cluster.txt"
+    began = time.monotonic()
+    with standalone(directory, environment) as address:
+        print(f"one master and {WORKERS} workers are up: {time.monotonic() - began:.0f} s", flush=True)
+        began = time.monotonic()
+        finished(start(pipeline_command(log, far, "--master", address, *size), told, environment), told, END_PATIENCE_S)
+        executors = len(list((directory / "work").glob("app-*/*")))
+    print(f"the same on the cluster, with {executors} executors: {time.monotonic() - began:.0f} s", flush=True)
+    found = tables_of(far)
+    for name, rows in sorted(found.items()):
+        print(f"  {name}: {rows.total()} rows", flush=True)
+    if executors < WORKERS:
+        return [f"only {executors} executors ran, not one on each of {WORKERS} workers"]
+    return differences(tables_of(local), found)
+
+
+def main() -> None:
+    """Parses the command line; exit code 1 if a table differs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--routers", type=int, default=10)
+    parser.add_argument("--days", type=float, default=1.0)
+    parser.add_argument("--batch", type=int, default=10_000, help="entries per batch")
+    arguments = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="pipeline-cluster-"))
+    told = run(directory, routers=arguments.routers, days=arguments.days, batch=arguments.batch)
+    for line in told:
+        print(f"DIFFERS {line}", flush=True)
+    if told:
+        print(f"what was written is kept in {directory}", flush=True)
+        sys.exit(1)
+    shutil.rmtree(directory)
+    print("the cluster's tables equal those of local mode, row for row", flush=True)
+
+
+if __name__ == "__main__":
+    main()
