@@ -13,13 +13,15 @@ import click
 import trio
 
 from bridge.cli.failure import fail, reasons
-from bridge.node.app import NodeStopped, run_node
+from bridge.core.feature_level import UnsupportedLevelError
+from bridge.node.app import run_node
 from bridge.node.configuration import ConfigurationError, Overrides, load_configuration
 from bridge.node.control_socket import ControlSocketError
 from bridge.node.forming import UnusableFormationError
 from bridge.node.key_files import KeyFileError
 from bridge.node.masters import MasterError
 from bridge.node.router import RouterError
+from bridge.node.stopped import NodeStopped
 from bridge.node.users import UsersError
 from consensus.node.disk import StorageError
 from consensus.node.tls import CertificateError
@@ -30,6 +32,7 @@ LOG = logging.getLogger(__name__)
 INTERRUPTED = 130
 REASONS = (
     NodeStopped,
+    UnsupportedLevelError,
     ConfigurationError,
     ControlSocketError,
     UnusableFormationError,

@@ -2,6 +2,8 @@
 
     founders     Raft ids 1, 2, … in order of NodeId, known with the founding
     admission    a log entry of the leader: this identity, under this name ──▶ the next Raft id that was never used
+    approval     a person's word: another identity takes this name          ──▶ the one before is RETIRED
+    eviction     a person's word: this identity is out                      ──▶ it is EVICTED  (`bridge.core.eviction`)
 
 The id is not in the entry: it follows from the entries before it, so two leaders cannot give out one id twice, however
 the one deposes the other. Nothing is ever taken out of the table. A Raft id is a storage that voted; given to another
@@ -10,23 +12,48 @@ router it would vote a second time.
 The first identity under a name keeps it. A box that comes under a known name with another identity is either new under
 an old name or a stranger, and the log cannot tell which: it is refused until a person has decided. The same identity
 may change its name, to one that nobody has.
+
+Who is retired or evicted stays in the table and never comes back under any name; the group loses its server. An
+approval names the identity that it replaces: two persons who decide about one name at once cannot both be right, and
+the second entry says so instead of retiring the router that the first one has just approved.
+
+An admission carries the identity's public key, of which its NodeId is a hash, so that whoever has the log can seal
+something for it that nobody else can open, whether it runs or not.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 
-from bridge.core.records import Admission
+from bridge.core.records import Admission, Approval
 
 ADMITTED_MAX = 1024
 """Identities in the life of one farm."""
 
 
+class Standing(Enum):
+    """What an admitted identity is to the farm."""
+
+    MEMBER = "member"
+    RETIRED = "retired"
+    """Another identity was approved under its name."""
+    EVICTED = "evicted"
+    """A person has thrown it out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Whose Raft id it is. A founder has no name here until the leader has recorded it."""
+    """Whose Raft id it is. A founder has no name and no public key here until the leader has recorded them."""
 
     node_id: bytes
     name: str | None = None
+    key: bytes | None = None
+    standing: Standing = Standing.MEMBER
+
+    @property
+    def is_member(self) -> bool:
+        """Neither retired nor evicted."""
+        return self.standing is Standing.MEMBER
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +67,24 @@ class ServerAdmitted:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRefused:
-    """An admission that changed nothing, and why."""
+    """An admission or an approval that changed nothing, and why."""
 
     node_id: bytes
     name: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRetired:
+    """`node_id` gave its name to the identity `successor`, and its server leaves the group for good."""
+
+    server_id: int
+    node_id: bytes
+    name: str
+    successor: bytes
+
+
+AdmissionChange = ServerAdmitted | AdmissionRefused | ServerRetired
 
 
 def of_founders(founders: tuple[bytes, ...]) -> dict[int, Admitted]:
@@ -57,14 +97,40 @@ def raft_id_of(admitted: Mapping[int, Admitted], node_id: bytes) -> int | None:
     return next((server_id for server_id, each in admitted.items() if each.node_id == node_id), None)
 
 
+def holder_of(admitted: Mapping[int, Admitted], name: str) -> int | None:
+    """The Raft id of the member of that name."""
+    return next((number for number, each in admitted.items() if each.name == name and each.is_member), None)
+
+
 def refusal(admitted: Mapping[int, Admitted], node_id: bytes, name: str) -> str | None:
     """Why this identity cannot be recorded under this name; None if it can."""
-    holder = next((each for each in admitted.values() if each.name == name and each.node_id != node_id), None)
-    if holder is not None:
+    out = out_refusal(admitted, node_id)
+    if out is not None:
+        return out
+    holder = holder_of(admitted, name)
+    if holder is not None and admitted[holder].node_id != node_id:
         return (
-            f"the name {name} belongs to the identity {holder.node_id.hex()}, and {node_id.hex()} comes under it:"
-            " give the new router another name, or start it with the old one's identity key"
+            f"the name {name} belongs to the identity {admitted[holder].node_id.hex()}, and {node_id.hex()} comes under"
+            f" it: if that is the same router with a new identity, `garlicfarm node approve {name}` at the leader;"
+            " otherwise give it another name"
         )
+    return _full(admitted, node_id)
+
+
+def out_refusal(admitted: Mapping[int, Admitted], node_id: bytes) -> str | None:
+    """Why an identity that was thrown out, or replaced, is not admitted; None if it is neither."""
+    known = raft_id_of(admitted, node_id)
+    each = None if known is None else admitted[known]
+    if each is None or each.is_member:
+        return None
+    how = "was evicted" if each.standing is Standing.EVICTED else f"has given its name {each.name} to another identity"
+    return (
+        f"the identity {node_id.hex()} {how}, and is never admitted again: a router that may come back needs a new"
+        " state directory, and with it a new identity"
+    )
+
+
+def _full(admitted: Mapping[int, Admitted], node_id: bytes) -> str | None:
     if len(admitted) >= ADMITTED_MAX and raft_id_of(admitted, node_id) is None:
         return f"{ADMITTED_MAX} identities were admitted to this farm, and no more can be"
     return None
@@ -73,13 +139,55 @@ def refusal(admitted: Mapping[int, Admitted], node_id: bytes, name: str) -> str 
 def admit(
     admitted: Mapping[int, Admitted], admission: Admission
 ) -> tuple[Mapping[int, Admitted], ServerAdmitted | AdmissionRefused | None]:
-    """The table after one admission, and what changed; None if it said nothing new."""
+    """The table after one admission, and what changed; None if it said nothing new that anybody has to hear."""
     node_id, name = admission.node_id, admission.name
     reason = refusal(admitted, node_id, name)
     if reason is not None:
         return admitted, AdmissionRefused(node_id, name, reason)
     known = raft_id_of(admitted, node_id)
     if known is not None and admitted[known].name == name:
-        return admitted, None
+        key = admission.key or admitted[known].key
+        return {**admitted, known: replace(admitted[known], key=key)}, None
+    return _recorded(admitted, node_id, name, admission.key)
+
+
+def approve(
+    admitted: Mapping[int, Admitted], approval: Approval
+) -> tuple[Mapping[int, Admitted], tuple[AdmissionChange, ...]]:
+    """The table after one approval, and what changed."""
+    node_id, name = approval.node_id, approval.name
+    reason = approval_refusal(admitted, approval)
+    holder = holder_of(admitted, name)
+    if reason is not None or holder is None:
+        return admitted, (AdmissionRefused(node_id, name, reason or f"nobody has the name {name}"),)
+    retired = admitted[holder]
+    table = {**admitted, holder: replace(retired, standing=Standing.RETIRED)}
+    after, change = _recorded(table, node_id, name, approval.key)
+    return after, (ServerRetired(holder, retired.node_id, name, node_id), change)
+
+
+def approval_refusal(admitted: Mapping[int, Admitted], approval: Approval) -> str | None:
+    """Why this approval changes nothing; None if it does."""
+    node_id, name = approval.node_id, approval.name
+    out = out_refusal(admitted, node_id)
+    if out is not None:
+        return out
+    holder = holder_of(admitted, name)
+    if holder is None:
+        return f"nobody has the name {name}, so whoever comes under it is admitted without approval"
+    if admitted[holder].node_id != approval.replaces or node_id == approval.replaces:
+        return (
+            f"the name {name} belongs to the identity {admitted[holder].node_id.hex()} by now, not to"
+            f" {approval.replaces.hex()}: somebody else has decided about it; look at `garlicfarm node list`"
+        )
+    return _full(admitted, node_id)
+
+
+def _recorded(
+    admitted: Mapping[int, Admitted], node_id: bytes, name: str, key: bytes | None
+) -> tuple[Mapping[int, Admitted], ServerAdmitted]:
+    known = raft_id_of(admitted, node_id)
     server_id = known if known is not None else max(admitted, default=0) + 1
-    return {**admitted, server_id: Admitted(node_id, name)}, ServerAdmitted(server_id, node_id, name)
+    before = admitted.get(server_id)
+    kept = key or (None if before is None else before.key)
+    return {**admitted, server_id: Admitted(node_id, name, kept)}, ServerAdmitted(server_id, node_id, name)

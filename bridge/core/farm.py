@@ -11,6 +11,9 @@
     factors      the pipeline's factors, bounded, damped and fading (`bridge.core.weights`)
     removal      what the server reported and reports does not count, until it is let back; the leader then takes it
                  out of the group, by its own rules (`bridge.core.reconcile`)
+    approval     another identity takes a name, and the one before is retired
+    eviction     an identity is out for ever, and the boxes with the new gossip key are kept for whom they are
+    level        what the log may hold from here on; it never falls
     foreign      kept in the log, no meaning here
 
 What others submit may name its request; the table of sessions then sees to it that a repetition of it, which a
@@ -24,7 +27,8 @@ enters; entries up to the applied index are ignored, which makes replay harmless
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from bridge.core.admission import AdmissionRefused, ServerAdmitted, admit, of_founders
+from bridge.core.admission import AdmissionRefused, ServerAdmitted, ServerRetired, admit, approve, of_founders
+from bridge.core.eviction import EvictionRefused, ServerEvicted, evict
 from bridge.core.farm_state import (
     LEAVES_PER_SERVER_MAX,
     LOG_TIME_LIMIT_MS,
@@ -43,12 +47,15 @@ from bridge.core.lease_set import select_leaves
 from bridge.core.publisher import choose, standings
 from bridge.core.records import (
     Admission,
+    Approval,
     Clock,
     CostFactor,
+    Eviction,
     Exclusion,
     Factors,
     Force,
     Foreign,
+    Level,
     Publication,
     Record,
     Removal,
@@ -125,6 +132,13 @@ class RequestRefused:
     request: str
 
 
+@dataclass(frozen=True, slots=True)
+class LevelRaised:
+    """All servers understand this feature level."""
+
+    level: int
+
+
 Change = (
     PublisherChanged
     | PublicationAccepted
@@ -137,6 +151,10 @@ Change = (
     | PublicationForced
     | RemovalChanged
     | WeightsChange
+    | ServerRetired
+    | ServerEvicted
+    | EvictionRefused
+    | LevelRaised
 )
 
 
@@ -188,9 +206,8 @@ class Farm:
                 return _apply_clock(state, record, self.tuning)
             case Publication():
                 return _apply_publication(state, record, self.tuning)
-            case Admission():
-                admitted, change = admit(state.admitted, record)
-                return replace(state, admitted=admitted), [] if change is None else [change]
+            case Admission() | Approval() | Eviction() | Level():
+                return _apply_identity(state, record)
             case Exclusion() | CostFactor() | Force() | Factors() | Removal():
                 return _apply_wish(state, record, self.tuning)
             case Foreign():
@@ -239,6 +256,25 @@ def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple
         changes.append(ClockOff(report.server_id, offset_ms))
     state, chosen = _choose(replace(state, servers=servers), tuning, at_clock=False)
     return state, changes + chosen
+
+
+def _apply_identity(
+    state: FarmState, record: Admission | Approval | Eviction | Level
+) -> tuple[FarmState, list[Change]]:
+    match record:
+        case Admission():
+            admitted, admission = admit(state.admitted, record)
+            return replace(state, admitted=admitted), [] if admission is None else [admission]
+        case Approval():
+            admitted, changes = approve(state.admitted, record)
+            return replace(state, admitted=admitted), list(changes)
+        case Eviction():
+            admitted, rekeying, eviction = evict(state.admitted, state.rekeying, record)
+            return replace(state, admitted=admitted, rekeying=rekeying), [eviction]
+        case Level():
+            raised = record.number > state.level
+            level = max(state.level, record.number)
+            return replace(state, level=level), [LevelRaised(level)] if raised else []
 
 
 def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:

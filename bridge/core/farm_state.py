@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bridge.core.admission import Admitted
+from bridge.core.eviction import Rekeying
+from bridge.core.feature_level import FIRST_LEVEL
 from bridge.core.hashes import hash_of
 from bridge.core.records import LeafStatus, Publication, Report
 from bridge.core.weights import Weights
@@ -101,6 +103,8 @@ class FarmState:
     weights: Weights = field(default_factory=Weights)
     removed: tuple[int, ...] = ()
     """Servers that an operator took out of the farm: what they report does not count, and the leader lets them go."""
+    rekeying: Rekeying = field(default_factory=Rekeying)
+    level: int = FIRST_LEVEL
 
     def stale(self, server: ServerState, tuning: FarmTuning) -> bool:
         """Whether the server has been silent for 1.5 reporting periods of log time."""

@@ -19,6 +19,8 @@ for one that died. The rules:
 - *Nobody removes itself.* A leader that leaves hands over first, and its successor removes it.
 - *An operator's removal* (an entry of the log) is a goodbye said in the server's place: it is taken out at once though
   it lives, and not added again. The rules above hold for it all the same. If it is the leader, it hands over first.
+- *Who is retired or evicted goes*, without grace and under the same rules. The server of a retired identity stays while
+  its successor is on the way to vote in its place: the seat changes hands, it is not given up.
 
 Times are counted by the leader, from when it first saw something: a new leader begins anew, which costs time, never a
 server. The core remembers nothing else, so all that it decides can be read from the table of its inputs.
@@ -27,7 +29,7 @@ server. The core remembers nothing else, so all that it decides can be read from
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bridge.core.admission import ADMITTED_MAX, Admitted, refusal
+from bridge.core.admission import ADMITTED_MAX, Admitted, Standing, holder_of, refusal
 from bridge.core.view import MemberStatus
 from consensus.core.configuration import MAX_MEMBERS
 
@@ -63,6 +65,8 @@ class Sighting:
     serves: bool = True
     """Its Raft server runs, by its own word."""
     may_vote: bool = True
+    key: bytes | None = None
+    """Its public key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ class Admit:
 
     node_id: bytes
     name: str
+    key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,26 +221,43 @@ class _Moment:
 
     def _is_doomed(self, server_id: int) -> bool:
         dead_ms = self._dead_ms(server_id)
-        if server_id in self.group.removed:
-            return server_id != self.group.own_id
-        return self._left(server_id) or (dead_ms is not None and dead_ms >= self.settings.grace_ms)
+        long_dead = dead_ms is not None and dead_ms >= self.settings.grace_ms
+        return self._left(server_id) or long_dead or self._is_out(server_id)
+
+    def _is_out(self, server_id: int) -> bool:
+        """Removed by an operator, retired or evicted, by the log; nobody removes itself."""
+        each = self.admitted.get(server_id)
+        out = server_id in self.group.removed or (each is not None and not each.is_member)
+        return out and server_id != self.group.own_id
 
     def _is_well(self, server_id: int) -> bool:
         """Will be there after a change: neither going nor dead, and it answers."""
         if server_id == self.group.own_id:
             return True
-        going = self._left(server_id) or server_id in self.group.removed or server_id in self.dead_since
+        going = self._left(server_id) or self._is_out(server_id) or server_id in self.dead_since
         return server_id in self.group.answering and not going
 
     def _obstacle(self, server_id: int) -> str | None:
         """What forbids to remove this voter now."""
         rest = self.group.voters - {server_id}
+        if self._successor_comes(server_id):
+            return "the one that takes its place does not vote yet"
         if len(rest) < self.settings.expect:
             return f"a farm of {self.settings.expect} needs another voter in its place first"
         reached = (self.group.answering | {self.group.own_id}) & self.group.voters
         if 2 * len(reached) <= len(self.group.voters) or 2 * sum(map(self._is_well, rest)) <= len(rest):
             return "too few of the other voters are well"
         return None
+
+    def _successor_comes(self, server_id: int) -> bool:
+        each = self.admitted.get(server_id)
+        if each is None or each.standing is not Standing.RETIRED or each.name is None:
+            return False
+        successor = holder_of(self.admitted, each.name)
+        sighting = None if successor is None else self._sighting(successor)
+        if sighting is None or successor in self.group.voters:
+            return False
+        return sighting.status is MemberStatus.ALIVE and sighting.may_vote
 
     def _removals(self) -> list[Proposal]:
         doomed = [each for each in sorted(self.group.members) if self._is_doomed(each)]
@@ -252,6 +274,8 @@ class _Moment:
             what = f"{name} has left" if self._left(server_id) else f"{name} is dead for {_duration(dead_ms or 0)}"
             if server_id in self.group.removed:
                 what = f"{name} is to go by an operator's word"
+            elif self._is_out(server_id):
+                what = f"server {server_id} ({name}) is {self.admitted[server_id].standing.value}"
             if self._is_doomed(server_id) or server_id in self.group.removed:
                 obstacle = self._obstacle(server_id) if server_id in self.group.voters else None
                 if obstacle is not None:
@@ -273,6 +297,7 @@ class _Moment:
             if (sighting := self._sighting(each)) is not None
             and sighting.may_vote
             and self._settled(sighting.node_id)
+            and not self._is_out(each)
             and each not in self.group.removed
         ]
 
@@ -293,28 +318,28 @@ class _Moment:
             for server_id, each in sorted(self.admitted.items())
             if server_id not in self.group.members
             and server_id not in self.group.removed | {self.group.own_id}
+            and each.is_member
             and (sighting := self.seen.get(each.node_id)) is not None
             and sighting.serves
             and self._settled(each.node_id)
         ]
 
     def _newcomers(self) -> list[Sighting]:
-        """Who is not admitted, or not under this name, and is here to stay."""
-        names = {each.node_id: each.name for each in self.admitted.values()}
+        """Who is here to stay and is not admitted, or not under this name, or without the public key."""
+        known = {each.node_id: each for each in self.admitted.values()}
         return [
             each
             for node_id, each in sorted(self.seen.items())
-            if self._settled(node_id) and (node_id not in names or names[node_id] != each.name)
+            if self._settled(node_id) and not _is_recorded(known.get(node_id), each)
         ]
 
     def _admissions(self) -> list[Proposal]:
-        holders = {each.name: each.node_id for each in self.admitted.values()}
         known = {each.node_id for each in self.admitted.values()}
         has_room = len(self.admitted) < ADMITTED_MAX and self._has_room()
         return [
-            Admit(each.node_id, each.name)
+            Admit(each.node_id, each.name, each.key)
             for each in self._newcomers()
-            if holders.get(each.name, each.node_id) == each.node_id and (has_room or each.node_id in known)
+            if refusal(self.admitted, each.node_id, each.name) is None and (has_room or each.node_id in known)
         ]
 
     def _has_room(self) -> bool:
@@ -326,6 +351,8 @@ class _Moment:
         for server_id, each in sorted(self.admitted.items()):
             sighting = self.seen.get(each.node_id)
             if sighting is None or sighting.status is not MemberStatus.ALIVE or server_id == self.group.own_id:
+                continue
+            if not each.is_member:
                 continue
             name = self._name(server_id)
             if server_id not in self.group.members and not sighting.serves:
@@ -346,6 +373,14 @@ class _Moment:
         sighting, each = self._sighting(server_id), self.admitted.get(server_id)
         known = sighting.name if sighting is not None else None if each is None else each.name
         return known or f"server {server_id}"
+
+
+def _is_recorded(known: Admitted | None, sighting: Sighting) -> bool:
+    if known is None or known.standing is Standing.RETIRED:
+        return False
+    if known.standing is Standing.EVICTED:
+        return True  # It cannot be read any more, and is only still remembered.
+    return known.name == sighting.name and (known.key is not None or sighting.key is None)
 
 
 def _is_dead(sighting: Sighting | None) -> bool:

@@ -11,6 +11,9 @@ These kinds of JSON object travel as application entries of the Raft log. A memb
     force         `force`                             an operator has a master published anew
     factors       `factors`                           the pipeline's judgement of leaves, from the history of the log
     removal       `removal`                           an operator takes a server out of the farm, or lets it back
+    approval      `approval`                          a person's word that another identity takes a name
+    eviction      `eviction`                          a person's word that an identity is out, and new gossip keys
+    level         `level`                             what all servers understand from here on
     foreign       anything else that is a JSON object kept in the log; the state machine only notes its `request`
 
 The decoder lives on the wire floor; the state machine sees only these values. Unknown members are ignored there and
@@ -124,6 +127,36 @@ class Admission:
 
     node_id: bytes
     name: str
+    key: bytes | None = None
+    """Its public key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """The identity `node_id` takes `name` from the identity `replaces`: see `bridge.core.admission`."""
+
+    node_id: bytes
+    name: str
+    replaces: bytes
+    key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """The identity `node_id` is out, and an era of gossip keys begins: see `bridge.core.eviction`."""
+
+    node_id: bytes
+    era: int
+    boxes: tuple[tuple[bytes, bytes], ...]
+    """NodeId, and the era's key sealed for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """All servers understand feature level `number`; `version` was the first to. See `bridge.core.feature_level`."""
+
+    number: int
+    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +216,13 @@ class Removal:
 Wish = Exclusion | CostFactor | Force | Factors | Removal
 """What operators and the pipeline have to say about what is published, and by whom."""
 
-Record = Report | Clock | Publication | Admission | Wish | Foreign
+Record = Report | Clock | Publication | Admission | Approval | Eviction | Level | Wish | Foreign
 
 
 def request_of(record: Record) -> str | None:
     """What its sender calls it; None for what servers write in their office, which is never submitted twice."""
     match record:
-        case Clock() | Publication() | Admission():
+        case Clock() | Publication() | Admission() | Approval() | Eviction() | Level():
             return None
         case _:
             return record.request

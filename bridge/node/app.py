@@ -42,34 +42,32 @@ from bridge.node.farm_member import Member as FarmMember
 from bridge.node.farm_member import router_alarm
 from bridge.node.filed_keys import key_port
 from bridge.node.forming import Forming, load_formation
+from bridge.node.gossip_events import GossipEvents
 from bridge.node.handover import hand_over_before_stop, until_removed
 from bridge.node.host import HostSampler, LoopLag
+from bridge.node.identities import Identities
+from bridge.node.identity_office import IdentityOffice
 from bridge.node.ledger import Ledger, clock_ms
 from bridge.node.masters import load_masters
 from bridge.node.port import NodePort
 from bridge.node.presence import Presence
 from bridge.node.profile import profile_of
 from bridge.node.raft_events import note_raft
-from bridge.node.reconciling import Reconciling, ReconcilingParts, settings_of
+from bridge.node.reconciling import OwnIdentity, Reconciling, ReconcilingParts, settings_of
 from bridge.node.refused_connections import RefusedConnections
 from bridge.node.replica import FrontDoor, Replica, ReplicaSettings, open_replica
 from bridge.node.roster import Roster
 from bridge.node.router_choice import make_router
 from bridge.node.sight import Sight
+from bridge.node.stopped import NodeStopped
 from bridge.wire.trace import event_text
 from consensus.core.effects import RoleChanged
 from consensus.core.position import ServerId
 from consensus.node.garlic_farm_dial import PeerAddress
 from consensus.node.garlic_farm_tally import Tally
 from consensus.node.server_description import Notice
-from gossip.core.effects import Alarm as GossipAlarm
-from gossip.core.effects import AlarmKind, BroadcastHeard, MembershipChanged, QueryHeard
 
 LOG = logging.getLogger("garlicfarm")
-
-
-class NodeStopped(Exception):  # noqa: N818 - it is an end, told in words, not a fault of the program
-    """The node cannot go on; the text says why and what to do."""
 
 
 class Node:
@@ -90,6 +88,9 @@ class Node:
         self.router = make_router(configuration, self.host, self.lag, self.alarms, self.masters.keys)
         self.stop = trio.Event()
         self.leaving = False
+        self._verdict = ""
+        self.identities = Identities(self.farm_keys, self.trace, self.alarms, self._halt)
+        self.door.is_out = self.identities.is_out
         self._duties: Duties | None = None
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -116,11 +117,16 @@ class Node:
             nursery.start_soon(connecting.users.watch, self.alarms)
             nursery.start_soon(self.refused.run)
             presence = Presence(self.farm_key.cluster, settings.name, self.endpoint, connecting.fingerprint)
-            async with open_company(settings, presence, self.farm_key.key_ring, connecting) as agent:
+            async with open_company(
+                settings, presence, self.farm_key.key_ring, connecting, self.identities.offer_to
+            ) as agent:
                 presence.speak_through(agent)
                 self.farm_keys.follow(agent)
+                self.identities.follow(agent)
                 await self._live(agent, presence, connecting)
             nursery.cancel_scope.cancel()
+        if self._verdict:
+            raise NodeStopped(self._verdict)
 
     async def _live(self, agent: Company, presence: Presence, connecting: Connecting) -> None:
         settings = self.configuration
@@ -144,15 +150,25 @@ class Node:
             keys=key_port(agent, roster, self.farm_keys, sight.picture, self.trace),
         )
         remote = open_remote_access(settings.state_dir, settings.control_listen)
-        control = ControlServer(settings.state_dir / SOCKET_NAME, port, remote=remote)
+        office = IdentityOffice(agent, roster, self.farm_keys, self.trace)
+        events = GossipEvents(
+            agent=agent,
+            roster=roster,
+            forming=forming,
+            identities=self.identities,
+            farm_keys=self.farm_keys,
+            trace=self.trace,
+            alarms=self.alarms,
+        )
+        control = ControlServer(settings.state_dir / SOCKET_NAME, port, remote=remote, more=office.handlers)
         sight.control = control
         self.trace.append("node-started", {"pid": os.getpid(), "generation": agent.generation})
         async with trio.open_nursery() as nursery:
             await nursery.start(control.run)
-            nursery.start_soon(self._follow_members, agent, roster, forming)
+            nursery.start_soon(events.follow)
             nursery.start_soon(forming.run)
             nursery.start_soon(self.farm_keys.watch_file, self.alarms)
-            nursery.start_soon(self._be_member, agent, presence, roster, forming, sight, port, connecting)
+            nursery.start_soon(self._be_member, agent, presence, roster, forming, sight, port, connecting, office)
             await self.stop.wait()
             self.trace.append("node-stopping", {"leaving": self.leaving})
             handed_over = await hand_over_before_stop(self.door.replica)
@@ -183,6 +199,7 @@ class Node:
         sight: Sight,
         port: NodePort,
         connecting: Connecting,
+        office: IdentityOffice,
     ) -> None:
         await forming.until_settled()
         if forming.founded is None:
@@ -203,6 +220,7 @@ class Node:
             reconciling = Reconciling(
                 ReconcilingParts(
                     settings=settings_of(self.configuration.consensus, self.farm_key.expect),
+                    own=OwnIdentity(agent.node_id, self.configuration.name, agent.public_key),
                     answered_within_ms=settings.profile.answered_within_ms,
                     cluster=self.farm_key.cluster,
                     cluster_id=founding.cluster_id,
@@ -217,6 +235,9 @@ class Node:
             presence.server_runs(server_id)
             sight.founded(replica, ledger, duties, reconciling)
             port.founded(replica, ledger, f"submit-{member.request_prefix}")
+            office.founded(replica, ledger, founding, settings.profile.answered_within_ms)
+            self.identities.founded(replica, ledger, notes)
+            nursery.start_soon(self.identities.run, replica, ledger, roster, connecting.end_connections)
             nursery.start_soon(notes.follow, ledger)
             nursery.start_soon(reconciling.run)
             await duties.run()
@@ -308,41 +329,6 @@ class Node:
 
     # -- what parts tell -----------------------------------------------------------------------------------------------
 
-    async def _follow_members(self, agent: Company, roster: Roster, forming: Forming) -> None:
-        roster.refresh()
-        async for event in agent.events:
-            match event:
-                case MembershipChanged(info, status, previous):
-                    roster.learn(info, status)
-                    if status is not previous:
-                        name = roster.name_of(info.node_id)
-                        self.trace.append(f"member-{status.name.lower()}", {"member": name, "id": info.node_id.hex()})
-                case GossipAlarm():
-                    self._heed(event)
-                case BroadcastHeard() | QueryHeard():
-                    pass  # the farm itself says nothing that way
-            resync = agent.take_resync()
-            if agent.events.statistics().current_buffer_used and not resync:
-                continue  # what follows looks at everybody: once for all that has happened
-            members, peers = agent.counts
-            if resync or len(roster) > members:
-                roster.refresh()
-            if peers:
-                self.alarms.clear(AlarmKind.ISOLATED.value)
-                self.alarms.clear(AlarmKind.KEY_RETIRED.value)
-            forming.members_changed(roster.formation_members(self.farm_key.cluster))
-
-    def _heed(self, alarm: GossipAlarm) -> None:
-        match alarm:
-            case GossipAlarm(AlarmKind.TWIN, text):
-                raise NodeStopped(text)
-            case GossipAlarm(kind, over=True):
-                self.alarms.clear(kind.value)
-            case GossipAlarm(AlarmKind.KEY_RETIRED, text):
-                self.alarms.set(AlarmKind.KEY_RETIRED.value, text, self.farm_keys.way_back)
-            case GossipAlarm(kind, text):
-                self.alarms.set(kind.value, text, "see docs/operating.md, 'Alarms'")
-
     def _observe(self, notice: Notice) -> None:
         note_raft(notice, self.trace, self.alarms)
         if isinstance(notice, RoleChanged) and self._duties is not None:
@@ -352,6 +338,11 @@ class Node:
 
     def _leave(self) -> None:
         self.leaving = True
+        self.stop.set()
+
+    def _halt(self, verdict: str) -> None:
+        """End in order, for a reason that stands in the log."""
+        self._verdict = verdict
         self.stop.set()
 
     async def _wait_for_signals(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -4,8 +4,9 @@ transport = "tls"  ──▶ gossip.node.agent.Agent
 transport = "i2p"  ──▶ bridge.node.introductions.Introductions
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Protocol
 
 import trio
@@ -44,6 +45,10 @@ class Company(Protocol):
         """This node's name."""
 
     @property
+    def public_key(self) -> bytes:
+        """Of its identity."""
+
+    @property
     def generation(self) -> int:
         """The number of this life."""
 
@@ -73,11 +78,16 @@ class Company(Protocol):
 
 @asynccontextmanager
 async def open_company(
-    settings: NodeConfiguration, presence: Presence, key_ring: KeyRing, connecting: Connecting
+    settings: NodeConfiguration,
+    presence: Presence,
+    key_ring: KeyRing,
+    connecting: Connecting,
+    offer_keys: Callable[[NodeId, bytes], bytes],
 ) -> AsyncIterator[Company]:
-    """The company of one node while the block lasts."""
+    """The company of one node while the block lasts; `offer_keys`: what to say to whoever comes with a retired key."""
     if settings.gossip is not None:
-        async with open_agent(_agent_config(settings, settings.gossip, presence, key_ring)) as agent:
+        config = replace(_agent_config(settings, settings.gossip, presence, key_ring), offer_keys=offer_keys)
+        async with open_agent(config) as agent:
             yield agent
         return
     with ExitStack() as stack:

@@ -40,6 +40,7 @@ class Connecting:
         self._profile = profile_of(settings.consensus.timing)
         self._introductions: Introductions | None = None
         self._own_identity: Callable[[], Identity] = Identity
+        self._server: GarlicFarmServer | None = None
         self.certificate: NodeCertificate | None = None
         """None where I2P encrypts."""
         transport = settings.transport
@@ -88,7 +89,7 @@ class Connecting:
             NonceBook(os.urandom(32), os.urandom),
             lambda: self._introduced(identity()),
         )
-        server = GarlicFarmServer(
+        server = self._server = GarlicFarmServer(
             gatekeeper,
             handler,
             self.tally,
@@ -100,6 +101,11 @@ class Connecting:
             await nursery.start(server.listen_plain, *address)
         else:
             await nursery.start(server.listen, *address, self.certificate)
+
+    def end_connections(self) -> None:
+        """Have everybody who is connected to this node show the credentials of now."""
+        if self._server is not None:
+            self._server.admission.end_established()
 
     def _introduced(self, identity: Identity) -> Identity:
         return identity if self._introductions is None else self._introductions.introduced(identity)

@@ -11,7 +11,7 @@ nobody else notices. Requests on one connection are answered strictly in order, 
 last was answered, so that a client can never pile up work.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import h11
 import trio
 
 from bridge.node.control_access import Access, RemoteAccess
-from bridge.node.control_routes import Answer, ControlPort, Request, Routes, refusal
+from bridge.node.control_routes import Answer, ControlPort, Handler, Request, Routes, refusal
 from bridge.node.control_socket import ControlSocketError, identity, listen, remove_if_ours
 from consensus.node.tls_stream import TlsStream
 
@@ -51,13 +51,19 @@ class ControlServer:
     """Serves a `ControlPort` at `path` until cancelled."""
 
     def __init__(
-        self, path: Path, port: ControlPort, limits: ControlLimits | None = None, remote: RemoteAccess | None = None
+        self,
+        path: Path,
+        port: ControlPort,
+        limits: ControlLimits | None = None,
+        remote: RemoteAccess | None = None,
+        more: Mapping[str, tuple[str, Handler]] | None = None,
     ) -> None:
+        """`more`: routes that other parts of the node answer."""
         self.path = path
         self.remote_port: int | None = None
         """The TCP port, once there is one."""
         self._remote = remote
-        self._routes = Routes(port)
+        self._routes = Routes(port, more)
         self._limits = limits or ControlLimits()
         self._connections = {"socket": 0, "remote": 0}
         self._counters = {

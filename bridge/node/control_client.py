@@ -119,6 +119,25 @@ class ControlClient:
         """Hand leadership over, to the named node if one is; who leads now. ControlError says why it was not done."""
         return str((await self._post("/v1/transfer", {"to": to})).get("leader", ""))
 
+    async def nodes(self) -> dict[str, Any]:
+        """Who belongs to the farm (docs/json-output.md)."""
+        return checked(decode_json(await self._get("/v1/nodes")))
+
+    async def approve_node(self, node: str) -> dict[str, Any]:
+        """Have a new identity take a name; what was done. ControlError says why it was not."""
+        return await self._post("/v1/nodes/approve", {"node": node})
+
+    async def evict_node(self, node: str, *, force: bool = False) -> dict[str, Any]:
+        """Throw an identity out and replace all keys; what was done."""
+        return await self._post("/v1/nodes/evict", {"node": node, "force": force})
+
+    async def backup(self) -> bytes:
+        """The bytes of a backup file."""
+        status, body = await self.request("POST", "/v1/backup")
+        if status != OK:
+            raise self._refused(status, body)
+        return body
+
     async def keys(self) -> KeysAnswer:
         """The farm's key ring, and who has it."""
         return keys_from(decode_json(await self._get("/v1/keys")))

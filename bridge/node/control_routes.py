@@ -9,6 +9,8 @@
     POST /v1/leave, /v1/withdraw                    goodbye; a founder's promise taken back
     POST /v1/transfer                               leadership handed to another node
     GET  /v1/keys                                   the ids of the farm's gossip keys, and which members have them
+    GET  /v1/nodes, POST /v1/nodes/approve, evict   who belongs to the farm (`bridge.node.identity_office`)
+    POST /v1/backup                                 what the farm agreed on, as the bytes of a backup file
     POST /v1/keys/install, use, remove, export      changes of the key ring; the current farm key file (secret)
 
 The routes know nothing of sockets, and of the node only the `ControlPort` that it implements. Every refusal is JSON
@@ -167,7 +169,8 @@ def refusal(status: int, code: str, text: str) -> Answer:
 class Routes:
     """Answers requests out of a `ControlPort`."""
 
-    def __init__(self, port: ControlPort) -> None:
+    def __init__(self, port: ControlPort, more: Mapping[str, tuple[str, Handler]] | None = None) -> None:
+        """`more`: routes that other parts of the node answer."""
         self._port = port
         self.counters = {"control_requests": 0, "control_refused": 0, "control_internal_errors": 0}
         self._handlers: dict[str, tuple[str, Handler]] = {
@@ -186,6 +189,7 @@ class Routes:
             "/v1/keys/use": ("POST", self._use_key),
             "/v1/keys/remove": ("POST", self._remove_key),
             "/v1/keys/export": ("POST", self._export_keys),
+            **(more or {}),
         }
 
     async def answer(self, request: Request) -> Answer:

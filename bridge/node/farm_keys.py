@@ -51,7 +51,16 @@ class FarmKeys:
         return self._current
 
     def credentials(self) -> tuple[Credentials, ...]:
-        """What to show to another server: the sealing key's credentials, then those of the other open ones."""
+        """What to show to another server: the sealing key's credentials, then those of the other open ones.
+
+        When all keys were replaced at once, those of the one before come last: a server that missed it knows no other,
+        and has to get the log in which the new one is. Whoever reads them has shown the certificate of a member.
+        """
+        current = self.current
+        earlier = current.earlier_credentials[:1] if current.era else ()
+        return (*self._accepted(), *(Credentials(each.username, each.password) for each in earlier))
+
+    def _accepted(self) -> tuple[Credentials, ...]:
         current = self.current
         if not self._credentials:
             self._credentials = tuple(Credentials(each.username, each.password) for each in current.digest_credentials)
@@ -59,7 +68,7 @@ class FarmKeys:
 
     def password_of(self, user: str) -> str | None:
         """What another server must show: the credentials of any key that opens, so that a rotation stops nobody."""
-        return next((each.password for each in self.credentials() if each.user == user), None)
+        return next((each.password for each in self._accepted() if each.user == user), None)
 
     @property
     def way_back(self) -> str:

@@ -84,6 +84,11 @@ class Introductions:
     # -- in gossip's place ---------------------------------------------------------------------------------------------
 
     @property
+    def public_key(self) -> bytes:
+        """Of its identity."""
+        return self._signer.key.public_key().public_bytes_raw()
+
+    @property
     def node_id(self) -> NodeId:
         """This node's name."""
         return self._core.own.node_id

@@ -19,12 +19,14 @@ from typing import assert_never
 
 import trio
 
-from bridge.core.admission import AdmissionRefused, ServerAdmitted
+from bridge.core.admission import AdmissionRefused, ServerAdmitted, ServerRetired
 from bridge.core.control import Scalar
+from bridge.core.eviction import EvictionRefused, ServerEvicted
 from bridge.core.farm import (
     Change,
     ClockOff,
     Farm,
+    LevelRaised,
     PublicationAccepted,
     PublicationForced,
     PublicationRefused,
@@ -34,15 +36,19 @@ from bridge.core.farm import (
     ServerForgotten,
 )
 from bridge.core.farm_state import FarmState
+from bridge.core.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError
 from bridge.core.log_time import LogTime
 from bridge.core.records import (
     Admission,
+    Approval,
     Clock,
     CostFactor,
+    Eviction,
     Exclusion,
     Factors,
     Force,
     Foreign,
+    Level,
     Publication,
     Record,
     Removal,
@@ -74,6 +80,9 @@ _COUNTED: dict[type[Record], str] = {
     Clock: "clocks",
     Publication: "publications",
     Admission: "admissions",
+    Approval: "approvals",
+    Eviction: "evictions",
+    Level: "levels",
     Exclusion: "exclusions",
     CostFactor: "cost_factors",
     Force: "forced_publications",
@@ -159,6 +168,8 @@ class Ledger:
     async def restore(self, last: LogPosition, state: AsyncIterator[bytes]) -> None:
         """Become what `snapshot` gave after the entry at `last`. Like a replayed log it is no news."""
         snapshot = await decode_farm(state)
+        if snapshot.farm.level > SUPPORTED_LEVEL:
+            raise UnsupportedLevelError(snapshot.farm.level, "")
         self._farm.restore(snapshot.farm, snapshot.period_ms, snapshot.sessions)
         self._moment_indexes = array("q", snapshot.moment_indexes)
         self._moment_times_ms = array("q", snapshot.moment_times_ms)
@@ -199,6 +210,8 @@ class Ledger:
                 assert_never(entry.content)
 
     def _take(self, index: Index, term: int, record: Record) -> None:
+        if isinstance(record, Level) and record.number > SUPPORTED_LEVEL:
+            raise UnsupportedLevelError(record.number, record.version)
         changes = self._farm.apply(index, term, record)
         self.records[_COUNTED[type(record)]] += 1
         match record:
@@ -233,7 +246,7 @@ def clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: C901, PLR0911 - one case per change
+def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911, PLR0912, C901 - one case per change
     match change:
         case PublisherChanged(master, server_id, previous):
             return "publisher-chosen", {"server": server_id, "previous": previous, "master": master[:8]}
@@ -247,6 +260,19 @@ def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: C901, P
             return "request-refused", {"request": request}
         case ServerForgotten(server_id):
             return "server-forgotten", {"server": server_id}
+        case ServerRetired(server_id, node_id, name, successor):
+            return "server-retired", {
+                "server": server_id,
+                "name": name,
+                "id": node_id.hex(),
+                "successor": successor.hex(),
+            }
+        case ServerEvicted(server_id, node_id, era):
+            return "server-evicted", {"server": server_id, "id": node_id.hex(), "era": era}
+        case EvictionRefused(node_id, reason):
+            return "eviction-refused", {"id": node_id.hex(), "reason": reason}
+        case LevelRaised(level):
+            return "level-raised", {"level": level}
         case ServerAdmitted(server_id, node_id, name):
             return "server-admitted", {"server": server_id, "name": name, "id": node_id.hex()}
         case AdmissionRefused(node_id, name, reason):

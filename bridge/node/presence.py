@@ -9,6 +9,7 @@ Each change is announced as a whole, so no part can overwrite what another one s
 
 from typing import TYPE_CHECKING
 
+from bridge.core.feature_level import SUPPORTED_LEVEL
 from bridge.core.founding import FormationNotice
 from bridge.wire.metadata import NodeMetadata, RoleHint, encode_metadata
 
@@ -41,6 +42,7 @@ class Presence:
                 raft_id=self.raft_id,
                 endpoint=self._endpoint,
                 fingerprint=self.fingerprint,
+                feature_level=SUPPORTED_LEVEL,
                 notice=self.notice,
                 admissions=self._admissions,
             )

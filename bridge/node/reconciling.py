@@ -59,12 +59,22 @@ PASSING = frozenset(
 """Refusals that say nothing about the server in question."""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnIdentity:
+    """This node, as the log is to know it."""
+
+    node_id: bytes
+    name: str
+    key: bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcilingParts:
     """What it works with. `announce` tells routers their Raft ids through this node's metadata."""
 
     settings: ReconcileSettings
     answered_within_ms: int
+    own: OwnIdentity
     cluster: str
     cluster_id: bytes
     replica: Replica
@@ -125,8 +135,9 @@ class Reconciling:
             nursery.start_soon(self._carry_out, reconciler, decision.proposal)
 
     def _sightings(self, listed: Sequence[Listed]) -> tuple[Sighting, ...]:
-        """Members that say that they know this very farm."""
-        found = []
+        """Members that say that they know this very farm, and this node, which is to be in the log as well."""
+        own = self._parts.own
+        found = [Sighting(own.node_id, own.name, MemberStatus.ALIVE, key=own.key)]
         for each in listed:
             told = each.metadata.notice.founding
             if told is not None and told.cluster_id == self._parts.cluster_id:
@@ -137,6 +148,7 @@ class Reconciling:
                         status=MemberStatus(each.status.name.lower()),
                         serves=each.metadata.raft_id is not None,
                         may_vote=each.metadata.role is not RoleHint.OBSERVER,
+                        key=each.key,
                     )
                 )
         return tuple(found)
@@ -155,8 +167,8 @@ class Reconciling:
         self._parts.trace.append("reconcile-proposed", _words(proposal))
         server = self._parts.replica.server
         match proposal:
-            case Admit(node_id, name):
-                answer = await server.propose((encode(Admission(node_id, name)),))
+            case Admit(node_id, name, key):
+                answer = await server.propose((encode(Admission(node_id, name, key)),))
                 if answer.outcome is Outcome.COMMITTED and answer.position is not None:
                     await server.wait_applied(answer.position.index)
                 return None
@@ -226,7 +238,7 @@ def group_of(raft: Description, answered_within_ms: int) -> Group:
 
 def _words(proposal: Proposal) -> dict[str, str | int]:
     match proposal:
-        case Admit(node_id, name):
+        case Admit(node_id, name, _):
             return {"step": "admit", "name": name, "id": node_id.hex()}
         case AddLearner(server_id):
             return {"step": "add-learner", "server": server_id}

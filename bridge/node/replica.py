@@ -25,7 +25,7 @@ import trio
 
 from bridge.core.control import SubmitAnswer, SubmitOutcome
 from bridge.core.founding import Founding
-from bridge.core.records import Admission, Clock
+from bridge.core.records import Admission, Approval, Clock, Eviction, Level
 from bridge.node.commit_note import keep_commit_note
 from bridge.node.durable_file import replace_file
 from bridge.node.ledger import Ledger
@@ -70,6 +70,7 @@ SUBMIT_PATIENCE_SECONDS = 15.0
 SUBMIT_RETRY_SECONDS = 0.1
 SUBMIT_GRACE_SECONDS = 1.0
 CLIENT_PATIENCE_SECONDS = 5.0
+_LEADERS_WORDS = (b'"clock"', b'"admission"', b'"approval"', b'"eviction"', b'"level"', b"\\")
 NO_ANSWER = "no answer in time: the entry may be committed or not; look into the log"
 
 
@@ -188,11 +189,15 @@ class FrontDoor:
     def __init__(self) -> None:
         self.replica: Replica | None = None
         self.identity = Identity()
+        self.is_out: Callable[[int], bool] = lambda _: False
+        """Whether the log has thrown a server out: what comes under its id is not heard."""
 
     def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> GiveUp:
         """A peer's request."""
         if self.replica is None:
             raise GarlicFarmError(Fault.BUSY, "this node has not started its Raft server yet")
+        if self.is_out(sender):
+            raise GarlicFarmError(Fault.WRONG_SERVER, f"server {sender} was thrown out of the farm, and is not heard")
         server = self.replica.server
         try:
             number = server.ask(sender, request, answered)
@@ -208,7 +213,7 @@ class FrontDoor:
             answered(ClientAnswer(accepted=False, leader=None, next_index=0, term=0))
             return _nothing_to_give_up
         if any(is_leaders_own(command) for command in commands):
-            text = "a client sent a clock entry or an admission; only the leader writes those"
+            text = "a client sent a clock entry, or one about who belongs to the farm; only the leader writes those"
             raise GarlicFarmError(Fault.OUT_OF_TURN, text)
         return replica.clients.client_request(commands, answered)
 
@@ -234,10 +239,10 @@ def _nothing_to_give_up() -> None:
 
 
 def is_leaders_own(command: bytes) -> bool:
-    """Whether an entry would move log time or admit a server: a client must not."""
+    """Whether an entry would move log time or change who belongs to the farm: a client must not."""
     # Only what names it, or hides it behind an escape, is worth decoding.
-    suspicious = b'"clock"' in command or b'"admission"' in command or b"\\" in command
-    return suspicious and isinstance(decode(command), Clock | Admission)
+    suspicious = any(word in command for word in _LEADERS_WORDS)
+    return suspicious and isinstance(decode(command), Clock | Admission | Approval | Eviction | Level)
 
 
 @asynccontextmanager
@@ -271,6 +276,8 @@ async def open_replica(
 
         def resolve(peer: ServerId) -> PeerAddress | None:
             admitted = ledger.state.admitted.get(peer)
+            if admitted is not None and not admitted.is_member:
+                return None
             node_id = settings.node_id_of(peer) if admitted is None else admitted.node_id
             return None if node_id is None else settings.address_of(node_id)
 

@@ -6,7 +6,7 @@ not to the farm: it is counted, and left out here.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import trio
@@ -16,6 +16,7 @@ from bridge.core.picture import Facts
 from bridge.wire.metadata import MetadataError, NodeMetadata, RoleHint, decode_metadata
 from consensus.node.garlic_farm_dial import PeerAddress
 from gossip.core.member import NodeId, NodeInfo, Status
+from gossip.wire.identity import PUBLIC_KEY_BYTES
 
 if TYPE_CHECKING:
     from bridge.node.company import Company
@@ -30,6 +31,8 @@ class Listed:
     node_id: NodeId
     status: Status
     metadata: NodeMetadata
+    key: bytes
+    """Its identity's public key."""
     signed: bytes
     """The bytes that the metadata was decoded from: the very object that gossip keeps."""
 
@@ -59,7 +62,7 @@ class Roster:
         present = set()
         for member in self._agent.members():
             present.add(member.node_id)
-            self._take(member.node_id, member.status, member.metadata)
+            self._take(member.info, member.status)
         for known in (self._listed, self._unreadable):
             for gone in known.keys() - present:
                 del known[gone]
@@ -67,7 +70,7 @@ class Roster:
 
     def learn(self, info: NodeInfo, status: Status) -> None:
         """Take over what gossip says of one member: a whole refresh for each would cost the square of their number."""
-        self._take(info.node_id, status, info.metadata)
+        self._take(info, status)
         self._tell()
 
     async def news(self) -> None:
@@ -139,11 +142,12 @@ class Roster:
         self._news.set()
         self._news = trio.Event()
 
-    def _take(self, node_id: NodeId, status: Status, signed: bytes) -> None:
+    def _take(self, info: NodeInfo, status: Status) -> None:
+        node_id, signed = info.node_id, info.metadata
         known = self._listed.get(node_id)
         if known is not None and known.signed == signed:
             if known.status is not status:
-                self._listed[node_id] = Listed(node_id, status, known.metadata, signed)
+                self._listed[node_id] = replace(known, status=status)
             return
         if self._unreadable.get(node_id) == signed:
             return
@@ -155,4 +159,4 @@ class Roster:
             self._listed.pop(node_id, None)
         else:
             self._unreadable.pop(node_id, None)
-            self._listed[node_id] = Listed(node_id, status, metadata, signed)
+            self._listed[node_id] = Listed(node_id, status, metadata, info.credential[:PUBLIC_KEY_BYTES], signed)

@@ -19,24 +19,26 @@ from msgspec import Struct
 
 from bridge.core.records import (
     Admission,
+    Approval,
     Clock,
     CostFactor,
+    Eviction,
     Exclusion,
     Factors,
     Force,
     Foreign,
+    Level,
     Publication,
     Record,
     Removal,
     Report,
     Wish,
 )
+from bridge.wire import identity_entries
 from bridge.wire.entry_fields import (
     ApplicationError,
     DestinationText,
     Milliseconds,
-    NodeIdText,
-    NodeName,
     Request,
     Seconds,
     ServerId,
@@ -66,7 +68,7 @@ _WISHES: Final[dict[str, msgspec.json.Decoder[WishEntry]]] = {
     "factors": msgspec.json.Decoder(FactorsEntry),
     "removal": msgspec.json.Decoder(RemovalEntry),
 }
-_KINDS: Final = ("router", "clock", "publication", "admission", *_WISHES)
+_KINDS: Final = ("router", "clock", "publication", *identity_entries.KINDS, *_WISHES)
 
 __all__ = ["BRACKETS_LIMIT", "ENTRY_LIMIT_BYTES", "ApplicationError", "decode", "encode"]
 
@@ -92,20 +94,10 @@ class _PublicationEntry(Struct):
     publication: _Publication
 
 
-class _Admission(Struct):
-    node: NodeIdText
-    name: NodeName
-
-
-class _AdmissionEntry(Struct):
-    admission: _Admission
-
-
 _skeleton = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _report = msgspec.json.Decoder(ReportEntry)
 _clock = msgspec.json.Decoder(_ClockEntry)
 _publication = msgspec.json.Decoder(_PublicationEntry)
-_admission = msgspec.json.Decoder(_AdmissionEntry)
 _request = msgspec.json.Decoder(Request)
 _encoder = msgspec.json.Encoder()
 
@@ -136,9 +128,8 @@ def _decode_kind(kinds: Sequence[str], data: bytes) -> Record:
             return Clock(time_ms=clock.time, server_id=clock.id, period_ms=clock.period)
         case ["publication"]:
             return _to_publication(_publication.decode(data).publication)
-        case ["admission"]:
-            admission = _admission.decode(data).admission
-            return Admission(bytes.fromhex(admission.node), admission.name)
+        case [kind] if kind in identity_entries.KINDS:
+            return identity_entries.decode_identity(kind, data)
         case [wish] if wish in _WISHES:
             return to_wish(_WISHES[wish].decode(data))
         case []:
@@ -155,7 +146,9 @@ def _request_of(members: Mapping[str, msgspec.Raw]) -> str | None:
 
 
 def encode(
-    record: Report | Clock | Publication | Admission | Wish, *, config: Mapping[str, Any] | None = None
+    record: Report | Clock | Publication | identity_entries.IdentityRecord | Wish,
+    *,
+    config: Mapping[str, Any] | None = None,
 ) -> bytes:
     """The JSON of a record. `config`, for a report, is the sender's allow-listed configuration (without secrets)."""
     match record:
@@ -167,8 +160,8 @@ def encode(
             entry = _PublicationEntry(
                 _Publication(master=master, id=server_id, published=published_s, content_hash=content_hash)
             )
-        case Admission(node_id, name):
-            entry = _AdmissionEntry(_Admission(node=node_id.hex(), name=name))
+        case Admission() | Approval() | Eviction() | Level():
+            entry = identity_entries.encode_identity(record)
         case Exclusion() | CostFactor() | Force() | Factors() | Removal():
             entry = from_wish(record)
     data = _encoder.encode(entry)

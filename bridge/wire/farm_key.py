@@ -4,6 +4,7 @@
     cluster = "farm"            name of the cluster
     expect = 3                  how many founders make a farm, no more and no fewer
     epoch = 1                   when the sealing key was chosen; rises with every rotation
+    era = 0                     how often all keys were replaced at once, to keep an evicted router out
     label = "0011223344556677"  hash of the founding key; stays when keys rotate, so datagrams keep their farm
     gossip_keys = ["…"]         the first seals, all open
     retired_keys = []           open a JoinReq only, so that a joiner hears that its key is out of date
@@ -30,7 +31,7 @@ from msgspec import Meta, Struct
 
 from bridge.wire.key_text import KEY_BYTES, KeyTextError, decode_key, encode_key, parse
 from gossip.core.horizon import CLOCK_LIMIT
-from gossip.core.keychain import KEYS_LIMIT, KeyChain
+from gossip.core.keychain import ERA_LIMIT, KEYS_LIMIT, KeyChain
 from gossip.wire.seal import LABEL_BYTES, KeyRing, farm_label
 
 VERSION: Final = 1
@@ -66,6 +67,7 @@ class FarmKey:
     label: bytes
     gossip_keys: tuple[bytes, ...]
     retired_keys: tuple[bytes, ...] = ()
+    era: int = 0
 
     def __repr__(self) -> str:
         """Names the farm without its keys."""
@@ -78,12 +80,17 @@ class FarmKey:
     def key_ring(self) -> KeyRing:
         """The ring that seals and opens gossip."""
         primary, *others = self.gossip_keys
-        return KeyRing(primary, tuple(others), self.retired_keys, self.label, self.epoch)
+        return KeyRing(primary, tuple(others), self.retired_keys, self.label, self.epoch, self.era)
 
     @property
     def digest_credentials(self) -> tuple[DigestCredentials, ...]:
         """The credentials of each open key, those of the sealing one first: it is what to show, all are accepted."""
         return tuple(self._credentials_of(key) for key in self.gossip_keys)
+
+    @property
+    def earlier_credentials(self) -> tuple[DigestCredentials, ...]:
+        """Those of the retired keys, newest first: nobody is let in with them."""
+        return tuple(self._credentials_of(key) for key in self.retired_keys)
 
     def _credentials_of(self, key: bytes) -> DigestCredentials:
         purpose = f"garlic farm, digest 1: {self.cluster}".encode()
@@ -93,7 +100,11 @@ class FarmKey:
     def following(self, chain: KeyChain) -> "FarmKey":
         """The same farm's key file with the keys that gossip has by now."""
         return replace(
-            self, epoch=chain.used_at, gossip_keys=(chain.primary, *chain.others), retired_keys=chain.retired
+            self,
+            epoch=chain.used_at,
+            gossip_keys=(chain.primary, *chain.others),
+            retired_keys=chain.retired,
+            era=chain.era,
         )
 
 
@@ -111,6 +122,7 @@ class _File(Struct, forbid_unknown_fields=True):
     label: str
     gossip_keys: Annotated[list[str], Meta(min_length=1, max_length=KEYS_LIMIT)]
     retired_keys: Annotated[list[str], Meta(max_length=KEYS_LIMIT)] = []
+    era: Annotated[int, Meta(ge=0, lt=ERA_LIMIT)] = 0
 
 
 def parse_farm_key(text: str) -> FarmKey:
@@ -129,6 +141,7 @@ def parse_farm_key(text: str) -> FarmKey:
                 label=_label(file.label),
                 gossip_keys=tuple(decode_key(key, f"gossip_keys[{n}]") for n, key in enumerate(file.gossip_keys)),
                 retired_keys=tuple(decode_key(key, f"retired_keys[{n}]") for n, key in enumerate(file.retired_keys)),
+                era=file.era,
             )
         )
     except KeyTextError as error:
@@ -139,6 +152,11 @@ def farm_key_text(farm_key: FarmKey) -> str:
     """The text of the file."""
     gossip_keys = "".join(f'    "{encode_key(key)}",\n' for key in farm_key.gossip_keys)
     retired_keys = "".join(f'    "{encode_key(key)}",\n' for key in farm_key.retired_keys)
+    era = (
+        f"# All keys were replaced so often, to keep evicted routers out.\nera = {farm_key.era}\n"
+        if farm_key.era
+        else ""
+    )
     return (
         f"# The key of the Garlic Farm {farm_key.cluster!r}. Whoever holds this file can join it: keep it secret\n"
         "# (mode 0600), and copy it to each router of the farm and nowhere else.\n"
@@ -148,6 +166,7 @@ def farm_key_text(farm_key: FarmKey) -> str:
         f"expect = {farm_key.expect}\n"
         f"epoch = {farm_key.epoch}\n"
         f'label = "{farm_key.label.hex()}"\n'
+        f"{era}"
         "# The first key seals; all open. `garlicfarm keys rotate` changes the keys of a farm that runs, and\n"
         "# `garlicfarm keys export FILE` writes the file that then belongs here.\n"
         f"gossip_keys = [\n{gossip_keys}]\n"

@@ -95,6 +95,11 @@ class Admission:
             if not self._per_source[visit.source]:
                 del self._per_source[visit.source]
 
+    def end_established(self) -> None:
+        """Close every connection that carries messages: whoever may still come connects again."""
+        for visit in self._established:
+            visit.scope.cancel()
+
     @property
     def shaking_hands(self) -> int:
         """Connections that have not proven anything yet."""

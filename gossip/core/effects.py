@@ -90,6 +90,14 @@ class UseKeys:
     chain: KeyChain
 
 
+@dataclass(frozen=True, slots=True)
+class KeyOffered:
+    """A member at `source` refuses this node's key, and gave what the application there has to say to it."""
+
+    source: Address
+    offer: bytes
+
+
 class AlarmKind(Enum):
     """Conditions that an operator must see."""
 
@@ -129,4 +137,5 @@ Effect = (
     | QueryAnswered
     | QueryEnded
     | UseKeys
+    | KeyOffered
 )

@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from random import Random
 
-from gossip.core.effects import Alarm, AlarmKind
+from gossip.core.effects import Alarm, AlarmKind, KeyOffered
 from gossip.core.member import Address, Status
 from gossip.core.membership import Entry, Membership
 from gossip.core.messages import JoinNak, JoinRedirect, JoinReq
@@ -269,6 +269,8 @@ class Joining:
         else:
             if nak.domain == DOMAIN and nak.code == RefusalCode.KEY_RETIRED:
                 self._alarm_of_key(source)
+                if nak.etag:
+                    self._outbox.emit(KeyOffered(source, nak.etag))
             self._wander(join, now)
 
     def _alarm_of_key(self, source: Address) -> None:

@@ -19,6 +19,12 @@ among the latest).
 That rule alone would forget an open key for being old. So whoever changes a full chain forgets the oldest retired key
 instead, and dates the open ones below it anew, one above it: no later than it must be, for a removal of such a key that
 happens elsewhere at this moment is to win. It does unless that member missed as many changes as a chain remembers.
+
+*Eras.* Merging trusts whoever holds a key, and a member that is thrown out holds one: it could choose a later key than
+the one that is to keep it out. So there are changes that do not merge. `rekeyed` begins an era: one new key, all others
+retired. Of two chains of different eras the later one counts, whole, and whatever was done to the earlier one at the
+same time is void. An era is never taken from a chain that a member tells (`keys`); who it is taken from is for the
+application to say, which knows of more than keys.
 """
 
 from dataclasses import dataclass
@@ -36,6 +42,7 @@ DATED_LIMIT: Final = KEYS_LIMIT - 1
 """How many entries have a date. The last place is for a primary that is older than all of them."""
 DIGEST_BYTES: Final = 8
 KEY_ID_BYTES: Final = 4
+ERA_LIMIT: Final = 2**32
 
 
 class KeyChainError(ValueError):
@@ -78,18 +85,22 @@ class KeyChain:
     keys: tuple[ChainKey, ...]
     primary: bytes
     used_at: int
+    era: int = 0
 
     def __repr__(self) -> str:
         """Without the keys."""
-        return f"KeyChain(keys={len(self.keys)}, used_at={self.used_at}, digest={self.digest.hex()})"
+        told = f"keys={len(self.keys)}, used_at={self.used_at}, era={self.era}, digest={self.digest.hex()}"
+        return f"KeyChain({told})"
 
     @classmethod
-    def of(cls, primary: bytes, others: tuple[bytes, ...], retired: tuple[bytes, ...], epoch: int) -> "KeyChain":
+    def of(
+        cls, primary: bytes, others: tuple[bytes, ...], retired: tuple[bytes, ...], epoch: int, era: int = 0
+    ) -> "KeyChain":
         """The chain of a ring whose history is not known."""
         keys = [ChainKey(epoch, key) for key in others]
         keys.extend(ChainKey(epoch, key, retired=True) for key in retired)
         keys.append(ChainKey(epoch if len(keys) < DATED_LIMIT else 0, primary))
-        return cls(tuple(sorted(keys)), primary, epoch)
+        return cls(tuple(sorted(keys)), primary, epoch, era)
 
     @property
     def clock(self) -> int:
@@ -110,7 +121,7 @@ class KeyChain:
     def digest(self) -> bytes:
         """Equal digests, equal chains. Says nothing about the keys to those who do not have them."""
         parts = [b"%d %d %d " % (each.since, each.retired, len(each.key)) + each.key for each in self.keys]
-        head = b"%d " % self.used_at + self.primary
+        head = b"%d " % self.used_at + (b"%d " % self.era if self.era else b"") + self.primary
         return sha256(b"garlic farm, gossip 1: key chain " + b"".join([head, *parts])).digest()[:DIGEST_BYTES]
 
     def state_of(self, each: ChainKey) -> KeyState:
@@ -136,6 +147,7 @@ class KeyChain:
             and all(len(key) == KEY_BYTES for key in keys)
             and all(0 <= time < CLOCK_LIMIT for time in (self.used_at, *(each.since for each in self.keys)))
             and all(each.since > 0 or each == ChainKey(0, self.primary) for each in self.keys)
+            and 0 <= self.era < ERA_LIMIT
         )
 
     def install(self, key: bytes) -> "KeyChain":
@@ -152,7 +164,7 @@ class KeyChain:
         if key_id(key) in {key_id(each.key) for each in self.keys}:
             raise KeyChainError("this key has the id of another one in the chain: make a new one")
         dated = _with_room((*self.dated, ChainKey(self.clock + 1, key)), self.primary)
-        return _chain(dated, self.primary, self.used_at)
+        return _chain(dated, self.primary, self.used_at, self.era)
 
     def use(self, key: bytes) -> "KeyChain":
         """Sealing with another of its keys."""
@@ -165,7 +177,7 @@ class KeyChain:
         dated = self.dated
         if self.primary not in {each.key for each in dated}:  # others still seal with it: it goes on to open
             dated = _with_room((*dated, ChainKey(now, self.primary)), key)
-        return _chain(dated, key, now)
+        return _chain(dated, key, now, self.era)
 
     def remove(self, key: bytes) -> "KeyChain":
         """With a key retired."""
@@ -175,13 +187,26 @@ class KeyChain:
         if key == self.primary:
             raise KeyChainError("this key is in use: use another first")
         kept = (each for each in self.dated if each.key != key)
-        return _chain((*kept, ChainKey(self.clock + 1, key, retired=True)), self.primary, self.used_at)
+        return _chain((*kept, ChainKey(self.clock + 1, key, retired=True)), self.primary, self.used_at, self.era)
+
+    def rekeyed(self, key: bytes, era: int, used_at: int) -> "KeyChain":
+        """The chain that begins an era: `key` alone opens, whatever was known before is retired.
+
+        Members that knew different keys before begin it with chains that differ in what is retired, and merge.
+        """
+        if len(key) != KEY_BYTES or era <= self.era:
+            raise KeyChainError(f"an era begins with a key of {KEY_BYTES} bytes, after era {self.era}")
+        latest = sorted(self.keys, reverse=True)[: DATED_LIMIT - 1]
+        retired = [ChainKey(used_at, each.key, retired=True) for each in latest if key_id(each.key) != key_id(key)]
+        return KeyChain(tuple(sorted((*retired, ChainKey(used_at, key)))), key, used_at, era)
 
     def merge(self, other: "KeyChain") -> "KeyChain":
-        """What both know. Commutative, associative and idempotent, whatever they had to forget."""
+        """What both know, or the later era. Commutative, associative, idempotent, whatever they had to forget."""
+        if self.era != other.era:
+            return max(self, other, key=lambda chain: chain.era)
         used_at, primary = max((self.used_at, self.primary), (other.used_at, other.primary))
         latest = {each.key: each for each in sorted({*self.dated, *other.dated})}
-        return _chain(tuple(sorted(latest.values())[-DATED_LIMIT:]), primary, used_at)
+        return _chain(tuple(sorted(latest.values())[-DATED_LIMIT:]), primary, used_at, self.era)
 
     @property
     def dated(self) -> tuple[ChainKey, ...]:
@@ -192,10 +217,10 @@ class KeyChain:
         return next((each for each in self.keys if each.key == key), None)
 
 
-def _chain(dated: tuple[ChainKey, ...], primary: bytes, used_at: int) -> KeyChain:
+def _chain(dated: tuple[ChainKey, ...], primary: bytes, used_at: int, era: int) -> KeyChain:
     """With the primary in its own place if it is not among the dated."""
     own_place = () if primary in {each.key for each in dated} else (ChainKey(0, primary),)
-    return KeyChain(tuple(sorted((*own_place, *dated))), primary, used_at)
+    return KeyChain(tuple(sorted((*own_place, *dated))), primary, used_at, era)
 
 
 def _with_room(dated: tuple[ChainKey, ...], primary: bytes) -> tuple[ChainKey, ...]:

@@ -7,6 +7,9 @@ The flood is quick and may lose a member; the digests find it within a few perio
 more, because it missed the new key before we began to seal with it, is found by the agent: what it sends is sealed with
 a key that still opens but is no longer ours, and the answer is our chain sealed with that key.
 
+A chain that begins an era is put to use first and told afterwards, under its own key: who lacks that key is not to read
+it. And a chain of another era is not taken from anybody's telling: who began it has other ways.
+
 Any holder of a current key may change the chain: rotation is hygiene. A clock beyond the horizon is refused until the
 time of day has reached it (see `horizon`). Nothing here acts without a chain (unsealed).
 """
@@ -59,6 +62,9 @@ class Keys:
         if self.chain is None or not chain.is_sound() or chain.clock > self.horizon.at(now):
             self._outbox.drop(DropReason.BAD_KEYS)
             return
+        if chain.era != self.chain.era:
+            self._outbox.drop(DropReason.OTHER_ERA)
+            return
         merged = self.chain.merge(chain)
         if merged == self.chain:
             return
@@ -81,11 +87,19 @@ class Keys:
         return list(dict.fromkeys(entry.address for entry in told))
 
     def _become(self, chain: KeyChain) -> None:
-        if chain == self.chain:
+        before = self.chain
+        if chain == before:
             return
         self.chain = chain
         self.digest = chain.digest
-        # Told before it is used: what a peer has not yet installed it could not open.
+        if before is not None and chain.era != before.era:
+            self._outbox.emit(UseKeys(chain))
+            self._tell(chain)
+        else:
+            # Told before it is used: what a peer has not yet installed it could not open.
+            self._tell(chain)
+            self._outbox.emit(UseKeys(chain))
+
+    def _tell(self, chain: KeyChain) -> None:
         for address in self._told_of_changes():
             self._outbox.send(address, KeyNews(chain), None)
-        self._outbox.emit(UseKeys(chain))

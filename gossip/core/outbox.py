@@ -37,6 +37,7 @@ class DropReason(Enum):
     ANSWER_TOO_LATE = "answer-too-late"
     ANSWER_REPEATED = "answer-repeated"
     BAD_KEYS = "bad-keys"
+    OTHER_ERA = "other-era"
 
 
 class Outbox:

@@ -39,6 +39,7 @@ from gossip.core.effects import (
     Announce,
     BroadcastHeard,
     Effect,
+    KeyOffered,
     MembershipChanged,
     OfferToken,
     QueryAnswered,
@@ -56,7 +57,7 @@ from gossip.core.swim import Swim
 from gossip.node.config import EVENTS_LIMIT, AgentConfig, seed_texts
 from gossip.node.counters import AgentDescription, Counters, Loss
 from gossip.node.discovery import Discovery
-from gossip.node.doorkeeper import Doorkeeper
+from gossip.node.doorkeeper import Doorkeeper, offer_to
 from gossip.node.endpoints import is_private
 from gossip.node.gate import Gate
 from gossip.node.generation_keeper import GenerationKeeper
@@ -74,7 +75,7 @@ from gossip.wire.datagram import DatagramError
 from gossip.wire.identity import Signer
 
 _NEWCOMERS: Final = (JoinReq, Broadcast)
-AgentEvent = MembershipChanged | Alarm | BroadcastHeard | QueryHeard
+AgentEvent = MembershipChanged | Alarm | BroadcastHeard | QueryHeard | KeyOffered
 
 
 class Agent:
@@ -88,7 +89,7 @@ class Agent:
         discovery: Discovery | None,
     ) -> None:
         self._config = config
-        self._identity = identity = life.identity
+        self.identity = identity = life.identity
         self._generation = GenerationKeeper(config.state_directory, identity.node_id, life.generation)
         self._key_keeper = KeyKeeper(config, life.chain)
         self._socket = socket
@@ -123,7 +124,12 @@ class Agent:
     @property
     def node_id(self) -> NodeId:
         """This node's name."""
-        return self._identity.node_id
+        return self.identity.node_id
+
+    @property
+    def public_key(self) -> bytes:
+        """Of its identity."""
+        return self.identity.key.public_key().public_bytes_raw()
 
     @property
     def generation(self) -> int:
@@ -264,7 +270,7 @@ class Agent:
             case OfferToken(target, applicant, generation):
                 token = self._codec.mint_token(target, applicant, self.now_ms())
                 self._refuse(target, JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token, generation), applicant)
-            case MembershipChanged() | Alarm() | BroadcastHeard() | QueryHeard():
+            case MembershipChanged() | Alarm() | BroadcastHeard() | QueryHeard() | KeyOffered():
                 self._publish(effect)
             case QueryAnswered():
                 if not self._questions.answered(effect):
@@ -292,7 +298,8 @@ class Agent:
             self._counters.drop(error.reason)
             if error.outdated is not None:
                 applicant, key_id = error.outdated
-                nak = JoinNak(DOMAIN, RefusalCode.KEY_RETIRED, b"", applicant.incarnation.generation)
+                offer = offer_to(applicant, self._config.offer_keys)
+                nak = JoinNak(DOMAIN, RefusalCode.KEY_RETIRED, offer, applicant.incarnation.generation)
                 self._refuse(source, nak, applicant.node_id, key_id)
             return None
         self._counters.riders_left_out += incoming.riders_left_out

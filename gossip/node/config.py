@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from gossip.core.admission import AdmissionPolicy, admit_all
-from gossip.core.member import METADATA_LIMIT_BYTES, Address
+from gossip.core.member import METADATA_LIMIT_BYTES, Address, NodeId
 from gossip.core.tuning import Tuning
 from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
 from gossip.node.setting_types import is_address, wrong_kinds
@@ -35,7 +35,9 @@ class AgentConfig:
 
     `broadcast` is a broadcast or multicast address to announce presence at; `interface` names the one to use for
     multicast, where the routes do not say. `ring_changed` is called in a thread, with every ring that the group changed
-    to, after the agent itself has kept it; it raises where that fails, which is an alarm. `admit` is the group's own
+    to, after the agent itself has kept it; it raises where that fails, which is an alarm. `offer_keys` is what the
+    application says to somebody who comes with a retired key and is by his signature who he says (NodeId, public key):
+    at most 256 bytes, or nothing. He gets it as the event `KeyOffered`. `admit` is the group's own
     reason to reject a joiner: None, or the JoinNak to refuse it with; whom it raises about is refused, with an alarm.
     """
 
@@ -55,6 +57,7 @@ class AgentConfig:
     random_seed: int | None = None
     interface: str | None = None
     ring_changed: Callable[[KeyRing], None] | None = None
+    offer_keys: Callable[[NodeId, bytes], bytes] | None = None
     admit: AdmissionPolicy = admit_all
 
     def __post_init__(self) -> None:

@@ -14,12 +14,14 @@ from collections.abc import Callable
 
 from gossip.core.admission import AdmissionPolicy
 from gossip.core.effects import Alarm, AlarmKind
-from gossip.core.member import NodeInfo
+from gossip.core.member import NodeId, NodeInfo
 from gossip.core.messages import JoinNak
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.node.counters import Counters, Loss
 from gossip.wire.decoding import decode
 from gossip.wire.encoding import encode
+from gossip.wire.identity import PUBLIC_KEY_BYTES
+from gossip.wire.layout import ETAG_LIMIT_BYTES
 
 
 class Doorkeeper:
@@ -54,6 +56,17 @@ class Doorkeeper:
                 "its metadata"
             )
             self._publish(Alarm(AlarmKind.ADMIT_FAILED, text))
+
+
+def offer_to(applicant: NodeInfo, offer_keys: Callable[[NodeId, bytes], bytes] | None) -> bytes:
+    """What the application has to say to somebody with a retired key; nothing if it cannot say it."""
+    if offer_keys is None:
+        return b""
+    try:
+        offer = offer_keys(applicant.node_id, applicant.credential[:PUBLIC_KEY_BYTES])
+    except Exception:  # noqa: BLE001 - the application's code may raise whatever it likes, and he is refused anyhow
+        return b""
+    return offer if len(offer) <= ETAG_LIMIT_BYTES else b""
 
 
 def _check(decided: object) -> None:

@@ -64,10 +64,11 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "random_seed": _NUMBER,
     "interface": (_of(str), "the name of an interface"),
     "ring_changed": _FUNCTION,
+    "offer_keys": _FUNCTION,
     "admit": _FUNCTION,
 }
 _MAY_BE_NONE: Final = frozenset(
-    {"key_ring", "advertise", "state_directory", "broadcast", "random_seed", "interface", "ring_changed"}
+    {"key_ring", "advertise", "state_directory", "broadcast", "random_seed", "interface", "ring_changed", "offer_keys"}
 )
 
 

@@ -22,6 +22,7 @@ from gossip.core.effects import (
     Announce,
     BroadcastHeard,
     Effect,
+    KeyOffered,
     MembershipChanged,
     OfferToken,
     QueryAnswered,
@@ -264,7 +265,7 @@ class GossipNetwork:
                 node.alarms.append(effect)
             case BroadcastHeard() | QueryHeard() | QueryAnswered() | QueryEnded():
                 node.heard.append(effect)
-            case UseKeys():
+            case UseKeys() | KeyOffered():
                 pass  # here nothing is sealed; the core's own chain is what tests look at
 
     def deliver(self, sender: Node, target: Address, message: Message) -> None:

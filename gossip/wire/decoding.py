@@ -9,7 +9,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final, TypeVar
 
-from gossip.core.keychain import DIGEST_BYTES, KEY_BYTES, KEYS_LIMIT, ChainKey, KeyChain
+from gossip.core.keychain import DIGEST_BYTES, ERA_LIMIT, KEY_BYTES, KEYS_LIMIT, ChainKey, KeyChain
 from gossip.core.member import (
     CREDENTIAL_LIMIT_BYTES,
     METADATA_LIMIT_BYTES,
@@ -233,13 +233,14 @@ def _chain_key(reader: Reader) -> ChainKey:
 
 
 def _key_news(reader: Reader) -> Message:
-    reader.fields(3)
+    has_era = reader.array(4) == 4  # noqa: PLR2004 - the fourth is the era
     used_at, primary = reader.unsigned(INCARNATION_LIMIT), reader.unsigned(KEYS_LIMIT)
     chain_keys = _several(reader, _chain_key, KEYS_LIMIT)
     if list(chain_keys) != sorted(chain_keys) or primary >= len(chain_keys):
         raise DatagramError("expected keys in their order, one of them the primary")
-    chain = KeyChain(chain_keys, chain_keys[primary].key, used_at)
-    if not chain.is_sound():
+    era = reader.unsigned(ERA_LIMIT - 1) if has_era else 0
+    chain = KeyChain(chain_keys, chain_keys[primary].key, used_at, era)
+    if not chain.is_sound() or has_era != (era > 0):
         raise DatagramError("no key chain")
     return KeyNews(chain)
 

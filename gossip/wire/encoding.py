@@ -213,7 +213,8 @@ def _rumour_out(rumour: Rumour) -> list[Any]:
 
 def _chain_out(chain: KeyChain) -> list[Any]:
     primary = [each.key for each in chain.keys].index(chain.primary)
-    return [chain.used_at, primary, [[each.since, each.key, each.retired] for each in chain.keys]]
+    told: list[Any] = [chain.used_at, primary, [[each.since, each.key, each.retired] for each in chain.keys]]
+    return [*told, chain.era] if chain.era else told
 
 
 def _shortened(message: Message, size_bytes: int, limit_bytes: int) -> Message:

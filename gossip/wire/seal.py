@@ -95,6 +95,8 @@ class KeyRing:
     retired: tuple[bytes, ...] = ()
     label: bytes = b""
     epoch: int = 1
+    era: int = 0
+    """How often all keys were replaced at once, to keep somebody out."""
 
     def __post_init__(self) -> None:
         keys = (self.primary, *self.others, *self.retired)
@@ -112,11 +114,11 @@ class KeyRing:
     @property
     def chain(self) -> KeyChain:
         """The ring as the value that members merge."""
-        return KeyChain.of(self.primary, self.others, self.retired, self.epoch)
+        return KeyChain.of(self.primary, self.others, self.retired, self.epoch, self.era)
 
     def following(self, chain: KeyChain) -> "KeyRing":
         """The same farm's ring with the keys of a chain."""
-        return KeyRing(chain.primary, chain.others, chain.retired, self.label, chain.used_at)
+        return KeyRing(chain.primary, chain.others, chain.retired, self.label, chain.used_at, chain.era)
 
     def __repr__(self) -> str:
         """Names keys by their ids: a ring must not print what it guards."""

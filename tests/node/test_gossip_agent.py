@@ -202,7 +202,7 @@ async def test_a_source_that_floods_with_joins_is_limited_and_another_is_not() -
     async with running_farm(network) as farm:
         seed = await farm.start()
         flood = await farm.start(bind=Address("127.0.0.2", 0))
-        codec = Codec(Signer(flood._identity.key), RING, bytes(range(48)))
+        codec = Codec(Signer(flood.identity.key), RING, bytes(range(48)))
         for _ in range(int(NEWCOMERS_BURST) + 50):
             network.deliver(codec.outgoing(JoinReq(flood.info)), flood.info.address, seed.info.address)
         await until_counted(seed, "rate-limited", least=49)

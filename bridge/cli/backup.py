@@ -1,0 +1,109 @@
+"""`garlicfarm backup` and `restore`: what the farm agreed on, in a file, and a state directory made of it.
+
+A backup holds no ballot, no identity and no key (`bridge.wire.backup`). So a router that is restored from one is a new
+router: a new identity, hence a new Raft id and an empty storage, which the farm fills. What the file gives it is the
+knowledge which farm it belongs to, so that it waits to be admitted and never founds another one.
+"""
+
+from pathlib import Path
+
+import click
+import trio
+
+from bridge.cli.failure import fail, failures
+from bridge.cli.options import ask_node, json_option, node_option, print_json
+from bridge.core.founding import FormationState
+from bridge.node.control_client import ControlClient
+from bridge.node.durable_file import replace_file, sync_directory
+from bridge.node.forming import FILE_NAME as FORMATION_FILE
+from bridge.node.state_reading import FarmOnDisk, StateReadingError, read_directory, read_state
+from bridge.wire.backup import Backup, BackupError, decode_backup, encode_backup
+from bridge.wire.formation_state import encode_formation_state
+
+SUFFIX = ".backup"
+
+
+@click.command()
+@click.argument("target", metavar="FILE|DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The state directory of a node that does not run (default: ask a running one).",
+)
+@node_option
+@json_option
+def backup(target: Path, source: Path | None, node: str | None, *, as_json: bool) -> None:
+    """Write down what the farm agreed on, mode 0600. FILE must not exist; in a DIR the file gets a name.
+
+    There is no ballot, identity or key in it: the farm key file and the master key are kept by themselves.
+    """
+    content = ask_node(node, ControlClient.backup) if source is None else _of_directory(source)
+    with failures(BackupError):
+        made = decode_backup(content)
+    path = target / _name(made) if target.is_dir() else target
+    if path.exists():
+        fail(f"{path} exists already and is not overwritten: move it away, or choose another name")
+    try:
+        replace_file(path, content)
+    except OSError as error:
+        fail(f"{path} cannot be written: {error.strerror or error}")
+    head = made.head
+    if as_json:
+        print_json(
+            {
+                "schema": 1,
+                "file": str(path),
+                "clusterId": head.founding.cluster_id.hex(),
+                "index": head.last.index,
+                "term": head.last.term,
+                "bytes": len(content),
+            }
+        )
+        return
+    click.echo(f"{path}: cluster {head.founding.cluster_id.hex()} after entry {head.last.index}, {len(content)} bytes.")
+    click.echo("It holds no keys: keep the farm key file, and the master key, by themselves.")
+
+
+def _of_directory(source: Path) -> bytes:
+    with failures(StateReadingError):
+        return encode_backup(trio.run(read_directory, source).backup)
+
+
+def _name(made: Backup) -> str:
+    head = made.head
+    return f"garlicfarm-{head.cluster or head.founding.cluster_id.hex()[:8]}-{head.last.index}{SUFFIX}"
+
+
+@click.command()
+@click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path, exists=True))
+@click.option("--state-dir", required=True, type=click.Path(path_type=Path, file_okay=False), help="To be made.")
+@json_option
+def restore(source: Path, state_dir: Path, *, as_json: bool) -> None:
+    """Make a new router's state directory out of BACKUP: it joins the farm that is in it, under a new Raft id.
+
+    BACKUP is a file, or the state directory of a node that does not run. The farm must still be there; if it is not,
+    `garlicfarm recover` makes a new one.
+    """
+    with failures(StateReadingError):
+        farm = trio.run(read_state, source)
+    _make(state_dir, farm)
+    if as_json:
+        cluster_id = farm.founding.cluster_id.hex()
+        print_json({"schema": 1, "stateDirectory": str(state_dir), "clusterId": cluster_id, "index": farm.last.index})
+        return
+    click.echo(f"{state_dir} belongs to cluster {farm.founding.cluster_id.hex()} and to no router yet.")
+    click.echo("Start a node with it and with the current farm key file; it gets a new identity and a new Raft id.")
+    click.echo("If it keeps the name of a router that was lost, at the leader:  garlicfarm node approve NAME")
+
+
+def _make(state_dir: Path, farm: FarmOnDisk) -> None:
+    """A directory that knows its farm, and nothing else: identity, generation and storage are made at the start."""
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if any(state_dir.iterdir()):
+            fail(f"{state_dir} is not empty: name a new directory, a restored router shares nothing with another one")
+        replace_file(state_dir / FORMATION_FILE, encode_formation_state(FormationState(known=farm.founding)))
+        sync_directory(state_dir)
+    except OSError as error:
+        fail(f"{state_dir} cannot be made: {error.strerror or error}")

@@ -1,0 +1,98 @@
+"""`garlicfarm node`: who belongs to the farm, and the two decisions about that which only a person can make.
+
+node list           every identity that the log or gossip knows, and what it is to the farm
+node approve NODE   a router came back with another identity: it takes the name, the old identity is retired
+node evict NODE     a router was stolen, or is to be kept out: it is out for ever, and all keys are replaced
+"""
+
+import click
+
+from bridge.cli.options import ask_node, json_option, node_option, print_json
+from bridge.cli.printing import print_table
+from bridge.node.control_client import ControlClient
+
+
+@click.group()
+def node() -> None:
+    """List who belongs to the farm; approve a new identity under a known name; evict one."""
+
+
+@node.command("list")
+@node_option
+@json_option
+def list_nodes(node: str | None, *, as_json: bool) -> None:
+    """Show every identity that the log or gossip knows, its name, Raft id and standing."""
+    found = ask_node(node, ControlClient.nodes)
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            each["id"],
+            each["name"] or "-",
+            "-" if each["raftId"] is None else str(each["raftId"]),
+            each["standing"],
+            each["status"],
+            each["serverRole"],
+        )
+        for each in found["nodes"]
+    ]
+    print_table(("id", "name", "raft id", "standing", "gossip", "server"), rows)
+    for each in found["nodes"]:
+        if each["reason"]:
+            click.echo(f"{each['name']}: {each['reason']}")
+
+
+@node.command()
+@click.argument("which", metavar="NODE")
+@node_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def approve(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
+    """Let a new identity take a name that another identity has. Ask at the leader.
+
+    NODE is the name, or the id of the new identity. The old identity is retired for good: its server leaves the group
+    as soon as the new one votes in its place.
+    """
+    if not yes:
+        click.confirm(
+            f"The identity that runs as {which} takes the name, and the one before is retired for good. Go on?",
+            abort=True,
+            err=True,
+        )
+    done = ask_node(node, lambda client: client.approve_node(which))
+    if as_json:
+        print_json(done)
+        return
+    retired = done["retired"]
+    click.echo(f"{done['name']} is the identity {done['id']} from here on, server {done['raftId']}.")
+    click.echo(f"The identity {retired['id']} (server {retired['raftId']}) is retired; the group replaces its server.")
+
+
+@node.command()
+@click.argument("which", metavar="NODE")
+@node_option
+@click.option("--force", is_flag=True, help="Even if no majority is left, or once more.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def evict(which: str, node: str | None, *, force: bool, yes: bool, as_json: bool) -> None:
+    """Throw an identity out for ever, and replace all keys. Ask at the leader.
+
+    NODE is an id, or a name. What remains of the farm gets new gossip keys, each router sealed for itself; with the old
+    ones nobody can read, join or submit any more.
+    """
+    if not yes:
+        click.confirm(
+            f"{which} is thrown out for ever, and the keys of the farm are replaced. Go on?", abort=True, err=True
+        )
+    done = ask_node(node, lambda client: client.evict_node(which, force=force))
+    if as_json:
+        print_json(done)
+        return
+    click.echo(f"{done['name'] or done['id']} is evicted. The farm's keys are replaced (era {done['era']}),")
+    click.echo(f"and the new one is sealed for {done['sealedFor']} routers.")
+    if done["votesStill"]:
+        click.echo("Its server leaves the group when the rest allows it: `garlicfarm status` says what is waited for.")
+    if done["leftOut"]:
+        click.echo(f"These need the current key file (docs/keys.md): {', '.join(done['leftOut'])}")
+    click.echo("Whoever comes new needs the current key file as well:  garlicfarm keys export FILE")

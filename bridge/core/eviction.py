@@ -1,0 +1,62 @@
+"""Throwing an identity out: it loses its standing for ever, and the farm gets keys that it does not have.
+
+    eviction entry ──▶ the table: EVICTED, also an identity that was never admitted      (`bridge.core.admission`)
+                  └──▶ Rekeying: the era that begins, and for each remaining identity the new gossip key in a box
+
+Both in one entry, since either without the other is worth nothing: with the old keys the box goes on to read and to
+submit, and with the new ones a member of the table is still a voter. The boxes lie in the log, because every remaining
+server gets that, also one that is down at the moment, and because nobody can make the farm take another key for the new
+one without being its leader. Whoever is evicted may have the entry as well and can open none of its boxes.
+
+Only the boxes of the last era are kept. Eras count up: of two evictions that begin the same one, the second is refused,
+and whoever asked for it asks again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from bridge.core.admission import ADMITTED_MAX, Admitted, Standing, raft_id_of
+from bridge.core.records import Eviction
+
+
+@dataclass(frozen=True, slots=True)
+class Rekeying:
+    """The last time that all keys were replaced; `boxes` by NodeId in hexadecimal, opaque here."""
+
+    era: int = 0
+    boxes: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvicted:
+    """This identity is out."""
+
+    server_id: int
+    node_id: bytes
+    era: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionRefused:
+    """An eviction that changed nothing, and why."""
+
+    node_id: bytes
+    reason: str
+
+
+def evict(
+    admitted: Mapping[int, Admitted], rekeying: Rekeying, eviction: Eviction
+) -> tuple[Mapping[int, Admitted], Rekeying, ServerEvicted | EvictionRefused]:
+    """Table and keys after one eviction."""
+    known = raft_id_of(admitted, eviction.node_id)
+    if eviction.era <= rekeying.era:
+        reason = f"era {eviction.era} of the keys has begun already: somebody else evicted at the same time; ask again"
+        return admitted, rekeying, EvictionRefused(eviction.node_id, reason)
+    if known is None and len(admitted) >= ADMITTED_MAX:
+        reason = f"{ADMITTED_MAX} identities are known to this farm, and no more can be"
+        return admitted, rekeying, EvictionRefused(eviction.node_id, reason)
+    server_id = known if known is not None else max(admitted, default=0) + 1
+    before = admitted.get(server_id, Admitted(eviction.node_id))
+    table = {**admitted, server_id: replace(before, standing=Standing.EVICTED)}
+    boxes = {node_id.hex(): box for node_id, box in eviction.boxes if node_id != eviction.node_id}
+    return table, Rekeying(eviction.era, boxes), ServerEvicted(server_id, eviction.node_id, eviction.era)

@@ -1,0 +1,55 @@
+"""What all servers of a farm understand: a level that the log raises, and that no server applies beyond its own.
+
+    each node        tells the level that it supports in its signed metadata
+    the leader       once every voter supports more than the farm's level ──▶ {"level": …}, committed
+    every server     applies entries of the kinds that the level allows; at a level beyond its own it stops
+
+A state machine of several versions must not diverge. An older server takes an entry of a kind that it does not know for
+a foreign JSON object, and its state would from there on be another one, silently. So entries of new kinds are proposed
+only at the level that brings them, and the level is raised only when all voters know them. Who then comes with an older
+version (a downgrade, a learner that was not asked) meets the level's entry before any of the new ones: it stops there,
+and says which version it takes.
+
+The level never falls. JSON objects of applications are foreign at every level: what they mean is not the farm's.
+"""
+
+from collections.abc import Collection
+
+from bridge.core.records import Approval, Eviction, Level, Record
+
+FIRST_LEVEL = 1
+"""What a farm understands before its log says more: reports, clock, publications, admissions."""
+
+SUPPORTED_LEVEL = 2
+"""What this version understands."""
+
+VERSION_OF = {1: "0.1.0", 2: "0.1.0"}
+"""The first version that supports a level: told in the entry, for those who do not know it."""
+
+_NEEDED: dict[type, int] = {Approval: 2, Eviction: 2}
+
+
+def needed_level(record: Record) -> int:
+    """The level from which on a record may be in the log."""
+    return _NEEDED.get(type(record), FIRST_LEVEL)
+
+
+def next_level(current: int, voters: Collection[int | None]) -> Level | None:
+    """The level to propose, given what each voter supports (None: not known); None while there is nothing to raise."""
+    if not voters:
+        return None
+    supported = min((FIRST_LEVEL if each is None else each for each in voters), default=FIRST_LEVEL)
+    reachable = min(supported, SUPPORTED_LEVEL)
+    return Level(reachable, VERSION_OF[reachable]) if reachable > current else None
+
+
+class UnsupportedLevelError(Exception):
+    """The farm speaks of things that this version does not understand; the text names the version that does."""
+
+    def __init__(self, level: int, version: str) -> None:
+        named = version or "a newer one"
+        super().__init__(
+            f"the farm has reached feature level {level}, and this version of garlicfarm supports {SUPPORTED_LEVEL}:"
+            f" from here on its log has entries that this node would misunderstand. Install garlicfarm {named} or"
+            " newer, and start the node again; nothing is lost"
+        )

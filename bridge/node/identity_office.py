@@ -1,0 +1,366 @@
+"""What operators may do to identities through a node: list them, approve one under a known name, throw one out.
+
+    GET  /v1/nodes                                   every identity that the log or gossip knows, and its standing
+    POST /v1/nodes/approve  {"node": NAME or ID}     another identity takes a name; the one before is retired
+    POST /v1/nodes/evict    {"node": NAME or ID}     an identity is out, all keys are replaced
+    POST /v1/backup                                  what the farm agreed on, as a backup file
+
+Approvals and evictions are the leader's entries, and are asked for where it runs: whoever can open its control socket
+may do anything to that router anyway, whereas an entry that any server passes on could be made by the very box that is
+to be thrown out, against the others.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from bridge.core.admission import Admitted, Standing, approval_refusal, holder_of, raft_id_of, refusal
+from bridge.core.control import Scalar
+from bridge.core.farm_state import FarmState
+from bridge.core.feature_level import SUPPORTED_LEVEL, needed_level
+from bridge.core.founding import Founding
+from bridge.core.records import Approval, Eviction
+from bridge.node.company import Company
+from bridge.node.control_routes import Answer, Handler, Refused, Request
+from bridge.node.event_log import EventLog
+from bridge.node.farm_keys import FarmKeys
+from bridge.node.ledger import Ledger, clock_ms
+from bridge.node.reconciling import group_of
+from bridge.node.replica import Replica
+from bridge.node.roster import Listed, Roster
+from bridge.wire.application import encode
+from bridge.wire.backup import Backup, BackupHead, encode_backup
+from bridge.wire.identity_entries import BOXES_LIMIT
+from bridge.wire.key_box import EraKey, new_key, seal_key
+from consensus.core.effects import Outcome
+from consensus.core.position import Configuration, LogPosition
+from consensus.node.refusals import ServerBusyError, ServerStoppedError
+
+BACKUP_TYPE = "application/octet-stream"
+APPLY_PATIENCE_S = 10.0
+
+
+class _Which(Struct, forbid_unknown_fields=True):
+    node: str
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Farm:
+    """What there is once this node is a server."""
+
+    replica: Replica
+    ledger: Ledger
+    founding: Founding
+    answered_within_ms: int
+
+
+class IdentityOffice:
+    """Answers the routes above."""
+
+    def __init__(self, agent: Company, roster: Roster, farm_keys: FarmKeys, trace: EventLog) -> None:
+        self._agent = agent
+        self._roster = roster
+        self._farm_keys = farm_keys
+        self._trace = trace
+        self._farm: _Farm | None = None
+
+    def founded(self, replica: Replica, ledger: Ledger, founding: Founding, answered_within_ms: int) -> None:
+        """From now on there is a log."""
+        self._farm = _Farm(replica, ledger, founding, answered_within_ms)
+
+    @property
+    def handlers(self) -> dict[str, tuple[str, Handler]]:
+        """The routes, for the control endpoint."""
+        return {
+            "/v1/nodes": ("GET", self._list),
+            "/v1/nodes/approve": ("POST", self._approve),
+            "/v1/nodes/evict": ("POST", self._evict),
+            "/v1/backup": ("POST", self._back_up),
+        }
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    async def _list(self, _request: Request, _query: str) -> Answer:
+        farm = self._server()
+        state, configuration = farm.ledger.state, farm.replica.server.describe().raft.configuration
+        seen = {bytes(each.node_id): each for each in self._roster.members()}
+        rows = [
+            _row(
+                each.node_id,
+                self._name(each),
+                server_id,
+                each.standing.value,
+                self._status(each.node_id, seen),
+                _role(server_id, configuration),
+            )
+            for server_id, each in sorted(state.admitted.items())
+        ]
+        known = {each.node_id for each in state.admitted.values()}
+        for node_id, listed in sorted(seen.items()):
+            if node_id not in known:
+                why = refusal(state.admitted, node_id, listed.metadata.name)
+                standing = "not admitted yet" if why is None else "waiting for approval"
+                status = self._status(node_id, seen)
+                rows.append(_row(node_id, listed.metadata.name, None, standing, status, "none") | {"reason": why})
+        return _json({"schema": 1, "level": state.level, "supportedLevel": SUPPORTED_LEVEL, "nodes": rows})
+
+    def _name(self, each: Admitted) -> str | None:
+        own = each.node_id == self._agent.node_id
+        return self._roster.name_of(self._agent.node_id) if own else each.name
+
+    def _status(self, node_id: bytes, seen: dict[bytes, Listed]) -> str:
+        if node_id == self._agent.node_id:
+            return "alive"
+        listed = seen.get(node_id)
+        return "unknown" if listed is None else listed.status.name.lower()
+
+    # -- approving -----------------------------------------------------------------------------------------------------
+
+    async def _approve(self, request: Request, _query: str) -> Answer:
+        farm, wanted = self._leader(), _which(request.body).node
+        state = farm.ledger.state
+        newcomer = self._newcomer(state, wanted)
+        name = newcomer.metadata.name
+        holder = holder_of(state.admitted, name)
+        if holder is None:
+            raise Refused(409, "not-needed", f"nobody has the name {name}: its router is admitted without approval")
+        replaced = state.admitted[holder]
+        if self._runs(replaced.node_id):
+            raise Refused(
+                409,
+                "still-runs",
+                f"the identity {replaced.node_id.hex()}, which has the name {name}, runs: two routers cannot have one"
+                f" name. Stop that one, or give {newcomer.node_id.hex()} another name",
+            )
+        approval = Approval(newcomer.node_id, name, replaced.node_id, newcomer.key or None)
+        reason = approval_refusal(state.admitted, approval)
+        if reason is not None:
+            raise Refused(409, "not-approved", reason)
+        await self._commit(farm, approval)
+        after = farm.ledger.state.admitted
+        server_id = raft_id_of(after, newcomer.node_id)
+        if server_id is None or after[server_id].name != name:
+            raise Refused(409, "not-approved", "another decision about this name came first: `garlicfarm node list`")
+        self._trace.append("node-approved", {"name": name, "id": newcomer.node_id.hex(), "server": server_id})
+        return _json(
+            {
+                "schema": 1,
+                "name": name,
+                "id": newcomer.node_id.hex(),
+                "raftId": server_id,
+                "retired": {"id": replaced.node_id.hex(), "raftId": holder},
+            }
+        )
+
+    def _newcomer(self, state: FarmState, wanted: str) -> Listed:
+        """The router that runs under a name which belongs to another identity."""
+        found = [
+            each
+            for each in self._roster.members()
+            if each.reachable
+            and wanted in (each.node_id.hex(), each.metadata.name)
+            and ((known := raft_id_of(state.admitted, each.node_id)) is None or state.admitted[known].name != wanted)
+        ]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            text = f"no router that runs waits for approval as {wanted[:64]!r}; `garlicfarm node list` shows who does"
+            raise Refused(404, "no-such-node", text)
+        ids = ", ".join(each.node_id.hex() for each in found)
+        raise Refused(409, "several", f"several identities come under {wanted[:64]!r}: {ids}; name one by its id")
+
+    # -- evicting ------------------------------------------------------------------------------------------------------
+
+    async def _evict(self, request: Request, _query: str) -> Answer:
+        farm, which = self._leader(), _which(request.body)
+        state = farm.ledger.state
+        node_id, server_id = self._target(state, which.node)
+        if node_id == self._agent.node_id:
+            text = "this node leads, and nobody throws himself out: `garlicfarm transfer`, then ask the next leader"
+            raise Refused(409, "leads", text)
+        each = None if server_id is None else state.admitted[server_id]
+        if each is not None and each.standing is Standing.EVICTED and not which.force:
+            text = f"{node_id.hex()} is evicted already. To replace the farm's keys once more, force it"
+            raise Refused(409, "evicted-already", text)
+        obstacle = self._majority_lost(farm, server_id)
+        if obstacle is not None and not which.force:
+            raise Refused(409, "no-majority", obstacle)
+        eviction, left_out = self._eviction(state, node_id)
+        await self._commit(farm, eviction)
+        if farm.ledger.state.rekeying.era != eviction.era:
+            raise Refused(409, "not-evicted", "somebody else evicted at the same time, and that came first: ask again")
+        facts: dict[str, Scalar] = {"id": node_id.hex(), "era": eviction.era, "sealedFor": len(eviction.boxes)}
+        self._trace.append("node-evicted", facts)
+        raft = farm.replica.server.describe().raft
+        return _json(
+            {
+                "schema": 1,
+                **facts,
+                "name": None if each is None else each.name,
+                "raftId": raft_id_of(farm.ledger.state.admitted, node_id),
+                "leftOut": list(left_out),
+                "votesStill": server_id is not None and server_id in raft.configuration.voter_ids,
+            }
+        )
+
+    def _target(self, state: FarmState, wanted: str) -> tuple[bytes, int | None]:
+        known = {each.node_id: number for number, each in state.admitted.items()}
+        named = [each.node_id for each in state.admitted.values() if each.name == wanted and each.is_member]
+        named += [bytes(each.node_id) for each in self._roster.members() if each.metadata.name == wanted]
+        everybody = {*known, *(bytes(each.node_id) for each in self._roster.members()), bytes(self._agent.node_id)}
+        by_id = [node_id for node_id in everybody if node_id.hex() == wanted]
+        found = set(by_id or named)
+        if len(found) != 1:
+            what = "several identities have" if found else "no identity has"
+            text = f"{what} the name or id {wanted[:64]!r}; `garlicfarm node list` shows them, name one by its id"
+            raise Refused(404 if not found else 409, "no-such-node", text)
+        node_id = found.pop()
+        return node_id, known.get(node_id)
+
+    def _majority_lost(self, farm: _Farm, server_id: int | None) -> str | None:
+        """Why the farm would stand still without this server."""
+        group = group_of(farm.replica.server.describe().raft, farm.answered_within_ms)
+        if server_id is None or server_id not in group.voters:
+            return None
+        rest = group.voters - {server_id}
+        well = (group.answering | {group.own_id}) & rest
+        if 2 * len(well) > len(rest):
+            return None
+        return (
+            f"of the {len(rest)} voters that would remain only {len(well)} can be reached, which is no majority: the"
+            " farm would stand still. Start the others first; or force it, and `garlicfarm recover` makes a farm"
+            " of what is left if it comes to that"
+        )
+
+    def _eviction(self, state: FarmState, node_id: bytes) -> tuple[Eviction, tuple[str, ...]]:
+        """The entry, and who remains and gets no box."""
+        chain = self._agent.key_chain
+        if chain is None:
+            # No gossip carries keys here: the operator replaces the key file of every node by hand.
+            members = self._remaining(state, node_id, {})
+            return Eviction(node_id, state.rekeying.era + 1, ()), tuple(each.name or "?" for each in members)
+        content = EraKey(max(state.rekeying.era, chain.era) + 1, chain.clock + 1, new_key())
+        seen = {bytes(each.node_id): each for each in self._roster.members()}
+        own_key = self._agent.public_key
+        boxes: list[tuple[bytes, bytes]] = []
+        left_out: list[str] = []
+        for each in self._remaining(state, node_id, seen):
+            listed = seen.get(each.node_id)
+            key = own_key if each.node_id == self._agent.node_id else each.key or (listed.key if listed else None)
+            if key and len(boxes) < BOXES_LIMIT:
+                # It hashes to a NodeId that signs in gossip, so it is a point of the curve.
+                boxes.append((each.node_id, seal_key(content, key, self._farm_keys.current.label)))
+            else:
+                left_out.append(each.name or each.node_id.hex())
+        known = {each.node_id for each in state.admitted.values()}
+        left_out += [each.metadata.name for each in seen.values() if each.node_id not in known and each.reachable]
+        return Eviction(node_id, content.era, tuple(boxes)), tuple(left_out)
+
+    def _remaining(self, state: FarmState, node_id: bytes, seen: dict[bytes, Listed]) -> list[Admitted]:
+        """Who stays: this node first, then those who run, then the others."""
+        members = [each for each in state.admitted.values() if each.is_member and each.node_id != node_id]
+
+        def rank(each: Admitted) -> tuple[bool, bool]:
+            listed = seen.get(each.node_id)
+            return each.node_id != self._agent.node_id, listed is None or not listed.reachable
+
+        return sorted(members, key=rank)
+
+    # -- a backup ------------------------------------------------------------------------------------------------------
+
+    async def _back_up(self, _request: Request, _query: str) -> Answer:
+        farm = self._server()
+        state = farm.ledger.state
+        image = farm.ledger.snapshot()
+        configuration = farm.replica.server.describe().raft.configuration
+        key = self._farm_keys.current
+        head = BackupHead(
+            node_id=self._agent.node_id,
+            founding=farm.founding,
+            configuration=configuration,
+            last=LogPosition(state.applied_index, state.applied_term),
+            made_at_ms=clock_ms(),
+            cluster=key.cluster,
+            label=key.label.hex(),
+            epoch=key.epoch,
+        )
+        self._trace.append("backup-made", {"index": state.applied_index})
+        return Answer(200, encode_backup(Backup(head, b"".join(image))), BACKUP_TYPE)
+
+    # -- common --------------------------------------------------------------------------------------------------------
+
+    def _server(self) -> _Farm:
+        if self._farm is None:
+            raise Refused(409, "no-server", "this node is not a server of a founded farm; see `garlicfarm status`")
+        return self._farm
+
+    def _leader(self) -> _Farm:
+        farm = self._server()
+        if not farm.replica.leads:
+            leader = farm.replica.server.role.leader
+            each = None if leader is None else farm.ledger.state.admitted.get(leader)
+            name = "nobody known" if leader is None else (each.name if each and each.name else f"server {leader}")
+            text = (
+                f"only the leader decides about identities, and this node does not lead; who does: {name}. Ask it there"
+            )
+            raise Refused(409, "not-leader", text)
+        return farm
+
+    def _runs(self, node_id: bytes) -> bool:
+        if node_id == self._agent.node_id:
+            return True
+        return any(each.node_id == node_id and each.reachable for each in self._roster.members())
+
+    async def _commit(self, farm: _Farm, record: Approval | Eviction) -> None:
+        level = farm.ledger.state.level
+        if level < needed_level(record):
+            raise Refused(
+                409,
+                "level",
+                f"the farm is at feature level {level}, and this takes {needed_level(record)}: a voter runs an older"
+                " version, or its word has not come yet. Update it, or wait a moment",
+            )
+        try:
+            answer = await farm.replica.server.propose((encode(record),))
+            if answer.outcome is not Outcome.COMMITTED or answer.position is None:
+                text = "leadership changed, or no majority answers: whether it was done, `garlicfarm node list` shows"
+                raise Refused(503, "not-committed", text)
+            with trio.fail_after(APPLY_PATIENCE_S):
+                await farm.replica.server.wait_applied(answer.position.index)
+        except (ServerBusyError, ServerStoppedError, trio.TooSlowError) as error:
+            raise Refused(503, "busy", f"this node cannot do it now: {error}; look again in a moment") from error
+
+
+def _role(server_id: int, configuration: Configuration) -> str:
+    if server_id in configuration.voter_ids:
+        return "voter"
+    return "learner" if server_id in configuration.learner_ids else "none"
+
+
+def _row(
+    node_id: bytes, name: str | None, raft_id: int | None, standing: str, status: str, role: str
+) -> dict[str, Any]:
+    return {
+        "id": node_id.hex(),
+        "name": name,
+        "raftId": raft_id,
+        "standing": standing,
+        "status": status,
+        "serverRole": role,
+        "reason": None,
+    }
+
+
+def _which(body: bytes) -> _Which:
+    try:
+        return msgspec.json.decode(body, type=_Which)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(400, "bad-request", f'expected {{"node": NAME or ID, "force": false}}: {error}') from error
+
+
+def _json(document: dict[str, Any]) -> Answer:
+    return Answer(200, msgspec.json.encode(document))

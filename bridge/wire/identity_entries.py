@@ -1,0 +1,134 @@
+"""The JSON of the entries about identities ⇄ `bridge.core.records`: admissions, approvals, evictions, and the level.
+
+    {"admission": {"node": ID, "name": NAME, "key": KEY}}                    the leader's, KEY may be missing
+    {"approval": {"node": ID, "name": NAME, "replaces": ID, "key": KEY}}     a person's, by the leader
+    {"eviction": {"node": ID, "era": N, "boxes": {ID: BOX, …}}}              a person's, by the leader
+    {"level": {"number": N, "version": TEXT}}                                the leader's
+
+ID is a NodeId in hexadecimal, KEY the Ed25519 public key that it is a hash of, base64; another key is refused. BOX is
+base64 (`bridge.wire.key_box`).
+"""
+
+import base64
+import hashlib
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from bridge.core.founding import NODE_ID_BYTES
+from bridge.core.records import Admission, Approval, Eviction, Level
+from bridge.wire.key_box import BOX_BYTES
+
+KINDS: Final = ("admission", "approval", "eviction", "level")
+BOXES_LIMIT: Final = 256
+"""Boxes of one eviction, so that its entry stays below the size that any entry may have."""
+_KEY_BYTES: Final = 32
+
+_NodeId = Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * NODE_ID_BYTES}}}\\Z")]
+_Name = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,31}\\Z")]
+_KeyText = Annotated[str, Meta(min_length=44, max_length=44)]
+_BoxText = Annotated[str, Meta(max_length=4 * -(-BOX_BYTES // 3))]
+
+IdentityRecord = Admission | Approval | Eviction | Level
+
+
+class _Admission(Struct, omit_defaults=True):
+    node: _NodeId
+    name: _Name
+    key: _KeyText | None = None
+
+
+class _Approval(Struct, omit_defaults=True):
+    node: _NodeId
+    name: _Name
+    replaces: _NodeId
+    key: _KeyText | None = None
+
+
+class _Eviction(Struct):
+    node: _NodeId
+    era: Annotated[int, Meta(ge=1, lt=2**32)]
+    boxes: Annotated[dict[_NodeId, _BoxText], Meta(max_length=BOXES_LIMIT)]
+
+
+class _Level(Struct):
+    number: Annotated[int, Meta(ge=1, lt=2**16)]
+    version: Annotated[str, Meta(max_length=32)]
+
+
+class _AdmissionEntry(Struct):
+    admission: _Admission
+
+
+class _ApprovalEntry(Struct):
+    approval: _Approval
+
+
+class _EvictionEntry(Struct):
+    eviction: _Eviction
+
+
+class _LevelEntry(Struct):
+    level: _Level
+
+
+_admission = msgspec.json.Decoder(_AdmissionEntry)
+_approval = msgspec.json.Decoder(_ApprovalEntry)
+_eviction = msgspec.json.Decoder(_EvictionEntry)
+_level = msgspec.json.Decoder(_LevelEntry)
+
+
+def decode_identity(kind: str, data: bytes) -> IdentityRecord:
+    """The record of an entry of one of KINDS; raises ValueError."""
+    match kind:
+        case "admission":
+            admission = _admission.decode(data).admission
+            node_id = bytes.fromhex(admission.node)
+            return Admission(node_id, admission.name, _key(node_id, admission.key))
+        case "approval":
+            approval = _approval.decode(data).approval
+            node_id = bytes.fromhex(approval.node)
+            replaces = bytes.fromhex(approval.replaces)
+            return Approval(node_id, approval.name, replaces, _key(node_id, approval.key))
+        case "eviction":
+            eviction = _eviction.decode(data).eviction
+            boxes = tuple((bytes.fromhex(each), _octets(box, BOX_BYTES)) for each, box in eviction.boxes.items())
+            return Eviction(bytes.fromhex(eviction.node), eviction.era, boxes)
+        case _:
+            level = _level.decode(data).level
+            return Level(level.number, level.version)
+
+
+def encode_identity(record: IdentityRecord) -> Struct:
+    """What is to be written as JSON."""
+    match record:
+        case Admission(node_id, name, key):
+            return _AdmissionEntry(_Admission(node_id.hex(), name, _text(key)))
+        case Approval(node_id, name, replaces, key):
+            return _ApprovalEntry(_Approval(node_id.hex(), name, replaces.hex(), _text(key)))
+        case Eviction(node_id, era, boxes):
+            told = {each.hex(): base64.b64encode(box).decode() for each, box in boxes}
+            return _EvictionEntry(_Eviction(node_id.hex(), era, told))
+        case Level(number, version):
+            return _LevelEntry(_Level(number, version))
+
+
+def _key(node_id: bytes, text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    key = _octets(text, _KEY_BYTES)
+    if hashlib.sha256(key).digest()[:NODE_ID_BYTES] != node_id:
+        raise ValueError(f"this public key is not the one of node {node_id.hex()}")
+    return key
+
+
+def _octets(text: str, size: int) -> bytes:
+    value = base64.b64decode(text, validate=True)
+    if len(value) != size or base64.b64encode(value).decode() != text:
+        raise ValueError(f"expected {size} bytes in base64")
+    return value
+
+
+def _text(key: bytes | None) -> str | None:
+    return None if key is None else base64.b64encode(key).decode()

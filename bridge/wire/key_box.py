@@ -1,0 +1,136 @@
+"""A gossip key for one router only: sealed so that it alone can open it, whoever carries or keeps the box.
+
+    key box    ephemeral X25519 public key 32 | ChaCha20-Poly1305(era 4, used at 8, gossip key 32) | tag 16
+    key        HKDF-SHA256(X25519(ephemeral, recipient), salt = both public keys, info = purpose and farm label)
+    nonce      zeros: each box has a key of its own
+
+The recipient's X25519 key is its identity key seen on the other curve: the Ed25519 public key (x, y) is the Montgomery
+point u = (1 + y) / (1 - y) (RFC 7748, section 4.1), the secret scalar is the first half of SHA-512 of the seed, which
+is what Ed25519 itself computes with (RFC 8032, section 5.1.5). One key for both is sound for a KEM whose derived key
+hashes the shared secret, as here: E. Thormarker, "On using the same key pair for Ed25519 and an X25519 based KEM",
+2021. A second key pair for each router would have to be made, kept and told, and would be bound to the first one by
+nothing but a signature of it.
+
+A box says nothing about who sealed it: everybody has everybody's public key. In the log its place vouches for it; for
+a router that has no log yet, an `Offer` carries it with the signature of a router that vouches for it.
+"""
+
+import os
+import struct
+from dataclasses import dataclass
+from hashlib import sha512
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from gossip.core.keychain import ERA_LIMIT, KEY_BYTES
+from gossip.wire.identity import PUBLIC_KEY_BYTES, node_id_of
+
+_PRIME: Final = 2**255 - 19
+_SIGN_BIT: Final = 1 << 255
+_CONTENT: Final = struct.Struct(f">IQ{KEY_BYTES}s")
+_NONCE: Final = bytes(12)
+_PURPOSE: Final = b"garlic farm, key box 1: "
+_OFFER: Final = b"garlic farm, key offer 1\x00"
+_TAG_BYTES: Final = 16
+_SIGNATURE_BYTES: Final = 64
+BOX_BYTES: Final = 32 + _CONTENT.size + _TAG_BYTES
+OFFER_BYTES: Final = BOX_BYTES + PUBLIC_KEY_BYTES + _SIGNATURE_BYTES
+
+
+class KeyBoxError(ValueError):
+    """A box or an offer that is not for this router, or damaged, or that nobody vouches for."""
+
+
+@dataclass(frozen=True, slots=True)
+class EraKey:
+    """The key that begins an era of the farm's gossip keys."""
+
+    era: int
+    used_at: int
+    """By the clock of the key chain."""
+    key: bytes
+
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"EraKey(era={self.era}, used_at={self.used_at})"
+
+
+def seal_key(content: EraKey, recipient: bytes, label: bytes) -> bytes:
+    """The box for the router of this Ed25519 public key; raises KeyBoxError for a key that is none."""
+    ephemeral = X25519PrivateKey.generate()
+    public = ephemeral.public_key().public_bytes_raw()
+    try:
+        shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(_montgomery(recipient)))
+    except ValueError as error:
+        raise KeyBoxError("this public key is of no use for a box") from error
+    plain = _CONTENT.pack(content.era, content.used_at, content.key)
+    return public + ChaCha20Poly1305(_derived(shared, public, recipient, label)).encrypt(_NONCE, plain, label)
+
+
+def open_key(box: bytes, identity: Ed25519PrivateKey, label: bytes) -> EraKey:
+    """What a box holds for this router; raises KeyBoxError only."""
+    if len(box) != BOX_BYTES:
+        raise KeyBoxError(f"a key box has {BOX_BYTES} bytes, not {len(box)}")
+    public, sealed = box[:32], box[32:]
+    scalar = sha512(identity.private_bytes_raw()).digest()[:32]
+    try:
+        shared = X25519PrivateKey.from_private_bytes(scalar).exchange(X25519PublicKey.from_public_bytes(public))
+        derived = _derived(shared, public, identity.public_key().public_bytes_raw(), label)
+        plain = ChaCha20Poly1305(derived).decrypt(_NONCE, sealed, label)
+    except (ValueError, InvalidTag) as error:
+        raise KeyBoxError("this key box is sealed for another router, or damaged") from error
+    era, used_at, key = _CONTENT.unpack(plain)
+    if not 0 < era < ERA_LIMIT:
+        raise KeyBoxError(f"no era has the number {era}")
+    return EraKey(era, used_at, key)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A box, and who vouches for it."""
+
+    box: bytes
+    sponsor: bytes
+    """NodeId."""
+
+
+def sign_offer(box: bytes, recipient: bytes, label: bytes, sponsor: Ed25519PrivateKey) -> bytes:
+    """The box with this router's word that the farm's key of now is in it, for the router of NodeId `recipient`."""
+    return box + sponsor.public_key().public_bytes_raw() + sponsor.sign(_OFFER + label + recipient + box)
+
+
+def read_offer(data: bytes, recipient: bytes, label: bytes) -> Offer:
+    """A signed offer for `recipient`; raises KeyBoxError only."""
+    if len(data) != OFFER_BYTES:
+        raise KeyBoxError(f"an offer has {OFFER_BYTES} bytes, not {len(data)}")
+    box, public, signature = data[:BOX_BYTES], data[BOX_BYTES:-_SIGNATURE_BYTES], data[-_SIGNATURE_BYTES:]
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, _OFFER + label + recipient + box)
+    except (InvalidSignature, ValueError) as error:
+        raise KeyBoxError("the offer is not signed by who it says") from error
+    return Offer(box, node_id_of(public))
+
+
+def _montgomery(public_key: bytes) -> bytes:
+    """The Ed25519 public key as an X25519 one."""
+    if len(public_key) != PUBLIC_KEY_BYTES:
+        raise KeyBoxError(f"a public key has {PUBLIC_KEY_BYTES} bytes")
+    y = int.from_bytes(public_key, "little") % _SIGN_BIT
+    if y >= _PRIME or y == 1:
+        raise KeyBoxError("this public key is no point of the curve")
+    return ((1 + y) * pow(1 - y, -1, _PRIME) % _PRIME).to_bytes(32, "little")
+
+
+def _derived(shared: bytes, ephemeral: bytes, recipient: bytes, label: bytes) -> bytes:
+    return HKDF(SHA256(), 32, ephemeral + recipient, _PURPOSE + label).derive(shared)
+
+
+def new_key() -> bytes:
+    """A gossip key, at random."""
+    return os.urandom(KEY_BYTES)
