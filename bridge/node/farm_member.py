@@ -42,6 +42,11 @@ class Member:
     clock_ms: Callable[[], int] = clock_ms
 
     @property
+    def expected_period_s(self) -> float:
+        """The farm's reporting period, or this node's setting while no entry of this life has told it."""
+        return self.period_s if self.ledger.quorum.moved else self.period_ms / 1000
+
+    @property
     def period_s(self) -> float:
         """The farm's reporting period."""
         return self.ledger.farm.tuning.period_ms / 1000

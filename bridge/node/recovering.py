@@ -8,8 +8,8 @@
     DIR/raft.recovering ──▶ DIR/raft
 
 The new storage begins with a snapshot at the place where the old log ended, so whoever joins gets the state, and
-indexes go on. The node keeps its identity: it has voted in the old cluster only, and no server of that takes its word any more,
-nor does it take theirs, because every connection names the cluster.
+indexes go on. The node keeps its identity: it has voted in the old cluster only, and no server of that takes its word
+any more, nor does it take theirs, because every connection names the cluster.
 
 A crash between two of these steps leaves a node that refuses to start, since its storage is missing. `recover` then
 says so, too; with `raft.of-…` renamed back to `raft` it can be called again.

@@ -57,11 +57,11 @@ class ReportDuty:
 
     async def _until_leader_known(self) -> None:
         """Without a leader the node looks at its router all the same: it may have to publish alone."""
-        with trio.move_on_after(self._member.period_s):
+        with trio.move_on_after(self._member.expected_period_s):
             await self._leader_known.wait()
         while not self._leader_known.is_set():
             await self._own_report()
-            with trio.move_on_after(self._member.period_s):
+            with trio.move_on_after(self._member.expected_period_s):
                 await self._leader_known.wait()
 
     async def _until_period_after(self, started: float, share: float) -> None:

@@ -1,0 +1,98 @@
+"""With two of three servers killed for good the third goes on publishing, says so, and becomes a farm again."""
+
+import json
+import shutil
+
+import pytest
+
+from bridge.core.view import RaftRole
+from bridge.node.outage import QUORUM_ALARM
+from bridge.node.publishing import UNFENCED_ALARM
+from tests.end_to_end.farm import PUBLISHER_BOUND_S, START_BOUND_S, Farm, Node, call
+from tests.end_to_end.layout import Read, read_meta_lease_set
+
+pytestmark = pytest.mark.processes
+OWN_FILES = ("node.toml", "signing.key", "leaf.destination")
+
+
+def alarms(node: Node) -> dict[str, str]:
+    """What stands at the node."""
+    return {alarm.kind: alarm.text for alarm in node.view().alarms}
+
+
+def published(node: Node) -> Read | None:
+    """What its router keeps."""
+    return next((read_meta_lease_set(path) for path in node.structures()), None)
+
+
+def set_aside(node: Node) -> None:
+    """What the operator does with an old member: `mv STATE_DIR STATE_DIR.old`, and its own files back."""
+    old = node.directory.with_name(f"{node.name}.old")
+    node.directory.rename(old)
+    node.directory.mkdir(mode=0o700)
+    for name in OWN_FILES:
+        shutil.copy2(old / name, node.directory / name)
+
+
+def test_the_survivor_publishes_alone_and_recover_makes_a_farm_of_it(farm: Farm) -> None:
+    farm.wait_settled()
+    publisher = farm.wait_until(
+        lambda: next((node for node in farm.nodes if published(node)), None), START_BOUND_S, "somebody publishes"
+    )
+    last = published(publisher)
+    assert last is not None
+    survivor = next(node for node in farm.nodes if node is not publisher)
+    lost = [node for node in farm.nodes if node is not survivor]
+    before = survivor.view()
+
+    for node in lost:
+        node.kill()
+    alone = farm.wait_until(lambda: published(survivor), PUBLISHER_BOUND_S, "the survivor publishes alone")
+    assert alone.published_s > last.published_s
+    assert alone.entries == last.entries, "fewer than half of the leaves are well, so all are listed"
+    assert {QUORUM_ALARM, UNFENCED_ALARM} <= alarms(survivor).keys()
+
+    # Its process may end, too: started again it has nobody to tell it what is committed.
+    survivor.kill()
+    for path in survivor.structures():
+        path.unlink()
+    survivor.start()
+    again = farm.wait_until(lambda: published(survivor), PUBLISHER_BOUND_S, "it publishes again after a restart")
+    assert again.published_s > alone.published_s
+    refused = call("recover", "--from", survivor.directory, "--yes")
+    assert refused.returncode == 1
+    assert "stop it" in refused.stderr
+    survivor.stop()
+
+    told = json.loads(call("recover", "--from", survivor.directory, "--yes", "--json").stdout)
+    assert len(told["leftBehind"]) == len(lost)
+    survivor.start()
+
+    def leads_alone() -> bool:
+        view = survivor.view()
+        return view.raft.role is RaftRole.LEADER and bool(view.publishing) and not view.alarms
+
+    farm.wait_until(leads_alone, START_BOUND_S, "the survivor leads the new cluster alone, and no alarm stands")
+    view = survivor.view()
+    assert view.farm.cluster_id == told["newClusterId"] != before.farm.cluster_id
+    assert view.raft.commit_index > before.raft.commit_index
+    assert [voter.name for voter in view.raft.voters] == [survivor.name]
+
+    def later() -> bool:
+        found = published(survivor)
+        return found is not None and found.published_s > again.published_s
+
+    farm.wait_until(later, START_BOUND_S, "what the new farm publishes is later than anything before")
+
+    old = lost[0].start()
+    text = farm.wait_until(
+        lambda: alarms(old).get("formation"), START_BOUND_S, "the old member says that it is cut off"
+    )
+    assert "move its state directory away" in text
+    assert len(survivor.view().raft.voters) == 1
+    old.stop()
+    for node in lost:
+        set_aside(node)
+        node.start()
+    farm.wait_settled()
+    assert {node.view().farm.cluster_id for node in farm.nodes} == {told["newClusterId"]}
