@@ -33,6 +33,8 @@ NAMES = (
     *consensus.PARTS,
     *gossip.PARTS,
 )
+PIPELINE_PARTS = ("pipeline-source", "pipeline-tables", "pipeline-latency", "pipeline-backfill")
+"""Run only when they are named: they need the extra `pipeline`, and a quarter of an hour."""
 PUBLISHER_REPETITIONS = 3
 COLD_STARTS = 3
 MIB = 1024 * 1024
@@ -44,6 +46,8 @@ def main() -> None:
     names = list(NAMES) if not options.names else options.names
     if "gossip" in names:
         names = [*names, *gossip.PARTS]
+    if "pipeline" in names:
+        names = [*names, *PIPELINE_PARTS]
     if "consensus" in names:
         names = [*names, *consensus.PARTS]
     with tempfile.TemporaryDirectory(prefix="garlicfarm-bench-", dir=options.directory) as directory:
@@ -69,9 +73,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "names",
         nargs="*",
-        choices=[*NAMES, "consensus", "gossip", []],
+        choices=[*NAMES, "consensus", "gossip", "pipeline", *PIPELINE_PARTS, []],
         metavar="NAME",
-        help=f"parts: {', '.join(NAMES)}",
+        help=f"parts: {', '.join(NAMES)}; only if named: pipeline, {', '.join(PIPELINE_PARTS)}",
     )
     parser.add_argument("--runs", type=_positive(int), default=5, help="runs of each throughput scenario (5)")
     parser.add_argument("--seconds", type=_positive(float), default=3.0, help="length of such a run (3)")
@@ -127,6 +131,7 @@ async def _measure(
     await _alone(names, directory, runs, seconds, tell)
     await consensus.measure(names, directory, limits, runs, seconds, tell)
     await gossip.measure([name for name in names if name in gossip.PARTS], directory, tell)
+    await _pipeline([name for name in names if name in PIPELINE_PARTS], directory, runs, tell)
     return figures
 
 
@@ -138,6 +143,16 @@ async def _alone(
         tell(await trio.to_thread.run_sync(cold_start.measure, directory, COLD_STARTS))
     if "storage" in names:
         tell(await trio.to_thread.run_sync(storage.measure, directory / "storage", runs, seconds / 6))
+
+
+async def _pipeline(names: list[str], directory: Path, runs: int, tell: Callable[[list[Figure]], None]) -> None:
+    if not names:
+        return
+    # The base install has no Spark, and the other parts do not need it.
+    from benchmarks import pipeline  # noqa: PLC0415
+
+    for name in names:
+        tell(await pipeline.measure(name, directory, runs))
 
 
 def _memory(farm: Farm, when: str) -> list[Figure]:

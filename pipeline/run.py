@@ -59,7 +59,7 @@ def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
 
     Raises FarmLogError when the log cannot be read.
     """
-    _await(session, settings, _query(session, settings, available_now=True))
+    await_end(session, settings, start_query(farm_stream(session, settings), settings, available_now=True))
     return sinks.refresh(session, settings.output, settings.window)
 
 
@@ -72,16 +72,24 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[Da
     def after_batch() -> None:
         show(sinks.refresh(session, settings.output, settings.window))
 
-    _await(session, settings, _query(session, settings, available_now=False, after_batch=after_batch))
+    stream = farm_stream(session, settings)
+    await_end(session, settings, start_query(stream, settings, available_now=False, after_batch=after_batch))
 
 
-def _query(
-    session: SparkSession,
+def farm_stream(session: SparkSession, settings: RunSettings) -> DataFrame:
+    """The log as an unbounded table."""
+    return session.readStream.format("farm").options(**settings.source).load()
+
+
+def start_query(
+    stream: DataFrame,
     settings: RunSettings,
     *,
     available_now: bool,
     after_batch: Callable[[], None] | None = None,
 ) -> StreamingQuery:
+    """Starts what writes the rows of `stream`, which has the columns of the source `farm`, into the tables."""
+
     def write(batch: DataFrame, batch_id: int) -> None:
         sinks.write_batch(batch, batch_id, settings.output)
         if after_batch is not None:
@@ -90,7 +98,6 @@ def _query(
     settings.output.mkdir(parents=True, exist_ok=True)
     sinks.refuse_orphaned(settings.output)
     claim_layout(settings.output)
-    stream = session.readStream.format("farm").options(**settings.source).load()
     writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(settings.output / "checkpoint"))
     if available_now:
         return writer.trigger(availableNow=True).start()
@@ -130,7 +137,8 @@ def claim_range(output: Path, first: int, last: int) -> None:
         raise FarmLogError(f"{output} holds another part of the log ({found}); choose another output directory")
 
 
-def _await(session: SparkSession, settings: RunSettings, query: StreamingQuery) -> None:
+def await_end(session: SparkSession, settings: RunSettings, query: StreamingQuery) -> None:
+    """Waits for the end of a query, with progress shown; raises FarmLogError with the farm's own words."""
     try:
         while not query.awaitTermination(PROGRESS_SECONDS):
             settings.progress(_progress(session, query))

@@ -1,0 +1,172 @@
+"""The pipeline's figures: the source alone, the log to tables beside Parquet to tables, latency, a large backfill.
+
+    pipeline-source     the source `farm` over a directory, rows thrown away: rows per second; goal 100,000
+    pipeline-tables     log ──▶ tables, in turns with   Parquet of the same rows ──▶ the same parse, transform and write
+                        time of the first over time of the second; goal at most 2
+    pipeline-latency    committed at a real farm ──▶ row in the current state, trigger 1 s; goal: median below 3 s
+    pipeline-backfill   ten million entries (GARLICFARM_BACKFILL_ENTRIES: another number): entries per second, and the
+                        memory of driver, JVM and workers together; goal below 3 GB
+
+The log is the made-up farm of `pipeline generate`. Each part makes its own, so that it can be run alone.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import trio
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks import pipeline_latency
+from benchmarks.child import ChildError
+from benchmarks.figures import Figure
+from pipeline.envelope import SCHEMA
+from pipeline.generate import generate
+from pipeline.load_model import LoadModel
+from pipeline.run import RunSettings, await_end, farm_stream, start_query
+from pipeline.session import open_session
+
+GIB = 1024**3
+ROUTERS = 200
+DAYS = 1.0
+RUNS_MAX = 3
+BATCH_ENTRIES = 200_000
+ENTRIES_PER_FILE = 50_000
+BACKFILL_VARIABLE = "GARLICFARM_BACKFILL_ENTRIES"
+BACKFILL_ENTRIES = 10_000_000
+BACKFILL_ROUTERS = 1_000
+SAMPLE_S = 0.5
+MASTER = "local[2]"
+
+
+async def measure(part: str, directory: Path, runs: int) -> list[Figure]:
+    """The figures of one part."""
+    place = directory / part
+    place.mkdir()
+    match part:
+        case "pipeline-source":
+            return await trio.to_thread.run_sync(_source, place, min(runs, RUNS_MAX))
+        case "pipeline-tables":
+            return await trio.to_thread.run_sync(_tables, place, min(runs, RUNS_MAX))
+        case "pipeline-latency":
+            return await pipeline_latency.measure(place)
+        case _:
+            return await _backfill(place)
+
+
+@contextmanager
+def _session() -> Iterator[SparkSession]:
+    session = open_session(MASTER)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _source(directory: Path, runs: int) -> list[Figure]:
+    log = directory / "log"
+    entries = generate(log, LoadModel(ROUTERS, DAYS, short_destinations=True)).entries
+    with _session() as session:
+        rates = []
+        for _ in range(runs + 1):
+            began = time.perf_counter()
+            session.read.format("farm").option("directory", str(log)).load().write.format("noop").mode(
+                "overwrite"
+            ).save()
+            rates.append(entries / (time.perf_counter() - began))
+    note = f"{entries} entries, {MASTER}, after one warm-up; goal 100,000"
+    return [Figure("pipeline: the source alone", "directory, rows thrown away", "rows/s", tuple(rates[1:]), note)]
+
+
+def _tables(directory: Path, runs: int) -> list[Figure]:
+    log, parquet = directory / "log", directory / "parquet"
+    entries = generate(log, LoadModel(ROUTERS, DAYS, short_destinations=True)).entries
+    source = {
+        "directory": str(log),
+        "maxEntriesPerBatch": str(BATCH_ENTRIES),
+        "entriesPerPartition": str(ENTRIES_PER_FILE),
+    }
+    ours: list[float] = []
+    theirs: list[float] = []
+    with _session() as session:
+        session.read.format("farm").options(**source).load().write.parquet(str(parquet))
+
+        def from_log(settings: RunSettings) -> DataFrame:
+            return farm_stream(session, settings)
+
+        def from_parquet(_: RunSettings) -> DataFrame:
+            files = BATCH_ENTRIES // ENTRIES_PER_FILE
+            return session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files).parquet(str(parquet))
+
+        def timed(stream: Callable[[RunSettings], DataFrame]) -> float:
+            settings = RunSettings(directory / "tables", source)
+            began = time.perf_counter()
+            await_end(session, settings, start_query(stream(settings), settings, available_now=True))
+            took = time.perf_counter() - began
+            shutil.rmtree(settings.output)
+            return took
+
+        for number in range(runs + 1):
+            pair = timed(from_log), timed(from_parquet)
+            if number:
+                ours.append(pair[0])
+                theirs.append(pair[1])
+    group = "pipeline: the log to tables, beside the same rows from Parquet"
+    setting = f"{entries} entries, batches of {BATCH_ENTRIES}, {MASTER}, in turns, after one warm-up"
+    ratios = tuple(log_s / parquet_s for log_s, parquet_s in zip(ours, theirs, strict=True))
+    return [
+        Figure(group, "log to tables", "rows/s", tuple(entries / took for took in ours), setting),
+        Figure(group, "Parquet to tables", "rows/s", tuple(entries / took for took in theirs), "the same sinks"),
+        Figure(group, "time of the first over the second", "x", ratios, "goal at most 2"),
+    ]
+
+
+async def _backfill(directory: Path) -> list[Figure]:
+    wanted = int(os.environ.get(BACKFILL_VARIABLE, BACKFILL_ENTRIES))
+    log = directory / "log"
+    model = LoadModel(BACKFILL_ROUTERS, wanted / BACKFILL_ROUTERS / 2800, short_destinations=True)
+    began = time.perf_counter()
+    made = await trio.to_thread.run_sync(generate, log, model)
+    generating_s = time.perf_counter() - began
+    entries = min(wanted, made.entries)
+    command = [
+        *pipeline_latency.COMMAND,
+        *("backfill", "--directory", str(log), "--from", "1", "--to", str(entries)),
+        *("--output", str(directory / "tables"), "--master", MASTER),
+    ]
+    said = directory / "backfill.txt"
+    began = time.perf_counter()
+    with said.open("wb") as output:
+        process = await trio.lowlevel.open_process(command, stdout=output, stderr=output)
+        peak_bytes = 0
+        while process.poll() is None:
+            peak_bytes = max(peak_bytes, _resident_bytes(process.pid))
+            await trio.sleep(SAMPLE_S)
+    took_s = time.perf_counter() - began
+    if process.returncode != 0:
+        raise ChildError(f"the backfill ended with {process.returncode}: {said.read_text()[-2000:]}")
+    group = f"pipeline: {entries} entries backfilled"
+    return [
+        Figure(group, "generating them", "entries/s", (made.entries / generating_s,), "one process"),
+        Figure(group, "backfill, start and end of Spark included", "entries/s", (entries / took_s,), f"{took_s:.0f} s"),
+        Figure(group, "driver, JVM and workers, resident", "GiB", (peak_bytes / GIB,), "highest sum; goal below 3 GB"),
+    ]
+
+
+def _resident_bytes(pid: int) -> int:
+    """Of a process and all that it started. Pages that workers share with their parent count in each of them."""
+    try:
+        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return 0
+    total = 0
+    for process in family:
+        try:
+            total += int(process.memory_info().rss)
+        except psutil.NoSuchProcess:
+            continue
+    return total
