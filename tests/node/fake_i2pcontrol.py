@@ -1,0 +1,123 @@
+"""A router's I2PControl that answers real HTTP requests, over streams in memory, as a Java router or i2pd does."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import h11
+import pytest
+import trio
+import trio.testing
+
+from bridge.node import i2pcontrol
+from bridge.node.router_link import Link, RouterLost
+
+JAVA_INFO: dict[str, Any] = {
+    "i2p.router.uptime": 3_600_000,
+    "i2p.router.version": "2.10.0",
+    "i2p.router.status": "OK",
+    "i2p.router.net.status": 0,
+    "i2p.router.net.tunnels.participating": 120,
+    "i2p.router.net.tunnels.exploratory.inbound": 2,
+    "i2p.router.net.tunnels.exploratory.outbound": 3,
+    "i2p.router.net.bw.inbound.15s": 10_000.4,
+    "i2p.router.net.bw.outbound.15s": 20_000.4,
+    "i2p.router.info": "cm91dGVyaW5mbw==",
+}
+I2PD_INFO: dict[str, Any] = {
+    "i2p.router.uptime": "7200000",
+    "i2p.router.version": "2.56.0",
+    "i2p.router.net.status": 1,
+    "i2p.router.net.tunnels.participating": 7,
+    "i2p.router.net.bw.inbound.15s": 1_000.0,
+    "i2p.router.net.bw.outbound.15s": 2_000.0,
+}
+
+
+@dataclass(eq=False)
+class FakeControl:
+    """One I2PControl."""
+
+    info: dict[str, Any] = field(default_factory=lambda: dict(JAVA_INFO))
+    is_java: bool = True
+    path: str = "/jsonrpc/"
+    password: str = "word"  # noqa: S105 - of a router that is none
+    up: bool = True
+    silent: bool = False
+    raw: bytes | None = None
+    """Whatever is asked, this is answered."""
+    token: int = 1
+    calls: list[str] = field(default_factory=list)
+
+    async def serve(self, stream: trio.abc.Stream) -> None:
+        """One request."""
+        connection = h11.Connection(h11.SERVER)
+        body, target = b"", ""
+        while True:
+            event = connection.next_event()
+            if event is h11.NEED_DATA:
+                connection.receive_data(bytes(await stream.receive_some(4096)))
+            elif isinstance(event, h11.Request):
+                target = event.target.decode()
+            elif isinstance(event, h11.Data):
+                body += event.data
+            else:
+                break
+        if self.silent:
+            await trio.sleep_forever()
+        answer = self.raw if self.raw is not None else self._http(connection, target, body)
+        await stream.send_all(answer)
+        await stream.aclose()
+
+    def _http(self, connection: h11.Connection, target: str, body: bytes) -> bytes:
+        status, text = (200, json.dumps(self._answer(json.loads(body)))) if target == self.path else (404, "")
+        response = h11.Response(status_code=status, headers=[("Connection", "close")])
+        sent = [connection.send(each) for each in (response, h11.Data(data=text.encode()), h11.EndOfMessage())]
+        return b"".join(each or b"" for each in sent)
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: PLR0911 - one a case
+        method, asked = request["method"], request["params"]
+        self.calls.append(method)
+        head = {"jsonrpc": "2.0", "id": request["id"]}
+        if method == "Authenticate":
+            if asked != {"API": 1, "Password": self.password}:
+                return {**head, "error": {"code": -32001, "message": "Invalid password provided."}}
+            return {**head, "result": {"API": 1, "Token": f"token-{self.token}"}}
+        if asked.get("Token") != f"token-{self.token}":
+            return {**head, "error": {"code": -32003, "message": "The provided authentication token doesn't exist."}}
+        if method == "RouterInfo":
+            return {**head, "result": {key: value for key, value in self.info.items() if key in asked}}
+        if not self.is_java:
+            return {**head, "error": {"code": -32601, "message": "Method not found"}}
+        if method == "GetRate":
+            assert asked["Stat"] == "jobQueue.jobLag"
+            return {**head, "result": {"Result": 12.5}}
+        assert {key: asked[key] for key in asked if key != "Token"} == dict.fromkeys(
+            ("i2p.router.net.bw.in", "i2p.router.net.bw.out")
+        )
+        return {
+            **head,
+            "result": {"i2p.router.net.bw.in": "100", "i2p.router.net.bw.out": "60", "SettingsSaved": False},
+        }
+
+
+@contextmanager
+def control_in_place_of_sockets(
+    control: FakeControl, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FakeControl]:
+    """Have requests end at the fake."""
+
+    async def open_stream(link: Link, timeout_s: float = 5.0) -> trio.abc.Stream:
+        del timeout_s
+        await trio.lowlevel.checkpoint()
+        if not control.up:
+            raise RouterLost(f"nothing answers at {link}: Connection refused")
+        ours, theirs = trio.testing.memory_stream_pair()
+        nursery.start_soon(control.serve, theirs)
+        return ours
+
+    with monkeypatch.context() as patched:
+        patched.setattr(i2pcontrol, "open_stream", open_stream)
+        yield control

@@ -1,0 +1,171 @@
+"""What a router tells by I2PControl, of both kinds, and what becomes of passwords, tokens, silence and rubbish."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from bridge.node.i2pcontrol import PATHS, ControlAccess, I2PControl
+from bridge.node.router_link import Link, RouterLost, Software
+from bridge.wire.i2pcontrol import REPLY_LIMIT_BYTES, RouterFacts
+from tests.node.fake_i2pcontrol import I2PD_INFO, JAVA_INFO, FakeControl, control_in_place_of_sockets
+
+Patch = pytest.MonkeyPatch
+Clock = trio.testing.MockClock
+WORD = "word"
+
+
+@asynccontextmanager
+async def asking(
+    monkeypatch: Patch, clock: Clock, fake: FakeControl | None = None, password: str = WORD
+) -> AsyncIterator[tuple[I2PControl, FakeControl]]:
+    assert clock.autojump_threshold == 0
+    fake = fake or FakeControl()
+    software = Software.JAVA if fake.is_java else Software.I2PD
+    async with trio.open_nursery() as nursery:
+        with control_in_place_of_sockets(fake, nursery, monkeypatch):
+            yield I2PControl(ControlAccess(Link("127.0.0.1", 7650), software, password, PATHS[software])), fake
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_java_router_tells_all_that_it_knows(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with asking(monkeypatch, autojump_clock) as (control, _):
+        assert await control.facts() == RouterFacts(
+            uptime_ms=3_600_000,
+            version="2.10.0",
+            status="OK",
+            participating_tunnels=120,
+            exploratory_tunnels=5,
+            current_bandwidth_bytes_per_s=30_000,
+            configured_bandwidth_bytes_per_s=160 * 1024,
+            job_lag_ms=12.5,
+            router_info="cm91dGVyaW5mbw==",
+        )
+
+
+async def test_i2pd_tells_less_and_is_not_asked_what_it_might_take_for_an_order(
+    monkeypatch: Patch, autojump_clock: Clock
+) -> None:
+    fake = FakeControl(info=dict(I2PD_INFO), is_java=False, path="/")
+    async with asking(monkeypatch, autojump_clock, fake) as (control, _):
+        assert await control.facts() == RouterFacts(
+            uptime_ms=7_200_000, version="2.56.0", participating_tunnels=7, current_bandwidth_bytes_per_s=3_000
+        )
+        assert fake.calls == ["Authenticate", "RouterInfo"]
+
+
+async def test_an_older_java_router_that_lacks_keys_and_methods_leaves_them_unknown(
+    monkeypatch: Patch, autojump_clock: Clock
+) -> None:
+    older = {key: JAVA_INFO[key] for key in ("i2p.router.uptime", "i2p.router.version")}
+    fake = FakeControl(info=older)
+    async with asking(monkeypatch, autojump_clock, fake) as (control, _):
+        facts = await control.facts()
+        assert (facts.uptime_ms, facts.version) == (3_600_000, "2.10.0")
+        assert facts.exploratory_tunnels is None
+        assert facts.current_bandwidth_bytes_per_s is None
+        assert facts.router_info is None
+
+
+@pytest.mark.parametrize("value", [True, "soon", -1, 1e300, None, [1], {"a": 1}, "9" * 400])
+async def test_a_figure_that_is_none_is_unknown(monkeypatch: Patch, autojump_clock: Clock, value: object) -> None:
+    fake = FakeControl(info={**JAVA_INFO, "i2p.router.uptime": value})
+    async with asking(monkeypatch, autojump_clock, fake) as (control, _):
+        assert (await control.facts()).uptime_ms is None
+
+
+async def test_what_is_wrong_with_its_network_is_told_in_words(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    fake = FakeControl(info={**JAVA_INFO, "i2p.router.net.status": 9})
+    async with asking(monkeypatch, autojump_clock, fake) as (control, _):
+        assert (await control.facts()).network_error == "its clock is off"
+
+
+async def test_it_is_asked_at_most_once_in_five_seconds(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with asking(monkeypatch, autojump_clock) as (control, fake):
+        for _ in range(5):
+            await control.facts()
+        assert fake.calls.count("RouterInfo") == 1
+        await trio.sleep(6)
+        await control.facts()
+        assert fake.calls.count("RouterInfo") == 2
+        assert fake.calls.count("Authenticate") == 1
+
+
+async def test_a_token_that_has_ended_is_renewed_without_a_word(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with asking(monkeypatch, autojump_clock) as (control, fake):
+        await control.facts()
+        fake.token = 2
+        await trio.sleep(6)
+        assert (await control.facts()).uptime_ms == 3_600_000
+        assert fake.calls.count("Authenticate") == 2
+
+
+async def test_a_wrong_password_is_told_and_tried_once_a_minute(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with asking(monkeypatch, autojump_clock, password="guess") as (control, fake):  # noqa: S106 - a wrong one
+        for _ in range(10):
+            with pytest.raises(RouterLost, match="refuses the password") as refused:
+                await control.facts()
+            assert "guess" not in str(refused.value)
+            await trio.sleep(5)
+        assert fake.calls == ["Authenticate"]
+        fake.password = "guess"  # noqa: S105 - of a router that is none
+        await trio.sleep(60)
+        assert (await control.facts()).version == "2.10.0"
+
+
+async def test_a_silent_one_is_given_up_within_the_timeout(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with asking(monkeypatch, autojump_clock, FakeControl(silent=True)) as (control, _):
+        with pytest.raises(RouterLost, match="did not answer within 10 s"):
+            await control.facts()
+        assert trio.current_time() == pytest.approx(10, abs=0.1)
+
+
+def http(body: bytes, status: bytes = b"200 OK") -> bytes:
+    return b"HTTP/1.1 " + status + b"\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (b"", "does not speak HTTP|closed the connection"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "does not speak HTTP"),
+        (http(b"not json"), "no JSON-RPC"),
+        (http(b"[1]"), "no JSON-RPC"),
+        (http(b"{}"), "neither result nor error"),
+        (http(b'{"result": {"Token": ""}}'), "no token"),
+        (http(b'{"result": {"Token": 5}}'), "no token"),
+        (
+            http(b'{"error": {"code": -32700, "message": "\\u001b[31mParse error"}}'),
+            r"\[31mParse error \(error -32700\)",
+        ),
+        (http(b"", b"401 Unauthorized"), "status 401"),
+        (http(b'"' + b"x" * REPLY_LIMIT_BYTES + b'"'), "more than 262144 bytes"),
+        (http(b"[" * 200_000), "no JSON-RPC"),
+    ],
+)
+async def test_rubbish_is_told_as_such_and_nothing_else_happens(
+    monkeypatch: Patch, autojump_clock: Clock, raw: bytes, says: str
+) -> None:
+    async with asking(monkeypatch, autojump_clock, FakeControl(raw=raw)) as (control, _):
+        with pytest.raises(RouterLost, match=says):
+            await control.facts()
+
+
+async def test_a_wrong_path_is_told_as_a_status(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with asking(monkeypatch, autojump_clock, FakeControl(path="/elsewhere")) as (control, _):
+        with pytest.raises(RouterLost, match="status 404: check the address and path"):
+            await control.facts()
+
+
+async def test_a_router_that_comes_back_is_asked_again_at_once(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with asking(monkeypatch, autojump_clock, FakeControl(up=False)) as (control, fake):
+        with pytest.raises(RouterLost, match="nothing answers"):
+            await control.facts()
+        fake.up = True
+        assert (await control.facts()).version == "2.10.0"
+
+
+def test_the_password_is_not_in_what_its_access_shows_of_itself() -> None:
+    assert WORD not in repr(ControlAccess(Link("127.0.0.1", 7650), Software.JAVA, WORD))
