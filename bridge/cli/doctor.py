@@ -13,7 +13,8 @@ import click
 
 from bridge.cli.failure import fail
 from bridge.cli.options import json_option, print_json
-from bridge.node.checks import Check, Result, check_machine
+from bridge.node.check import Check, Result
+from bridge.node.checks import check_machine
 from bridge.node.configuration import Overrides
 from bridge.tui.words import printable
 

@@ -12,15 +12,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
-from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
 
+from bridge.node.check import Check, Result
 from bridge.node.configuration import ConfigurationError, NodeConfiguration, Overrides, load_configuration
 from bridge.node.control_client import default_state_directory
 from bridge.node.control_socket import SOCKET_NAME, answers
 from bridge.node.key_files import KeyFileError, load_farm_key, load_signing_key
+from bridge.node.router_checks import router_checks
 from bridge.wire.destination_keys import TRANSIENT_ALARM_S
 from gossip.core.member import Address
 from gossip.node.endpoints import endpoint
@@ -40,24 +40,6 @@ TIMEX_BYTES = 512
 RENEW_KEY = "make a new one with `garlicfarm keys offline` where the master key is, and restart the node with it"
 
 
-class Result(Enum):
-    """How a check ended."""
-
-    OK = "ok"
-    WARNING = "warning"
-    PROBLEM = "problem"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at, and what to do about it."""
-
-    name: str
-    result: Result
-    text: str
-    action: str = ""
-
-
 def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
     """Everything that `run` with this configuration, and the pipeline, need."""
     checks = [python_check(sys.version_info[:2]), clock_check(int(time.time()), clock_is_synchronized())]
@@ -75,6 +57,7 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
         key_files: list[Path | None] = [each.signing_key for each in configuration.masters if each.signing_key]
         checks.extend(signing_key_check(path, int(time.time())) for path in key_files or [None])
         checks.extend(port_checks(configuration))
+        checks.extend(router_checks(configuration.router, [path for path in key_files if path is not None]))
         state_dir = configuration.state_dir
     checks.append(state_directory_check(state_dir))
     checks.append(disk_check(state_dir))

@@ -13,7 +13,6 @@
     [[master]]    signing_key or destination, publish: in place of the first two, for several masters
     [router]      kind ("file", "i2cp"), and what that kind needs (`bridge.node.router_settings`)
     [[leaf]]      destination, probe, master
-    [[leaf]]      destination, probe
     [control]     listen: the control endpoint over TCP, for other machines; off unless it is named
 
 On a LAN no address is needed: the node binds to the machine's private address on the default ports and finds the

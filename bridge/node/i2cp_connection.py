@@ -114,7 +114,7 @@ class I2cpConnection:
         """The router's clock; when it answers, everything sent before was handled."""
         waiter: _Waiter[SetDate] = _Waiter()
         asked_at_s = trio.current_time()
-        options = {}
+        options = None
         if credentials is not None:
             options = {"i2cp.username": credentials.username, "i2cp.password": credentials.password}
         async with self._one_sender:

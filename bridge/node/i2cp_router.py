@@ -29,7 +29,14 @@ from bridge.node.i2cp_publishing import I2cpAccess, MasterSession
 from bridge.node.i2pcontrol import ControlAccess, I2PControl
 from bridge.node.ledger import clock_ms
 from bridge.node.local_service import answers
-from bridge.node.router import PROBE_TIMEOUT_S, Leaf, MeasuredStatus, RouterError, checked_structure, leaves_behind
+from bridge.node.router import (
+    PROBE_TIMEOUT_S,
+    Leaf,
+    MeasuredStatus,
+    RouterError,
+    checked_structure,
+    leaves_behind,
+)
 from bridge.node.router_link import RouterLost, Software
 from bridge.wire.destination_keys import SigningKey
 from bridge.wire.i2p import address_of
@@ -39,6 +46,7 @@ from bridge.wire.meta_lease_set import MetaLeaseSet, check_acceptable_to_java_ro
 MASTERS_LIMIT: Final = 16
 LEAVES_MEASURED_EVERY_S: Final = 60.0
 CLOCK_LIMIT_MS: Final = 30_000
+ROUTER_INFO_AGAIN_S: Final = 3600.0
 UNREACHABLE_ALARM: Final = "router-unreachable"
 STATUS_ALARM: Final = "router-status"
 CLOCK_ALARM: Final = "router-clock"
@@ -81,6 +89,7 @@ class I2cpRouter:
         self._reachable = False
         self._healthy_since_s: dict[bytes, float] = {}
         self._told_router_info: str | None = None
+        self._tell_again_at_s = 0.0
 
     async def run(self) -> None:
         """Keep the connections to the router until cancelled."""
@@ -152,10 +161,11 @@ class I2cpRouter:
         return facts
 
     def _news_of_router_info(self, found: str | None) -> str | None:
-        """The router's own RouterInfo when it is another than the last one that was told."""
-        if found is None or found == self._told_router_info:
+        """The router's own RouterInfo if it is news, and once an hour if it is not: a report may have been lost."""
+        now_s = trio.current_time()
+        if found is None or (found == self._told_router_info and now_s < self._tell_again_at_s):
             return None
-        self._told_router_info = found
+        self._told_router_info, self._tell_again_at_s = found, now_s + ROUTER_INFO_AGAIN_S
         return found
 
     async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:

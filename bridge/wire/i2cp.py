@@ -118,7 +118,7 @@ def encode(message: Message) -> bytes:
 def _encode(message: Message) -> tuple[int, bytes]:  # noqa: C901, PLR0911 -- one case for each message
     match message:
         case GetDate(version, options):
-            return Kind.GET_DATE, _text(version) + (encode_mapping(options) if options else b"")
+            return Kind.GET_DATE, _text(version) + (b"" if options is None else encode_mapping(options))
         case SetDate(date_ms, version):
             return Kind.SET_DATE, date_ms.to_bytes(8, "big") + (b"" if version is None else _text(version))
         case CreateSession(config):
@@ -162,7 +162,7 @@ def decode(frame: Frame) -> Message:
 def _decode(frame: Frame, reader: FieldReader) -> Message:  # noqa: C901, PLR0911 -- one case for each message
     match frame.kind:
         case Kind.GET_DATE:
-            return GetDate(_read_text(reader, "the version"), {} if reader.is_at_end else reader.mapping())
+            return GetDate(_read_text(reader, "the version"), None if reader.is_at_end else reader.mapping())
         case Kind.SET_DATE:
             date_ms = reader.number(8, "the date")
             return SetDate(date_ms, None if reader.is_at_end else _read_text(reader, "the version"))

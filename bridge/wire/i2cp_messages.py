@@ -40,7 +40,7 @@ class GetDate:
     """The client's greeting. `options` carry user and password where the router demands them."""
 
     version: str
-    options: dict[str, str] = field(default_factory=dict, repr=False)
+    options: dict[str, str] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,9 @@ class FakeRouter:
             case HostLookup(session_id, number, _, destination_hash):
                 self.lookups += 1
                 found = self.known.get(destination_hash)
-                return [HostReply(session_id, number, 1 if found is None else 0, found and found.encoded)]
+                if found is None:
+                    return [HostReply(session_id, number, 1)]
+                return [HostReply(session_id, number, 0, found.encoded)]
             case DestroySession():
                 self.destroyed += 1
                 return []
@@ -112,7 +114,7 @@ class FakeRouter:
             case _:
                 return [Disconnect(f"unexpected {type(message).__name__}")]
 
-    def _knows(self, options: dict[str, str]) -> bool:
+    def _knows(self, options: dict[str, str] | None) -> bool:
         return options == {"i2cp.username": "farm", "i2cp.password": self.password}
 
     def _session(self, stream: trio.abc.Stream, message: CreateSession) -> Message:

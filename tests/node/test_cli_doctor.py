@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from bridge.cli.main import cli
+from bridge.node.check import Result
 from bridge.node.checks import (
     RELEASED_S,
-    Result,
     clock_check,
     farm_key_check,
     java_check,

@@ -39,6 +39,7 @@ def structure(key: SigningKey) -> bytes:
 def messages() -> list[Message]:
     return [
         GetDate("0.9.64"),
+        GetDate("0.9.64", {}),
         GetDate("0.9.64", {"i2cp.username": "farm", "i2cp.password": "secret"}),
         SetDate(NOW_MS),
         SetDate(NOW_MS, "0.9.64"),
