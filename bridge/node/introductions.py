@@ -157,8 +157,7 @@ class Introductions:
 
     def met(self, peer: Identity) -> None:
         """A server has said something of itself and of others."""
-        for number, word in enumerate(peer.introductions):
-            info = _info(word)
+        for number, info in enumerate(introductions_in(peer)):
             if info is None:
                 self._refused += 1
                 continue
@@ -247,6 +246,11 @@ class Introductions:
     def _tell(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
+
+
+def introductions_in(peer: Identity) -> list[NodeInfo | None]:
+    """What a peer says, as far as it can be read; whether it was signed is another question."""
+    return [_info(word) for word in peer.introductions]
 
 
 def _word(info: NodeInfo) -> str:

@@ -35,7 +35,7 @@ class Tally:
         on_incident: Callable[[Incident], None] = lambda _: None,
         on_connected: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`on_connected` hears the address of each server that let this node in, and whence each comes that is let in."""
+        """`on_connected` hears the address of each server that let this node in, and whence whoever is let in comes."""
         self.counts: Counter[str] = Counter()
         self.connected = on_connected
         self._on_incident = on_incident

@@ -146,7 +146,12 @@ def decode_node_info(encoded: bytes) -> NodeInfo:
     """An info that came alone; raises `DatagramError` only. Whether its node said so is the question of `identity`."""
     if len(encoded) > INFO_LIMIT_BYTES:
         raise DatagramError(f"a node info has at most {INFO_LIMIT_BYTES} bytes")
-    return _info_in(encoded)
+    try:
+        return _info_in(encoded)
+    except IndexError:
+        raise DatagramError("no node info: ends early") from None
+    except CborError as error:
+        raise DatagramError(f"no node info: {error}") from None
 
 
 @lru_cache(maxsize=INFOS_REMEMBERED)

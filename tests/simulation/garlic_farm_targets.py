@@ -1,0 +1,449 @@
+"""What the Garlic Farm fuzz aims at: for each target a way to make an input and what must hold for it.
+
+    upgrade    the server's side of the handshake, the client's, a proxy's CONNECT, what servers say of each other
+    requests   whole requests, the reader that finds them in a stream, log packs (changed inside; bombs)
+    replies    whole replies and their reader
+    json       application entries
+
+A target's `check` returns the outcome's name, and raises `FuzzError` (or whatever a decoder lets out) for what must not
+be. An input is bytes; who finds a bad one prints it as hexadecimal.
+"""
+
+import base64
+import itertools
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Final, Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from bridge.core.records import (
+    Admission,
+    Clock,
+    CostFactor,
+    Exclusion,
+    Factors,
+    Force,
+    Foreign,
+    Publication,
+    Record,
+)
+from bridge.node.introductions import introductions_in
+from bridge.wire.application import ENTRY_LIMIT_BYTES, decode, encode
+from consensus.wire.garlic_farm import messages as wire
+from consensus.wire.garlic_farm.codec import (
+    ReplyReader,
+    RequestReader,
+    decode_reply,
+    decode_request,
+    encode_reply,
+    encode_request,
+)
+from consensus.wire.garlic_farm.digest import Credentials
+from consensus.wire.garlic_farm.errors import GarlicFarmError
+from consensus.wire.garlic_farm.log_pack import encode_log_pack
+from consensus.wire.garlic_farm.nonces import NonceBook
+from consensus.wire.garlic_farm.proxy import ConnectClient, ProxyAuthentication, Via
+from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade_client import Caller, Session, UpgradeClient
+from consensus.wire.garlic_farm.upgrade_server import Gatekeeper, Upgraded, UpgradeServer
+from consensus.wire.garlic_farm.values import (
+    Application,
+    ClusterServer,
+    Configuration,
+    LogEntry,
+    LogPack,
+    PackedEntry,
+)
+from gossip.core.member import Address, Incarnation, NodeInfo
+from gossip.wire.encoding import encode_node_info
+from gossip.wire.identity import node_id_of, sign
+from tests.wire.test_application import FULL
+
+VECTORS: Final = Path(__file__).parents[1] / "vectors" / "garlic-farm.json"
+CREDENTIALS: Final = Credentials("router", "correct horse")
+BOMB_BYTES: Final = 32 * 2**20
+BOMB_SHARE: Final = 0.0005
+TEXT_PIECES: Final = (
+    b"\r\n", b"\n", b":", b" ", b",", b'"', b"\\", b"=", b"\0", b"\xff", b"%s" * 20, b"9" * 400, b"a" * 20_000,
+    b"HTTP/1.1 ", b"GET ", b"Connection: Upgrade\r\n", b"Content-Length: 99999999999999999999\r\n",
+    b"Transfer-Encoding: chunked\r\n", b"Authorization: Digest \r\n", b"X-Garlic-Server: 2147483648\r\n",
+    b"X-Garlic-Introduction: ", b"qop=auth", b"nc=00000001", b"stale=true", b"101", b"401", b"407",
+)  # fmt: skip
+JSON_PIECES: Final = (
+    b"{", b"}", b"[", b"]", b'"', b":", b",", b"null", b"true", b"-1", b"1e999", b"0.1", b"9" * 40, b"\\ud800",
+    b"\\u0000", b"\xff", b"\xef\xbb\xbf", b'"router"', b'"clock"', b'"publication"', b'"request"', b"[" * 300,
+    b" " * 70_000, b'"id":1,"id":2', b"NaN",
+)  # fmt: skip
+NUMBERS: Final = (
+    b"\0",
+    b"\x7f",
+    b"\x80",
+    b"\xff",
+    b"\xff\xff\xff\xff",
+    b"\0\0\0\0",
+    b"\x7f" + b"\xff" * 7,
+    b"\xff" * 8,
+)
+
+
+class FuzzError(AssertionError):
+    """Something that must hold did not."""
+
+
+class Target(Protocol):
+    """One decoder under fire. `expected`: outcomes that must occur in a run worth its name."""
+
+    name: str
+    expected: frozenset[str]
+
+    def make(self, random: Random) -> bytes:
+        """One input; some are as they should be."""
+
+    def check(self, data: bytes, random: Random) -> str:
+        """The outcome of one input."""
+
+
+def changed(data: bytes, others: Sequence[bytes], pieces: Sequence[bytes], random: Random, most: int = 5) -> bytes:
+    """Up to `most` mutations: bits, pieces, cuts, copies, splices."""
+    mutated = bytearray(data)
+    for _ in range(random.randint(0, most)):
+        at = random.randint(0, len(mutated))
+        match random.randrange(7):
+            case 0 if at < len(mutated):
+                mutated[at] ^= 1 << random.randrange(8)
+            case 1:
+                piece = random.choice(pieces)
+                mutated[at : at + len(piece)] = piece
+            case 2:
+                mutated[at:at] = random.choice(pieces)
+            case 3:
+                del mutated[at : at + random.choice((1, 2, 8, 40))]
+            case 4:
+                other = random.choice(others)
+                mutated[at:] = other[random.randint(0, len(other)) :]
+            case 5:
+                mutated[at:at] = mutated[at : at + random.choice((4, 45, 200))]
+            case _:
+                del mutated[at:]
+    return bytes(mutated)
+
+
+class UpgradeTarget:
+    """Both sides of the handshake, and of the proxy's."""
+
+    name = "upgrade"
+    expected = frozenset(
+        {"server none", "server refused", "server upgraded", "client none", "client refused", "client Challenged",
+         "client Switched", "proxy none", "proxy refused", "proxy AskAgain", "proxy TunnelOpen", "introductions"}
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._random = Random(5)
+        self._now_ms = 1_000
+        nonces = NonceBook(b"secret", self._random.randbytes, capacity=64)
+        passwords = {CREDENTIALS.user: CREDENTIALS.password}
+        self._word = _introduction()
+        ours = Identity("cluster-a", 2, 1_000, (self._word,))
+        self._gatekeeper = Gatekeeper("farm", passwords.get, nonces, lambda: ours)
+        theirs = Identity("cluster-a", 1, None, (self._word, self._word))
+        self._caller = Caller("farm", lambda: (CREDENTIALS,), lambda: theirs, self._random.randbytes)
+        self._session = Session()
+        self._accepted: set[str] = set()
+        self._challenge = self._server_answer(self._client(Session()).request())
+        self._client_of_challenge()
+        stale = self._challenge.replace(b'nonce="', b'stale=true, nonce="')
+        not_found = self._server_answer(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        proxy = b'HTTP/1.1 407 P\r\nProxy-Authenticate: Digest realm="p", nonce="n", qop="auth"\r\n\r\n'
+        basic = b'HTTP/1.1 407 P\r\nProxy-Authenticate: Basic realm="p"\r\n\r\n'
+        self._switched = self._server_answer(self._genuine(Random(1)))
+        established = b"HTTP/1.1 200 Connection established\r\n\r\n"
+        self._answers = [self._challenge, stale, not_found, proxy, basic, self._switched, established,
+                         b"HTTP/1.1 503 S\r\n\r\n", b"HTTP/1.1 409 C\r\nX-Garlic-Cluster: b\r\n\r\n"]  # fmt: skip
+
+    def make(self, random: Random) -> bytes:
+        """The first byte says which side it goes to."""
+        side = random.choice(b"sscpi")
+        if side == ord("s"):
+            whole = self._genuine(random)
+            return bytes([side]) + changed(whole, [whole, *self._answers], TEXT_PIECES, random)
+        if side == ord("i"):
+            word = self._word.encode()
+            return bytes([side]) + changed(word, [word], (b"A", b"-", b"_", b"=", b"//", b"gk"), random)
+        answer = random.choice(self._answers)
+        return bytes([side]) + changed(answer, self._answers, TEXT_PIECES, random)
+
+    def check(self, data: bytes, random: Random) -> str:
+        """Nothing gets in that did not prove the password, and nothing twice."""
+        side, data = data[0], data[1:]
+        if side == ord("s"):
+            return f"server {self._check_server(data, random)}"
+        if side == ord("i"):
+            introductions_in(Identity(introductions=(data.decode("latin-1"), self._word)))
+            return "introductions"
+        client: UpgradeClient | ConnectClient = self._client(self._session, proxied=random.random() < 0.3)
+        if side == ord("p"):
+            authentication = ProxyAuthentication(CREDENTIALS, random.randbytes)
+            client = ConnectClient("name.b32.i2p:7669", authentication)
+        client.request()
+        said = "client" if side == ord("c") else "proxy"
+        try:
+            for piece in arrivals(data, random):
+                outcome = client.receive(piece)
+                if outcome is not None:
+                    return f"{said} {type(outcome).__name__}"
+        except GarlicFarmError:
+            return f"{said} refused"
+        finally:
+            if self._session.challenge is None or self._session.challenge.nonce not in self._challenge.decode():
+                self._client_of_challenge()
+        return f"{said} none"
+
+    def _check_server(self, data: bytes, random: Random) -> str:
+        server = UpgradeServer(self._gatekeeper)
+        self._now_ms += 1
+        for piece in arrivals(data, random):
+            verdict = server.receive(piece, self._now_ms)
+            if isinstance(verdict, Upgraded):
+                return self._admitted(data)
+            if verdict is not None:
+                return "refused"
+        return "none"
+
+    def _admitted(self, data: bytes) -> str:
+        # A quoted pair and capital digits are other spellings of the same proof.
+        text = data.decode("latin-1").replace("\\", "").lower()
+        proof = next((each for each in self._accepted if each in text), None)
+        if proof is None:
+            raise FuzzError("somebody was let in who did not prove the password, or twice with the same proof")
+        self._accepted.discard(proof)
+        return "upgraded"
+
+    def _genuine(self, random: Random) -> bytes:
+        if not self._session.usable(0):
+            self._client_of_challenge()
+        request = self._client(self._session, proxied=random.random() < 0.2).request()
+        text = request.decode()
+        at = text.index('response="') + 10
+        if len(self._accepted) > 4_096:
+            self._accepted.clear()
+            self._client_of_challenge()
+            return self._genuine(random)
+        self._accepted.add(text[at : text.index('"', at)])
+        return request
+
+    def _client(self, session: Session, *, proxied: bool = False) -> UpgradeClient:
+        via = Via("h:7669", ProxyAuthentication(None, self._random.randbytes)) if proxied else None
+        return UpgradeClient(self._caller, session, "h:7669", 0, via=via)
+
+    def _client_of_challenge(self) -> None:
+        """Have a session that begins with request 2, to a nonce of the server's."""
+        self._challenge = self._server_answer(self._client(Session()).request())
+        self._session = Session()
+        client = self._client(self._session)
+        client.request()
+        client.receive(self._challenge)
+
+    def _server_answer(self, request: bytes) -> bytes:
+        verdict = UpgradeServer(self._gatekeeper).receive(request, self._now_ms)
+        if verdict is None:
+            raise FuzzError("a whole request had no answer")
+        return verdict.response
+
+
+class RequestTarget:
+    """Requests of every type."""
+
+    name = "requests"
+    expected = frozenset({"refused", "decoded", "refused bomb", "refused pack", "decoded pack"})
+
+    def __init__(self) -> None:
+        recorded = json.loads(VECTORS.read_text())["messages"]
+        self._known = [bytes.fromhex(each["hex"]) for each in recorded if each["msg"].endswith("Request")]
+        server = ClusterServer(4, "tcp://name.b32.i2p:7669")
+        extended = Configuration(7, 5, (server, server), (server,), (server,))
+        entry = LogEntry(3, Application(b'{"a": 1}'))
+        self._pack = LogPack(100, (PackedEntry(3, Application(b"x" * 50)), PackedEntry(4, extended)) * 3)
+        self._known += [
+            encode_request(each)
+            for each in (
+                wire.AppendEntriesRequest(1, 2, 3, 4, 5, 6, (entry, LogEntry(3, extended), entry)),
+                wire.ClientRequest(0, 0, 0, 0, 0, 0, (entry,) * 20),
+                wire.PreVoteRequest(1, 2, 3, 4, 5, 6),
+                wire.TimeoutNowRequest(1, 2, 3, 4, 5, 6),
+                wire.TransferVoteRequest(1, 2, 3, 4, 5, 6),
+                wire.ReadIndexRequest(0, 0, 0, 0, 0, 0),
+            )
+        ]
+        squeezer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+        self._bomb = squeezer.compress(bytes(BOMB_BYTES)) + squeezer.flush()
+
+    def make(self, random: Random) -> bytes:
+        """Mostly changed requests; some with a log pack that is changed inside, a few with a bomb."""
+        share = random.random()
+        if share < BOMB_SHARE:
+            return self._with_pack(self._bomb)
+        if share < 0.2:
+            plain = zlib.decompress(encode_log_pack(self._pack), zlib.MAX_WBITS | 16)
+            squeezer = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+            squeezed = squeezer.compress(changed(plain, [plain], NUMBERS, random)) + squeezer.flush()
+            return self._with_pack(squeezed)
+        return changed(random.choice(self._known), self._known, NUMBERS, random)
+
+    @staticmethod
+    def _with_pack(packed: bytes) -> bytes:
+        head = encode_request(wire.SyncLogRequest(1, 4, 3, 0, 9, 9, (LogEntry(0, LogPack(0, ())),)))
+        sizes = 45 + 13
+        log = head[45:54] + len(packed).to_bytes(4, "big") + packed
+        return head[:41] + len(log).to_bytes(4, "big") + log[: sizes - 45] + packed
+
+    def check(self, data: bytes, random: Random) -> str:
+        """What is decoded has one meaning, alone and in a stream."""
+        kind = " bomb" if self._bomb[:64] in data else " pack" if data[45 + 8 : 45 + 9] == b"\x03" else ""
+        try:
+            request = decode_request(data)
+        except GarlicFarmError as error:
+            self._check_stream(data, None, random)
+            if kind == " bomb" and "inflate" not in str(error):
+                raise FuzzError(f"a bomb was refused for another reason: {error}") from error
+            return f"refused{kind}"
+        again = encode_request(request)
+        if decode_request(again) != request:
+            raise FuzzError("encoded and decoded again, it means something else")
+        if again != data and not any(isinstance(entry.value, LogPack) for entry in request.entries):
+            raise FuzzError("it is encoded to other bytes")
+        self._check_stream(data, request, random)
+        return f"decoded{kind}"
+
+    @staticmethod
+    def _check_stream(data: bytes, request: wire.Request | None, random: Random) -> None:
+        if random.random() < 0.9:
+            return
+        reader = RequestReader()
+        try:
+            found = None
+            for piece in pieces_of(data, random):
+                reader.feed(piece)
+                found = found or reader.next()
+        except GarlicFarmError:
+            found = None
+            if request is not None:
+                raise FuzzError("what is a request alone is none in a stream") from None
+        if request is not None and found != request:
+            raise FuzzError("in a stream it is another request")
+
+
+class ReplyTarget:
+    """Replies of every type."""
+
+    name = "replies"
+    expected = frozenset({"refused", "decoded"})
+
+    def __init__(self) -> None:
+        recorded = json.loads(VECTORS.read_text())["messages"]
+        self._known = [bytes.fromhex(each["hex"]) for each in recorded if each["msg"].endswith("Response")]
+        self._known += [encode_reply(each(1, 2, 3, 4, accepted=True)) for each in wire.REPLY_TYPES]
+
+    def make(self, random: Random) -> bytes:
+        """A changed reply; some keep their length, which is all that their reader goes by."""
+        data = changed(random.choice(self._known), self._known, NUMBERS, random, most=3)
+        size = len(self._known[0])
+        return (data + bytes(size))[:size] if random.random() < 0.5 else data
+
+    def check(self, data: bytes, random: Random) -> str:
+        """What is decoded is encoded to the same bytes, and read alike out of a stream."""
+        reader, found = ReplyReader(), []
+        refused = False
+        try:
+            for piece in pieces_of(data, random):
+                reader.feed(piece)
+                while (reply := reader.next()) is not None:
+                    found.append(reply)
+        except GarlicFarmError:
+            refused = True
+        try:
+            decoded = decode_reply(data)
+        except GarlicFarmError:
+            return "refused"
+        if encode_reply(decoded) != data:
+            raise FuzzError("it is encoded to other bytes")
+        if refused or found != [decoded]:
+            raise FuzzError("in a stream it is another reply")
+        return "decoded"
+
+
+class JsonTarget:
+    """Application entries: every byte string becomes a record, the same on every server."""
+
+    name = "json"
+    expected = frozenset(
+        {"Foreign", "Report", "Clock", "Publication", "Admission", "Exclusion", "CostFactor", "Factors"}
+    )
+
+    def __init__(self) -> None:
+        master, leaf = FULL.masters[0].destination, "a" * 52
+        records = (
+            FULL,
+            replace(FULL, destinations=(), masters=()),
+            Clock(17, 3, 2_000),
+            Publication(master, 2, 1_767_225_600, "c" * 64),
+            Admission(b"12345678", "router-1"),
+            Exclusion(leaf, excluded=True),
+            CostFactor(leaf, 1.5),
+            Force(master),
+            Factors(17, "formula", {leaf: 1.25}),
+        )
+        self._known = [encode(each) for each in records]
+
+    def make(self, random: Random) -> bytes:
+        """A changed entry."""
+        return changed(random.choice(self._known), self._known, JSON_PIECES, random, most=4)
+
+    def check(self, data: bytes, random: Random) -> str:
+        """Decoding is a function of the bytes, and what is decoded can be said again."""
+        del random
+        record = decode(data)
+        if decode(data) != record:
+            raise FuzzError("decoded twice, it means two things")
+        if isinstance(record, Foreign):
+            return "Foreign"
+        if len(data) > ENTRY_LIMIT_BYTES:
+            raise FuzzError("more bytes than an entry may have were taken")
+        if not _says_the_same(record):
+            raise FuzzError("encoded and decoded again, it means something else")
+        return type(record).__name__
+
+
+def _says_the_same(record: Record) -> bool:
+    return isinstance(record, Foreign) or decode(encode(record)) == record
+
+
+def pieces_of(data: bytes, random: Random) -> list[bytes]:
+    """The bytes as one to three arrivals, none of them empty."""
+    cuts = sorted(random.randint(0, len(data)) for _ in range(random.randrange(3)))
+    bounds = [0, *cuts, len(data)]
+    return [data[left:right] for left, right in itertools.pairwise(bounds) if left < right]
+
+
+def arrivals(data: bytes, random: Random) -> list[bytes]:
+    """The pieces of a connection; half of all connections end behind them, the other half stay open."""
+    return [*pieces_of(data, random), *([b""] if random.random() < 0.5 else [])]
+
+
+def _introduction() -> str:
+    key = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    node_id = node_id_of(key.public_key().public_bytes_raw())
+    info = NodeInfo(node_id, Address("127.0.0.1", 7669), Incarnation(3, 1), 30, b"metadata" * 40)
+    return base64.urlsafe_b64encode(encode_node_info(sign(info, key))).decode().rstrip("=")
+
+
+TARGETS: Final[dict[str, Callable[[], Target]]] = {
+    "upgrade": UpgradeTarget,
+    "requests": RequestTarget,
+    "replies": ReplyTarget,
+    "json": JsonTarget,
+}
