@@ -4,24 +4,30 @@ from dataclasses import replace
 
 from bridge.core.view import (
     AlarmView,
+    CostFactorView,
     EventView,
+    ExclusionView,
     FarmIdentity,
     FarmView,
     FollowerView,
     GossipView,
+    LeafView,
     LocalFarmView,
     MemberStatus,
     MemberView,
     MetaEntryView,
     NodeView,
     Phase,
+    PipelineFactorView,
     ProcessView,
     PublishingView,
     RaftRole,
     RaftView,
     ReportView,
     ServerRole,
+    StandingView,
     VoterView,
+    WeightsView,
     counters,
 )
 
@@ -76,6 +82,13 @@ def farm_view(number: int = 1, *, leader: int = 1, servers: int = 5) -> FarmView
         members=tuple(member(each, number, servers) for each in servers_of(servers)),
         publishing=(publishing(servers),),
         reports=tuple(report(each) for each in servers_of(servers)),
+        weights=WeightsView(
+            excluded=(ExclusionView(leaf(6), None),),
+            costs=(CostFactorView(leaf(1), "node-1", 1.5),),
+            factors=(PipelineFactorView(leaf(2), "node-2", 1.21, 1.21, 61_000),),
+            through_index=170,
+            formula="lag-1",
+        ),
         alarms=(
             AlarmView(
                 "signing-key-ends",
@@ -142,6 +155,18 @@ def publishing(servers: int) -> PublishingView:
             MetaEntryView(leaf(each), f"node-{each}", 10 * each, NOW_MS // 1000 + 880 + each, each != servers)
             for each in servers_of(servers)
         ),
+        published_by=2,
+        content_hash="ab" * 32,
+        standings=tuple(
+            StandingView(
+                raft_id=each,
+                name=f"node-{each}",
+                preferred=False,
+                score=900 - 10 * each,
+                inability="it has no router" if each == servers else None,
+            )
+            for each in servers_of(servers)
+        ),
     )
 
 
@@ -162,6 +187,8 @@ def report(each: int) -> ReportView:
         job_lag_ms=0.4,
         cpu_percent=3.5,
         memory_percent=41.0,
+        masters=(MASTER,),
+        leaves=(LeafView(leaf(each), None, healthy=True, load=10 * each, excluded=False),),
     )
 
 

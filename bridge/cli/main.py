@@ -32,6 +32,9 @@ COMMANDS = {
     "members": LazyCommand(
         "bridge.cli.status:members", "List the members with status, incarnation and round-trip time."
     ),
+    "farm": LazyCommand("bridge.cli.farm:farm", "Show all that the farm's servers agree on."),
+    "servers": LazyCommand("bridge.cli.servers:servers", "List the Raft group's servers; remove one, or the leader."),
+    "publish": LazyCommand("bridge.cli.publish:publish", "Publish anew; exclude leaves, make them dearer or cheaper."),
     "log": LazyCommand("bridge.cli.log:log", "Print committed entries of the farm's log."),
     "submit": LazyCommand("bridge.cli.log:submit", "Have one entry (a JSON object) committed to the farm's log."),
     "leave": LazyCommand("bridge.cli.leave:leave", "Tell a node to leave the farm and stop."),

@@ -131,6 +131,15 @@ class KeysAnswer:
     """The group has removed the keys of this node: what it shows is not the farm's ring any more."""
 
 
+@dataclass(frozen=True, slots=True)
+class WishAnswer:
+    """What an operator asked for is in the log and granted; `text` says it in words."""
+
+    kind: str
+    index: int
+    text: str
+
+
 class SubmitOutcome(Enum):
     """How a submission ended. Only `committed` is an acknowledgement; after `unknown` it may still be committed.
 

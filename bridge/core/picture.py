@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from bridge.core.admission import raft_id_of
 from bridge.core.farm_state import FarmState, FarmTuning, MasterState, ServerState
 from bridge.core.lease_set import is_healthy
+from bridge.core.picture_weights import leaf_views, weights_view
 from bridge.core.publication import Pace, lease_set_entries
 from bridge.core.publisher import Standing, standings
 from bridge.core.view import (
@@ -32,7 +33,9 @@ from bridge.core.view import (
     RaftView,
     ReportView,
     ServerRole,
+    StandingView,
     VoterView,
+    WeightsView,
     counters,
 )
 from consensus.core.description import Description as RaftDescription
@@ -113,7 +116,9 @@ def picture(sources: Sources) -> FarmView:
         raft=_no_raft() if farm is None else _raft(farm, names),
         members=_members(sources),
         publishing=() if farm is None else _publishing(farm, names, sources.address_of),
-        reports=() if farm is None else _reports(farm, names),
+        reports=() if farm is None else _reports(farm, names, sources.address_of),
+        weights=WeightsView() if farm is None else weights_view(farm.state, farm.log_time_ms, names),
+        removed=() if farm is None else farm.state.removed,
         alarms=sources.alarms,
         events=sources.events,
         counters=counters(dict(sources.counters)),
@@ -258,11 +263,12 @@ def _master(
         for server, leaf in farm.state.leaves_of(destination)
         if is_healthy(farm.state, server, leaf, farm.tuning)
     }
+    candidates = standings(farm.state, destination, farm.tuning)
     return PublishingView(
         master=address_of(destination),
         publisher_id=master.choice.server_id,
         publisher_name=names.get(master.choice.server_id),
-        reason=_reason(master, standings(farm.state, destination, farm.tuning)),
+        reason=_reason(master, candidates),
         published_s=published_s,
         expires_s=expires_s,
         seconds_to_expiry=None if expires_s is None else expires_s - farm.log_time_ms // 1000,
@@ -276,6 +282,19 @@ def _master(
                 healthy=entry.destination in healthy,
             )
             for entry in entries
+        ),
+        published_by=None if master.publication is None else master.publication.server_id,
+        content_hash=None if master.publication is None else master.publication.content_hash,
+        forced=master.forced,
+        standings=tuple(
+            StandingView(
+                raft_id=each.server_id,
+                name=names.get(each.server_id),
+                preferred=each.preferred,
+                score=each.score,
+                inability=None if each.inability is None else each.inability.value,
+            )
+            for each in candidates
         ),
     )
 
@@ -298,18 +317,25 @@ def _reason(master: MasterState, candidates: list[Standing]) -> str:
     return f"score {chosen.score}, {best} of {len(able)}"
 
 
-def _reports(farm: FarmSources, names: Mapping[int | None, str]) -> tuple[ReportView, ...]:
+def _reports(
+    farm: FarmSources, names: Mapping[int | None, str], address_of: Callable[[str], str]
+) -> tuple[ReportView, ...]:
     scores: dict[int, Standing] = {}
     for destination in farm.state.masters:
         for standing in standings(farm.state, destination, farm.tuning):
             scores.setdefault(standing.server_id, standing)
     return tuple(
-        _report(farm, server, names, scores.get(server_id)) for server_id, server in sorted(farm.state.servers.items())
+        _report(farm, server, names, scores.get(server_id), address_of)
+        for server_id, server in sorted(farm.state.servers.items())
     )
 
 
 def _report(
-    farm: FarmSources, server: ServerState, names: Mapping[int | None, str], standing: Standing | None
+    farm: FarmSources,
+    server: ServerState,
+    names: Mapping[int | None, str],
+    standing: Standing | None,
+    address_of: Callable[[str], str],
 ) -> ReportView:
     report = server.report
     able = standing is not None and standing.inability is None
@@ -328,4 +354,6 @@ def _report(
         job_lag_ms=report.router.job_lag_ms,
         cpu_percent=report.router.cpu_percent,
         memory_percent=report.router.memory_percent,
+        masters=tuple(address_of(part.destination) for part in report.masters),
+        leaves=leaf_views(farm.state, server, address_of),
     )

@@ -188,6 +188,19 @@ class MetaEntryView:
 
 
 @dataclass(frozen=True, slots=True)
+class StandingView:
+    """How a server stands as a candidate to publish a master."""
+
+    raft_id: int
+    name: str | None
+    preferred: bool
+    """Its operator set publish = "on"."""
+    score: int
+    inability: str | None
+    """Why it cannot publish now, in words; None if it can."""
+
+
+@dataclass(frozen=True, slots=True)
 class PublishingView:
     """What is published for one master destination, and by whom."""
 
@@ -203,6 +216,25 @@ class PublishingView:
     lease_set_file: str | None = None
     """Where this node's router keeps the structure, if it is of the file kind and has one."""
     entries: tuple[MetaEntryView, ...] = ()
+    published_by: int | None = None
+    """Who made the last accepted publication."""
+    content_hash: str | None = None
+    forced: bool = False
+    """An operator wants it published anew, and that is still to come."""
+    standings: tuple[StandingView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeafView:
+    """One destination as its server reported it."""
+
+    destination: str
+    master: str | None
+    """The master behind which it stands; None: every one of its server's."""
+    healthy: bool
+    load: int
+    """0 … 100; what operators and pipeline add makes it the cost."""
+    excluded: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +256,48 @@ class ReportView:
     job_lag_ms: float | None = None
     cpu_percent: float | None = None
     memory_percent: float | None = None
+    masters: tuple[str, ...] = ()
+    """Which master destinations it names; none: it serves all."""
+    leaves: tuple[LeafView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExclusionView:
+    """A leaf that an operator keeps out of every structure."""
+
+    destination: str
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CostFactorView:
+    """An operator's factor on a leaf's cost."""
+
+    destination: str
+    name: str | None
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineFactorView:
+    """The pipeline's factor on a leaf's cost: what was said, how long ago by log time, and what is left of it."""
+
+    destination: str
+    name: str | None
+    factor: float
+    said: float
+    age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsView:
+    """What operators and the pipeline add to the reports."""
+
+    excluded: tuple[ExclusionView, ...] = ()
+    costs: tuple[CostFactorView, ...] = ()
+    factors: tuple[PipelineFactorView, ...] = ()
+    through_index: int = 0
+    formula: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +330,9 @@ class FarmView:
     members: tuple[MemberView, ...] = ()
     publishing: tuple[PublishingView, ...] = ()
     reports: tuple[ReportView, ...] = ()
+    weights: WeightsView = WeightsView()
+    removed: tuple[int, ...] = ()
+    """Raft ids of servers that an operator took out of the farm."""
     alarms: tuple[AlarmView, ...] = ()
     events: tuple[EventView, ...] = ()
     """Oldest first."""

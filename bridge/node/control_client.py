@@ -19,11 +19,11 @@ import h11
 import msgspec
 import trio
 
-from bridge.core.control import WAIT_LIMIT_MS, ClusterAnswer, EventPage, KeysAnswer, LogPage, SubmitAnswer
+from bridge.core.control import WAIT_LIMIT_MS, ClusterAnswer, EventPage, KeysAnswer, LogPage, SubmitAnswer, WishAnswer
 from bridge.core.view import FarmView
 from bridge.node.control_socket import SOCKET_NAME, answers, socket_address
 from bridge.wire.control_json import cluster_from, event_page_from, keys_from, log_page_from, submit_from
-from bridge.wire.view_json import DOCUMENT_LIMIT_BYTES, ViewError, checked, decode_json, decode_view
+from bridge.wire.view_json import DOCUMENT_LIMIT_BYTES, ViewError, checked, decode_json, decode_view, from_document
 
 RECEIVE_BYTES = 64 * 1024
 ANSWER_TIMEOUT_S = 30.0
@@ -102,6 +102,10 @@ class ControlClient:
             if "outcome" in found:
                 return submit_from(found)
         raise self._refused(status, body)
+
+    async def wish(self, wish: dict[str, Any]) -> WishAnswer:
+        """Have what an operator asks for granted; ControlError says why it was not."""
+        return from_document(WishAnswer, await self._post("/v1/wishes", wish))
 
     async def leave(self) -> None:
         """Tell the node to leave the farm and stop."""

@@ -6,6 +6,7 @@
     GET  /v1/events?from=CURSOR&limit=M&wait=MS     the trace; waits likewise
     GET  /metrics, /healthz                         Prometheus text; whether this node can do its work
     POST /v1/submit?request=ID                      one entry for the log
+    POST /v1/wishes                                 exclude a leaf, weigh it, publish anew, remove a server
     POST /v1/leave, /v1/withdraw                    goodbye; a founder's promise taken back
     POST /v1/transfer                               leadership handed to another node
     GET  /v1/keys                                   the ids of the farm's gossip keys, and which members have them
@@ -34,6 +35,7 @@ from bridge.core.control import (
     LogPage,
     SubmitAnswer,
     SubmitOutcome,
+    WishAnswer,
 )
 from bridge.core.view import FarmView, Phase
 from bridge.node.control_access import Access
@@ -44,7 +46,7 @@ from bridge.wire.control_json import (
     log_page_document,
     submit_document,
 )
-from bridge.wire.view_json import encode_view
+from bridge.wire.view_json import document, encode_view
 from consensus.core.sessions import RequestId, parse_request_id
 
 LOG = logging.getLogger(__name__)
@@ -110,6 +112,9 @@ class ControlPort(Protocol):
 
     async def submit(self, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
         """Have one application entry (a JSON object) committed, here or by the leader, and applied at most once."""
+
+    async def wish(self, body: bytes) -> WishAnswer:
+        """Have what an operator asks for (`bridge.node.wishing`) committed; `Refused` says why it came to nothing."""
 
     async def leave(self) -> None:
         """Begin to leave the farm and stop; returns as soon as it is certain that the node will."""
@@ -181,6 +186,7 @@ class Routes:
             "/metrics": ("GET", self._metrics),
             "/healthz": ("GET", self._healthz),
             "/v1/submit": ("POST", self._submit),
+            "/v1/wishes": ("POST", self._wish),
             "/v1/leave": ("POST", self._leave),
             "/v1/withdraw": ("POST", self._withdraw),
             "/v1/transfer": ("POST", self._transfer),
@@ -247,6 +253,9 @@ class Routes:
     async def _submit(self, request: Request, query: str) -> Answer:
         answer = await self._port.submit(_entry(request.body), _request_id(query))
         return _json(OUTCOME_STATUS[answer.outcome], submit_document(answer))
+
+    async def _wish(self, request: Request, _query: str) -> Answer:
+        return _json(200, {"schema": 1, **document(await self._port.wish(request.body))})
 
     async def _leave(self, _request: Request, _query: str) -> Answer:
         await self._port.leave()

@@ -74,6 +74,7 @@ from consensus.node.clock import now_ms
 MOMENTS_MAX = 500_000
 CONFIGURATIONS_MAX = 4096
 BREATH_ENTRIES = 64
+REFUSALS_MAX = 256
 RETENTION_MS = 7 * 24 * 3600 * 1000
 _COUNTED: dict[type[Record], str] = {
     Report: "reports",
@@ -113,6 +114,7 @@ class Ledger:
         self._configuration_indexes = array("q")
         self._news = trio.Event()
         self._history_ends: Index = 0
+        self._refusals: dict[Index, str] = {}
         self.records = dict.fromkeys(_COUNTED.values(), 0)
 
     @property
@@ -134,6 +136,10 @@ class Ledger:
         """Index of the last configuration before `index`; 0 if there is none, or it is too long ago."""
         place = bisect_right(self._configuration_indexes, index - 1)
         return self._configuration_indexes[place - 1] if place else 0
+
+    def refusal_of(self, index: Index) -> str | None:
+        """Why the state machine refused the wish at `index`; None if it did not, or that is long ago."""
+        return self._refusals.get(index)
 
     def history_ends_at(self, index: Index) -> None:
         """The log of an earlier life reaches up to `index`."""
@@ -222,6 +228,10 @@ class Ledger:
             case _:
                 pass
         for change in changes:
+            if isinstance(change, WishRefused):
+                self._refusals[index] = change.reason
+                if len(self._refusals) > REFUSALS_MAX:
+                    del self._refusals[min(self._refusals)]
             if index > self._history_ends:
                 kind, data = _event_of(change)
                 self._trace.append(kind, data, log_time_ms=self.state.log_time_ms)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from bridge.core.control import ClusterAnswer, EventPage, LogPage, SubmitAnswer, SubmitOutcome
+from bridge.core.control import ClusterAnswer, EventPage, LogPage, SubmitAnswer, SubmitOutcome, WishAnswer
 from bridge.core.records import Admission, Approval, Clock, Eviction, Level, Publication
 from bridge.core.view import FarmView, VoterView
 from bridge.node.control_routes import KeyPort, Refused
@@ -18,6 +18,7 @@ from bridge.node.handover import hand_over
 from bridge.node.ledger import Ledger
 from bridge.node.replica import Replica
 from bridge.node.submitting import Submitting
+from bridge.node.wishing import Wishing
 from bridge.wire.application import ENTRY_LIMIT_BYTES, decode
 from bridge.wire.control_json import log_entry
 from consensus.core.position import Entry
@@ -148,6 +149,12 @@ class NodePort:
                 reason="this node is not a server of a founded farm; see `garlicfarm status`",
             )
         return await self._submitting.submit(entry, request)
+
+    async def wish(self, body: bytes) -> WishAnswer:
+        """Have what an operator asks for committed; `Refused` says why it came to nothing."""
+        if self._submitting is None or self._ledger is None:
+            raise Refused(409, "no-server", "this node is not a server of a founded farm; see `garlicfarm status`")
+        return await Wishing(self._make_view(), self._ledger, self._submitting.submit).grant(body)
 
     async def leave(self) -> None:
         """Begin to leave the farm and stop."""

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from bridge.core.control import (
     LogPage,
     SubmitAnswer,
     SubmitOutcome,
+    WishAnswer,
 )
 from bridge.core.view import FarmView
 from bridge.node.control import ControlServer
@@ -41,13 +43,15 @@ class Node:
         self.left = False
         self.linearizable = False
         self.requests: list[RequestId | None] = []
+        self.wishes: list[object] = []
+        self.removed: tuple[int, ...] = ()
         self.cluster_id: str | None = None
         self.keys = FakeKeys()
         self.outcome = SubmitAnswer(SubmitOutcome.COMMITTED, index=218, term=3)
 
     async def view(self) -> FarmView:
         """The fabricated picture."""
-        return farm_view()
+        return replace(farm_view(), removed=self.removed)
 
     async def cluster(self) -> ClusterAnswer:
         """Nobody leads."""
@@ -78,6 +82,12 @@ class Node:
         if to == "nobody":
             raise Refused(404, "no-such-voter", "no voter has the name or Raft id 'nobody'; there are node-1, node-2")
         return to or "node-2"
+
+    async def wish(self, body: bytes) -> WishAnswer:
+        """Remember it, and grant it."""
+        await trio.lowlevel.checkpoint()
+        self.wishes.append(json.loads(body))
+        return WishAnswer("cost", 218, "granted")
 
     async def withdraw(self) -> str | None:
         """Nothing to take back."""

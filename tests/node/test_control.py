@@ -1,5 +1,6 @@
 """The control endpoint: who may open it, what it answers, and what no client can do to it."""
 
+import json
 import os
 import socket
 import stat
@@ -20,6 +21,7 @@ from bridge.core.control import (
     LogPage,
     SubmitAnswer,
     SubmitOutcome,
+    WishAnswer,
 )
 from bridge.core.view import FarmView
 from bridge.node.control import ControlLimits, ControlServer
@@ -46,6 +48,7 @@ class FakeNode:
         self.keys = FakeKeys()
         self.linearizable: list[bool] = []
         self.requests: list[RequestId | None] = []
+        self.wishes: list[object] = []
 
     async def view(self) -> FarmView:
         """The fabricated picture."""
@@ -85,6 +88,12 @@ class FakeNode:
         if to == "nobody":
             raise Refused(404, "no-such-voter", "no voter has the name or Raft id 'nobody'; there are node-1, node-2")
         return to or "node-2"
+
+    async def wish(self, body: bytes) -> WishAnswer:
+        """Remember it, and grant it."""
+        await trio.lowlevel.checkpoint()
+        self.wishes.append(json.loads(body))
+        return WishAnswer("cost", 218, "granted")
 
     async def withdraw(self) -> str | None:
         """Nothing to take back."""

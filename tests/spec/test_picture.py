@@ -4,10 +4,22 @@ from dataclasses import replace
 from random import Random
 
 from bridge.core.farm_state import Choice, FarmTuning
+from bridge.core.hashes import hash_of
 from bridge.core.picture import Facts, FarmSources, Sources, picture
 from bridge.core.publication import Pace
-from bridge.core.records import Publication
-from bridge.core.view import FarmIdentity, FarmView, MemberStatus, NodeView, Phase, RaftRole
+from bridge.core.records import CostFactor, Exclusion, Factors, Force, Publication, PublishConfig
+from bridge.core.view import (
+    CostFactorView,
+    ExclusionView,
+    FarmIdentity,
+    FarmView,
+    MemberStatus,
+    NodeView,
+    Phase,
+    PipelineFactorView,
+    RaftRole,
+    WeightsView,
+)
 from consensus.core.description import Description as RaftDescription
 from consensus.core.description import FollowerProgress
 from consensus.core.effects import Role
@@ -218,3 +230,35 @@ def test_a_healthy_leaf_is_shown_as_healthy_whatever_its_cost() -> None:
     log.append(Publication(MASTER, 1, BASE_MS // 1000, "00"))
     [published] = picture_of(log).publishing
     assert [(each.cost, each.healthy) for each in published.entries] == [(100, True)]
+
+
+def test_the_picture_shows_why_leaves_cost_what_they_cost_and_how_old_a_factor_is() -> None:
+    log = Log()
+    log.append(
+        report(1),
+        report(2),
+        Exclusion(hash_of("leaf02"), excluded=True),
+        CostFactor(hash_of("leaf01"), 2.5),
+        Factors(2, "lag-1", {hash_of("leaf01"): 2.0}),
+    )
+    log.clock(PERIOD_MS)
+    log.append(report(1, BASE_MS + PERIOD_MS, publish_config=PublishConfig.OFF), Force(MASTER))
+    view = picture_of(log, log_time_ms=BASE_MS + PERIOD_MS + 5_000)
+    one, two = f"{hash_of('leaf01')}.b32.i2p", f"{hash_of('leaf02')}.b32.i2p"
+    assert view.weights == WeightsView(
+        excluded=(ExclusionView(two, "b"),),
+        costs=(CostFactorView(one, "m", 2.5),),
+        factors=(PipelineFactorView(one, "m", factor=1.1, said=1.1, age_ms=PERIOD_MS + 5_000),),
+        through_index=2,
+        formula="lag-1",
+    )
+    assert [(leaf.destination, leaf.load, leaf.excluded) for each in view.reports for leaf in each.leaves] == [
+        ("leaf01.b32.i2p", 0, False),
+        ("leaf02.b32.i2p", 0, True),
+    ]
+    [published] = view.publishing
+    assert published.forced
+    assert [(each.raft_id, each.score, each.inability) for each in published.standings] == [
+        (1, 1000, "publishConfig is off"),
+        (2, 1000, None),
+    ]

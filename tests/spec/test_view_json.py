@@ -35,7 +35,7 @@ def test_the_keys_of_the_view_are_the_documented_ones() -> None:
 
 
 DOCUMENTED = """
-schema takenAtMs node farm gossip raft members publishing reports alarms events counters
+schema takenAtMs node farm gossip raft members publishing reports weights removed alarms events counters
 node.name node.nodeId node.raftId node.generation node.pid node.version node.uptimeMs node.phase node.controlAddress
 node.stateDirectory
 farm.label farm.cluster farm.clusterId farm.expect farm.demo
@@ -51,10 +51,16 @@ members.isPeer members.rttMs members.peerCount members.capacity members.raftId m
 publishing.master publishing.publisherId publishing.publisherName publishing.reason publishing.publishedS
 publishing.expiresS publishing.secondsToExpiry publishing.leaseSetFile publishing.entries
 publishing.entries.destination publishing.entries.name publishing.entries.cost publishing.entries.endS
-publishing.entries.healthy
+publishing.entries.healthy publishing.publishedBy publishing.contentHash publishing.forced publishing.standings
+publishing.standings.raftId publishing.standings.name publishing.standings.preferred publishing.standings.score
+publishing.standings.inability
 reports.raftId reports.name reports.ageMs reports.stale reports.score reports.canPublish reports.publishing
 reports.attached reports.clockOff reports.healthyDestinations reports.destinations reports.jobLagMs
-reports.cpuPercent reports.memoryPercent
+reports.cpuPercent reports.memoryPercent reports.masters reports.leaves reports.leaves.destination
+reports.leaves.master reports.leaves.healthy reports.leaves.load reports.leaves.excluded
+weights.excluded weights.excluded.destination weights.excluded.name weights.costs weights.costs.destination
+weights.costs.name weights.costs.factor weights.factors weights.factors.destination weights.factors.name
+weights.factors.factor weights.factors.said weights.factors.ageMs weights.throughIndex weights.formula
 alarms.kind alarms.text alarms.action events.timeMs events.kind events.text counters.control_requests
 """
 

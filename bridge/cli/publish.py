@@ -1,0 +1,81 @@
+"""`garlicfarm publish`: what operators decide about what is published. Any node takes it; the log makes it everybody's.
+
+    force MASTER              the publisher publishes this master anew, changed or not
+    exclude, include LEAF     a leaf is listed in no structure, whatever its health; listed again
+    cost LEAF FACTOR          a leaf becomes dearer (2), cheaper (0.5), or what its load says (1)
+
+Masters and leaves are named by their addresses, `….b32.i2p`. What that does to the structure is in docs/publisher.md.
+"""
+
+from typing import Any
+
+import click
+
+from bridge.cli.options import ask_node, json_option, node_option, print_json
+from bridge.core.control import WishAnswer
+from bridge.node.control_client import ControlClient
+from bridge.wire.view_json import document
+
+
+@click.group()
+def publish() -> None:
+    """Force, exclude and weigh what is published."""
+
+
+@publish.command()
+@click.argument("master")
+@node_option
+@json_option
+def force(master: str, node: str | None, *, as_json: bool) -> None:
+    """Have MASTER published anew, although nothing changed."""
+    tell(node, {"force": {"master": master}}, as_json=as_json)
+
+
+@publish.command()
+@click.argument("leaf")
+@node_option
+@json_option
+@click.option("--yes", is_flag=True, help="Do not ask first.")
+def exclude(leaf: str, node: str | None, *, yes: bool, as_json: bool) -> None:
+    """Have LEAF listed nowhere until it is included again."""
+    confirm(f"Take {leaf} out of what the whole farm publishes?", yes=yes)
+    tell(node, {"exclusion": {"hash": leaf, "excluded": True}}, as_json=as_json)
+
+
+@publish.command()
+@click.argument("leaf")
+@node_option
+@json_option
+def include(leaf: str, node: str | None, *, as_json: bool) -> None:
+    """Have an excluded LEAF listed again."""
+    tell(node, {"exclusion": {"hash": leaf, "excluded": False}}, as_json=as_json)
+
+
+@publish.command()
+@click.argument("leaf")
+@click.argument("factor", type=float)
+@node_option
+@json_option
+def cost(leaf: str, factor: float, node: str | None, *, as_json: bool) -> None:
+    """Multiply the cost of LEAF by FACTOR, 0.1 to 10; 1 takes it back."""
+    tell(node, {"cost": {"hash": leaf, "factor": factor}}, as_json=as_json)
+
+
+def tell(node: str | None, wish: dict[str, Any], *, as_json: bool) -> WishAnswer:
+    """Submit a wish and print what came of it, or end with the reason."""
+
+    async def ask(client: ControlClient) -> WishAnswer:
+        return await client.wish(wish)
+
+    answer = ask_node(node, ask)
+    if as_json:
+        print_json({"schema": 1, **document(answer)})
+    else:
+        click.echo(f"{answer.text}.")
+    return answer
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only if somebody said so: with --yes, or at a terminal when asked."""
+    if not yes:
+        click.confirm(question, abort=True, err=True)

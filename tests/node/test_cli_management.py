@@ -1,0 +1,97 @@
+"""`garlicfarm farm`, `servers` and `publish`: what operators see of the whole farm and decide about it."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bridge.cli.main import cli
+from tests.node.test_cli_commands import Node, served
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    found = Node()
+    with served(tmp_path / "control.sock", found):
+        yield found
+
+
+@pytest.fixture
+def garlicfarm(tmp_path: Path) -> Callable[..., Result]:
+    def call(*arguments: str, stdin: str | None = None) -> Result:
+        return CliRunner().invoke(cli, list(arguments), input=stdin, env={"GARLICFARM_NODE": str(tmp_path)})
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wish"),
+    [
+        (["publish", "force", "m.b32.i2p"], {"force": {"master": "m.b32.i2p"}}),
+        (["publish", "exclude", "--yes", "l.b32.i2p"], {"exclusion": {"hash": "l.b32.i2p", "excluded": True}}),
+        (["publish", "include", "l.b32.i2p"], {"exclusion": {"hash": "l.b32.i2p", "excluded": False}}),
+        (["publish", "cost", "l.b32.i2p", "1.5"], {"cost": {"hash": "l.b32.i2p", "factor": 1.5}}),
+        (["servers", "remove", "--yes", "node-3"], {"removal": {"server": "node-3", "removed": True}}),
+        (["servers", "restore", "node-3"], {"removal": {"server": "node-3", "removed": False}}),
+    ],
+)
+def test_what_operators_decide_is_told_to_the_node(
+    node: Node, garlicfarm: Callable[..., Result], arguments: list[str], wish: object
+) -> None:
+    result = garlicfarm(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == {"schema": 1, "kind": "cost", "index": 218, "text": "granted"}
+    assert node.wishes == [wish]
+    assert garlicfarm(*arguments).stdout.endswith("granted.\n")
+
+
+@pytest.mark.parametrize("arguments", [["publish", "exclude", "l.b32.i2p"], ["servers", "remove", "node-3"]])
+def test_what_hurts_is_asked_about_first(node: Node, garlicfarm: Callable[..., Result], arguments: list[str]) -> None:
+    assert garlicfarm(*arguments, stdin="n\n").exit_code == 1
+    assert node.wishes == []
+    assert garlicfarm(*arguments, stdin="y\n").exit_code == 0
+    assert len(node.wishes) == 1
+
+
+def test_a_server_that_is_not_out_in_time_is_told_with_what_is_waited_for(
+    node: Node, garlicfarm: Callable[..., Result]
+) -> None:
+    node.removed = (3,)
+    result = garlicfarm("servers", "remove", "--yes", "--wait", "0", "node-3")
+    assert result.exit_code == 1
+    assert "still a member: node-5 is dead for 3 min" in result.stderr
+
+
+def test_servers_lists_who_votes_who_learns_and_who_was_removed(node: Node, garlicfarm: Callable[..., Result]) -> None:
+    node.removed = (9,)
+    found = json.loads(garlicfarm("servers", "--json").stdout)
+    assert [(each["raftId"], each["role"], each["leads"]) for each in found["servers"]] == [
+        (1, "voter", True),
+        *((each, "voter", False) for each in (2, 3, 4, 5)),
+        (6, "learner", False),
+    ]
+    assert found["removed"] == [9]
+    text = garlicfarm("servers").stdout
+    assert "removed by an operator: 9" in text
+    assert "node-1  leader" in text
+
+
+@pytest.mark.usefixtures("node")
+def test_the_whole_shared_state_is_shown(garlicfarm: Callable[..., Result]) -> None:
+    found = json.loads(garlicfarm("farm", "--json").stdout)
+    assert found["publishing"][0]["standings"][4]["inability"] == "it has no router"
+    assert found["weights"]["factors"][0]["ageMs"] == 61_000
+    assert len(found["reports"]) == 5
+    text = garlicfarm("farm").stdout
+    for wanted in (
+        "CANDIDATE",
+        "node-2 (2)",
+        "publishes",
+        "it has no router",
+        "excluded",
+        "cost x 1.21",
+        "pipeline, 1",
+    ):
+        assert wanted in text, wanted

@@ -1,0 +1,201 @@
+"""What operators ask through a node: resolved from names and addresses, granted by the state machine or refused."""
+
+# ruff: noqa: ARG001 - the clock works by being asked for
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from trio.testing import MockClock
+
+from bridge.core.control import SubmitAnswer, SubmitOutcome
+from bridge.core.hashes import hash_of
+from bridge.core.records import Admission, CostFactor, Exclusion, Force, Record, Removal
+from bridge.core.view import FarmView, PublishingView, VoterView
+from bridge.node.control_routes import Refused
+from bridge.node.wishing import Wishing
+from bridge.wire.application import decode, encode
+from tests.node.farm_stage import LEAF, MASTER, NODE_IDS, Stage, machine_clock, rival_report
+from tests.operator_views import farm_view
+
+MASTER_ADDRESS, LEAF_ADDRESS = MASTER.destination.address, LEAF.address
+pytestmark = pytest.mark.usefixtures("_clock")
+
+
+@pytest.fixture
+def _clock(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
+    machine_clock(monkeypatch)
+
+
+class Office:
+    """A stage whose log has a farm of three voters in it, and a node that is asked."""
+
+    def __init__(self) -> None:
+        self.stage = Stage()
+        self.outcome: SubmitAnswer | None = None
+        self.view: FarmView = farm_view()
+
+    async def found(self) -> None:
+        """Four identities are admitted, of which three vote; server 2 has reported and publishes."""
+        for number, node_id in enumerate((*NODE_IDS, b"newcomer"), start=1):
+            await self.stage.append(encode(Admission(node_id, f"node-{number}")))
+        await self.stage.append_record(rival_report())
+        voters = tuple(VoterView(each, "tcp://x:1", f"node-{each}") for each in (1, 2, 3, 4))
+        self.view = replace(
+            self.view,
+            farm=replace(self.view.farm, expect=3),
+            raft=replace(self.view.raft, voters=voters, learners=(), leader_id=1),
+            publishing=(PublishingView(MASTER_ADDRESS, 2, "node-2", "score 900"),),
+        )
+
+    async def submit(self, entry: bytes) -> SubmitAnswer:
+        """As the node does: the answer comes when the entry is applied."""
+        if self.outcome is not None:
+            return self.outcome
+        await self.stage.append(entry)
+        return SubmitAnswer(SubmitOutcome.COMMITTED, index=len(self.stage.log), term=1)
+
+    async def ask(self, wish: Any) -> str:
+        """The text of what was granted."""
+        body = wish if isinstance(wish, bytes) else json.dumps(wish).encode()
+        return (await Wishing(self.view, self.stage.ledger, self.submit).grant(body)).text
+
+    async def refusal(self, wish: Any) -> tuple[int, str, str]:
+        """Status, code and text of a refusal."""
+        with pytest.raises(Refused) as caught:
+            await self.ask(wish)
+        return caught.value.status, caught.value.code, str(caught.value)
+
+    @property
+    def last(self) -> Record:
+        """What the log has last."""
+        return decode(self.stage.log[-1])
+
+
+@pytest.fixture
+async def office() -> Office:
+    made = Office()
+    await made.found()
+    return made
+
+
+async def test_a_leaf_is_named_by_its_address_with_or_without_ending_or_by_its_destination(office: Office) -> None:
+    for name in (LEAF_ADDRESS, LEAF_ADDRESS.removesuffix(".b32.i2p"), LEAF.base64):
+        text = await office.ask({"cost": {"hash": name, "factor": 1.5}})
+        assert text == f"{LEAF_ADDRESS} has the factor 1.5"
+        assert office.last == CostFactor(hash_of(LEAF.base64), 1.5)
+
+
+async def test_a_leaf_that_nobody_reports_is_excluded_in_advance_and_the_answer_says_so(office: Office) -> None:
+    other = "a" * 52
+    assert "no server reports this leaf now" in await office.ask({"exclusion": {"hash": other, "excluded": True}})
+    assert office.last == Exclusion(other, excluded=True)
+    assert "is listed again" in await office.ask({"exclusion": {"hash": other, "excluded": False}})
+    status, code, _ = await office.refusal({"exclusion": {"hash": other, "excluded": False}})
+    assert (status, code) == (409, "not-excluded")
+
+
+async def test_what_the_state_machine_refuses_is_refused_with_its_reason(office: Office) -> None:
+    asked = {"exclusion": {"hash": LEAF_ADDRESS, "excluded": True}}
+    status, code, text = await office.refusal(asked)
+    assert (status, code) == (409, "wish-refused")
+    assert "nothing would be left to list" in text
+    status, _, text = await office.refusal({"cost": {"hash": LEAF_ADDRESS, "factor": 11}})
+    assert (status, text) == (409, "the factor 11 is not within 0.1 to 10")
+
+
+async def test_a_master_is_forced_by_its_address(office: Office) -> None:
+    assert (await office.ask({"force": {"master": MASTER_ADDRESS}})).startswith(
+        f"node-2 publishes {MASTER_ADDRESS} anew"
+    )
+    assert office.last == Force(MASTER.destination.base64)
+    status, code, text = await office.refusal({"force": {"master": LEAF_ADDRESS}})
+    assert (status, code) == (404, "no-such-master")
+    assert MASTER_ADDRESS in text
+
+
+async def test_a_master_that_nobody_can_publish_is_not_forced(office: Office) -> None:
+    [shown] = office.view.publishing
+    office.view = replace(office.view, publishing=(replace(shown, publisher_id=None, reason="no server can publish"),))
+    before = len(office.stage.log)
+    status, code, text = await office.refusal({"force": {"master": MASTER_ADDRESS}})
+    assert (status, code) == (409, "no-publisher")
+    assert "no server can publish" in text
+    assert len(office.stage.log) == before
+
+
+async def test_a_server_is_removed_by_its_name_raft_id_or_node_id_and_may_come_back(office: Office) -> None:
+    for name in ("node-3", "3", NODE_IDS[2].hex()):
+        assert await office.ask({"removal": {"server": name, "removed": True}}) == "node-3 is taken out of the group"
+        assert office.last == Removal(3, removed=True)
+        assert await office.ask({"removal": {"server": name, "removed": False}}) == "node-3 may come back"
+    status, code, text = await office.refusal({"removal": {"server": "node-9", "removed": True}})
+    assert (status, code) == (404, "no-such-server")
+    assert "node-1, node-2, node-3, node-4" in text
+
+
+async def test_removing_the_leader_says_that_it_hands_over_first(office: Office) -> None:
+    text = await office.ask({"removal": {"server": "node-1", "removed": True}})
+    assert text == "node-1 hands leadership over and is then taken out"
+
+
+async def test_a_farm_that_would_become_too_small_is_told_before_anything_is_in_the_log(office: Office) -> None:
+    office.view = replace(office.view, raft=replace(office.view.raft, voters=office.view.raft.voters[:3]))
+    before = len(office.stage.log)
+    status, code, text = await office.refusal({"removal": {"server": "node-3", "removed": True}})
+    assert (status, code) == (409, "too-few-voters")
+    assert "start another router first" in text
+    assert len(office.stage.log) == before
+
+
+async def test_a_removal_that_was_carried_out_is_not_asked_for_twice_nor_one_taken_back_that_was_not(
+    office: Office,
+) -> None:
+    await office.ask({"removal": {"server": "node-4", "removed": True}})
+    office.view = replace(office.view, raft=replace(office.view.raft, voters=office.view.raft.voters[:3]))
+    assert (await office.refusal({"removal": {"server": "node-4", "removed": True}}))[1] == "removed-already"
+    assert (await office.refusal({"removal": {"server": "node-3", "removed": False}}))[1] == "not-removed"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        (SubmitOutcome.REFUSED, 409),
+        (SubmitOutcome.BUSY, 503),
+        (SubmitOutcome.UNKNOWN, 504),
+        (SubmitOutcome.EXPIRED, 410),
+    ],
+)
+async def test_what_was_not_committed_is_not_granted(office: Office, outcome: SubmitOutcome, status: int) -> None:
+    office.outcome = SubmitAnswer(outcome, reason="no leader")
+    found = await office.refusal({"cost": {"hash": LEAF_ADDRESS, "factor": 2}})
+    assert found == (status, outcome.value, "no leader")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'"force"',
+        b"\xff",
+        b'{"force":{}}',
+        b'{"weather":{}}',
+        b'{"cost":{"hash":"x","factor":"2"}}',
+        b'{"cost":{"hash":"x","factor":2,"why":1}}',
+        b'{"exclusion":{"hash":"x","excluded":true},"force":{"master":"x"}}',
+        b'{"force":' + b"[" * 50_000,
+    ],
+)
+async def test_what_is_no_wish_is_told_the_forms_that_there_are(office: Office, body: bytes) -> None:
+    status, code, text = await office.refusal(body)
+    assert (status, code) == (400, "bad-request")
+    assert '{"removal": {"server": NAME, "removed": true}}' in text
+
+
+async def test_a_name_that_is_no_address_is_refused(office: Office) -> None:
+    status, code, text = await office.refusal({"cost": {"hash": "example.i2p", "factor": 2}})
+    assert (status, code) == (400, "bad-hash")
+    assert "'example.i2p'" in text
