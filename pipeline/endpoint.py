@@ -12,6 +12,7 @@ import http.client
 import json
 import socket
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -133,17 +134,31 @@ class Endpoint:
 
     def get(self, target: str) -> dict[str, Any]:
         """The JSON object at `target`."""
-        self._connection.request("GET", target, headers=self._headers)
+        status, answer = self._exchange("GET", target, None)
+        if status != http.client.OK:
+            raise ValueError(f"status {status}: {json.dumps(answer)[:200]}")
+        return answer
+
+    def post(self, target: str, body: Mapping[str, object]) -> dict[str, Any]:
+        """The JSON object that answers `body`: also where the node says no and why, unless it says `error`."""
+        status, answer = self._exchange("POST", target, json.dumps(body))
+        if "error" in answer:
+            raise ValueError(f"status {status}: {json.dumps(answer['error'])[:200]}")
+        return answer
+
+    def _exchange(self, method: str, target: str, content: str | None) -> tuple[int, dict[str, Any]]:
+        self._connection.request(method, target, body=content, headers=self._headers)
         response = self._connection.getresponse()
         body = response.read(RESPONSE_LIMIT_BYTES + 1)
         if len(body) > RESPONSE_LIMIT_BYTES:
             raise ValueError(f"the answer is larger than {RESPONSE_LIMIT_BYTES} bytes")
-        if response.status != http.client.OK:
-            raise ValueError(f"status {response.status}: {body[:200].decode('utf-8', 'replace')}")
-        answer = json.loads(body)
+        try:
+            answer = json.loads(body)
+        except ValueError as error:
+            raise ValueError(f"status {response.status}: {body[:200].decode('utf-8', 'replace')}") from error
         if not isinstance(answer, dict):
             raise TypeError("the answer is not a JSON object")
-        return answer
+        return response.status, answer
 
 
 LOST = (OSError, http.client.HTTPException, ValueError, TypeError)

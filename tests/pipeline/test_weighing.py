@@ -1,0 +1,232 @@
+"""The judgement of the leaves: smoothed figures, factors relative to the median, and when they are proposed."""
+
+from random import Random
+
+import pytest
+
+from bridge.core import weights as farm
+from bridge.core.hashes import hash_of
+from bridge.core.records import Factors
+from pipeline.weighing import (
+    LEAVES_MAX,
+    PAUSE_PERIODS,
+    ClockRow,
+    FactorsRow,
+    Proposal,
+    ReportRow,
+    Standing,
+    Weighing,
+    leaf_hash,
+)
+
+PERIOD_MS = 30_000
+BEGIN_MS = 1_767_225_600_000
+
+
+class Story:
+    """A log in which every server reports once a period."""
+
+    def __init__(self, servers: int = 3) -> None:
+        self.weighing = Weighing()
+        self.index = 0
+        self.now_ms = BEGIN_MS
+        self.lag_ms: dict[int, float | None] = dict.fromkeys(range(1, servers + 1), 10.0)
+        self.ill: set[int] = set()
+        self.silent: set[int] = set()
+
+    def periods(self, count: int) -> None:
+        """So many reporting periods go by."""
+        for _ in range(count):
+            self.now_ms += PERIOD_MS
+            for server, lag_ms in self.lag_ms.items():
+                if server not in self.silent:
+                    self._next(
+                        ReportRow(self._count(), self.now_ms, server, lag_ms, ((name(server), server not in self.ill),))
+                    )
+            self._next(ClockRow(self._count(), self.now_ms, PERIOD_MS))
+
+    def submit(self, proposal: Proposal) -> bool:
+        """The proposal becomes the next entry; whether it counts."""
+        before = self.weighing.standing.through_index
+        self._next(FactorsRow(self._count(), self.now_ms, proposal.through_index, proposal.factors))
+        return self.weighing.standing.through_index != before
+
+    def factor(self, server: int) -> float:
+        """What counts now."""
+        return self.weighing.standing.at(name(server), self.now_ms)
+
+    def _count(self) -> int:
+        self.index += 1
+        return self.index
+
+    def _next(self, row: ReportRow | ClockRow | FactorsRow) -> None:
+        self.weighing.observe(row)
+
+
+def name(server: int) -> str:
+    return f"leaf-{server}"
+
+
+def test_a_farm_in_which_all_are_alike_is_left_alone() -> None:
+    story = Story()
+    story.periods(50)
+    assert set(story.weighing.wanted().values()) == {1.0}
+    assert story.weighing.propose() is None
+    # even if all of them lag: clients must go somewhere
+    story.lag_ms = dict.fromkeys(story.lag_ms, 900.0)
+    story.periods(50)
+    assert story.weighing.propose() is None
+
+
+@pytest.mark.parametrize("trouble", ["lag", "illness", "silence"])
+def test_a_router_in_trouble_rises_above_the_others_and_comes_back(trouble: str) -> None:
+    story = Story()
+    story.periods(5)
+    # when one router is worse than the others for some periods
+    if trouble == "lag":
+        story.lag_ms[2] = 600.0
+    (story.ill if trouble == "illness" else story.silent if trouble == "silence" else set()).add(2)
+    story.periods(5)
+    wanted = story.weighing.wanted()
+    # then its leaf should cost more, and theirs what they did
+    assert wanted[name(2)] > 1.2
+    assert wanted[name(1)] == wanted[name(3)] == 1.0
+    # and when it is well again, the difference fades
+    story.lag_ms[2] = 10.0
+    story.ill.clear()
+    story.silent.clear()
+    story.periods(25)
+    assert story.weighing.wanted()[name(2)] == pytest.approx(1.0, abs=0.01)
+
+
+def test_the_first_slow_report_is_enough_for_a_proposal() -> None:
+    story = Story()
+    story.periods(5)
+    story.lag_ms[3] = 500.0
+    story.periods(1)
+    proposal = story.weighing.propose()
+    assert proposal is not None
+    assert proposal.factors == {name(3): 1.294}
+    assert proposal.through_index == story.index
+    assert proposal.entry() == {
+        "factors": {"throughIndex": story.index, "formula": "strain-1", "factors": {name(3): 1.294}}
+    }
+
+
+def test_who_has_seen_too_little_proposes_nothing() -> None:
+    story = Story()
+    story.lag_ms[3] = 900.0
+    story.periods(2)
+    assert story.weighing.propose() is None
+    story.periods(1)
+    assert story.weighing.propose() is not None
+
+
+def test_a_change_of_five_percent_or_less_is_not_worth_an_entry() -> None:
+    story = Story()
+    story.lag_ms[3] = 51.0
+    story.periods(10)
+    assert story.weighing.wanted()[name(3)] == pytest.approx(1.049, abs=0.001)
+    assert story.weighing.propose() is None
+    story.lag_ms[3] = 53.0
+    story.periods(10)
+    assert story.weighing.propose() is not None
+
+
+def test_between_two_entries_lie_ten_periods_whoever_wrote_the_first() -> None:
+    story = Story()
+    story.lag_ms[3] = 900.0
+    story.periods(5)
+    proposal = story.weighing.propose()
+    assert proposal is not None
+    assert story.submit(proposal)
+    story.periods(PAUSE_PERIODS - 1)
+    assert story.weighing.propose() is None
+    story.periods(1)
+    assert story.weighing.propose() is not None
+    # a try that came to nothing counts as well
+    story.weighing.submitted()
+    assert story.weighing.propose() is None
+
+
+def test_entries_move_a_factor_by_a_tenth_each_until_it_is_where_it_should_be_and_hold_it_there() -> None:
+    story = Story()
+    story.lag_ms[3] = 400.0
+    seen = []
+    for _ in range(60):
+        story.periods(1)
+        proposal = story.weighing.propose()
+        if proposal is not None:
+            assert story.submit(proposal)
+            seen.append(round(story.factor(3), 3))
+    assert seen[:4] == [1.1, 1.21, 1.331, 1.464]
+    # it would fade if nothing were said: it is said again before much of it is gone
+    assert min(seen[3:]) > 1.35
+    assert 1.35 < story.factor(3) <= 1.468
+
+
+def test_the_factors_in_the_log_are_no_figures_to_judge_by() -> None:
+    story, undisturbed = Story(), Story()
+    for each in (story, undisturbed):
+        each.lag_ms[3] = 400.0
+        each.periods(5)
+    assert story.submit(Proposal(story.index - 1, {name(1): 2.0, name(3): 0.5}))
+    undisturbed.periods(5)
+    story.periods(5)
+    assert story.weighing.wanted() == undisturbed.weighing.wanted()
+
+
+def test_an_unknown_lag_is_neither_good_nor_bad() -> None:
+    story = Story()
+    story.lag_ms = dict.fromkeys(story.lag_ms)
+    story.periods(10)
+    assert set(story.weighing.wanted().values()) == {1.0}
+
+
+def test_rows_that_were_seen_before_change_nothing() -> None:
+    story = Story()
+    story.periods(5)
+    wanted, through = story.weighing.wanted(), story.weighing.through_index
+    story.weighing.observe(ReportRow(through, story.now_ms, 1, 1_000.0, ((name(1), False),)))
+    assert (story.weighing.wanted(), story.weighing.through_index) == (wanted, through)
+
+
+def test_who_is_silent_for_an_hour_is_forgotten() -> None:
+    story = Story()
+    story.periods(3)
+    story.silent.add(3)
+    story.periods(121)
+    assert sorted(story.weighing.wanted()) == [name(1), name(2)]
+
+
+def test_no_table_grows_beyond_its_bound() -> None:
+    weighing = Weighing()
+    for number in range(1, 200):
+        leaves = tuple((f"leaf-{number}-{each}", True) for each in range(60))
+        weighing.observe(ReportRow(number, BEGIN_MS + number, number, 1.0, leaves))
+    assert len(weighing.wanted()) <= LEAVES_MAX
+    assert f"leaf-{199}-0" in weighing.wanted()
+
+
+def test_what_counts_is_reckoned_as_the_farm_reckons_it() -> None:
+    """`Standing` beside the state machine's own arithmetic, which is in whole thousandths."""
+    random = Random(20261121)
+    ours, theirs = Standing(), farm.Weights()
+    now_ms, leaves = BEGIN_MS, [f"leaf-{number}" for number in range(5)]
+    for index in range(10, 2_000, 7):
+        now_ms += random.choice((1_000, 30_000, 200_000, 700_000))
+        said = {leaf: random.choice((0.4, 0.5, 0.9, 1.0, 1.3, 2.0, 2.0)) for leaf in random.sample(leaves, 3)}
+        through = random.choice((index - 1, index - 9, index, 0))
+        accepted = ours.take(FactorsRow(index, now_ms, through, said))
+        theirs, change = farm.take_factors(theirs, Factors(through, "f", said), index, now_ms)
+        assert accepted == isinstance(change, farm.FactorsAccepted), (index, said, through, change)
+        later_ms = now_ms + random.choice((0, 100_000, 400_000, 800_000))
+        for leaf in leaves:
+            known = theirs.factors.get(leaf)
+            expected = 1_000 if known is None else known.at(later_ms)
+            assert ours.at(leaf, later_ms) * 1_000 == pytest.approx(expected, abs=12), (index, leaf)
+
+
+def test_a_leaf_is_named_by_the_hash_of_its_destination() -> None:
+    assert leaf_hash("AAAA") == hash_of("AAAA") == "ocpibseeq6rechq64tp3t4rkqykjfuqmi5srkdampffl24hycr6a"
+    assert leaf_hash("not base64!") is None

@@ -1,0 +1,145 @@
+"""The feedback loop closed: reports, weighing, factors in the log, published costs, and clients that cache them.
+
+What is simulated: four servers with one leaf each, the production state machine and the production weighing, a report a
+server and a clock entry each 30 s, factors submitted as the weighing proposes them, a structure that clients get at
+most every 65 s. 1,000 clients keep what they got for 5 to 15 minutes, each for its own time; then they take the newest
+and choose a leaf at random, a leaf of half the cost (counted from 20 below nothing, as the factors are) twice as
+often. Load is the share of clients by the capacity of a router; above 60 % of it the job queue lags. What is not: the
+network, Spark, and clients that all take the cheapest leaf, who herd whatever the costs are.
+
+A step: one router loses half of its capacity, and an hour and a half later gets it back. No oscillation means: once the
+clients have had time to learn of a step, nothing moves any more but by chance, and no more than without the pipeline.
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+from statistics import mean, pstdev
+
+import pytest
+
+from bridge.core import weights
+from bridge.core.farm import Farm
+from bridge.core.farm_state import FarmTuning
+from bridge.core.hashes import hash_of
+from bridge.core.records import Clock, Factors
+from pipeline import weighing
+from pipeline.weighing import ClockRow, FactorsRow, ReportRow, Weighing
+from tests.spec.farm_stories import BASE_MS, MASTER, leaf, report
+
+SERVERS = (1, 2, 3, 4)
+SLOWED = 1
+PERIOD_S = 30
+CHANGE_S = 65
+CLIENTS = 1_000
+STEP_S, BACK_S, END_S = 3_600, 9_000, 14_400
+SETTLING_S = 2_700
+CALM = 0.007
+NAMES = {server: f"leaf{server:02}" for server in SERVERS}
+
+
+@dataclass
+class Loop:
+    """The whole loop, played second by second in steps of a reporting period."""
+
+    seed: int
+    with_pipeline: bool
+    farm: Farm = field(default_factory=lambda: Farm(BASE_MS, FarmTuning(period_ms=PERIOD_S * 1000)))
+    weighing: Weighing = field(default_factory=Weighing)
+    index: int = 0
+    entries: int = 0
+    share: list[float] = field(default_factory=list)
+    """Of the clients that use the slowed router's leaf, one figure a period."""
+    factor: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Clients that begin anywhere."""
+        self.random = Random(self.seed)
+        self.chosen = [self.random.choice(SERVERS) for _ in range(CLIENTS)]
+        self.expires_s = [self.random.uniform(0, 900) for _ in range(CLIENTS)]
+        self.published: dict[int, int] = dict.fromkeys(SERVERS, 50)
+        self.published_s = -CHANGE_S
+
+    def play(self) -> "Loop":
+        """From the beginning to the end."""
+        for now_s in range(0, END_S, PERIOD_S):
+            self._report(now_s)
+            self._publish(now_s)
+            self._choose(now_s)
+            self.share.append(self.chosen.count(SLOWED) / CLIENTS)
+            self.factor.append(self.weighing.standing.at(hash_of(NAMES[SLOWED]), BASE_MS + now_s * 1000))
+        return self
+
+    def _capacity(self, server: int, now_s: int) -> float:
+        return 0.25 if server == SLOWED and STEP_S <= now_s < BACK_S else 0.5
+
+    def _report(self, now_s: int) -> None:
+        now_ms = BASE_MS + now_s * 1000
+        for server in SERVERS:
+            load = min(1.0, self.chosen.count(server) / CLIENTS / self._capacity(server, now_s))
+            lag_ms = 20 + 1_500 * max(0.0, load - 0.6) + self.random.uniform(0, 30)
+            self.index += 1
+            status = leaf(NAMES[server], load=load)
+            self.farm.apply(self.index, 1, report(server, now_ms, job_lag_ms=lag_ms, destinations=(status,)))
+            self.weighing.observe(ReportRow(self.index, now_ms, server, lag_ms, ((hash_of(NAMES[server]), True),)))
+        self.index += 1
+        self.farm.apply(self.index, 1, Clock(now_ms, 1, PERIOD_S * 1000))
+        self.weighing.observe(ClockRow(self.index, now_ms, PERIOD_S * 1000))
+        proposal = self.weighing.propose() if self.with_pipeline else None
+        if proposal is not None:
+            self.weighing.submitted()
+            self.index += 1
+            self.entries += 1
+            self.farm.apply(self.index, 1, Factors(proposal.through_index, proposal.formula, proposal.factors))
+            self.weighing.observe(FactorsRow(self.index, now_ms, proposal.through_index, proposal.factors))
+
+    def _publish(self, now_s: int) -> None:
+        costs = {each.destination: each.cost for each in self.farm.state.masters[MASTER].leaves}
+        if now_s - self.published_s >= CHANGE_S:
+            self.published = {server: costs[NAMES[server]] for server in SERVERS}
+            self.published_s = now_s
+
+    def _choose(self, now_s: int) -> None:
+        chances = [1 / (20 + self.published[server]) for server in SERVERS]
+        for client in range(CLIENTS):
+            if self.expires_s[client] <= now_s:
+                self.chosen[client] = self.random.choices(SERVERS, chances)[0]
+                self.expires_s[client] = now_s + self.random.uniform(300, 900)
+
+
+def settled(series: list[float], after_s: int, until_s: int) -> list[float]:
+    """The figures of a phase, without the time that clients need to learn of its step."""
+    return series[(after_s + SETTLING_S) // PERIOD_S : until_s // PERIOD_S]
+
+
+PHASES = ((0, STEP_S), (STEP_S, BACK_S), (BACK_S, END_S))
+
+
+def restlessness(loop: Loop) -> list[float]:
+    """How much the slowed router's share of clients moves in each phase, once it has settled."""
+    return [pstdev(settled(loop.share, after_s, until_s)) for after_s, until_s in PHASES]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_after_a_step_in_load_the_loop_settles_and_does_not_swing(seed: int) -> None:
+    # given the same farm with the pipeline and without it
+    loop, alone = Loop(seed, with_pipeline=True).play(), Loop(seed, with_pipeline=False).play()
+    slow, slow_alone = (settled(each.share, STEP_S, BACK_S) for each in (loop, alone))
+    # then the pipeline has spoken, and the slowed router has fewer clients than it would have without it
+    assert loop.entries > 0, f"seed {seed}"
+    assert mean(settled(loop.factor, STEP_S, BACK_S)) > 1.1, f"seed {seed}"
+    assert mean(slow) < mean(slow_alone), f"seed {seed}"
+    # and in each phase, once it has settled, the share of clients moves hardly more than by chance
+    for moved, moved_alone in zip(restlessness(loop), restlessness(alone), strict=True):
+        assert moved <= moved_alone + CALM, f"seed {seed}: {moved:.4f} beside {moved_alone:.4f}"
+    # and when the router is well again, its factor is as it was
+    assert abs(mean(loop.factor[-20:]) - 1) < 0.1, f"seed {seed}"
+
+
+def test_without_damping_and_with_ten_times_the_gain_the_same_measure_sees_it_swing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(weighing, "GAIN", 10 * weighing.GAIN)
+    monkeypatch.setattr(weighing, "DAMPING", 1.0)
+    monkeypatch.setattr(weights, "DAMPING_PERCENT", 100)
+    hot, alone = Loop(0, with_pipeline=True).play(), Loop(0, with_pipeline=False).play()
+    assert max(a - b for a, b in zip(restlessness(hot), restlessness(alone), strict=True)) > CALM
