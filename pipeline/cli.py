@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.cli_options import LogPlace, ProgressLine, StatusLine, place_options, told_plainly
+from pipeline.feedback import Feedback
 from pipeline.generate import generate
 from pipeline.load_model import LoadModel
 from pipeline.run import RunSettings, claim_range, run_forever, run_once
@@ -58,6 +59,11 @@ def pipeline() -> None:
     type=click.IntRange(1, 10_000_000),
     help="Most entries that one micro-batch takes.",
 )
+@click.option(
+    "--submit/--no-submit",
+    default=None,
+    help="Whether factors on the costs of leaves are submitted to the farm. Default: yes, but not with --once.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON lines.")
 def run(
     *,
@@ -69,17 +75,21 @@ def run(
     master: str,
     trigger_seconds: int,
     entries_per_batch: int,
+    submit: bool | None,
     as_json: bool,
 ) -> None:
     """Read the log and keep the tables; with --once print router health and end."""
+    submits = not once and place.directory is None if submit is None else submit
 
     def show(table: DataFrame) -> None:
         _print(table, as_json=as_json)
 
     with told_plainly():
         source = {**place.options(), "start": start, "maxEntriesPerBatch": str(entries_per_batch)}
-        settings = RunSettings(output, source, window, trigger_seconds, ProgressLine())
+        submission = place.submission() if submits else None
         session = open_session(master)
+        feedback = Feedback(session, source, submission, lambda text: click.echo(text, err=True))
+        settings = RunSettings(output, source, window, trigger_seconds, ProgressLine(), feedback.after_batch)
         try:
             if once:
                 show(run_once(session, settings))

@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from pipeline.endpoint import TCP_SCHEME, CredentialError, load_credentials
+from pipeline.feedback import NodeSubmission
 from pipeline.log_client import FarmLog, FarmLogError
 from pipeline.run import Progress
 from pipeline.session import NoJavaError
@@ -50,6 +51,15 @@ class LogPlace:
         if self.certificate is not None:
             found["certificate"] = str(self.certificate.resolve())
         return found
+
+    def submission(self) -> NodeSubmission:
+        """Where factors are submitted: to the nodes that are read. Raises FarmLogError when there are none."""
+        if self.directory is not None:
+            raise FarmLogError("--submit needs a farm that runs: a --directory is read only")
+        try:
+            return NodeSubmission(self._addresses(), load_credentials(self.token_file, self.certificate))
+        except CredentialError as error:
+            raise FarmLogError(str(error)) from error
 
     def _addresses(self) -> tuple[str, ...]:
         if not self.nodes:
@@ -89,7 +99,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--token-file",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
-        help="For https: the node's control.read.token.",
+        help="For https: the node's control.read.token; to submit factors as well, its control.admin.token.",
     )
     @click.option(
         "--certificate",

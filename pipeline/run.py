@@ -43,6 +43,10 @@ def _show_nothing(_: Progress) -> None:
     """The default: no line."""
 
 
+def _judge_nothing(_: DataFrame) -> None:
+    """The default: the entries become tables and nothing else."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """Where to, where from (options of the source `farm`), and how."""
@@ -52,6 +56,8 @@ class RunSettings:
     window: str = transforms.DEFAULT_WINDOW
     trigger_seconds: int = 5
     progress: Callable[[Progress], None] = _show_nothing
+    judge: Callable[[DataFrame], None] = _judge_nothing
+    """Gets the entries of each batch: feedback to the farm (`pipeline/feedback.py`)."""
 
 
 def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
@@ -91,7 +97,13 @@ def start_query(
     """Starts what writes the rows of `stream`, which has the columns of the source `farm`, into the tables."""
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        sinks.write_batch(batch, batch_id, settings.output)
+        # Read once, however many look at it.
+        batch.persist()
+        try:
+            settings.judge(batch)
+            sinks.write_batch(batch, batch_id, settings.output)
+        finally:
+            batch.unpersist()
         if after_batch is not None:
             after_batch()
 
