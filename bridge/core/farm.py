@@ -28,11 +28,11 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from bridge.core.admission import AdmissionRefused, ServerAdmitted, ServerRetired, admit, approve, of_founders
+from bridge.core.choosing import choose_again
 from bridge.core.eviction import EvictionRefused, ServerEvicted, evict
 from bridge.core.farm_state import (
     LEAVES_PER_SERVER_MAX,
     LOG_TIME_LIMIT_MS,
-    MASTERS_MAX,
     PERIOD_MAX_MS,
     PERIOD_MIN_MS,
     SERVERS_MAX,
@@ -42,9 +42,6 @@ from bridge.core.farm_state import (
     MasterState,
     ServerState,
 )
-from bridge.core.hashes import hash_of
-from bridge.core.lease_set import select_leaves
-from bridge.core.publisher import choose, standings
 from bridge.core.records import (
     Admission,
     Approval,
@@ -60,24 +57,15 @@ from bridge.core.records import (
     Record,
     Removal,
     Report,
-    Wish,
     request_of,
 )
-from bridge.core.weights import WeightsChange, WishRefused, exclude, fading, set_cost, take_factors
+from bridge.core.weights import fading
+from bridge.core.wishes import WishChange, apply_wish
 from consensus.core.position import LogPosition
 from consensus.core.sessions import RequestId, SessionTable, Verdict, parse_request_id
 
 _NUMBER_BYTES = 8
 """The result of a request is index and term of the entry that was applied, so long each."""
-
-
-@dataclass(frozen=True, slots=True)
-class PublisherChanged:
-    """Another server publishes `master` from here on; None: nobody is able to."""
-
-    master: str
-    server_id: int | None
-    previous: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +99,6 @@ class ServerForgotten:
 
 
 @dataclass(frozen=True, slots=True)
-class PublicationForced:
-    """The publisher of `master` is to publish it anew."""
-
-    master: str
-
-
-@dataclass(frozen=True, slots=True)
-class RemovalChanged:
-    """An operator took a server out of the farm, or lets it back."""
-
-    server_id: int
-    removed: bool
-
-
-@dataclass(frozen=True, slots=True)
 class RequestRefused:
     """Whether this request was applied before is forgotten, so it is not applied: its sender must begin a session."""
 
@@ -140,17 +113,14 @@ class LevelRaised:
 
 
 Change = (
-    PublisherChanged
-    | PublicationAccepted
+    PublicationAccepted
     | PublicationRefused
     | ClockOff
     | ServerForgotten
     | RequestRefused
     | ServerAdmitted
     | AdmissionRefused
-    | PublicationForced
-    | RemovalChanged
-    | WeightsChange
+    | WishChange
     | ServerRetired
     | ServerEvicted
     | EvictionRefused
@@ -209,7 +179,7 @@ class Farm:
             case Admission() | Approval() | Eviction() | Level():
                 return _apply_identity(state, record)
             case Exclusion() | CostFactor() | Force() | Factors() | Removal():
-                return _apply_wish(state, record, self.tuning)
+                return apply_wish(state, record, self.tuning)
             case Foreign():
                 return state, []
             case _:
@@ -254,7 +224,7 @@ def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple
     changes: list[Change] = []
     if clock_off and (before is None or not before.clock_off):
         changes.append(ClockOff(report.server_id, offset_ms))
-    state, chosen = _choose(replace(state, servers=servers), tuning, at_clock=False)
+    state, chosen = choose_again(replace(state, servers=servers), tuning, at_clock=False)
     return state, changes + chosen
 
 
@@ -292,7 +262,7 @@ def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[Fa
     servers = {server_id: server for server_id, server in heard.items() if server_id not in silent}
     weights = fading(state.weights, log_time_ms)
     moved = replace(state, log_time_ms=log_time_ms, servers=servers, weights=weights)
-    state, chosen = _choose(moved, tuning, at_clock=True)
+    state, chosen = choose_again(moved, tuning, at_clock=True)
     return state, [*map(ServerForgotten, silent), *chosen]
 
 
@@ -334,76 +304,3 @@ def _refusal(master: MasterState, publication: Publication, unfenced_s: int, lat
     if publication.published_s > max(latest_s, last_s + 1):
         return f"second {publication.published_s} lies in the future of log time ({latest_s} at most)"
     return None
-
-
-def _apply_wish(state: FarmState, wish: Wish, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:
-    weights, reweighed = state.weights, None
-    change: WeightsChange | None
-    match wish:
-        case Force(master):
-            return _force(state, master)
-        case Removal():
-            return _remove(state, wish, tuning)
-        case Exclusion():
-            weights, change = exclude(weights, wish)
-        case CostFactor():
-            weights, change = set_cost(weights, wish)
-            reweighed = wish.leaf_hash
-        case Factors():
-            weights, change = take_factors(weights, wish, state.applied_index, state.log_time_ms)
-        case _:
-            assert_never(wish)
-    if change is None or isinstance(change, WishRefused):
-        return state, [] if change is None else [change]
-    after, chosen = _choose(replace(state, weights=weights), tuning, at_clock=False, reweighed=reweighed)
-    emptied = [name for name, master in state.masters.items() if master.leaves and not after.masters[name].leaves]
-    if emptied:
-        reason = f"nothing would be left to list for the master {hash_of(min(emptied))}.b32.i2p"
-        return state, [WishRefused("exclusion", reason)]
-    return after, [change, *chosen]
-
-
-def _force(state: FarmState, name: str) -> tuple[FarmState, list[Change]]:
-    master = state.masters.get(name)
-    if master is None:
-        return state, [WishRefused("force", f"no server reports for the master {hash_of(name)}.b32.i2p")]
-    masters = {**state.masters, name: replace(master, forced=True)}
-    return replace(state, masters=masters), [PublicationForced(name)]
-
-
-def _remove(state: FarmState, wish: Removal, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:
-    if wish.server_id not in state.admitted:
-        return state, [WishRefused("removal", f"no server of this farm has the Raft id {wish.server_id}")]
-    if (wish.server_id in state.removed) == wish.removed:
-        return state, []
-    others = {each for each in state.removed if each != wish.server_id}
-    removed = tuple(sorted(others | {wish.server_id} if wish.removed else others))
-    servers = {server_id: each for server_id, each in state.servers.items() if server_id not in removed}
-    state, chosen = _choose(replace(state, removed=removed, servers=servers), tuning, at_clock=False)
-    return state, [RemovalChanged(wish.server_id, wish.removed), *chosen]
-
-
-def _choose(
-    state: FarmState, tuning: FarmTuning, *, at_clock: bool, reweighed: str | None = None
-) -> tuple[FarmState, list[Change]]:
-    """Choose publisher and leaves of every master that is reported for, or was published within `forget_after_ms`."""
-    reported = {part.destination for server in state.servers.values() for part in server.report.masters}
-    recent = {
-        name: master for name, master in state.masters.items() if name in reported or _recent(state, master, tuning)
-    }
-    newcomers = sorted(reported - recent.keys())[: MASTERS_MAX - len(recent)]
-    masters: dict[str, MasterState] = {}
-    changes: list[Change] = []
-    for name in sorted([*recent, *newcomers]):
-        before = recent.get(name) or MasterState(since_ms=max(server.heard_ms for server in state.serving(name)))
-        choice = choose(before.choice, standings(state, name, tuning), tuning, at_clock=at_clock)
-        leaves = select_leaves(state, name, tuning, at_clock=at_clock, reweighed=reweighed)
-        masters[name] = replace(before, choice=choice, leaves=leaves)
-        if choice.server_id != before.choice.server_id:
-            changes.append(PublisherChanged(name, choice.server_id, before.choice.server_id))
-    return replace(state, masters=masters), changes
-
-
-def _recent(state: FarmState, master: MasterState, tuning: FarmTuning) -> bool:
-    publication = master.publication
-    return publication is not None and state.log_time_ms - publication.published_s * 1000 <= tuning.forget_after_ms

@@ -20,6 +20,7 @@ from typing import assert_never
 import trio
 
 from bridge.core.admission import AdmissionRefused, ServerAdmitted, ServerRetired
+from bridge.core.choosing import PublisherChanged
 from bridge.core.control import Scalar
 from bridge.core.eviction import EvictionRefused, ServerEvicted
 from bridge.core.farm import (
@@ -28,10 +29,7 @@ from bridge.core.farm import (
     Farm,
     LevelRaised,
     PublicationAccepted,
-    PublicationForced,
     PublicationRefused,
-    PublisherChanged,
-    RemovalChanged,
     RequestRefused,
     ServerForgotten,
 )
@@ -63,6 +61,7 @@ from bridge.core.weights import (
     WeightsChange,
     WishRefused,
 )
+from bridge.core.wishes import PublicationForced, RemovalChanged
 from bridge.core.without_quorum import QuorumWatch
 from bridge.node.event_log import EventLog
 from bridge.wire.application import decode

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import trio
 
+from bridge.core.choosing import PublisherChanged
 from bridge.core.control import SubmitOutcome
-from bridge.core.farm import Change, PublicationAccepted, PublicationRefused, PublisherChanged
+from bridge.core.farm import Change, PublicationAccepted, PublicationRefused
 from bridge.core.publication import PlannedPublication, plan_publication
 from bridge.core.records import MetaStatus, Publication, Report
 from bridge.core.without_quorum import acting_publisher, plan_without_quorum

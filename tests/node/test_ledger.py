@@ -6,8 +6,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from bridge.core.choosing import PublisherChanged
 from bridge.core.control import TraceEvent
-from bridge.core.farm import Change, PublisherChanged
+from bridge.core.farm import Change
 from bridge.core.records import Clock, Publication
 from bridge.node import ledger as ledger_module
 from bridge.node.event_log import EventLog

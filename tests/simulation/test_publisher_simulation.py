@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from bridge.core.farm import Farm, PublisherChanged
+from bridge.core.choosing import PublisherChanged
+from bridge.core.farm import Farm
 from bridge.core.farm_state import FarmTuning
 from bridge.core.log_time import LogTime
 from bridge.core.records import Clock

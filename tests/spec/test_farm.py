@@ -6,15 +6,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from bridge.core.farm import (
-    ClockOff,
-    Farm,
-    PublicationAccepted,
-    PublicationRefused,
-    PublisherChanged,
-    RequestRefused,
-    ServerForgotten,
-)
+from bridge.core.choosing import PublisherChanged
+from bridge.core.farm import ClockOff, Farm, PublicationAccepted, PublicationRefused, RequestRefused, ServerForgotten
 from bridge.core.farm_state import LOG_TIME_LIMIT_MS, MASTERS_MAX, SERVERS_MAX, SESSION_LIMITS
 from bridge.core.hashes import hash_of
 from bridge.core.lease_set import LEAVES_MAX

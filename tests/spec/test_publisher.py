@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from bridge.core.farm import PublicationAccepted, PublisherChanged
+from bridge.core.choosing import PublisherChanged
+from bridge.core.farm import PublicationAccepted
 from bridge.core.farm_state import FarmState, FarmTuning
 from bridge.core.lease_set import LEAVES_MAX, content_hash, leaf_load
 from bridge.core.publication import Pace, PlannedPublication, next_publication_ms, plan_publication

@@ -4,7 +4,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from bridge.core.farm import PublisherChanged
+from bridge.core.choosing import PublisherChanged
 from bridge.core.publication import Pace, plan_publication
 from bridge.core.publisher import score, standings
 from bridge.core.records import LeafStatus, Publication, Report

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
-from bridge.core.farm import Farm, PublisherChanged, RemovalChanged
+from bridge.core.choosing import PublisherChanged
+from bridge.core.farm import Farm
 from bridge.core.reconcile import HandOver, Remove
 from bridge.core.records import Removal
 from bridge.core.view import MemberStatus
 from bridge.core.weights import WishRefused
+from bridge.core.wishes import RemovalChanged
 from tests.spec.farm_stories import BASE_MS, MASTER, TUNING, Log, report
 from tests.spec.test_reconcile import SETTINGS, SETTLE_MS, Story
 

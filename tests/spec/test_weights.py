@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.farm import PublicationForced
 from bridge.core.hashes import hash_of
 from bridge.core.publication import Pace, plan_publication
 from bridge.core.records import CostFactor, Exclusion, Factors, Force, Publication, PublishConfig
@@ -20,6 +19,7 @@ from bridge.core.weights import (
     FactorsAccepted,
     WishRefused,
 )
+from bridge.core.wishes import PublicationForced
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, Log, leaf, report
 
 ONE, TWO = hash_of("leaf01"), hash_of("leaf02")
