@@ -1,0 +1,77 @@
+"""Every alarm that the code can raise stands in docs/operating.md with what it means and what to do, and no other."""
+
+import ast
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+from gossip.core.effects import AlarmKind
+
+ROOT = Path(__file__).parents[2]
+BOARD = "bridge.node.alarms"
+BOARDS = {"alarms", "_alarms"}
+PASSED_ON = {
+    # Gossip's alarms, under their own names. A twin is none: the node stops. The farm gives gossip no `admit`.
+    "bridge.node.gossip_events": {
+        each.value for each in AlarmKind if each not in {AlarmKind.TWIN, AlarmKind.ADMIT_FAILED}
+    },
+    "bridge.node.refused_connections": {"refused-by-peers", "peers-refused"},
+}
+"""Kinds that a module raises by a variable; a new module that does so has to be entered here."""
+
+
+def raised_in(path: Path) -> Iterator[str]:
+    """The kinds that one module raises."""
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        kind = kind_argument(node) if isinstance(node, ast.Call) else None
+        if kind is None or module == BOARD:
+            continue
+        match kind:
+            case ast.Constant(str(text)):
+                yield text
+            case ast.Name(name) if isinstance(getattr(import_module(module), name, None), str):
+                yield getattr(import_module(module), name)
+            case ast.Attribute(ast.Attribute(ast.Name("AlarmKind"), name), "value"):
+                yield AlarmKind[name].value
+            case _:
+                assert module in PASSED_ON, f"{module}:{kind.lineno} raises an alarm whose kind this test cannot tell"
+                yield from PASSED_ON[module]
+
+
+def kind_argument(call: ast.Call) -> ast.expr | None:
+    """What a call says is the kind of an alarm, if it raises or shares one."""
+    match call.func:
+        case ast.Attribute(ast.Name(name) | ast.Attribute(attr=name), "set") if name in BOARDS and len(call.args) > 2:
+            return call.args[0]
+        case ast.Name("SharedAlarm"):
+            return call.args[1]
+        case _:
+            return None
+
+
+def raised() -> set[str]:
+    """The kinds that the farm's code raises."""
+    return {kind for path in sorted((ROOT / "bridge").rglob("*.py")) for kind in raised_in(path)}
+
+
+def documented() -> dict[str, tuple[str, str]]:
+    """The rows of the table: kind, what happened, what to do."""
+    text = (ROOT / "docs/operating.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Alarms\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.+?) \| (.+) \|$", section, re.MULTILINE)
+    assert len(rows) == len({kind for kind, _, _ in rows}), "an alarm stands in the table twice"
+    return {kind: (happened, do) for kind, happened, do in rows}
+
+
+def test_every_alarm_that_can_be_raised_is_in_the_operators_table_and_no_other() -> None:
+    found = raised()
+    assert {"no-quorum", "publishing-without-quorum", "isolated", "disk-full"} <= found
+    assert found == documented().keys()
+
+
+def test_every_alarm_says_what_happened_and_what_to_do() -> None:
+    for kind, (happened, do) in documented().items():
+        assert len(happened) > 20, kind
+        assert len(do) > 4, kind
