@@ -105,10 +105,10 @@ class PublishingDuty:
             can_sign_until_s=self._held.key.can_sign_until_s,
         )
 
-    async def review_key(self) -> None:
+    def review_key(self) -> None:
         """Take up a renewed key, and have an alarm stand while the one in hand ends soon."""
         now_s = self._member.clock_ms() // 1000
-        if await self._held.renew(now_s):
+        if self._held.renew(now_s):
             self._member.trace.append("signing-key-renewed", {"until": self._held.key.can_sign_until_s})
         judge_key(self._held, now_s, self._alarms.key)
 

@@ -81,7 +81,7 @@ class ReportDuty:
     async def _own_report(self) -> Report:
         member = self._member
         for duty in self._publishing:
-            await duty.review_key()
+            duty.review_key()
         status, leaves = await self._ask_router()
         report = Report(
             cluster=member.cluster,

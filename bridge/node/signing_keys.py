@@ -10,8 +10,6 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-import trio
-
 from bridge.core.records import PublishConfig
 from bridge.node.alarms import Alarms, SharedAlarm
 from bridge.node.key_files import KeyFileError, load_signing_key
@@ -77,12 +75,15 @@ class HeldKey:
                 self.path,
             )
 
-    async def renew(self, now_s: int) -> bool:
-        """Whether the file holds another key by now, which then is in hand; `fault` says why one was not taken."""
+    def renew(self, now_s: int) -> bool:
+        """Whether the file holds another key by now, which then is in hand; `fault` says why one was not taken.
+
+        It is a small file on a local disk, and read once a month: a thread for that would cost more than it saves.
+        """
         path = self.path
         if path is None:
             return False
-        filed = await trio.to_thread.run_sync(_read_if_changed, path, self._stamp)
+        filed = _read_if_changed(path, self._stamp)
         if filed is None:
             return False
         self._stamp = filed.stamp

@@ -1,0 +1,116 @@
+"""A signing key that is renewed while its node runs, and the alarm about keys."""
+
+# ruff: noqa: ARG001 - the clock works by being asked for
+
+import os
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bridge.core.records import Report
+from bridge.node.key_files import save_signing_key
+from bridge.node.signing_keys import KEY_ALARM, HeldKey
+from bridge.wire.destination_keys import SigningKey, new_master_key
+from bridge.wire.meta_lease_set import decode, verify
+from tests.node.farm_stage import MASTER, NOW_S, PERIOD_MS, Stage, machine_clock
+
+DAY_S = 86_400
+PERIOD_S = PERIOD_MS / 1000
+
+
+def put(path: Path, content: SigningKey | str | None) -> None:
+    """What the operator does: a new file, moved over the old one; or rubbish, or nothing."""
+    aside = path.with_name("new.key")
+    match content:
+        case None:
+            path.unlink()
+        case str():
+            path.write_text(content)
+        case _:
+            save_signing_key(aside, content)
+            aside.replace(path)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A key file with three days left."""
+    path = tmp_path / "signing.key"
+    save_signing_key(path, MASTER.sign_transient(NOW_S, 3 * DAY_S))
+    return path
+
+
+async def test_a_renewed_key_signs_what_comes_next_and_ends_the_alarm(
+    path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine_clock(monkeypatch)
+    stage = Stage(held=HeldKey.load(path))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.duties.run)
+        await trio.sleep(3 * PERIOD_S)
+        assert stage.alarm(KEY_ALARM) is not None
+        renewed = MASTER.sign_transient(NOW_S, 30 * DAY_S)
+        put(path, renewed)
+        await trio.sleep(2 * PERIOD_S)
+        assert stage.alarm(KEY_ALARM) is None
+        assert stage.events("signing-key-renewed") == 1
+        await trio.sleep(360)
+        nursery.cancel_scope.cancel()
+    structures = [decode(each) for each in stage.router.published]
+    assert all(verify(each).holds for each in structures)
+    ends = [None if each.offline is None else each.offline.expires_s for each in structures]
+    assert ends == [NOW_S + 3 * DAY_S, NOW_S + 30 * DAY_S]
+    last = [record for _, record in stage.records(Report) if isinstance(record, Report)][-1]
+    assert last.masters[0].can_sign_until_s == NOW_S + 30 * DAY_S
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("rubbish", "cannot be used"),
+        (None, "does not exist"),
+        (new_master_key(demo=True).sign_transient(NOW_S, 30 * DAY_S), "a key of another master"),
+        (MASTER.sign_transient(NOW_S - 2 * DAY_S, DAY_S), "has ended already"),
+    ],
+    ids=["rubbish", "no file", "another master's", "ended"],
+)
+async def test_a_file_that_is_no_better_leaves_the_key_in_hand_with_an_alarm_until_it_is_mended(
+    content: str | SigningKey | None,
+    expected: str,
+    path: Path,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine_clock(monkeypatch)
+    good = MASTER.sign_transient(NOW_S, 20 * DAY_S)
+    put(path, good)
+    stage = Stage(held=HeldKey.load(path))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.duties.run)
+        await trio.sleep(PERIOD_S / 2)
+        assert stage.alarm(KEY_ALARM) is None
+        put(path, content)
+        await trio.sleep(2 * PERIOD_S)
+        text = stage.alarm(KEY_ALARM)
+        assert text is not None
+        assert expected in text
+        assert "goes on with the key that it has" in text
+        await trio.sleep(360)
+        assert len(stage.router.published) == 2
+        assert all(verify(decode(each)).holds for each in stage.router.published)
+        put(path, good)
+        await trio.sleep(2 * PERIOD_S)
+        assert stage.alarm(KEY_ALARM) is None
+        nursery.cancel_scope.cancel()
+
+
+def test_a_file_that_has_not_changed_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = HeldKey.load(path)
+    monkeypatch.setattr("bridge.node.signing_keys.load_signing_key", lambda _: pytest.fail("it was read"))
+    assert not held.renew(NOW_S)
+    status = path.stat()
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    monkeypatch.undo()
+    assert not held.renew(NOW_S)
+    assert held.fault is None
