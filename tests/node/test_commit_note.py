@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from bridge.node.commit_note import FILE_NAME, NOTE_PERIOD_SECONDS, keep_commit_note, read_commit_note
 
 
-@pytest.mark.usefixtures("autojump_clock")
 async def test_what_was_applied_is_noted_every_half_minute_and_when_the_node_stops(
-    tmp_path: Path,
+    tmp_path: Path, autojump_clock: MockClock
 ) -> None:
+    del autojump_clock
     applied = [7]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_commit_note, tmp_path, lambda: applied[0])
@@ -24,10 +25,8 @@ async def test_what_was_applied_is_noted_every_half_minute_and_when_the_node_sto
     assert read_commit_note(tmp_path) == 9
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_a_directory_that_cannot_be_written_stops_no_node(
-    tmp_path: Path,
-) -> None:
+async def test_a_directory_that_cannot_be_written_stops_no_node(tmp_path: Path, autojump_clock: MockClock) -> None:
+    del autojump_clock
     gone = tmp_path / "gone"
     with trio.move_on_after(NOTE_PERIOD_SECONDS * 3) as span:
         await keep_commit_note(gone, lambda: 5)
