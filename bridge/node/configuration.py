@@ -202,7 +202,6 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
     kind = root.choice("transport", TransportKind.TLS)
     consensus_section, proxy = root.section("consensus"), root.section("proxy")
     transport = transport_settings(kind, consensus_section, proxy)
-    proxy.finish()
     gossip_section = root.section("gossip")
     if kind is TransportKind.I2P:
         gossip = None

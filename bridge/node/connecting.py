@@ -80,8 +80,8 @@ class Connecting:
         address: tuple[str, int],
         handler: RequestHandler,
         identity: Callable[[], Identity],
-    ) -> None:
-        """Accept connections as long as the nursery lives; OSError if the address cannot be had."""
+    ) -> int:
+        """Accept connections as long as the nursery lives, at this port; OSError if the address cannot be had."""
         self._own_identity = identity
         gatekeeper = Gatekeeper(
             self._cluster,
@@ -98,9 +98,10 @@ class Connecting:
             met=self._met,
         )
         if self.certificate is None:
-            await nursery.start(server.listen_plain, *address)
+            port: int = await nursery.start(server.listen_plain, *address)
         else:
-            await nursery.start(server.listen, *address, self.certificate)
+            port = await nursery.start(server.listen, *address, self.certificate)
+        return port
 
     def end_connections(self) -> None:
         """Have everybody who is connected to this node show the credentials of now."""

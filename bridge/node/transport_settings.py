@@ -149,6 +149,7 @@ def _proxy(section: Section) -> ProxySettings:
     address = section.address("address") if section.has("address") else PROXY_DEFAULT
     mode = section.choice("mode", ProxyMode.ABSOLUTE_URI)
     user, password_file = section.text("user"), section.path("password_file")
+    section.finish()
     if (user is None) != (password_file is None):
         section.problem("user", "user and password_file go together")
     if address is not None and not is_private(address.host):

@@ -60,12 +60,16 @@ class Users:
             return
         while True:
             await trio.sleep(LOOK_EVERY_S)
-            try:
-                self._files = await trio.to_thread.run_sync(_read, self._settings)
-            except UsersError as error:
-                alarms.set(ALARM, f"{error}; what was read before still holds", "mend the file: it is read again")
-            else:
-                alarms.clear(ALARM)
+            await self.look(alarms)
+
+    async def look(self, alarms: Alarms) -> None:
+        """Read the files again."""
+        try:
+            self._files = await trio.to_thread.run_sync(_read, self._settings)
+        except UsersError as error:
+            alarms.set(ALARM, f"{error}; what was read before still holds", "mend the file: it is read again")
+        else:
+            alarms.clear(ALARM)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from bridge.node.configuration import (
 from bridge.node.lan import Network, NoAddressError, private_host
 from bridge.node.masters import MasterSettings
 from bridge.wire.destination_keys import new_demo_leaf
+from consensus.wire.garlic_farm.proxy import ProxyMode
 from gossip.core.member import Address
 from gossip.node.discovery import LanInterface
 
@@ -246,3 +247,71 @@ def test_a_bad_bind_is_the_only_problem_even_where_no_default_could_be_found(tmp
         load_configuration(file, machine=nowhere)
     assert str(refused.value).count("\n") == 0
     assert "gossip.bind" in str(refused.value)
+
+
+I2P = 'farm_key = "k"\ntransport = "i2p"\n'
+NAME = "a" * 52 + ".b32.i2p"
+
+
+def test_with_i2p_there_is_no_gossip_and_everything_is_patient(tmp_path: Path) -> None:
+    text = f'[consensus]\nadvertise = "{NAME}:7669"\nseeds = ["farm.i2p:7669"]'
+    configuration = load(tmp_path, I2P + text)
+    assert configuration.gossip is None
+    assert configuration.consensus.bind == Address("127.0.0.1", 7669)
+    assert configuration.consensus.advertise == Address(NAME, 7669)
+    assert configuration.consensus.timing is Timing.I2P
+    assert configuration.publishing.reporting_period_ms == 60_000
+    assert configuration.transport.seeds == (Address("farm.i2p", 7669),)
+    proxy = configuration.transport.proxy
+    assert proxy is not None
+    assert (proxy.address, proxy.mode, proxy.user) == (Address("127.0.0.1", 4444), ProxyMode.ABSOLUTE_URI, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "consensus.advertise: missing: the address of the router's server tunnel"),
+        ("[consensus]\nadvertise = '10.0.0.1:7669'", "consensus.advertise: '10.0.0.1:7669' is not an I2P name"),
+        ("[consensus]\nadvertise = 'farm.example.org:7669'", "outside I2P nothing is sent plain"),
+        (f"[consensus]\nadvertise = '{NAME}'", "is not an I2P name and port"),
+        ("[consensus]\nbind = '192.168.7.5:7669'\n!", "consensus.bind: 192.168.7.5:7669 is no loopback address"),
+        ("[consensus]\nbind = '0.0.0.0:7669'\n!", "no loopback address"),
+        ("[consensus]\nseeds = ['192.0.2.7:7669']\n!", "consensus.seeds: '192.0.2.7:7669' is not an I2P name"),
+        ("[consensus]\nca_file = 'x'\n!", "consensus.ca_file: I2P encrypts by itself"),
+        ("[consensus]\n!\n[proxy]\naddress = '9.9.9.9:4444'", "proxy.address: 9.9.9.9:4444 is a public address"),
+        ("[consensus]\n!\n[proxy]\nuser = 'x'", "proxy.user: user and password_file go together"),
+        ("[consensus]\n!\n[proxy]\nmode = 'socks'", "proxy.mode: 'socks' is none of 'absolute-uri', 'connect'"),
+        ("[consensus]\n!\n[gossip]\ncapacity = 3", 'gossip: with transport = "i2p" there is no gossip'),
+    ],
+)
+def test_with_i2p_nothing_that_would_travel_plain_is_accepted(tmp_path: Path, text: str, problem: str) -> None:
+    found = problems(tmp_path, I2P + text.replace("!", f"advertise = '{NAME}:7669'"))
+    assert len(found) == 1
+    assert problem in found[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("transport = 'plain'", "transport: 'plain' is none of 'tls', 'i2p'"),
+        ("[proxy]\nmode = 'connect'", 'proxy.address: a proxy leads into I2P: it needs transport = "i2p"'),
+        ("[consensus]\nca_file = 'ca.pem'", "consensus.certificate: missing: ca_file and certificate go together"),
+        (f"[consensus]\nadvertise = '{NAME}:7669'", "consensus.advertise"),
+        (
+            f"[consensus]\nca_file = 'a'\ncertificate = 'b'\nadvertise = '{NAME}:7669'",
+            'is a name within I2P: it needs transport = "i2p"',
+        ),
+        ("[consensus]\nseeds = ['farm.i2p:7669']", 'consensus.seeds: only transport = "i2p" has seeds here'),
+    ],
+)
+def test_tls_and_i2p_are_not_mixed(tmp_path: Path, text: str, problem: str) -> None:
+    found = problems(tmp_path, 'farm_key = "k"\n' + text)
+    assert len(found) == 1
+    assert problem in found[0]
+
+
+def test_with_an_authority_a_server_may_be_named(tmp_path: Path) -> None:
+    text = 'farm_key = "k"\n[consensus]\nca_file = "ca.pem"\ncertificate = "node.pem"\nadvertise = "one.example:7669"'
+    configuration = load(tmp_path, text)
+    assert configuration.consensus.advertise == Address("one.example", 7669)
+    assert configuration.transport.ca_file == tmp_path / "ca.pem"

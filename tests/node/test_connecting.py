@@ -1,0 +1,119 @@
+"""Two nodes as their settings make them: pins, an authority, or I2P; with the farm's users or their own."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trio
+
+from bridge.node.configuration import Machine, load_configuration
+from bridge.node.connecting import Connecting
+from bridge.node.farm_keys import FarmKeys
+from bridge.node.key_files import save_farm_key
+from bridge.node.lan import Network
+from bridge.wire.farm_key import new_farm_key
+from consensus.node.garlic_farm_dial import PeerAddress
+from consensus.node.garlic_farm_tally import Incident, Tally
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.upgrade import Identity
+from gossip.node.discovery import LanInterface
+from tests.i2p_proxy import LOOPBACK, I2pProxy, b32_name
+from tests.node.certificates import Authority
+from tests.node.garlic_farm_stage import ALICE, BOB, ScriptedHandler
+from tests.node.test_users import private
+
+NAME = b32_name(1)
+LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")
+
+
+@dataclass
+class Party:
+    """One node's listener and dialer."""
+
+    connecting: Connecting
+    incidents: list[Incident]
+
+
+def party(directory: Path, farm_key: Path, settings: str) -> Party:
+    """A node whose file says `settings` beside the farm's key."""
+    directory.mkdir()
+    (directory / "node.toml").write_text(f'farm_key = "{farm_key}"\nstate_dir = "{directory}"\n{settings}')
+    machine = Machine("node", directory, Network(lambda: [LAN], lambda: None))
+    configuration = load_configuration(directory / "node.toml", machine=machine)
+    incidents: list[Incident] = []
+    return Party(Connecting(configuration, FarmKeys(farm_key), Tally(incidents.append)), incidents)
+
+
+async def meet(bob: Party, alice: Party, named: str = LOOPBACK, proxy: I2pProxy | None = None) -> Fault | None:
+    """Alice calls Bob; why she is not let in, or None."""
+    async with trio.open_nursery() as nursery:
+        port = await bob.connecting.listen(nursery, (LOOPBACK, 0), ScriptedHandler(BOB), lambda: Identity("c", BOB))
+        if proxy is not None:
+            proxy.names[NAME] = port
+        address = PeerAddress(named, 7669 if proxy is not None else port, bob.connecting.fingerprint)
+        try:
+            dialed = await alice.connecting.dialer(lambda: Identity("c", ALICE)).dial(address, BOB)
+            await trio.aclose_forcefully(dialed.stream)
+        except GarlicFarmError as error:
+            return error.fault
+        finally:
+            nursery.cancel_scope.cancel()
+    return None
+
+
+@pytest.fixture
+def farm_key(tmp_path: Path) -> Path:
+    save_farm_key(tmp_path / "farm.key", new_farm_key(3))
+    return tmp_path / "farm.key"
+
+
+async def test_the_farms_key_and_a_pinned_certificate_are_enough(tmp_path: Path, farm_key: Path) -> None:
+    bob, alice = party(tmp_path / "bob", farm_key, ""), party(tmp_path / "alice", farm_key, "")
+    assert await meet(bob, alice) is None
+    other = tmp_path / "other.key"
+    save_farm_key(other, new_farm_key(3))
+    assert await meet(bob, party(tmp_path / "carol", other, "")) is Fault.WRONG_CREDENTIALS
+
+
+async def test_an_authority_replaces_the_pins(tmp_path: Path, farm_key: Path) -> None:
+    authority = Authority(tmp_path)
+
+    def settings(host: str) -> str:
+        certificate = authority.certificate(host).path
+        return f'[consensus]\nca_file = "{authority.file}"\ncertificate = "{certificate}"'
+
+    bob, alice = (
+        party(tmp_path / "bob", farm_key, settings(LOOPBACK)),
+        party(tmp_path / "alice", farm_key, settings("a.example")),
+    )
+    assert await meet(bob, alice) is None
+    assert await meet(alice, bob) is Fault.WRONG_CERTIFICATE
+
+
+async def test_i2p_needs_no_certificate_and_no_gossip(tmp_path: Path, farm_key: Path) -> None:
+    with I2pProxy({}) as proxy:
+        settings = (
+            f'transport = "i2p"\n[consensus]\nadvertise = "{NAME}:7669"\n[proxy]\naddress = "{LOOPBACK}:{proxy.port}"'
+        )
+        bob, alice = party(tmp_path / "bob", farm_key, settings), party(tmp_path / "alice", farm_key, settings)
+        assert bob.connecting.fingerprint is None
+        assert await meet(bob, alice, NAME, proxy) is None
+        assert await meet(bob, alice, LOOPBACK, proxy) is Fault.PLAIN_REFUSED
+
+
+async def test_a_server_with_users_of_its_own_lets_in_whoever_has_a_login_for_it(
+    tmp_path: Path, farm_key: Path
+) -> None:
+    users = private(tmp_path / "users", "alice:for bob\n")
+    with I2pProxy({}) as proxy:
+        by_i2p = (
+            f'transport = "i2p"\n[consensus]\nadvertise = "{NAME}:7669"\n%s\n'
+            f'[proxy]\naddress = "{LOOPBACK}:{proxy.port}"'
+        )
+        bob = party(tmp_path / "bob", farm_key, by_i2p % f'users_file = "{users}"')
+        stranger = party(tmp_path / "carol", farm_key, by_i2p % "")
+        assert await meet(bob, stranger, NAME, proxy) is Fault.WRONG_CREDENTIALS
+        assert [each.fault for each in bob.incidents] == [Fault.WRONG_CREDENTIALS]
+        logins = private(tmp_path / "logins", f"{NAME}:7669 alice:for bob\n")
+        alice = party(tmp_path / "alice", farm_key, by_i2p % f'logins_file = "{logins}"')
+        assert await meet(bob, alice, NAME, proxy) is None

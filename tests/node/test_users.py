@@ -1,0 +1,92 @@
+"""Users per cluster, out of the farm's key, and users per server, out of files."""
+
+from pathlib import Path
+
+import pytest
+
+from bridge.node.alarms import Alarms
+from bridge.node.event_log import EventLog
+from bridge.node.farm_keys import FarmKeys
+from bridge.node.key_files import save_farm_key
+from bridge.node.transport_settings import UserSettings
+from bridge.node.users import ALARM, Users, UsersError, read_password
+from bridge.wire.farm_key import new_farm_key
+from consensus.wire.garlic_farm.digest import Credentials
+
+
+@pytest.fixture
+def farm_keys(tmp_path: Path) -> FarmKeys:
+    save_farm_key(tmp_path / "farm.key", new_farm_key(3))
+    return FarmKeys(tmp_path / "farm.key")
+
+
+def private(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def test_without_files_every_server_shows_and_accepts_what_the_farms_key_makes(farm_keys: FarmKeys) -> None:
+    users = Users(farm_keys, UserSettings())
+    (own,) = users.credentials()
+    assert users.password_of(own.user) == own.password
+    assert users.password_of("stranger") is None
+    assert users.login("10.0.0.1:7669") is None
+
+
+def test_a_server_with_users_of_its_own_accepts_these_and_nobody_else(tmp_path: Path, farm_keys: FarmKeys) -> None:
+    users_file = private(tmp_path / "users", "# routers of the north\nnorth:one:two\n\nclient:three\n")
+    logins_file = private(tmp_path / "logins", "10.0.0.1:7669 north:secret\nname.b32.i2p:7669  south:words\n")
+    users = Users(farm_keys, UserSettings(users_file=users_file, logins_file=logins_file))
+    assert (users.password_of("north"), users.password_of("client")) == ("one:two", "three")
+    assert users.password_of(users.credentials()[0].user) is None
+    assert users.login("10.0.0.1:7669") == Credentials("north", "secret")
+    assert users.login("name.b32.i2p:7669") == Credentials("south", "words")
+    assert users.login("10.0.0.2:7669") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("north", "line 1: expected user:password"),
+        ("# x\n:secret", "line 2"),
+        ("a:b\nc:\n", "line 2"),
+        ("ä:b", "ASCII"),
+    ],
+)
+def test_a_file_with_a_mistake_is_named_with_its_line(
+    tmp_path: Path, farm_keys: FarmKeys, text: str, told: str
+) -> None:
+    with pytest.raises(UsersError, match=told):
+        Users(farm_keys, UserSettings(users_file=private(tmp_path / "users", text)))
+
+
+def test_files_with_passwords_must_be_private_and_there(tmp_path: Path, farm_keys: FarmKeys) -> None:
+    open_to_all = private(tmp_path / "users", "a:b")
+    open_to_all.chmod(0o640)
+    with pytest.raises(UsersError, match="chmod 600"):
+        Users(farm_keys, UserSettings(users_file=open_to_all))
+    with pytest.raises(UsersError, match="cannot be read"):
+        read_password(tmp_path / "nothing")
+    with pytest.raises(UsersError, match="one line"):
+        read_password(private(tmp_path / "two", "one\ntwo\n"))
+    assert read_password(private(tmp_path / "one", "one\n")) == "one"
+
+
+async def test_a_user_is_refused_from_the_moment_that_its_line_is_gone_and_a_broken_file_changes_nothing(
+    tmp_path: Path, farm_keys: FarmKeys
+) -> None:
+    alarms = Alarms(EventLog("node", lambda: 0))
+    users_file = private(tmp_path / "users", "north:one\nsouth:two\n")
+    users = Users(farm_keys, UserSettings(users_file=users_file))
+    private(users_file, "south:two\n")
+    await users.look(alarms)
+    assert (users.password_of("north"), users.password_of("south")) == (None, "two")
+    private(users_file, "rubbish")
+    await users.look(alarms)
+    assert users.password_of("south") == "two"
+    assert [each.kind for each in alarms.standing()] == [ALARM]
+    private(users_file, "north:one\n")
+    await users.look(alarms)
+    assert users.password_of("north") == "one"
+    assert alarms.standing() == ()

@@ -1,0 +1,115 @@
+"""Membership by introductions: who is known, who is alive, and who counts when two descriptions differ."""
+
+from dataclasses import replace
+
+from bridge.core.acquaintances import Acquaintances
+from gossip.core.effects import AdoptGeneration, Alarm, AlarmKind, MembershipChanged
+from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
+
+SILENT_MS = 3_000
+
+
+def described(number: int, generation: int = 1, claim: int = 0, says: bytes = b"") -> NodeInfo:
+    """What node `number` says of itself."""
+    node_id = NodeId(number.to_bytes(8, "big"))
+    return NodeInfo(node_id, Address("127.0.0.1", 7669), Incarnation(generation, claim), 30, says)
+
+
+A, B, C = described(1), described(2), described(3)
+
+
+def acquaintances(most: int = 64) -> Acquaintances:
+    return Acquaintances(A, SILENT_MS, most=most)
+
+
+def statuses(known: Acquaintances) -> dict[NodeId, Status]:
+    return {each.node_id: each.status for each in known.members()}
+
+
+def test_whoever_introduces_itself_is_alive_until_it_has_been_silent_for_long() -> None:
+    known = acquaintances()
+    assert [*known.hear(B, 0, first_hand=True)] == [MembershipChanged(B, Status.ALIVE, None)]
+    assert known.look(SILENT_MS - 1, ()) == []
+    assert known.look(SILENT_MS, ()) == [MembershipChanged(B, Status.DEAD, Status.ALIVE)]
+    # And hearing from it again is life, though it says nothing new.
+    assert [*known.hear(B, 9_000, first_hand=True)] == [MembershipChanged(B, Status.ALIVE, Status.DEAD)]
+    assert known.look(9_000 + SILENT_MS - 1, ()) == []
+
+
+def test_a_connection_that_stands_is_life_without_any_introduction() -> None:
+    known = acquaintances()
+    known.hear(B, 0, first_hand=True)
+    for now in range(1_000, 20_000, 1_000):
+        assert known.look(now, {B.node_id}) == []
+    assert known.look(19_000 + SILENT_MS, ()) == [MembershipChanged(B, Status.DEAD, Status.ALIVE)]
+    assert known.look(30_000, {B.node_id}) == [MembershipChanged(B, Status.ALIVE, Status.DEAD)]
+
+
+def test_what_others_pass_on_makes_known_and_renews_and_keeps_nobody_alive() -> None:
+    known = acquaintances()
+    assert [*known.hear(C, 0, first_hand=False)] == [MembershipChanged(C, Status.ALIVE, None)]
+    for now in range(0, SILENT_MS, 100):
+        assert not known.hear(C, now, first_hand=False)
+    assert known.look(SILENT_MS, ()) == [MembershipChanged(C, Status.DEAD, Status.ALIVE)]
+    assert not known.hear(C, SILENT_MS, first_hand=False)
+    # Only a later word proves that it has said something since.
+    later = described(3, claim=1, says=b"later")
+    assert [*known.hear(later, SILENT_MS, first_hand=False)] == [MembershipChanged(later, Status.ALIVE, Status.DEAD)]
+
+
+def test_the_later_description_counts_whatever_the_order_and_whoever_brings_it() -> None:
+    known = acquaintances()
+    later = described(2, claim=5, says=b"later")
+    known.hear(later, 0, first_hand=False)
+    assert not known.hear(described(2, claim=4, says=b"older"), 0, first_hand=True)
+    assert known.members()[0].metadata == b"later"
+
+
+def test_a_goodbye_is_final_for_that_life_and_only_a_later_word_of_its_own_ends_it() -> None:
+    known = acquaintances()
+    known.hear(B, 0, first_hand=True)
+    gone = described(2, claim=1)
+    assert [*known.hear(gone, 1, first_hand=True, leaving=True)] == [MembershipChanged(gone, Status.LEFT, Status.ALIVE)]
+    assert not known.hear(gone, 2, first_hand=True)
+    assert not known.hear(described(2, claim=2), 2, first_hand=False)
+    assert known.look(60_000, ()) == []
+    assert known.alive() == ()
+    back = described(2, generation=2)
+    assert [*known.hear(back, 3, first_hand=True)] == [MembershipChanged(back, Status.ALIVE, Status.LEFT)]
+
+
+def test_a_stranger_who_only_says_goodbye_is_not_made_known() -> None:
+    known = acquaintances()
+    assert not known.hear(B, 0, first_hand=True, leaving=True)
+    assert known.members() == ()
+
+
+def test_a_node_that_calls_itself_is_no_twin_and_another_process_of_its_identity_is() -> None:
+    known = acquaintances()
+    known.say(b"more")
+    assert not known.hear(replace(known.own, credential=b"signed"), 0, first_hand=True)
+    assert not known.hear(A, 0, first_hand=True)
+    for other in (described(1, claim=1, says=b"other words"), described(1, generation=2)):
+        found = [*known.hear(other, 0, first_hand=True)]
+        assert [type(each) for each in found] == [Alarm]
+        assert isinstance(found[0], Alarm)
+        assert found[0].kind is AlarmKind.TWIN
+
+
+def test_a_node_whose_memory_is_older_than_the_others_begins_a_later_life() -> None:
+    known = acquaintances()
+    assert [*known.hear(described(1, generation=7), 0, first_hand=False)] == [AdoptGeneration(8)]
+    known.adopt(8)
+    assert known.own.incarnation == Incarnation(8, 0)
+    assert not known.hear(described(1, generation=7, claim=9), 0, first_hand=False)
+
+
+def test_the_table_is_bounded_and_the_dead_give_way() -> None:
+    known = acquaintances(most=2)
+    known.hear(B, 0, first_hand=True)
+    known.hear(C, 0, first_hand=True)
+    assert not known.hear(described(4), 0, first_hand=True)
+    assert known.left_out == 1
+    known.look(SILENT_MS, {C.node_id})
+    assert [*known.hear(described(4), SILENT_MS, first_hand=True)]
+    assert statuses(known) == {C.node_id: Status.ALIVE, described(4).node_id: Status.ALIVE}
