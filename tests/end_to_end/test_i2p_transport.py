@@ -60,7 +60,9 @@ def test_a_farm_without_gossip_is_founded_grows_and_shrinks_through_a_proxy_that
         three.wait_until(
             lambda: statuses(watcher.view()).get(victim.name) == "alive", START_BOUND_S, "it is seen again"
         )
-        assert victim.view().node.raft_id == raft_id
+        three.wait_until(
+            lambda: victim.view().node.raft_id == raft_id, START_BOUND_S, "its server runs under its Raft id"
+        )
 
 
 @pytest.fixture(scope="session")
