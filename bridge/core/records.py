@@ -82,6 +82,16 @@ class LeafStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Measurement:
+    """What the sender's router saw of a destination that it does not serve: whether a lease set is found, how fast."""
+
+    destination_hash: str
+    """Base32."""
+    reachable: bool
+    fetch_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """One server's application entry."""
 
@@ -92,6 +102,10 @@ class Report:
     masters: tuple[MetaStatus, ...] = ()
     """Its part in each master destination that it serves; none if it names none."""
     destinations: tuple[LeafStatus, ...] = ()
+    remote_destinations: tuple[Measurement, ...] = ()
+    """What it measured of leaves of other servers since its last report."""
+    remote_metas: tuple[Measurement, ...] = ()
+    """The same of master destinations."""
     request: str | None = None
 
     def part_in(self, master: str) -> MetaStatus | None:

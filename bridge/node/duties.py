@@ -3,6 +3,7 @@
     ReportDuty       once a reporting period, and as soon as there is a leader: this node's application entry
     TimeDuty         while it leads: log time, at its election and once a period
     Outage           notices that there is no quorum
+    MeasuringDuty    what its router sees of the others' destinations
     PublishingDuty   one for each master that it holds a key of; while it is chosen: plan, commit, sign, hand over
 
 Each has loops of its own, so that a slow router delays no clock entry and a lost leader no probe of a leaf. All of them
@@ -14,6 +15,7 @@ import trio
 
 from bridge.core.farm import Change, RequestRefused
 from bridge.node.farm_member import Member
+from bridge.node.measuring import MeasuringDuty
 from bridge.node.outage import Outage
 from bridge.node.publishing import PublishingDuty, publishing_alarms
 from bridge.node.reporting import ReportDuty
@@ -28,7 +30,8 @@ class Duties:
         alarms = publishing_alarms(member.alarms)
         self.publishing = tuple(PublishingDuty(member, held, self._outage, alarms) for held in member.keys)
         self._time = TimeDuty(member)
-        self._reporting = ReportDuty(member, self.publishing)
+        self._measuring = MeasuringDuty(member)
+        self._reporting = ReportDuty(member, self.publishing, self._measuring)
 
     @property
     def published(self) -> int:
@@ -51,6 +54,7 @@ class Duties:
         """Works until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._outage.run)
+            nursery.start_soon(self._measuring.run)
             nursery.start_soon(self._reporting.run)
             nursery.start_soon(self._time.run)
             for duty in self.publishing:

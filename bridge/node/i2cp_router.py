@@ -200,7 +200,10 @@ class I2cpRouter:
 
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:
         """What a look-up through this router says of somebody else's destination."""
-        return await self._asker.measure(master_or_leaf_hash)
+        found = await self._asker.measure(master_or_leaf_hash)
+        if found is not None and not found.reachable and self._access.i2cp.software is Software.I2PD:
+            return None  # its "no" may be about a Meta LeaseSet2, a kind that it does not look for
+        return found
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import trio
 from bridge.core.hashes import hash_of
 from bridge.core.records import LeafStatus, Report, RouterStatus
 from bridge.node.farm_member import Member
+from bridge.node.measuring import MeasuringDuty
 from bridge.node.publishing import PublishingDuty
 from bridge.node.router import RouterError
 from bridge.wire.application import ApplicationError, encode
@@ -25,9 +26,10 @@ from consensus.core.sessions import RequestId
 class ReportDuty:
     """The loop."""
 
-    def __init__(self, member: Member, publishing: Sequence[PublishingDuty]) -> None:
+    def __init__(self, member: Member, publishing: Sequence[PublishingDuty], measuring: MeasuringDuty) -> None:
         self._member = member
         self._publishing = publishing
+        self._measuring = measuring
         self._random = Random()
         self._sequence = 0
         self._born: Index | None = None
@@ -83,6 +85,7 @@ class ReportDuty:
         for duty in self._publishing:
             duty.review_key()
         status, leaves = await self._ask_router()
+        remote_destinations, remote_metas = self._measuring.take()
         report = Report(
             cluster=member.cluster,
             date_ms=member.clock_ms(),
@@ -90,6 +93,8 @@ class ReportDuty:
             router=status,
             masters=(*(duty.status() for duty in self._publishing), *member.keyless),
             destinations=leaves,
+            remote_destinations=remote_destinations,
+            remote_metas=remote_metas,
             request=self._next_request(),
         )
         for duty in self._publishing:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from bridge.core.farm_state import MASTERS_MAX
-from bridge.core.records import LeafStatus, MetaStatus, PublishConfig, Report, RouterStatus
+from bridge.core.records import LeafStatus, Measurement, MetaStatus, PublishConfig, Report, RouterStatus
 from bridge.wire.entry_fields import (
     ApplicationError,
     Count,
@@ -30,6 +30,7 @@ from bridge.wire.entry_fields import (
 )
 
 DESTINATIONS_LIMIT: Final = 64
+MEASUREMENTS_LIMIT: Final = 16
 
 
 class _Meta(Struct, rename="camel", omit_defaults=True):
@@ -67,10 +68,17 @@ class _Leaf(Struct, rename="camel", omit_defaults=True):
     current_connections: Count | None = None
 
 
+class _Measurement(Struct, rename="camel", omit_defaults=True):
+    hash: HashText
+    reachable: bool
+    fetch_time: Milliseconds | None = None
+
+
+_Measurements = Annotated[list[_Measurement], Meta(max_length=MEASUREMENTS_LIMIT)]
 _Metas = Annotated[list[_Meta], Meta(min_length=1, max_length=MASTERS_MAX)]
 
 
-class ReportEntry(Struct, omit_defaults=True):
+class ReportEntry(Struct, rename="camel", omit_defaults=True):
     """A report as it is written."""
 
     cluster: Name
@@ -79,6 +87,8 @@ class ReportEntry(Struct, omit_defaults=True):
     router: _Router
     meta: _Meta | _Metas | None = None
     destinations: Annotated[list[_Leaf], Meta(max_length=DESTINATIONS_LIMIT)] = []
+    remote_destinations: _Measurements = []
+    remote_metas: _Measurements = []
     request: Request | None = None
     config: dict[str, Any] | None = None
 
@@ -92,6 +102,8 @@ def to_report(entry: ReportEntry) -> Report:
         router=_to_router(entry.router),
         masters=_to_masters(entry.meta),
         destinations=_to_leaves(entry.destinations),
+        remote_destinations=_to_measurements(entry.remote_destinations),
+        remote_metas=_to_measurements(entry.remote_metas),
         request=entry.request,
     )
 
@@ -150,6 +162,14 @@ def _to_leaf(leaf: _Leaf) -> LeafStatus:
     )
 
 
+def _to_measurements(measured: list[_Measurement]) -> tuple[Measurement, ...]:
+    return tuple(Measurement(each.hash, each.reachable, each.fetch_time) for each in measured)
+
+
+def _from_measurements(measured: tuple[Measurement, ...]) -> list[_Measurement]:
+    return [_Measurement(each.destination_hash, each.reachable, each.fetch_ms) for each in measured]
+
+
 def from_report(report: Report, config: Mapping[str, Any] | None) -> ReportEntry:
     """How it is written."""
     return ReportEntry(
@@ -159,6 +179,8 @@ def from_report(report: Report, config: Mapping[str, Any] | None) -> ReportEntry
         router=_from_router(report.router),
         meta=_from_masters(report.masters),
         destinations=[_from_leaf(leaf) for leaf in report.destinations],
+        remote_destinations=_from_measurements(report.remote_destinations),
+        remote_metas=_from_measurements(report.remote_metas),
         request=report.request,
         config=None if config is None else dict(config),
     )

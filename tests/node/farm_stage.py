@@ -73,6 +73,7 @@ class MemoryRouter:
     refusal: str | None = None
     silence: str | None = None
     gate: trio.Event | None = None
+    measured: dict[bytes, MeasuredStatus] = field(default_factory=dict)
     published: list[bytes] = field(default_factory=list)
     stopped: int = 0
     behind: dict[bytes, tuple[Destination, ...]] = field(default_factory=lambda: {MASTER.destination.hash: (LEAF,)})
@@ -95,9 +96,9 @@ class MemoryRouter:
         return LeafStatus(leaf.base64, healthy=True)
 
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:
-        """Unknown."""
-        del master_or_leaf_hash
-        return None
+        """Unknown, if it was not told."""
+        await trio.lowlevel.checkpoint()
+        return self.measured.get(master_or_leaf_hash)
 
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
         """Take it, or not."""

@@ -7,7 +7,7 @@ from random import randrange
 
 import pytest
 
-from bridge.wire.i2cp import FrameReader
+from bridge.wire.i2cp import FrameReader, encode
 from bridge.wire.i2cp_messages import I2cpError
 from tests.simulation import i2cp_fuzz as fuzzing
 
@@ -27,7 +27,6 @@ def test_an_announced_flood_is_refused_before_it_is_kept() -> None:
 
 
 def test_the_fuzz_catches_a_codec_that_forgets_a_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode = fuzzing.encode
     monkeypatch.setattr(fuzzing, "encode", lambda message: encode(message)[:-1])
     with pytest.raises(fuzzing.FuzzError, match="encoded to other bytes"):
         fuzzing.fuzz(1, 1_000, fuzzing.Tally())

@@ -21,6 +21,7 @@ from bridge.core.records import (
     Force,
     Foreign,
     LeafStatus,
+    Measurement,
     MetaStatus,
     Publication,
     PublishConfig,
@@ -76,6 +77,11 @@ FULL = Report(
             current_connections=1,
         ),
     ),
+    remote_destinations=(
+        Measurement(hash_of(destination(3)), reachable=True, fetch_ms=812),
+        Measurement(hash_of(destination(4)), reachable=False),
+    ),
+    remote_metas=(Measurement(hash_of(destination(0)), reachable=True, fetch_ms=5),),
     request="0011223344556677-3-0-9",
 )
 
@@ -125,6 +131,11 @@ def test_a_report_is_written_with_the_keys_of_the_proposal() -> None:
                 "currentConnections": 1,
             },
         ],
+        "remoteDestinations": [
+            {"hash": hash_of(destination(3)), "reachable": True, "fetchTime": 812},
+            {"hash": hash_of(destination(4)), "reachable": False},
+        ],
+        "remoteMetas": [{"hash": hash_of(destination(0)), "reachable": True, "fetchTime": 5}],
     }
 
 

@@ -1,0 +1,62 @@
+"""What a node's router measures of the others is in its reports: each measurement once, and nothing that is its own."""
+
+import pytest
+import trio
+import trio.testing
+
+from bridge.core.hashes import hash_of
+from bridge.core.records import LeafStatus, Measurement, Report, RouterStatus
+from bridge.node.router import MeasuredStatus
+from bridge.wire.destination_keys import new_demo_leaf
+from tests.node.farm_stage import MASTER, OTHER, Stage, clock_now_ms, machine_clock
+
+FOREIGN_LEAF = new_demo_leaf()
+FOREIGN_NAME, MASTER_NAME = hash_of(FOREIGN_LEAF.base64), hash_of(MASTER.destination.base64)
+Clock = trio.testing.MockClock
+
+
+def report_of_another() -> Report:
+    return Report(
+        cluster="demo",
+        date_ms=clock_now_ms(),
+        server_id=OTHER,
+        router=RouterStatus(attached=True),
+        destinations=(LeafStatus(FOREIGN_LEAF.base64, healthy=True),),
+    )
+
+
+async def run_for(stage: Stage, seconds: float) -> list[Report]:
+    """The reports that the node makes meanwhile."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.duties.run)
+        await stage.append_record(report_of_another())
+        await trio.sleep(seconds)
+        nursery.cancel_scope.cancel()
+    own = [record for _, record in stage.records(Report) if isinstance(record, Report) and record.server_id != OTHER]
+    assert own
+    return own
+
+
+async def test_each_measurement_is_reported_once(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert autojump_clock.autojump_threshold == 0
+    machine_clock(monkeypatch)
+    stage = Stage()
+    stage.router.measured = {
+        FOREIGN_LEAF.hash: MeasuredStatus(reachable=True, fetch_ms=812),
+        MASTER.destination.hash: MeasuredStatus(reachable=False),
+    }
+    # Two rounds; in the first no master has reported yet.
+    reports = await run_for(stage, 110)
+    assert [each for report in reports for each in report.remote_destinations] == [
+        Measurement(FOREIGN_NAME, reachable=True, fetch_ms=812)
+    ] * 2
+    assert [each for report in reports for each in report.remote_metas] == [Measurement(MASTER_NAME, reachable=False)]
+
+
+async def test_a_router_that_measures_nothing_has_nothing_reported(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert autojump_clock.autojump_threshold == 0
+    machine_clock(monkeypatch)
+    reports = await run_for(Stage(), 200)
+    assert {(report.remote_destinations, report.remote_metas) for report in reports} == {((), ())}
