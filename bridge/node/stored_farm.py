@@ -196,7 +196,6 @@ class StoredFarm:
         clocks = self._clocks.setdefault(segment.file, _Clocks())
         if segment is not self._log.segments[-1] and clocks.complete:
             return clocks
-        clocks.complete = segment is not self._log.segments[-1]
         try:
             for offset, header, payload in self._log.records_holding(segment, _CLOCK_KEY, clocks.searched_bytes):
                 clocks.searched_bytes = offset + header.size_bytes
@@ -209,6 +208,7 @@ class StoredFarm:
                         clocks.times_ms.append(time_ms)
         except StorageError as error:
             raise StoredFarmError(str(error)) from error
+        clocks.complete = segment is not self._log.segments[-1]
         return clocks
 
     def _snapshot(self) -> FarmSnapshot | None:

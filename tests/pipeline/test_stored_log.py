@@ -5,14 +5,24 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from bridge.core.farm_state import SESSION_LIMITS, FarmState, ServerState
+from bridge.core.records import Report, RouterStatus
 from bridge.node.commit_note import write_commit_note
 from bridge.node.stored_farm_writer import StoredFarmWriter
+from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
+from consensus.core.position import Configuration, LogPosition, Server, ServerId
+from consensus.core.sessions import SessionTable
+from consensus.node.directory import Directory
+from consensus.node.snapshots import SnapshotFiles, SnapshotWriter
 from consensus.node.verification import Verdict, verify_storage
-from pipeline.envelope import Row, record_batches
+from consensus.wire.record import decode_segment_header
+from pipeline.envelope import SCHEMA, Row, record_batches
 from pipeline.generate import generate
 from pipeline.load_model import EPOCH_MS, LoadModel
 from pipeline.log_client import FarmLogError
+from pipeline.source import FarmDataSource
 from pipeline.stored_log import StoredLog
 
 CLUSTER = bytes(range(16))
@@ -132,3 +142,54 @@ def test_rows_become_arrow_batches_and_bytes_that_are_no_text_become_base64() ->
 def test_large_bodies_end_a_batch_early() -> None:
     rows: list[Row] = [(number, 1, "application", 0, bytes(10 * 1024 * 1024)) for number in range(1, 9)]
     assert [batch.num_rows for batch in record_batches(rows)] == [4, 4]
+
+
+def with_snapshot(directory: Path) -> None:
+    """A snapshot at index 5 beside a log of nine entries, as a running server writes it."""
+    written(directory, clock(EPOCH_MS + 1_000), *[b"{}"] * 7)
+    state = FarmState(
+        log_time_ms=EPOCH_MS + 1_000,
+        applied_index=5,
+        applied_term=1,
+        servers={2: ServerState(Report("farm", EPOCH_MS, 2, RouterStatus(attached=True, uptime_ms=77)), EPOCH_MS)},
+    )
+    image = FarmSnapshot(state, 30_000, SessionTable(SESSION_LIMITS).dump(), [0, 2], [EPOCH_MS, EPOCH_MS + 1_000], [1])
+    binding = decode_segment_header(next((directory / "raft").glob("*.segment")).read_bytes()[:4096]).binding
+    writer = SnapshotWriter(LogPosition(5, 1), Configuration((Server(ServerId(1), "tcp://127.0.0.1:7669"),)))
+    disk = Directory(directory / "raft")
+    try:
+        disk.perform_all(writer.plan_begin())
+        for piece in encode_farm(image):
+            disk.perform_all(writer.plan(piece))
+        disk.perform_all(writer.plan_end())
+        disk.perform_all(SnapshotFiles(binding, None).plan_adopt(writer.description, writer.file))
+    finally:
+        disk.close()
+
+
+def test_a_stream_that_begins_with_the_snapshot_gives_its_reports_and_then_what_is_behind_it(tmp_path: Path) -> None:
+    with_snapshot(tmp_path / "farm")
+    stream = FarmDataSource({"directory": str(tmp_path / "farm"), "start": "snapshot"}).streamReader(SCHEMA)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert end["next"] == 10
+    first, second = (list(stream.read(partition)) for partition in stream.partitions(start, end))
+    (snapshot,) = first[0].to_pylist()
+    assert (snapshot["index"], snapshot["kind"]) == (5, "snapshot")
+    assert json.loads(snapshot["body"])["router"]["uptime"] == 77
+    assert second[0].column("index").to_pylist() == [6, 7, 8, 9]
+    # then a later batch does not give the snapshot again
+    assert stream.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_what_a_snapshot_covers_is_committed_and_tells_log_time_where_the_log_begins_later(tmp_path: Path) -> None:
+    with_snapshot(tmp_path / "farm")
+    (tmp_path / "farm" / "committed.json").unlink()
+    assert StoredLog(tmp_path / "farm").bounds() == (1, 5)
+    # given that the entries before were compacted away
+    for segment in (tmp_path / "farm" / "raft").glob("*.segment"):
+        segment.unlink()
+    assert StoredLog(tmp_path / "farm").bounds() == (6, 5)
+    reader = FarmDataSource({"directory": str(tmp_path / "farm"), "start": "3"}).streamReader(SCHEMA)
+    with pytest.raises(FarmLogError, match=r"entries 3 to 5 were compacted away .* --start snapshot"):
+        reader.initialOffset()
