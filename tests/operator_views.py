@@ -12,6 +12,7 @@ from bridge.core.view import (
     FollowerView,
     GossipView,
     LeafView,
+    LinkView,
     LocalFarmView,
     MemberStatus,
     MemberView,
@@ -78,6 +79,11 @@ def farm_view(number: int = 1, *, leader: int = 1, servers: int = 5) -> FarmView
             followers=followers(leader, servers) if leads else (),
             waits=("node-5 is dead for 3 min; removed after 10 min",) if leads else (),
             counters=counters({"elections_started": 2}),
+            links=tuple(
+                LinkView(each, f"node-{each}", each != servers, ("pre-vote", "transfer") if each != servers else ())
+                for each in servers_of(servers)
+                if each != number
+            ),
         ),
         members=tuple(member(each, number, servers) for each in servers_of(servers)),
         publishing=(publishing(servers),),

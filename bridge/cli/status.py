@@ -6,7 +6,7 @@ import click
 
 from bridge.cli.options import ask_node, json_option, node_option, print_json
 from bridge.cli.printing import print_facts, print_table
-from bridge.core.view import FarmView, FollowerView, PublishingView, RaftRole, VoterView
+from bridge.core.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView
 from bridge.node.control_client import ControlClient
 from bridge.tui.sections import by_name
 from bridge.tui.words import clock_text, duration, known, milliseconds_text
@@ -62,6 +62,7 @@ def _raft_facts(view: FarmView) -> list[tuple[str, str]]:
         facts.append(("voters", ", ".join(map(_server_text, raft.voters))))
     if raft.learners:
         facts.append(("learners", ", ".join(map(_server_text, raft.learners))))
+    facts.extend(("link", _link_text(link)) for link in raft.links)
     facts.extend(("waiting", text) for text in raft.waits)
     if raft.role is RaftRole.LEADER:
         if raft.transfer_target is not None:
@@ -72,6 +73,12 @@ def _raft_facts(view: FarmView) -> list[tuple[str, str]]:
 
 def _server_text(server: VoterView) -> str:
     return server.name or f"server {server.raft_id}"
+
+
+def _link_text(link: LinkView) -> str:
+    agreed = ", ".join(link.extensions) or "the protocol's own words alone"
+    state = "" if link.connected else "not connected; last "
+    return f"to {link.name or f'server {link.raft_id}'}: {state}agreed on {agreed}"
 
 
 def _follower_text(follower: FollowerView) -> str:

@@ -24,6 +24,7 @@ from bridge.core.view import (
     FarmView,
     FollowerView,
     GossipView,
+    LinkView,
     MemberStatus,
     MemberView,
     MetaEntryView,
@@ -53,6 +54,15 @@ class Facts:
     endpoint: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What the transport says of one connection."""
+
+    peer: int
+    connected: bool
+    extensions: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmSources:
     """The state machine of this node, once there is one."""
@@ -66,6 +76,8 @@ class FarmSources:
     first_index: int
     applied_index: int
     waits: tuple[str, ...] = ()
+    links: tuple[Link, ...] = ()
+    """This node's connections to the other servers, in order of their ids."""
     lease_set_files: Mapping[str, str] = field(default_factory=dict)
     """Of each master destination: where this node's router keeps its structure."""
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -225,6 +237,7 @@ def _raft(farm: FarmSources, names: Mapping[int | None, str]) -> RaftView:
         waits=farm.waits,
         counters=counters(dict(farm.counters)),
         transfer_target=raft.transfer_target,
+        links=tuple(LinkView(each.peer, names.get(each.peer), each.connected, each.extensions) for each in farm.links),
     )
 
 

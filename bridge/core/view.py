@@ -153,6 +153,17 @@ class FollowerView:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkView:
+    """This node's own connection to another server, by which it asks; who asks us has another."""
+
+    raft_id: int
+    name: str | None
+    connected: bool
+    extensions: tuple[str, ...]
+    """What the last handshake agreed on beyond the protocol's own words; none of a server of another make."""
+
+
+@dataclass(frozen=True, slots=True)
 class RaftView:
     """This node's replica."""
 
@@ -174,6 +185,7 @@ class RaftView:
     counters: tuple[CounterView, ...] = ()
     transfer_target: int | None = None
     """To whom this leader is handing leadership right now."""
+    links: tuple[LinkView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from bridge.core.formation_messages import Phase as FormationPhase
-from bridge.core.picture import FarmSources, Sources, picture
+from bridge.core.picture import FarmSources, Link, Sources, picture
 from bridge.core.view import EventView, FarmIdentity, FarmView, NodeView, Phase
 from bridge.node.control import ControlServer
 from bridge.node.control_socket import SOCKET_NAME
@@ -145,6 +145,7 @@ class Sight:
             first_index=server.raft.log_start.index + 1,
             applied_index=server.applied,
             waits=() if self._reconciling is None else self._reconciling.waits,
+            links=_links(self._replica),
             lease_set_files=structure_files(self._node.router, self._node.masters.keys),
             counters={
                 **self._ledger.records,
@@ -168,6 +169,14 @@ class Sight:
                 self._addresses.clear()
             self._addresses[destination] = known
         return known
+
+
+def _links(replica: Replica) -> tuple[Link, ...]:
+    """The connections to the other servers, with what each handshake agreed on."""
+    return tuple(
+        Link(each.peer, each.connected, tuple(sorted(extension.value for extension in each.extensions)))
+        for each in sorted(replica.links.describe(), key=lambda link: link.peer)
+    )
 
 
 def _named(prefix: str, values: Mapping[str, int]) -> dict[str, int]:

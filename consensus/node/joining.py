@@ -1,6 +1,6 @@
 """A newcomer's side of the document's sequence: invited, given the log in packs, and told when it has to go.
 
-    JoinClusterRequest ──▶ are we a member already? ── yes ──▶ refused: our log says who the members are
+    JoinClusterRequest ──▶ a voter that hears its leader, or of a later term? ── yes ──▶ refused
                                     │ no
                                     ▼
                            invited by this leader, in this term ──▶ accepted, with the index that is wanted first
@@ -11,7 +11,8 @@
     LeaveClusterRequest ─▶ told to whoever wants to hear it
 
 An invitation changes no term, no vote and no log: a running implementation forgets all three, and a server that was
-invited by mistake has then lost what it acknowledged. What comes after the invitation is checked by the core like every
+invited by mistake has then lost what it acknowledged. A server that was removed while it was away takes itself for a
+member and hears nobody: it may be invited again. What comes after the invitation is checked by the core like every
 append, so a pack can do no more harm than one.
 
 A leader of another make does not tell the term of the entry before a pack. Where it must be known is where the pack
@@ -62,7 +63,8 @@ class Joining:
         """A leader invites us."""
         raft, leader = self._server.describe().raft, server_id(request.source)
         known = self._invitation
-        accepted = self._own_id not in raft.configuration.voter_ids and request.term >= raft.term
+        belongs = self._own_id in raft.configuration.voter_ids and self._server.role.leader is not None
+        accepted = not belongs and request.term >= raft.term
         if accepted and (known is None or (known.leader, known.term) != (leader, request.term)):
             known = self._invitation = _Invitation(leader, request.term)
         wanted = known.synced.index + 1 if accepted and known is not None else raft.last.index + 1

@@ -1,6 +1,7 @@
 """Real servers on loopback: TLS, Garlic Farm, journals on disk; each can be killed and started again.
 
-The servers 1 to 3 found the cluster. Others begin with an empty log, know nobody, and are added by requests.
+The servers 1 to 3, or as many as wanted, found the cluster. Others begin with an empty log, know nobody, and are added
+by requests.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -13,7 +14,7 @@ import trio
 from consensus.core import messages as core
 from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Role, RoleChanged
-from consensus.core.position import Configuration, LogPosition, Server, ServerId
+from consensus.core.position import Configuration, Entry, Index, LogPosition, Server, ServerId
 from consensus.core.raft import Raft
 from consensus.core.sessions import DEFAULT_LIMITS, SessionLimits
 from consensus.core.tuning import Tuning
@@ -22,7 +23,7 @@ from consensus.node.clock import now_ms
 from consensus.node.directory import open_storage
 from consensus.node.garlic_farm_client import GarlicFarmClient
 from consensus.node.garlic_farm_conversation import GiveUp
-from consensus.node.garlic_farm_dial import Dialer, PeerAddress
+from consensus.node.garlic_farm_dial import Connector, Dialer, PeerAddress
 from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_server import GarlicFarmServer
 from consensus.node.garlic_farm_tally import Incident, Tally
@@ -102,6 +103,22 @@ class Life:
         return self.service.executed
 
 
+class Machine(SessionedStateMachine):
+    """Knows where in the log the configurations are, which the wire wants to be told."""
+
+    configurations: tuple[Index, ...] = ()
+
+    async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
+        """Take committed entries."""
+        found = (index for index, entry in enumerate(entries, first) if isinstance(entry.content, Configuration))
+        self.configurations += tuple(found)
+        await super().apply(first, entries)
+
+    def configuration_before(self, index: Index) -> Index:
+        """The last of them below `index`; 0: none, or none since a snapshot."""
+        return max((each for each in self.configurations if each < index), default=0)
+
+
 class Door(ClientRequests):
     """What stands behind a listener."""
 
@@ -137,7 +154,11 @@ class LoopbackGroup:
         limits: SessionLimits = DEFAULT_LIMITS,
         make_service: Callable[[], Service] = Service,
         tuning: Tuning = PATIENT,
+        founders: int = 3,
+        connector: Connector | None = None,
     ) -> None:
+        """`connector` opens all connections, in place of TLS."""
+        self._connector = connector
         self._tuning = tuning
         self._directory = directory
         self._limits = limits
@@ -149,7 +170,7 @@ class LoopbackGroup:
         self._ports: dict[ServerId, int] = {}
         self._generation = 0
         self._changed = trio.Event()
-        self.ids = tuple(ServerId(number) for number in (1, 2, 3))
+        self.ids = tuple(ServerId(number) for number in range(1, founders + 1))
         self.lives: dict[ServerId, Life] = {}
 
     async def start(self, server_id: ServerId) -> Life:
@@ -200,7 +221,8 @@ class LoopbackGroup:
 
     def _dialer(self, server_id: ServerId | None, offered: tuple[str, ...] = tuple(EXTENSION_SETS)) -> Dialer:
         identity, random = Identity("loopback", server_id), Random(server_id or 9)
-        return Dialer(Caller("farm", lambda: (CREDENTIALS,), lambda: identity, random.randbytes, offered=offered))
+        caller = Caller("farm", lambda: (CREDENTIALS,), lambda: identity, random.randbytes, offered=offered)
+        return Dialer(caller, connector=self._connector)
 
     async def _live(
         self, server_id: ServerId, generation: int, task_status: trio.TaskStatus[Life] = trio.TASK_STATUS_IGNORED
@@ -214,6 +236,8 @@ class LoopbackGroup:
             seed, tally = Random(generation), Tally(self.incidents.append)
             first = Configuration(founders)
             raft = Raft(server_id, first, recovery.ballot, recovery.log, self._tuning, GARLIC_FARM, seed, now_ms())
+            service = self._make_service()
+            machine = Machine(service.execute, self._limits, service.snapshot, service.restore)
             links = PeerLinks(
                 self._dialer(server_id),
                 self.resolve,
@@ -221,9 +245,8 @@ class LoopbackGroup:
                 peer_extensions=lambda peer, known: server.peer_extensions(peer, known),  # noqa: PLW0108 - likewise
                 tally=tally,
                 random=seed,
+                configuration_before=machine.configuration_before,
             )
-            service = self._make_service()
-            machine = SessionedStateMachine(service.execute, self._limits, service.snapshot, service.restore)
             server = ConsensusServer(raft, recovery.storage, disk, links, machine, self._observe, NOTHING_BEHIND)
             requests = MemberRequests(server, server_id, links, self, tally)
             members = Members(Joining(server, server_id), requests)

@@ -198,9 +198,10 @@ async def test_a_leader_that_knows_the_document_alone_brings_a_server_of_ours_up
         assert await said(client, wire.LeaveClusterRequest(8, FOURTH, 5, 0, 3, 3)) == (False, 4)
 
 
-async def test_a_member_takes_no_invitation(tmp_path: Path) -> None:
+async def test_a_member_that_hears_its_leader_takes_no_invitation(tmp_path: Path) -> None:
     async with group(tmp_path) as (servers, client, _):
         await submit(client, [b"x"])
+        await until(lambda: servers.lives[ServerId(1)].server.role.leader is not None)
         before = servers.lives[ServerId(1)].server.describe().raft
         accepted, _ = await said(client, wire.JoinClusterRequest(STRANGE, 1, 99, 0, 3, 3, (LogEntry(99, THEIRS),)))
         assert not accepted

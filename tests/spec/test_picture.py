@@ -5,7 +5,7 @@ from random import Random
 
 from bridge.core.farm_state import Choice, FarmTuning
 from bridge.core.hashes import hash_of
-from bridge.core.picture import Facts, FarmSources, Sources, picture
+from bridge.core.picture import Facts, FarmSources, Link, Sources, picture
 from bridge.core.publication import Pace
 from bridge.core.records import CostFactor, Exclusion, Factors, Force, Publication, PublishConfig
 from bridge.core.view import (
@@ -156,6 +156,15 @@ def test_raft_is_shown_with_names_and_the_lag_of_each_follower() -> None:
     assert [(each.raft_id, each.name) for each in raft.voters] == [(1, "m"), (2, "b")]
     [follower] = raft.followers
     assert (follower.name, follower.match_index, follower.lag_entries, follower.last_contact_ms) == ("b", 15, 5, 40)
+
+
+def test_a_link_shows_what_its_handshake_agreed_on() -> None:
+    links = (Link(2, connected=True, extensions=("pre-vote",)), Link(9, connected=False, extensions=()))
+    shown = picture_of(Log(), links=links).raft.links
+    assert [(each.name, each.connected, each.extensions) for each in shown] == [
+        ("b", True, ("pre-vote",)),
+        (None, False, ()),
+    ]
 
 
 def test_of_a_follower_that_has_not_answered_its_leader_nothing_is_made_up() -> None:

@@ -45,6 +45,7 @@ raft.role raft.term raft.leaderId raft.leaderName raft.leaderEndpoint raft.first
 raft.appliedIndex raft.logTimeMs raft.voters raft.voters.raftId raft.voters.endpoint raft.voters.name raft.followers
 raft.learners raft.learners.raftId raft.learners.endpoint raft.learners.name raft.waits
 raft.followers.raftId raft.followers.name raft.followers.matchIndex raft.followers.lagEntries
+raft.links raft.links.raftId raft.links.name raft.links.connected raft.links.extensions
 raft.followers.lastContactMs raft.counters raft.transferTarget raft.counters.elections_started
 members.nodeId members.name members.status members.generation members.number members.address members.isSelf
 members.isPeer members.rttMs members.peerCount members.capacity members.raftId members.endpoint members.serverRole
