@@ -21,6 +21,7 @@ from bridge.node.control_client import default_state_directory
 from bridge.node.control_socket import SOCKET_NAME, answers
 from bridge.node.key_files import KeyFileError, load_farm_key, load_signing_key
 from bridge.node.router_checks import router_checks
+from bridge.node.running_checks import running_checks
 from bridge.wire.destination_keys import TRANSIENT_ALARM_S
 from gossip.core.member import Address
 from gossip.node.endpoints import endpoint
@@ -37,7 +38,7 @@ JAVA_TIMEOUT_S = 10.0
 DAY_S = 86_400
 TIME_ERROR = 5
 TIMEX_BYTES = 512
-RENEW_KEY = "make a new one with `garlicfarm keys offline` where the master key is, and restart the node with it"
+RENEW_KEY = "make a new one with `garlicfarm keys offline` where the master key is, and put it in the old one's place"
 
 
 def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
@@ -60,6 +61,7 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
         checks.extend(router_checks(configuration.router, [path for path in key_files if path is not None]))
         state_dir = configuration.state_dir
     checks.append(state_directory_check(state_dir))
+    checks.extend(running_checks(state_dir))
     checks.append(disk_check(state_dir))
     checks.extend((java_check(java_version()), spark_check(installed=find_spec("pyspark") is not None)))
     return checks
@@ -167,7 +169,7 @@ def _port_check(name: str, address: Address, kind: socket.SocketKind, *, running
 
 
 def state_directory_check(path: Path) -> Check:
-    """The state directory, or the nearest one above it that exists, can be written."""
+    """The state directory, or the nearest one above it that exists, can be written, and by its owner alone."""
     existing = _existing(path)
     try:
         with tempfile.TemporaryFile(dir=existing):
@@ -175,6 +177,9 @@ def state_directory_check(path: Path) -> Check:
     except OSError as error:
         text = f"{existing} cannot be written: {error.strerror}"
         return Check("state", Result.PROBLEM, text, "give it to this user, or name another with --state-dir")
+    if existing == path and path.stat().st_mode & 0o077:
+        text = f"{path} is open to other users of this machine: the node's keys and its control socket lie there"
+        return Check("state", Result.PROBLEM, text, f"chmod 700 {path}")
     made = "" if existing == path else ", made at the first start"
     return Check("state", Result.OK, f"{path}{made}")
 

@@ -157,3 +157,13 @@ def test_a_missing_key_says_how_to_make_one(tmp_path: Path) -> None:
 
 def test_a_state_directory_that_cannot_be_written_is_a_problem() -> None:
     assert state_directory_check(Path("/proc/garlicfarm")).result is Result.PROBLEM
+
+
+def test_a_state_directory_that_others_can_look_into_is_a_problem(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.mkdir(mode=0o700)
+    assert state_directory_check(path).result is Result.OK
+    path.chmod(0o750)
+    check = state_directory_check(path)
+    assert check.result is Result.PROBLEM
+    assert check.action == f"chmod 700 {path}"

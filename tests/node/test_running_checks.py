@@ -1,0 +1,75 @@
+"""What `doctor` says about a node that runs."""
+
+from dataclasses import replace
+
+import pytest
+
+from bridge.core.view import AlarmView, FarmView, MemberStatus, Phase
+from bridge.node.check import Check, Result
+from bridge.node.running_checks import checks_of
+from tests.operator_views import farm_view
+
+
+def healthy(number: int = 2) -> FarmView:
+    """A farm in which everybody is well."""
+    view = farm_view(number)
+    members = tuple(replace(member, status=MemberStatus.ALIVE) for member in view.members)
+    raft = replace(view.raft, log_time_ms=view.taken_at_ms - 400)
+    return replace(view, members=members, raft=raft, alarms=())
+
+
+def found(view: FarmView) -> dict[str, Check]:
+    """The checks by name; whoever is not well is told what to do."""
+    checks = {check.name: check for check in checks_of(view)}
+    assert all(check.action for check in checks.values() if check.result is not Result.OK)
+    return checks
+
+
+def test_a_node_in_good_company_is_all_right() -> None:
+    checks = found(healthy())
+    assert checks.keys() == {"node", "quorum", "log time", "company"}
+    assert {check.result for check in checks.values()} == {Result.OK}
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "result", "words"),
+    [
+        (4_900, Result.OK, "4.9 s ahead of"),
+        (-5_100, Result.WARNING, "5.1 s behind"),
+        (30_100, Result.PROBLEM, "cannot publish"),
+    ],
+)
+def test_the_clock_is_compared_with_log_time(ahead_ms: int, result: Result, words: str) -> None:
+    view = healthy()
+    check = found(replace(view, raft=replace(view.raft, log_time_ms=view.taken_at_ms - ahead_ms)))["log time"]
+    assert check.result is result
+    assert words in check.text
+
+
+def test_a_farm_without_a_leader_is_a_problem() -> None:
+    view = healthy()
+    check = found(replace(view, raft=replace(view.raft, leader_id=None, leader_name=None)))["quorum"]
+    assert check.result is Result.PROBLEM
+
+
+def test_a_server_that_is_not_reached_is_named_with_its_address() -> None:
+    view = healthy()
+    gone = next(member for member in view.members if not member.is_self)
+    members = tuple(replace(member, status=MemberStatus.DEAD) if member is gone else member for member in view.members)
+    check = found(replace(view, members=members))["company"]
+    assert check.result is Result.WARNING
+    assert gone.name in check.text
+    assert (gone.endpoint or gone.address) in check.text
+
+
+def test_each_alarm_is_told_with_what_to_do_and_one_that_stops_the_work_is_a_problem() -> None:
+    alarms = (AlarmView("no-quorum", "nothing is committed", "start them"), AlarmView("clock", "off", "NTP"))
+    checks = found(replace(healthy(), alarms=alarms))
+    assert (checks["alarm no-quorum"].result, checks["alarm clock"].result) == (Result.PROBLEM, Result.WARNING)
+    assert checks["alarm no-quorum"].action == "start them"
+
+
+def test_a_node_that_still_looks_for_a_farm_is_not_blamed_for_having_none() -> None:
+    view = healthy()
+    checks = found(replace(view, node=replace(view.node, phase=Phase.DISCOVERING)))
+    assert checks.keys() == {"node"}
