@@ -1,7 +1,7 @@
 """After each entry that can make a difference: who publishes each master, and which leaves it lists.
 
-A master is known while a server reports for it, and for `forget_after_ms` after its last publication, so that the seconds
-of its structures go on rising when its servers come back.
+A master is known while a server reports for it, and for `forget_after_ms` after its last publication, so that the
+seconds of its structures go on rising when its servers come back.
 """
 
 from dataclasses import dataclass, replace

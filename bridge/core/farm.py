@@ -179,7 +179,8 @@ class Farm:
             case Admission() | Approval() | Eviction() | Level():
                 return _apply_identity(state, record)
             case Exclusion() | CostFactor() | Force() | Factors() | Removal():
-                return apply_wish(state, record, self.tuning)
+                state, granted = apply_wish(state, record, self.tuning)
+                return state, [*granted]
             case Foreign():
                 return state, []
             case _:

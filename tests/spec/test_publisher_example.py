@@ -5,9 +5,11 @@ from functools import cache
 from pathlib import Path
 
 from bridge.core.choosing import PublisherChanged
+from bridge.core.hashes import hash_of
 from bridge.core.publication import Pace, plan_publication
 from bridge.core.publisher import score, standings
-from bridge.core.records import LeafStatus, Publication, Report
+from bridge.core.records import CostFactor, Factors, LeafStatus, Publication, Report
+from bridge.core.weights import FACTOR_ENDS_MS, weighed
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, report
 
 TEXT = (Path(__file__).parents[2] / "docs" / "publisher.md").read_text(encoding="utf-8")
@@ -93,6 +95,24 @@ def test_the_story_goes_as_it_is_told() -> None:
     assert log.leaves == {"leaf3": 4, "leaf2": 108, "leaf1": 137}
 
 
+def test_the_weights_of_the_example_show_as_it_is_told() -> None:
+    log = Log()
+    period(log, 0, 1, 2, 3)
+    log.append(CostFactor(hash_of("leaf3"), 1.5))
+    assert log.leaves == {"leaf3": 16, "leaf2": 8, "leaf1": 37}
+    one = hash_of("leaf1")
+    log.append(Factors(len(log.records), "breaks", {one: 1.2}))
+    assert weighed(37, one, log.farm.state.weights, log.farm.state.log_time_ms) == 42
+    period(log, 1, 1, 2, 3)
+    assert log.leaves["leaf1"] == 37
+    log.append(Factors(len(log.records), "breaks", {one: 1.2}))
+    assert log.leaves["leaf1"] == 48
+    for number in range(2, 2 + FACTOR_ENDS_MS // PERIOD_MS):
+        period(log, number, 1, 2, 3)
+    assert not log.farm.state.weights.factors
+    assert log.leaves["leaf1"] == 38
+
+
 def test_of_equal_scores_the_lower_id_takes_over() -> None:
     log = Log()
     log.append(report_of(2))
@@ -103,5 +123,6 @@ def test_of_equal_scores_the_lower_id_takes_over() -> None:
 
 
 def test_the_document_tells_the_same_figures() -> None:
-    for words in ("leads by 189", "957 points", "by 43", "20 s old", "50 s old", "leaf 2 at 108", "leaf 1 at 137"):
+    told = ("leads by 189", "957 points", "by 43", "20 s old", "50 s old", "leaf 2 at 108", "leaf 1 at 137")
+    for words in (*told, "= 16", "cost of 42", "= 48", "back at 38"):
         assert words in " ".join(TEXT.split()), words

@@ -1,0 +1,223 @@
+"""Any two servers that applied the same prefix of the log have decided the same, however they came to it.
+
+The log is what a hostile world may put into it, as bytes: reports of servers with one master and with several, clock
+entries, publications by whoever thinks it is the publisher, every wish in and out of its bounds, repetitions under one
+request id, and garbage. One server applies it in order; another one sees entries twice; a third starts anew at random
+places from its own snapshot, through bytes, and gets what it missed in one go. Time is simulated; a failure names its
+seed.
+"""
+
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from bridge.core.farm import Farm
+from bridge.core.farm_state import FarmTuning
+from bridge.core.hashes import hash_of
+from bridge.core.lease_set import LEAVES_MAX
+from bridge.core.publication import Pace, plan_publication
+from bridge.core.records import (
+    Clock,
+    CostFactor,
+    Exclusion,
+    Factors,
+    Force,
+    LeafStatus,
+    MetaStatus,
+    Publication,
+    PublishConfig,
+    Removal,
+    Report,
+    RouterStatus,
+    Wish,
+)
+from bridge.wire.application import decode, encode
+from bridge.wire.destination_keys import new_demo_leaf
+from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm, encode_farm
+
+BASE_MS = 1_767_225_600_000
+PERIOD_MS = 30_000
+ENTRIES = 250
+FOUNDERS = tuple(bytes([number]) * 8 for number in range(1, 6))
+MASTERS = tuple(new_demo_leaf().base64 for _ in range(3))
+LEAVES = tuple(new_demo_leaf().base64 for _ in range(30))
+GARBAGE = (b"", b"{}", b"[1]", b"\xff\x00", b'{"clock":{"time":"now"}}', b'{"router":{},"clock":{}}', b"{" * 300)
+PACE = Pace()
+
+
+class World:
+    """Writes the log; it knows the farm's state, so that what it writes is sometimes right."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.farm = Farm(BASE_MS, FarmTuning(period_ms=PERIOD_MS), FOUNDERS)
+        self.now_ms = 0
+        self.log: list[bytes] = []
+
+    def write(self) -> None:
+        """One more entry."""
+        self.now_ms += self.random.randint(0, PERIOD_MS // 3)
+        made = self._entry()
+        entry = made if isinstance(made, bytes) else encode(made)
+        if self.random.random() < 0.1:
+            entry = self._again() or entry
+        self.log.append(entry)
+        apply(self.farm, self.log, len(self.log) - 1)
+
+    def _again(self) -> bytes | None:
+        return self.random.choice(self.log) if self.log else None
+
+    def _entry(self) -> Report | Clock | Publication | Wish | bytes:  # noqa: PLR0911 - one for each kind
+        leaf_hash = hash_of(self.random.choice(LEAVES))
+        match self.random.choices(range(9), (40, 25, 8, 6, 4, 4, 6, 2, 5))[0]:
+            case 0:
+                return self._report()
+            case 1:
+                return Clock(BASE_MS + self.now_ms + self.random.choice((0, 0, 0, -40_000, 40_000)), 1, PERIOD_MS)
+            case 2:
+                return self._publication()
+            case 3:
+                return Exclusion(leaf_hash, excluded=self.random.random() < 0.6)
+            case 4:
+                return CostFactor(leaf_hash, self.random.choice((0.05, 0.3, 1.0, 4.0, 12.0)))
+            case 5:
+                return Force(self.random.choice(MASTERS), request=self._request())
+            case 6:
+                through = len(self.log) + self.random.randint(-5, 2)
+                factors = {hash_of(each): self.random.uniform(0.45, 2.02) for each in self.random.sample(LEAVES, 4)}
+                return Factors(max(0, through), "random", factors, self._request())
+            case 7:
+                return Removal(self.random.randint(0, 6), removed=self.random.random() < 0.5)
+            case _:
+                return self.random.choice(GARBAGE)
+
+    def _request(self) -> str | None:
+        return self.random.choice((None, f"client-0-{self.random.randint(1, 9)}", "no request of ours"))
+
+    def _report(self) -> Report:
+        server_id = self.random.randint(1, 5)
+        served = self.random.sample(MASTERS, self.random.randint(0, 2))
+        parts = []
+        for master in served:
+            allowed = self.random.choice(tuple(PublishConfig))
+            ends_s = self.random.choice((None, BASE_MS // 1000 + 900, 2**32 - 1, 2**32 - 1))
+            parts.append(
+                MetaStatus(master, allowed, publishing=False, last_published_time_ms=0, can_sign_until_s=ends_s)
+            )
+        leaves = tuple(
+            LeafStatus(
+                each,
+                healthy=self.random.random() < 0.7,
+                master_hash=self.random.choice((None, *map(hash_of, served))),
+                configured_connections=100,
+                current_connections=self.random.randint(0, 150),
+            )
+            for each in self.random.sample(LEAVES, self.random.randint(0, 12))
+        )
+        attached, lag_ms = self.random.random() < 0.9, self.random.uniform(0, 900)
+        router = RouterStatus(attached, uptime_ms=self.now_ms, job_lag_ms=lag_ms)
+        date_ms = BASE_MS + self.now_ms + self.random.choice((0, 0, 0, 0, -70_000, 100_000))
+        return Report("farm", date_ms, server_id, router, tuple(parts), leaves, self._request())
+
+    def _publication(self) -> Publication:
+        master, server_id = self.random.choice(MASTERS), self.random.randint(1, 5)
+        plan = plan_publication(self.farm.state, master, server_id, PACE, self.farm.state.log_time_ms, handed_over=None)
+        if plan is not None:
+            return plan.publication
+        return Publication(master, server_id, BASE_MS // 1000 + self.random.randint(0, 10**6), "made up")
+
+
+def apply(farm: Farm, log: list[bytes], place: int) -> None:
+    """Entry `place` (from 0) as every server takes it."""
+    farm.apply(place + 1, 1, decode(log[place]))
+
+
+def fresh() -> Farm:
+    return Farm(BASE_MS, FarmTuning(period_ms=PERIOD_MS), FOUNDERS)
+
+
+async def restarted(farm: Farm) -> Farm:
+    """The server after a restart from its snapshot, which comes in pieces of any size."""
+    content = b"".join(encode_farm(FarmSnapshot(farm.state, farm.tuning.period_ms, farm.sessions.dump())))
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(content), 4_099):
+            yield content[start : start + 4_099]
+
+    snapshot = await decode_farm(pieces())
+    again = fresh()
+    again.restore(snapshot.farm, snapshot.period_ms, snapshot.sessions)
+    return again
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_servers_with_the_same_prefix_decide_the_same_however_they_came_to_it(seed: int) -> None:
+    world = World(seed)
+    random = Random(-1 - seed)
+    stuttering, restarting = fresh(), fresh()
+    compared = 0
+    for _ in range(ENTRIES):
+        world.write()
+        apply(stuttering, world.log, len(world.log) - 1)
+        if random.random() < 0.2:
+            apply(stuttering, world.log, random.randrange(len(world.log)))
+        if random.random() < 0.05:
+            restarting = await restarted(restarting)
+            # Behind the snapshot it gets the rest of the log in one go.
+            for place in range(restarting.state.applied_index, len(world.log)):
+                apply(restarting, world.log, place)
+            assert restarting.state == world.farm.state, f"seed {seed}, entry {len(world.log)}"
+            assert restarting.sessions.dump() == world.farm.sessions.dump(), f"seed {seed}, entry {len(world.log)}"
+            compared += 1
+        assert stuttering.state == world.farm.state, f"seed {seed}, entry {len(world.log)}"
+    assert compared > 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_operators_allow_is_obeyed_after_every_entry(seed: int) -> None:
+    """Nobody publishes who may not; one to sixteen leaves or none, none of them excluded or of another master."""
+    world = World(seed)
+    published = listed = 0
+    for _ in range(ENTRIES):
+        world.write()
+        state, says = world.farm.state, f"seed {seed}, entry {len(world.log)}: {world.log[-1][:80]!r}"
+        for name, master in state.masters.items():
+            chosen = None if master.choice.server_id is None else state.servers[master.choice.server_id]
+            if chosen is not None:
+                published += 1
+                part = chosen.report.part_in(name)
+                assert part is not None, says
+                assert part.publish_config is not PublishConfig.OFF, says
+                assert chosen.report.server_id not in state.removed, says
+            assert len(master.leaves) <= LEAVES_MAX, says
+            listed += bool(master.leaves)
+            for leaf in master.leaves:
+                assert hash_of(leaf.destination) not in state.weights.excluded, says
+                assert 0 <= leaf.cost <= 200, says
+            known = {leaf.destination for _, leaf in state.leaves_of(name)}
+            assert {leaf.destination for leaf in master.leaves} <= known, says
+            assert bool(master.leaves) == bool(known), f"{says}: what is known is listed, and nothing is never listed"
+        for factor in state.weights.factors.values():
+            assert 500 <= factor.thousandths <= 2_000, says
+    assert published > 0
+    assert listed > 0
+
+
+def test_the_logs_of_this_file_have_every_kind_of_entry_in_them() -> None:
+    kinds: set[str] = set()
+    changes: set[str] = set()
+    for seed in range(3):
+        world = World(seed)
+        twin = fresh()
+        for _ in range(ENTRIES):
+            world.write()
+            kinds.add(type(decode(world.log[-1])).__name__)
+            changes |= {type(each).__name__ for each in twin.apply(len(world.log), 1, decode(world.log[-1]))}
+    assert kinds == {
+        "Clock", "CostFactor", "Exclusion", "Factors", "Force", "Foreign", "Publication", "Removal", "Report",
+    }  # fmt: skip
+    assert {
+        "PublicationAccepted", "PublicationRefused", "PublisherChanged", "ClockOff", "ExclusionChanged", "WishRefused",
+        "CostFactorChanged", "FactorsAccepted", "PublicationForced", "RemovalChanged",
+    } <= changes  # fmt: skip
