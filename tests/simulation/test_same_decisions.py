@@ -118,7 +118,7 @@ class World:
         attached, lag_ms = self.random.random() < 0.9, self.random.uniform(0, 900)
         router = RouterStatus(attached, uptime_ms=self.now_ms, job_lag_ms=lag_ms)
         date_ms = BASE_MS + self.now_ms + self.random.choice((0, 0, 0, 0, -70_000, 100_000))
-        return Report("farm", date_ms, server_id, router, tuple(parts), leaves, self._request())
+        return Report("farm", date_ms, server_id, router, tuple(parts), leaves, request=self._request())
 
     def _publication(self) -> Publication:
         master, server_id = self.random.choice(MASTERS), self.random.randint(1, 5)
