@@ -44,6 +44,17 @@ class EvictionRefused:
     reason: str
 
 
+SPONSORS_LEAST = 2
+
+
+def sponsors_needed(voters: int) -> int:
+    """How many of the `voters` other voters must vouch for a key, before a router that was away believes them.
+
+    Whoever was evicted meanwhile was a member when that router went: one word alone could be his.
+    """
+    return max(SPONSORS_LEAST, voters // 2 + 1)
+
+
 def evict(
     admitted: Mapping[int, Admitted], rekeying: Rekeying, eviction: Eviction
 ) -> tuple[Mapping[int, Admitted], Rekeying, ServerEvicted | EvictionRefused]:

@@ -24,6 +24,7 @@ import trio
 
 from bridge.core.admission import Admitted, out_refusal, raft_id_of
 from bridge.core.control import Scalar
+from bridge.core.eviction import sponsors_needed
 from bridge.core.farm_state import FarmState
 from bridge.core.feature_level import SUPPORTED_LEVEL, next_level
 from bridge.node.admissions import AdmissionNotes
@@ -42,7 +43,6 @@ from gossip.node.agent import Agent
 
 OFFERS_MAX: Final = 8
 """Keys that are vouched for by somebody and not by enough."""
-SPONSORS_LEAST: Final = 2
 END_CONNECTIONS_AFTER_S: Final = 2.0
 LEVEL_EVERY_S: Final = 1.0
 
@@ -211,8 +211,3 @@ async def _after_a_moment(end_connections: Callable[[], None]) -> None:
     # Not at once: the others, too, first have to hear of the new keys, over connections that are open.
     await trio.sleep(END_CONNECTIONS_AFTER_S)
     end_connections()
-
-
-def sponsors_needed(voters: int) -> int:
-    """How many of the other voters must vouch for a key."""
-    return max(SPONSORS_LEAST, voters // 2 + 1)

@@ -304,9 +304,7 @@ class IdentityOffice:
             leader = farm.replica.server.role.leader
             each = None if leader is None else farm.ledger.state.admitted.get(leader)
             name = "nobody known" if leader is None else (each.name if each and each.name else f"server {leader}")
-            text = (
-                f"only the leader decides about identities, and this node does not lead; who does: {name}. Ask it there"
-            )
+            text = f"only the leader decides about identities, and this node does not lead; {name} does. Ask it there"
             raise Refused(409, "not-leader", text)
         return farm
 

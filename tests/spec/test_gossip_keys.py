@@ -1,6 +1,7 @@
 """The key chain: whatever order changes arrive in, all members end with the same ring."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 from itertools import pairwise, permutations
 from random import Random
@@ -382,3 +383,47 @@ def test_two_operators_who_rotate_at_once_end_with_one_ring(random_seed: int) ->
     assert chain is not None
     assert chain.primary == key(3)
     assert set(chain.others) == {key(1), key(2)}
+
+
+def test_an_era_begins_with_one_key_and_retires_all_others() -> None:
+    before = KeyChain.of(key(1), (key(2),), (key(3),), 5)
+    after = before.rekeyed(key(9), 1, before.clock + 1)
+    assert after.is_sound()
+    assert (after.primary, after.others, set(after.retired)) == (key(9), (), {key(1), key(2), key(3)})
+    with pytest.raises(KeyChainError):
+        after.rekeyed(key(8), 1, after.clock + 1)
+
+
+def test_whatever_was_done_to_the_keys_of_an_earlier_era_is_void() -> None:
+    before = KeyChain.of(key(1), (), (), 5)
+    after = before.rekeyed(key(9), 1, before.clock + 1)
+    thief = before.install(key(7)).use(key(7))
+    thief = replace(thief, used_at=CLOCK_LIMIT - 1)
+    assert after.merge(thief) == thief.merge(after) == after
+
+
+def test_members_that_knew_different_keys_agree_within_the_era() -> None:
+    one = KeyChain.of(key(1), (), (), 5)
+    other = one.install(key(2))
+    used_at = other.clock + 1
+    left, right = one.rekeyed(key(9), 1, used_at), other.rekeyed(key(9), 1, used_at)
+    assert left.merge(right) == right.merge(left)
+    assert left.merge(right).primary == key(9)
+
+
+def test_an_era_is_never_taken_from_what_a_member_tells() -> None:
+    story = keyed()
+    story.befriend(1)
+    forged = FIRST.rekeyed(key(9), 1, FIRST.clock + 1)
+    effects = story.hear(1, KeyNews(forged))
+    assert used(effects) == []
+    assert story.swim.keys == FIRST
+
+
+def test_the_key_of_a_new_era_is_in_use_before_anybody_is_told() -> None:
+    story = keyed()
+    story.befriend(1, 2)
+    effects = story.step(KeysChanged(FIRST.rekeyed(key(9), 1, FIRST.clock + 1)))
+    assert [type(each).__name__ for each in effects] == ["UseKeys", "Send", "Send"], (
+        "the old key would carry the new one"
+    )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.core.admission import Admitted, admit, of_founders
+from bridge.core.admission import Admitted, Standing, admit, of_founders
 from bridge.core.reconcile import (
     AddLearner,
     Admit,
@@ -375,3 +375,60 @@ def test_after_all_changes_are_over_the_group_is_what_it_should_be() -> None:
     assert story.voters | story.learners == {1, 3, 4, 5, 6, 8, 9}
     assert len(story.voters) == 5
     assert story.live(3 * GRACE_MS) == []
+
+
+def out(story: Story, number: int, standing: Standing) -> None:
+    """A person has decided about router `number`."""
+    story.admitted[number] = replace(story.admitted[number], standing=standing)
+
+
+def test_an_evicted_voter_goes_at_once_though_it_answers_but_never_below_the_founders() -> None:
+    story = Story(voters=4)
+    out(story, 4, Standing.EVICTED)
+    story.live(2 * LOOK_MS)
+    assert story.voters == {1, 2, 3}
+    out(story, 3, Standing.EVICTED)
+    story.live(30 * LOOK_MS)
+    assert story.voters == {1, 2, 3}
+    assert "server 3 (node-3) is evicted; not removed: a farm of 3 needs another voter" in " ".join(
+        story.decision.waits
+    )
+
+
+def test_an_evicted_learner_neither_stays_nor_votes_nor_comes_back() -> None:
+    story = Story(voters=3, others=1)
+    story.learners = {4}
+    out(story, 4, Standing.EVICTED)
+    story.live(60 * LOOK_MS)
+    assert (story.voters, story.learners) == ({1, 2, 3}, set())
+
+
+def test_the_seat_of_a_retired_server_is_given_up_only_when_its_successor_votes() -> None:
+    story = Story(voters=4, others=1)
+    out(story, 4, Standing.RETIRED)
+    story.status[4] = DEAD
+    story.admitted[5] = Admitted(identity(5), "node-4")
+    seats = []
+    for _ in range(60):
+        story.live(1 * LOOK_MS)
+        seats.append(frozenset(story.voters))
+    assert frozenset({1, 2, 3}) not in seats
+    assert seats[-1] == {1, 2, 3, 5}
+
+
+def test_a_retired_server_goes_without_a_successor_that_lives() -> None:
+    story = Story(voters=4, others=1)
+    out(story, 4, Standing.RETIRED)
+    story.status[4] = story.status[5] = DEAD
+    story.admitted[5] = Admitted(identity(5), "node-4")
+    story.live(5 * LOOK_MS)
+    assert story.voters == {1, 2, 3}
+
+
+def test_an_identity_without_a_recorded_public_key_is_admitted_again_with_it() -> None:
+    story = Story(voters=3)
+    sighting = replace(story.sightings()[0], key=b"its key")
+    reconciler = Reconciler(SETTINGS)
+    for now_ms in (0, SETTLE_MS):
+        decision = reconciler.decide(now_ms, (sighting,), story.admitted, story.group())
+    assert decision.proposal == Admit(sighting.node_id, sighting.name, b"its key")

@@ -1,0 +1,138 @@
+"""Persons decide who is out: evictions, approvals, and the level that says what the log may hold."""
+
+from dataclasses import replace
+
+import pytest
+
+from bridge.core.admission import ADMITTED_MAX, AdmissionRefused, Admitted, ServerAdmitted, ServerRetired, Standing
+from bridge.core.eviction import EvictionRefused, ServerEvicted, evict, sponsors_needed
+from bridge.core.farm import Farm, LevelRaised
+from bridge.core.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, needed_level, next_level
+from bridge.core.records import Admission, Approval, Eviction, Foreign, Level
+
+BASE_MS = 1_700_000_000_000
+A, B, C, D = (bytes([number]) * 8 for number in (1, 2, 3, 4))
+BOX = b"a box"
+
+
+def farm() -> Farm:
+    """Founded by A and B, whose names are recorded."""
+    made = Farm(BASE_MS, founders=(A, B))
+    made.apply(1, 1, Admission(A, "a"))
+    made.apply(2, 1, Admission(B, "b"))
+    return made
+
+
+def test_an_approved_identity_takes_the_name_and_a_raft_id_of_its_own() -> None:
+    story = farm()
+    assert story.apply(3, 1, Approval(C, "b", B)) == (ServerRetired(2, B, "b", C), ServerAdmitted(3, C, "b"))
+    assert story.state.admitted[2] == Admitted(B, "b", standing=Standing.RETIRED)
+    assert story.state.admitted[3] == Admitted(C, "b")
+
+
+def test_a_retired_identity_never_comes_back_under_any_name() -> None:
+    story = farm()
+    story.apply(3, 1, Approval(C, "b", B))
+    for index, name in enumerate(("b", "fresh"), start=4):
+        [refused] = story.apply(index, 1, Admission(B, name))
+        assert isinstance(refused, AdmissionRefused)
+        assert "has given its name b to another identity, and is never admitted again" in refused.reason
+    [refused] = story.apply(9, 1, Approval(B, "b", C))
+    assert isinstance(refused, AdmissionRefused)
+
+
+def test_of_two_decisions_about_one_name_the_second_changes_nothing() -> None:
+    story = farm()
+    story.apply(3, 1, Approval(C, "b", B))
+    before = story.state.admitted
+    [refused] = story.apply(4, 1, Approval(D, "b", B))
+    assert isinstance(refused, AdmissionRefused)
+    assert "somebody else has decided about it" in refused.reason
+    assert story.state.admitted == before
+
+
+def test_a_name_that_nobody_has_needs_no_approval() -> None:
+    [refused] = farm().apply(3, 1, Approval(C, "new", B))
+    assert isinstance(refused, AdmissionRefused)
+    assert "nobody has the name new" in refused.reason
+
+
+def test_a_public_key_is_recorded_with_the_first_admission_that_has_it_and_stays() -> None:
+    story = farm()
+    assert story.apply(3, 1, Admission(B, "b", b"key")) == ()
+    assert story.state.admitted[2] == Admitted(B, "b", b"key")
+    story.apply(4, 1, Admission(B, "renamed"))
+    assert story.state.admitted[2] == Admitted(B, "renamed", b"key")
+
+
+def test_an_evicted_identity_is_out_for_ever_and_its_own_box_is_not_kept() -> None:
+    story = farm()
+    assert story.apply(3, 1, Eviction(B, 1, ((A, BOX), (B, BOX)))) == (ServerEvicted(2, B, 1),)
+    assert story.state.admitted[2].standing is Standing.EVICTED
+    assert (story.state.rekeying.era, dict(story.state.rekeying.boxes)) == (1, {A.hex(): BOX})
+    [refused] = story.apply(4, 1, Admission(B, "b"))
+    assert isinstance(refused, AdmissionRefused)
+    assert "was evicted" in refused.reason
+    assert story.apply(5, 1, Admission(C, "b")) == (ServerAdmitted(3, C, "b"),), "a person has freed the name"
+
+
+def test_an_identity_that_was_never_admitted_can_be_evicted_beforehand() -> None:
+    story = farm()
+    assert story.apply(3, 1, Eviction(C, 1, ())) == (ServerEvicted(3, C, 1),)
+    [refused] = story.apply(4, 1, Admission(C, "c"))
+    assert isinstance(refused, AdmissionRefused)
+
+
+def test_of_two_evictions_that_begin_one_era_the_second_changes_nothing() -> None:
+    story = farm()
+    story.apply(3, 1, Eviction(B, 1, ((A, BOX),)))
+    before = story.state
+    [refused] = story.apply(4, 1, Eviction(A, 1, ()))
+    assert isinstance(refused, EvictionRefused)
+    assert "somebody else evicted at the same time" in refused.reason
+    assert replace(story.state, applied_index=3) == before
+
+
+def test_the_table_of_identities_is_bounded_for_evictions_too() -> None:
+    full = {number: Admitted(number.to_bytes(8, "big")) for number in range(ADMITTED_MAX)}
+    table, _, refused = evict(full, farm().state.rekeying, Eviction(b"\xff" * 8, 1, ()))
+    assert isinstance(refused, EvictionRefused)
+    assert table == full
+
+
+def test_the_level_rises_and_never_falls() -> None:
+    story = farm()
+    assert story.state.level == FIRST_LEVEL
+    assert story.apply(3, 1, Level(2, "x")) == (LevelRaised(2),)
+    assert story.apply(4, 1, Level(1, "x")) == story.apply(5, 1, Level(2, "x")) == ()
+    assert story.state.level == 2
+
+
+@pytest.mark.parametrize(
+    ("current", "voters", "proposed"),
+    [
+        (1, (2, 2, 2), 2),
+        (1, (2, 1, 2), None),
+        (1, (2, None, 2), None),
+        (1, (), None),
+        (2, (2, 2), None),
+        (1, (99, 99), SUPPORTED_LEVEL),
+        (3, (2, 2), None),
+    ],
+)
+def test_the_leader_raises_the_level_once_every_voter_supports_it(
+    current: int, voters: tuple[int | None, ...], proposed: int | None
+) -> None:
+    level = next_level(current, voters)
+    assert (None if level is None else level.number) == proposed
+    assert level is None or level.version
+
+
+def test_entries_about_identities_wait_for_the_level_and_foreign_objects_do_not() -> None:
+    assert needed_level(Eviction(A, 1, ())) == needed_level(Approval(A, "a", B)) == 2
+    assert needed_level(Admission(A, "a")) == needed_level(Foreign("an application's")) == FIRST_LEVEL
+
+
+@pytest.mark.parametrize(("voters", "needed"), [(0, 2), (1, 2), (2, 2), (3, 2), (4, 3), (8, 5)])
+def test_one_router_alone_never_vouches_for_a_key(voters: int, needed: int) -> None:
+    assert sponsors_needed(voters) == needed
