@@ -3,8 +3,8 @@
     old farm of A, B, C ──▶ B's state ──▶ new cluster of B alone: Raft id 1, publications, weights, log time
 
 Raft ids begin anew with a cluster: an id means something only together with the cluster id, which every connection
-names, and the storages of the old servers never open under the new one. So nobody but the survivor is admitted: those
-who come back do so as new servers, under any name.
+names, and the storages of the old servers never open under the new one. So of the members nobody but the survivor is
+admitted: those who come back do so as new servers, under any name. Who was evicted or replaced stays out.
 
 What the others reported goes with them. They were declared to be gone for good, and a leaf whose router has gone is
 better left out than kept for an hour at a higher cost; a router that joins again brings its leaves along. What was
@@ -25,10 +25,11 @@ def recovered(farm: FarmState, node_id: bytes) -> FarmState:
     """The state of the new cluster in which the identity `node_id` is the only server."""
     old_id = raft_id_of(farm.admitted, node_id)
     own = None if old_id is None else farm.servers.get(old_id)
-    name = None if old_id is None else farm.admitted[old_id].name
+    out = [each for _, each in sorted(farm.admitted.items()) if not each.is_member and each.node_id != node_id]
+    survivor = Admitted(node_id) if old_id is None else farm.admitted[old_id]
     return replace(
         farm,
-        admitted={SURVIVOR_ID: Admitted(node_id, name)},
+        admitted=dict(enumerate([survivor, *out], start=SURVIVOR_ID)),
         servers={} if own is None else {SURVIVOR_ID: replace(own, report=replace(own.report, server_id=SURVIVOR_ID))},
         masters={each: _recovered_master(master, old_id) for each, master in farm.masters.items()},
         removed=(),

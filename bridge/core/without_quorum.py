@@ -111,8 +111,11 @@ def _able(state: FarmState, master: str, around: Surroundings, now_s: int) -> se
 
 def _is_able(state: FarmState, report: Report, master: str, now_s: int) -> bool:
     part, known = report.part_in(master), state.servers.get(report.server_id)
+    admitted = state.admitted.get(report.server_id)
     return (
-        report.router.attached
+        report.server_id not in state.removed
+        and (admitted is None or admitted.is_member)
+        and report.router.attached
         and part is not None
         and part.publish_config is not PublishConfig.OFF
         and part.can_sign_until_s is not None

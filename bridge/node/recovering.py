@@ -27,7 +27,7 @@ from shutil import rmtree
 
 import trio
 
-from bridge.core.admission import raft_id_of
+from bridge.core.admission import out_refusal, raft_id_of
 from bridge.core.founding import NONCE_BYTES, FormationState, Promise, found
 from bridge.core.recovery import SURVIVOR_ID, recovered
 from bridge.node.admissions import FILE_NAME as ADMISSIONS_FILE
@@ -88,6 +88,9 @@ async def plan_recovery(state_dir: Path) -> RecoveryPlan:
         survivor = await read_directory(state_dir)
     except StateReadingError as error:
         raise RecoveryError(str(error)) from error
+    out = out_refusal(survivor.farm.admitted, survivor.node_id)
+    if out is not None:
+        raise RecoveryError(f"{out}; make the new farm of another survivor")
     promise = Promise((survivor.node_id,), survivor.farm.log_time_ms, SystemRandom().randbytes(NONCE_BYTES))
     plan = RecoveryPlan(survivor, FormationState(promise=promise, founding=found({survivor.node_id: promise})))
     if plan.aside.exists():

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bridge.core.admission import Admitted
+from bridge.core.admission import Admitted, Standing
 from bridge.core.farm import Farm, PublicationAccepted
 from bridge.core.farm_state import FarmState
 from bridge.core.publication import Pace, plan_publication
@@ -34,6 +34,19 @@ def test_the_survivor_alone_is_admitted_and_names_of_the_others_are_free_again()
     farm.restore(state, PERIOD_MS, farm.sessions.dump())
     farm.apply(1000, 9, Admission(C, "node-a"))
     assert farm.state.admitted[2] == Admitted(C, "node-a")
+
+
+def test_who_was_thrown_out_stays_out_and_the_keys_of_the_survivor_are_known() -> None:
+    before = old_farm(1)
+    table = {**before.admitted, 2: Admitted(B, "node-b", b"public key"), 3: Admitted(C, "c", standing=Standing.EVICTED)}
+    state = recovered(replace(before, admitted=table), B)
+    assert state.admitted == {1: Admitted(B, "node-b", b"public key"), 2: Admitted(C, "c", standing=Standing.EVICTED)}
+    farm = Farm(BASE_MS, TUNING, founders=(B,))
+    farm.restore(state, PERIOD_MS, farm.sessions.dump())
+    farm.apply(1000, 9, Admission(C, "node-a"))
+    farm.apply(1001, 9, Admission(A, "node-a"))
+    assert farm.state.admitted[2].standing is Standing.EVICTED
+    assert farm.state.admitted[3] == Admitted(A, "node-a")
 
 
 def test_its_own_leaves_go_on_under_its_new_raft_id_and_those_of_the_others_are_left_out() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.admission import Admitted
+from bridge.core.admission import Admitted, Standing
 from bridge.core.farm import PublicationAccepted, PublicationRefused
 from bridge.core.farm_state import FarmState
 from bridge.core.publication import Pace, PlannedPublication, plan_publication
@@ -94,6 +94,14 @@ def test_who_is_not_able_is_passed_over_be_it_this_server_or_another(unable: dic
 def test_a_server_whose_clock_contradicts_the_log_publishes_for_nobody() -> None:
     log = farm_of_three(report(3, BASE_MS + OUTAGE_MS + 600_000))
     assert acting(log, report(2), 3) == 2
+
+
+def test_a_server_that_a_person_took_out_of_the_farm_publishes_for_nobody() -> None:
+    log, around = farm_of_three(), Surroundings(report(2), frozenset({3}))
+    state = state_of(log)
+    evicted = {**state.admitted, 3: replace(state.admitted[3], standing=Standing.EVICTED)}
+    for without in (replace(state, removed=(3,)), replace(state, admitted=evicted)):
+        assert acting_publisher(without, MASTER, around, BASE_MS // 1000) == 2
 
 
 def test_before_anything_was_published_the_chosen_server_is_the_one() -> None:
