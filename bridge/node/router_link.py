@@ -60,9 +60,15 @@ class Credentials:
 
 async def open_stream(link: Link, timeout_s: float = CONNECT_TIMEOUT_S) -> trio.abc.Stream:
     """A stream to the router; raises `RouterLost`."""
+    try:
+        context = _context(link)
+    except OSError as error:
+        raise RouterLost(
+            f"{link.certificate} cannot be used: a certificate in PEM is needed: {_reason(error)}"
+        ) from error
     with trio.move_on_after(timeout_s):
         try:
-            return await _open(link)
+            return await _open(link, context)
         except ssl.SSLError as error:
             raise RouterLost(f"{link} does not speak TLS, or shows another certificate: {error.reason}") from error
         except trio.BrokenResourceError as error:
@@ -74,8 +80,7 @@ async def open_stream(link: Link, timeout_s: float = CONNECT_TIMEOUT_S) -> trio.
     raise RouterLost(f"nothing answers at {link} within {timeout_s:g} s")
 
 
-async def _open(link: Link) -> trio.abc.Stream:
-    context = _context(link)
+async def _open(link: Link, context: ssl.SSLContext | None) -> trio.abc.Stream:
     transport = await trio.open_tcp_stream(link.host, link.port)
     if context is None:
         return transport
@@ -98,6 +103,8 @@ def _context(link: Link) -> ssl.SSLContext | None:
         context.verify_mode = ssl.CERT_NONE
     else:
         context.load_verify_locations(link.certificate)
+        # The certificate itself is what is trusted, whoever signed it.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 

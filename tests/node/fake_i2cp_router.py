@@ -77,7 +77,8 @@ class FakeRouter:
             await trio.aclose_forcefully(stream)
 
     async def _serve(self, stream: trio.abc.Stream) -> None:
-        assert await stream.receive_some(1) == b"\x2a"
+        if await stream.receive_some(1) != b"\x2a":
+            return
         if self.garbage is not None:
             await stream.send_all(self.garbage)
         reader = FrameReader()

@@ -1,0 +1,119 @@
+"""What `doctor` says of the router: asked over real connections, with nothing published and no session made."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from bridge.node.check import Check, Result
+from bridge.node.key_files import save_signing_key, write_private_file
+from bridge.node.router_checks import router_checks
+from bridge.node.router_link import Link, Software
+from bridge.node.router_settings import I2cpSettings, RouterKind, RouterSettings
+from bridge.wire.destination_keys import new_master_key
+from tests.node import fake_i2cp_router
+from tests.node.fake_i2cp_router import NOW_S, FakeRouter
+from tests.node.fake_i2pcontrol import FakeControl
+
+
+@contextmanager
+def behind_ports(router: FakeRouter, control: FakeControl) -> Iterator[tuple[int, int]]:
+    """Both at ports of their own, in a thread of their own: `doctor` is no part of a running node."""
+    ports: list[int] = []
+    ready, stop = threading.Event(), trio.Event()
+    token: list[trio.lowlevel.TrioToken] = []
+
+    async def listen() -> None:
+        async with trio.open_nursery() as nursery:
+            for serve in (router.serve, control.serve):
+                listening = partial(trio.serve_tcp, serve, 0, host="127.0.0.1")
+                listeners: list[trio.SocketListener] = await nursery.start(listening)
+                ports.append(listeners[0].socket.getsockname()[1])
+            token.append(trio.lowlevel.current_trio_token())
+            ready.set()
+            await stop.wait()
+            nursery.cancel_scope.cancel()
+
+    thread = threading.Thread(target=trio.run, args=(listen,))
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield ports[0], ports[1]
+    finally:
+        token[0].run_sync_soon(stop.set)
+        thread.join()
+
+
+def checks(
+    tmp_path: Path, router: FakeRouter, control: FakeControl | None = None, software: Software = Software.JAVA
+) -> dict[str, Check]:
+    word = tmp_path / "word"
+    if not word.exists():
+        write_private_file(word, "word\n")
+    with behind_ports(router, control or FakeControl()) as (i2cp_port, control_port):
+        settings = I2cpSettings(
+            software=software,
+            link=Link("127.0.0.1", i2cp_port),
+            control=None if control is None else Link("127.0.0.1", control_port),
+            control_path="/jsonrpc/",
+            control_password_file=None if control is None else word,
+        )
+        found = router_checks(
+            RouterSettings(directory=tmp_path, kind=RouterKind.I2CP, i2cp=settings), list(tmp_path.glob("*.key"))
+        )
+    return {check.name: check for check in found}
+
+
+@pytest.fixture(autouse=True)
+def same_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides' clocks stand still."""
+    monkeypatch.setattr(fake_i2cp_router, "clock_now_ms", lambda: NOW_S * 1000)
+    monkeypatch.setattr("bridge.node.i2cp_connection.clock_ms", lambda: NOW_S * 1000)
+
+
+def test_a_router_that_answers_and_tells_about_itself_is_well(tmp_path: Path) -> None:
+    found = checks(tmp_path, FakeRouter(), FakeControl())
+    assert {name: check.result for name, check in found.items()} == {"router": Result.OK, "router status": Result.OK}
+    assert "answers, I2CP 0.9.64; its clock differs by" in found["router"].text
+    assert "version 2.10.0, up for 60 min, status OK" in found["router status"].text
+
+
+def test_without_i2pcontrol_the_rest_is_looked_at(tmp_path: Path) -> None:
+    found = checks(tmp_path, FakeRouter())
+    assert found["router"].result is Result.OK
+    assert found["router status"].result is Result.WARNING
+
+
+def test_a_clock_that_is_off_is_a_problem(tmp_path: Path) -> None:
+    found = checks(tmp_path, FakeRouter(clock_offset_ms=90_000))
+    assert found["router"].result is Result.PROBLEM
+    assert "differs by +90.0 s" in found["router"].text
+
+
+def test_what_does_not_speak_i2cp_is_a_problem(tmp_path: Path) -> None:
+    found = checks(tmp_path, FakeRouter(garbage=b"220 mail.example ESMTP\r\n"))
+    assert found["router"].result is Result.PROBLEM
+    assert "does not speak I2CP" in found["router"].text
+
+
+def test_a_wrong_password_is_a_problem_and_is_not_shown(tmp_path: Path) -> None:
+    write_private_file(tmp_path / "word", "guess\n")
+    found = checks(tmp_path, FakeRouter(), FakeControl())
+    assert found["router status"].result is Result.PROBLEM
+    assert "refuses the password" in found["router status"].text
+    assert "guess" not in found["router status"].text
+
+
+def test_a_transient_key_with_i2pd_is_a_problem(tmp_path: Path) -> None:
+    save_signing_key(tmp_path / "signing.key", new_master_key().sign_transient(NOW_S))
+    assert checks(tmp_path, FakeRouter(), software=Software.I2PD)["router key"].result is Result.PROBLEM
+    assert "router key" not in checks(tmp_path, FakeRouter())
+
+
+def test_no_router_at_all_is_a_warning(tmp_path: Path) -> None:
+    [check] = router_checks(RouterSettings(directory=tmp_path), [])
+    assert check.result is Result.WARNING

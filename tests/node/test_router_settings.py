@@ -1,0 +1,138 @@
+"""The settings of `[router]`: a real router's doors, what is refused with its place, and passwords in files."""
+
+from pathlib import Path
+
+import pytest
+
+from bridge.node.alarms import Alarms
+from bridge.node.configuration import ConfigurationError, Machine, NodeConfiguration, load_configuration
+from bridge.node.event_log import EventLog
+from bridge.node.host import HostSampler, LoopLag
+from bridge.node.i2cp_router import I2cpRouter
+from bridge.node.key_files import KeyFileError, write_private_file
+from bridge.node.lan import Network
+from bridge.node.router import FileRouter
+from bridge.node.router_choice import make_router, structure_files
+from bridge.node.router_link import Link, Software
+from bridge.node.router_settings import I2cpSettings, RouterKind
+from gossip.node.discovery import LanInterface
+
+LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")
+
+
+def load(tmp_path: Path, router: str, first: str = "") -> NodeConfiguration:
+    file = tmp_path / "node.toml"
+    file.write_text(f'farm_key = "farm.key"\n{first}\n[router]\n{router}')
+    machine = Machine("router", tmp_path / "state", Network(lambda: [LAN], lambda: None))
+    return load_configuration(file, None, machine)
+
+
+def problems(tmp_path: Path, router: str, first: str = "") -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path, router, first)
+    return str(caught.value).replace(f"{tmp_path / 'node.toml'}: ", "")
+
+
+def i2cp(tmp_path: Path, more: str = "") -> I2cpSettings:
+    found = load(tmp_path, f'kind = "i2cp"\n{more}').router
+    assert found.kind is RouterKind.I2CP
+    assert found.i2cp is not None
+    return found.i2cp
+
+
+def test_a_java_router_on_this_machine_needs_the_kind_alone(tmp_path: Path) -> None:
+    assert i2cp(tmp_path) == I2cpSettings(software=Software.JAVA, link=Link("127.0.0.1", 7654))
+
+
+def test_all_of_it(tmp_path: Path) -> None:
+    (tmp_path / "router.pem").write_text("a certificate")
+    found = i2cp(
+        tmp_path,
+        'software = "i2pd"\ni2cp = "10.0.0.2:7655"\ni2cp_certificate = "router.pem"\n'
+        'i2cp_username = "farm"\ni2cp_password_file = "i2cp.password"\n'
+        'i2pcontrol = "https://127.0.0.1:7650"\ni2pcontrol_password_file = "control.password"\n',
+    )
+    assert found == I2cpSettings(
+        software=Software.I2PD,
+        link=Link("10.0.0.2", 7655, tmp_path / "router.pem"),
+        username="farm",
+        password_file=tmp_path / "i2cp.password",
+        control=Link("127.0.0.1", 7650, unchecked_tls=True),
+        control_path="/",
+        control_password_file=tmp_path / "control.password",
+    )
+
+
+@pytest.mark.parametrize(
+    ("software", "url", "path"),
+    [
+        ("java", "http://127.0.0.1:7657", "/jsonrpc/"),
+        ("java", "http://127.0.0.1:7657/", "/jsonrpc/"),
+        ("java", "http://127.0.0.1:7657/i2pcontrol/", "/i2pcontrol/"),
+        ("i2pd", "https://[::1]:7650", "/"),
+    ],
+)
+def test_the_path_of_i2pcontrol_is_the_kinds_own_unless_it_is_told(
+    tmp_path: Path, software: str, url: str, path: str
+) -> None:
+    told = f'software = "{software}"\ni2pcontrol = "{url}"\ni2pcontrol_password_file = "word"'
+    assert i2cp(tmp_path, told).control_path == path
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ('directory = "x"', "router.directory: no such setting"),
+        ('software = "kovri"', "router.software: 'kovri' is none of 'java', 'i2pd'"),
+        ('i2cp = "router.lan:7654"', "is not a numeric address"),
+        ('i2cp = "203.0.113.5:7654"', "router.i2cp: 203.0.113.5 is not a private address"),
+        ('i2cp_username = "farm"', "router.i2cp_username: i2cp_username and i2cp_password_file belong together"),
+        ('i2cp_certificate = "absent.pem"', "absent.pem does not exist"),
+        ('i2pcontrol = "https://127.0.0.1:7650"', "i2pcontrol and i2pcontrol_password_file belong together"),
+        ('i2pcontrol_password_file = "word"', "i2pcontrol and i2pcontrol_password_file belong together"),
+        (
+            'i2pcontrol = "127.0.0.1:7650"',
+            "router.i2pcontrol: '127.0.0.1:7650' is not of the form https://127.0.0.1:7650",
+        ),
+        ('i2pcontrol = "http://10.0.0.2:7657"', "in plain http it may go to loopback only"),
+        ('i2pcontrol = "https://10.0.0.2:7650"', "beyond this machine its certificate must be known"),
+        ('password = "secret"', "router.password: no such setting"),
+    ],
+)
+def test_what_cannot_be_is_named_with_its_place(tmp_path: Path, settings: str, says: str) -> None:
+    assert says in problems(tmp_path, f'kind = "i2cp"\n{settings}')
+
+
+def test_settings_of_a_real_router_are_refused_where_there_is_none(tmp_path: Path) -> None:
+    assert "router.i2cp: no such setting" in problems(tmp_path, 'i2cp = "127.0.0.1:7654"')
+
+
+def test_a_demonstration_has_no_real_router(tmp_path: Path) -> None:
+    assert "never reach a real router" in problems(tmp_path, 'kind = "i2cp"', "demo = true")
+
+
+def test_passwords_come_out_of_files_that_nobody_else_can_read(tmp_path: Path) -> None:
+    write_private_file(tmp_path / "word", "secret\n")
+    settings = i2cp(tmp_path, 'i2pcontrol = "https://127.0.0.1:7650"\ni2pcontrol_password_file = "word"')
+    control = settings.access().control
+    assert control is not None
+    assert control.password == "secret"  # noqa: S105 - of a router that is none
+    (tmp_path / "word").chmod(0o644)
+    with pytest.raises(KeyFileError, match="can be read by others"):
+        settings.access()
+
+
+@pytest.mark.parametrize("content", ["", "\n", "two\nlines\n", "x" * 256])
+def test_a_password_file_holds_one_line(tmp_path: Path, content: str) -> None:
+    write_private_file(tmp_path / "word", content)
+    settings = i2cp(tmp_path, 'i2cp_username = "farm"\ni2cp_password_file = "word"')
+    with pytest.raises(KeyFileError, match="one line with the password"):
+        settings.access()
+
+
+def test_the_router_is_the_one_of_the_settings(tmp_path: Path) -> None:
+    alarms = Alarms(EventLog("node-1", lambda: 0))
+    real = make_router(load(tmp_path, 'kind = "i2cp"'), HostSampler(), LoopLag(), alarms, ())
+    assert isinstance(real, I2cpRouter)
+    assert structure_files(real, ()) == {}
+    assert isinstance(make_router(load(tmp_path, ""), HostSampler(), LoopLag(), alarms, ()), FileRouter)
