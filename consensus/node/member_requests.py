@@ -259,4 +259,7 @@ def _server_of(request: wire.AddServerRequest) -> Server:
     named = _named(request)
     if named.endpoint is None:
         raise malformed(f"server {named.server_id} is to be added without an endpoint")
+    if not named.endpoint.isprintable():
+        # It would stand in the log for good, and on operators' screens.
+        raise malformed(f"the endpoint of server {named.server_id} has characters that cannot be printed")
     return Server(server_id(named.server_id), named.endpoint)

@@ -1,6 +1,6 @@
 """Servers come and go by the document's own words: AddServer, JoinCluster, log packs or a snapshot, LeaveCluster."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -22,7 +22,7 @@ from consensus.wire.garlic_farm.values import (
     LogPack,
     PackedEntry,
 )
-from tests.node.loopback_group import Life, LoopbackGroup, until
+from tests.node.loopback_group import Life, LoopbackGroup, Service, until
 from tests.node.words_only_server import WordsOnlyServer
 
 LONG_S = 120
@@ -30,11 +30,13 @@ FOURTH, FIFTH = ServerId(4), ServerId(5)
 
 
 @asynccontextmanager
-async def group(path: Path) -> AsyncIterator[tuple[LoopbackGroup, GarlicFarmClient, trio.Nursery]]:
+async def group(
+    path: Path, make_service: Callable[[], Service] = Service
+) -> AsyncIterator[tuple[LoopbackGroup, GarlicFarmClient, trio.Nursery]]:
     """Three servers that run, and a client that knows nothing but the document."""
     with trio.fail_after(LONG_S):
         async with trio.open_nursery() as nursery:
-            servers = LoopbackGroup(path, nursery)
+            servers = LoopbackGroup(path, nursery, make_service=make_service)
             for server_id in servers.ids:
                 await servers.start(server_id)
             client = servers.client(offered=())
@@ -107,6 +109,43 @@ async def test_a_server_that_knows_the_document_alone_joins_by_snapshot_where_th
         assert stranger.start[0] >= taken.last.index
         await submit(client, [b"end"])
         await stranger.until(lambda: stranger.commands()[-1:] == [b"end"])
+
+
+class Bulky(Service):
+    """Its snapshot is many chunks long."""
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Noise, which is the same each time."""
+        return iter((Random(1).randbytes(600_000),))
+
+
+async def test_a_snapshot_goes_on_where_a_broken_connection_left_it(tmp_path: Path) -> None:
+    async with group(tmp_path, Bulky) as (servers, client, nursery):
+        await submit(client, [b"%d" % number for number in range(10)])
+        leader = await leading(servers)
+        assert await leader.server.take_snapshot() is not None
+        stranger = WordsOnlyServer(FIFTH, tmp_path / "stranger", breaks_at={"InstallSnapshotRequest"})
+        servers.strangers[FIFTH] = await nursery.start(stranger.listen)
+        await ask_to_add(client, ClusterServer(FIFTH, "tcp://127.0.0.1:5"))
+        await until_members(leader, 1, 2, 3, 5)
+        assert stranger.breaks_at == set()
+        assert stranger.counted["JoinClusterRequest"] == 2
+        # every chunk came once, in order, although two connections brought them
+        assert stranger.offsets == sorted(set(stranger.offsets))
+        assert len(stranger.offsets) > 5
+        assert len(stranger.snapshot) == leader.server.describe().raft.snapshot.size_bytes
+
+
+async def test_log_packs_go_on_where_a_broken_connection_left_them(tmp_path: Path) -> None:
+    async with group(tmp_path) as (servers, client, nursery):
+        before = [b"%d" % number for number in range(2500)]
+        await submit(client, before)
+        stranger = WordsOnlyServer(FOURTH, tmp_path / "stranger", breaks_at={"SyncLogRequest"})
+        servers.strangers[FOURTH] = await nursery.start(stranger.listen)
+        await ask_to_add(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))
+        await until_members(await leading(servers), 1, 2, 3, 4)
+        assert stranger.breaks_at == set()
+        await stranger.until(lambda: stranger.commands() == before)
 
 
 async def test_a_server_of_our_own_joins_by_the_same_words_and_then_asks_to_go(tmp_path: Path) -> None:

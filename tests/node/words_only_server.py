@@ -4,6 +4,7 @@ Written against the codec alone, after what the running implementations do: an i
 into its log where the leader says, without a comparison. It keeps its log in memory, votes, and never campaigns.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,8 @@ from consensus.wire.garlic_farm.values import (
 )
 from tests.node.garlic_farm_stage import CREDENTIALS
 
+_BREAKS_AT = 3
+
 
 @dataclass
 class WordsOnlyServer:
@@ -49,6 +52,11 @@ class WordsOnlyServer:
     heard: list[str] = field(default_factory=list)
     invited_to: tuple[int, ...] = ()
     told_to_leave: bool = False
+    breaks_at: set[str] = field(default_factory=set)
+    """Kinds of requests at whose third the connection breaks, once, without an answer."""
+    offsets: list[int] = field(default_factory=list)
+    """Of the snapshot chunks that came."""
+    counted: Counter[str] = field(default_factory=Counter)
     changed: trio.Event = field(default_factory=trio.Event)
 
     @property
@@ -118,10 +126,20 @@ class WordsOnlyServer:
         while True:
             reader.feed(data)
             while (request := reader.next()) is not None:
+                if self._breaks(request):
+                    return
                 await stream.send_all(encode_reply(self._answer(request)))
             data = bytes(await stream.receive_some(65_536))
             if not data:
                 return
+
+    def _breaks(self, request: wire.Request) -> bool:
+        name = type(request).__name__
+        self.counted[name] += 1
+        if name not in self.breaks_at or self.counted[name] < _BREAKS_AT:
+            return False
+        self.breaks_at.discard(name)
+        return True
 
     def _answer(self, request: wire.Request) -> wire.Reply:
         name = type(request).__name__
@@ -171,6 +189,7 @@ class WordsOnlyServer:
         return True
 
     def _install(self, chunk: SnapshotSyncRequest) -> bool:
+        self.offsets.append(chunk.offset)
         if chunk.offset != len(self.snapshot):
             return False
         self.snapshot += chunk.data
