@@ -23,8 +23,8 @@ from pipeline.endpoint import LOST, Credentials, Endpoint
 T = TypeVar("T")
 
 NO_CREDENTIALS = Credentials()
-ROUNDS = 5
-ROUND_PAUSE_SECONDS = 0.5
+ROUNDS = 20
+ROUND_PAUSE_SECONDS = 1.0
 
 COMPACTED = (
     "start again with a new output directory: from the oldest entry that a node still has (which is where a new one"
@@ -34,6 +34,10 @@ COMPACTED = (
 
 class FarmLogError(Exception):
     """The farm's log cannot be read: which address, what happened, what to do."""
+
+
+class FarmSilentError(FarmLogError):
+    """No node answers: it may be a moment, such as a restart of the farm, or the end of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ class FarmLog:
                     return question(node)
             except LOST as error:
                 failures[address] = _words(error)
-        raise FarmLogError(
+        raise FarmSilentError(
             f"no node's control endpoint answered ({_told(failures)}); is the farm running? Name another with --node.",
         )
 

@@ -21,6 +21,7 @@ Options, of which `node` or `directory` is needed:
     entriesPerPartition  how much one task reads
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.endpoint import CredentialError, Credentials, load_credentials
 from pipeline.envelope import SCHEMA, record_batches
-from pipeline.log_client import COMPACTED, FarmLogError
+from pipeline.log_client import COMPACTED, FarmLogError, FarmSilentError
 from pipeline.log_ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
 
 __all__ = ["SCHEMA", "FarmDataSource"]
@@ -40,6 +41,8 @@ __all__ = ["SCHEMA", "FarmDataSource"]
 DEFAULT_PAGE_SIZE = 1_000
 DEFAULT_ENTRIES_PER_BATCH = 100_000
 DEFAULT_ENTRIES_PER_PARTITION = 50_000
+SILENCE_SECONDS = 120.0
+"""How long a stream outlives a farm of which no node answers."""
 OLDEST, SNAPSHOT = "oldest", "snapshot"
 
 Offset = dict[str, int | str]
@@ -178,6 +181,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
     def __init__(self, ranges: LogRanges, bounds: Bounds) -> None:
         super().__init__(ranges, bounds)
         self._stop_before: int | None = None
+        self._silent_since: float | None = None
 
     # The names below are Spark's.
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -189,7 +193,19 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         return ReadMaxRows(self._bounds.entries_per_batch)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """How far a batch that begins at `start` may go."""
+        """How far a batch that begins at `start` may go. Nowhere, while the farm is silent for a moment."""
+        try:
+            end = self._latest(start, limit)
+        except FarmSilentError:
+            if self._silent_since is None:
+                self._silent_since = time.monotonic()
+            if self._stop_before is not None or time.monotonic() - self._silent_since > SILENCE_SECONDS:
+                raise
+            return start
+        self._silent_since = None
+        return end
+
+    def _latest(self, start: Offset, limit: ReadLimit) -> Offset:
         cluster = self._ranges.cluster_id()
         if cluster != start["cluster"]:
             raise FarmLogError(

@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pipeline import log_client
-from pipeline.log_client import FarmLog, FarmLogError, LogEntry
+from pipeline import log_client, source
+from pipeline.envelope import SCHEMA
+from pipeline.log_client import FarmLog, FarmLogError, FarmSilentError, LogEntry
+from pipeline.source import FarmDataSource
 from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
 
 
@@ -63,3 +66,21 @@ def test_what_no_node_has_is_given_up_with_what_each_of_them_said(tmp_path: Path
         nobody = str(tmp_path / "nobody.sock")
         with pytest.raises(FarmLogError, match=r"(?s)entry 1 is not to be had.*compacted away.*nobody\.sock"):
             list(read(FarmLog((first, nobody)), 3, log.cluster_id))
+
+
+def test_a_stream_outlives_a_farm_that_is_silent_for_a_moment_and_not_one_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = three_servers(minutes=1)
+    stream = FarmDataSource({"node": str(tmp_path / "one.sock")}).streamReader(SCHEMA)
+    with served(log, tmp_path / "one.sock"):
+        start = stream.initialOffset()
+    # while nobody answers there is nothing new
+    assert stream.latestOffset(start, ReadAllAvailable()) == start
+    with served(log, tmp_path / "one.sock"):
+        assert stream.latestOffset(start, ReadAllAvailable())["next"] == log.commit_index + 1
+    # until it has been too long
+    stream.latestOffset(start, ReadAllAvailable())
+    monkeypatch.setattr(source, "SILENCE_SECONDS", -1.0)
+    with pytest.raises(FarmSilentError, match="is the farm running"):
+        stream.latestOffset(start, ReadAllAvailable())

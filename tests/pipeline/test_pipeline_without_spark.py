@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from pipeline import log_client
 from pipeline.cli import pipeline
 from pipeline.log_client import FarmLog, FarmLogError
 from pipeline.session import find_java
@@ -31,7 +32,10 @@ def test_a_java_home_that_holds_no_java_is_passed_over(tmp_path: Path) -> None:
     assert find_java({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": ""}, tmp_path).found != "JAVA_HOME"
 
 
-def test_a_range_is_read_in_pages_and_a_missing_entry_is_an_error(tmp_path: Path) -> None:
+def test_a_range_is_read_in_pages_and_a_missing_entry_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_client, "ROUND_PAUSE_SECONDS", 0.0)
     log = three_servers(minutes=1)
     with served(log, tmp_path / "control.sock") as address:
         farm = FarmLog((address,))
