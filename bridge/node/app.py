@@ -139,6 +139,7 @@ class Node:
             load_formation(settings.state_dir, agent.node_id),
             advertise=lambda notice: self._advertise(presence, notice),
             alarms=self.alarms,
+            tuning=profile_of(settings.consensus.timing).formation,
         )
         sight.forming = forming
         acquaint(agent, roster, forming, self.door)

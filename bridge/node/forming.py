@@ -16,7 +16,7 @@ from typing import assert_never
 
 import trio
 
-from bridge.core.formation import Formation
+from bridge.core.formation import Formation, FormationTuning
 from bridge.core.formation_messages import (
     Advertise,
     Alarm,
@@ -94,9 +94,10 @@ class Forming:
         *,
         advertise: Callable[[FormationNotice], None],
         alarms: Alarms,
+        tuning: FormationTuning | None = None,
     ) -> None:
         self._path = state_dir / FILE_NAME
-        self._core = Formation(node_id, expect, durable, SystemRandom())
+        self._core = Formation(node_id, expect, durable, SystemRandom(), tuning=tuning)
         self._advertise = advertise
         self._alarms = alarms
         self._members: tuple[Member, ...] | None = None
