@@ -3,7 +3,11 @@
 `HostSampler.sample` reads the operating system's counters; rates are over the time since the last sample, and unknown
 (`None`) until there are two. `LoopLag` is a task that asks to be woken at fixed moments and notes how late it was: what
 delays it delays heartbeats and probes as well, so it is the one figure that says whether this node keeps up. Figures
-of a window are kept, not averages: an average hides the stalls that cause elections.
+of a window are kept, not averages alone: an average hides the stalls that cause elections.
+
+The moments lie on a fixed grid, and one that passes during a stall counts with its own lateness. Counting from one
+waking to the next would see a stall of a second once, like one of a millisecond, and a process that stands still for
+half of the time would have no lag to speak of. So the mean is how long a job waits that comes at a random moment.
 """
 
 import math
@@ -38,6 +42,7 @@ class LagFigures:
     """How late the loop woke over the window, in milliseconds."""
 
     measurements: int
+    mean_ms: float
     p50_ms: float
     p99_ms: float
     max_ms: float
@@ -52,10 +57,16 @@ class LoopLag:
 
     async def run(self) -> None:
         """Measure until cancelled."""
+        window_s = self._interval_s * (self._lags_ms.maxlen or 1)
+        due_s = trio.current_time() + self._interval_s
         while True:
-            due_s = trio.current_time() + self._interval_s
             await trio.sleep_until(due_s)
-            self._lags_ms.append(max(0.0, (trio.current_time() - due_s) * 1000))
+            now_s = trio.current_time()
+            # A machine that slept for a night woke late by far more moments than are kept.
+            due_s = max(due_s, now_s - window_s)
+            while due_s <= now_s:
+                self._lags_ms.append((now_s - due_s) * 1000)
+                due_s += self._interval_s
 
     def figures(self) -> LagFigures | None:
         """The window's percentiles (nearest rank); None before the first measurement."""
@@ -64,6 +75,7 @@ class LoopLag:
         ranked = sorted(self._lags_ms)
         return LagFigures(
             measurements=len(ranked),
+            mean_ms=sum(ranked) / len(ranked),
             p50_ms=_percentile(ranked, 0.50),
             p99_ms=_percentile(ranked, 0.99),
             max_ms=ranked[-1],

@@ -108,7 +108,7 @@ class I2cpRouter:
         facts = await self._facts() if self._reachable else RouterFacts()
         figures = self._host.sample()
         lag = self._loop_lag.figures()
-        own_lag_ms = None if lag is None else lag.p50_ms
+        own_lag_ms = None if lag is None else lag.mean_ms
         bandwidth = facts.current_bandwidth_bytes_per_s
         return RouterStatus(
             attached=self._reachable,

@@ -143,7 +143,7 @@ class FileRouter:
         return RouterStatus(
             attached=self._demo,
             uptime_ms=figures.process_uptime_ms,
-            job_lag_ms=None if lag is None else lag.p50_ms,
+            job_lag_ms=None if lag is None else lag.mean_ms,
             current_bandwidth_bytes_per_s=figures.network_bytes_per_s,
             cpu_percent=figures.cpu_percent,
             memory_percent=figures.memory_percent,

@@ -36,12 +36,15 @@ def test_a_rate_that_cannot_be_told_is_unknown() -> None:
     assert rate_per_s(4_000, 1_000, 1.0) is None
 
 
-async def measured(lag: LoopLag, clock: trio.testing.MockClock, lateness_s: list[float], interval_s: float) -> None:
+async def woken(lag: LoopLag, clock: trio.testing.MockClock, at_s: list[float]) -> None:
+    """The loop comes to its senses at these moments after the beginning, and at no others."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lag.run)
-        for late_s in lateness_s:
+        now_s = 0.0
+        for moment_s in at_s:
             await trio.testing.wait_all_tasks_blocked()
-            clock.jump(interval_s + late_s)
+            clock.jump(moment_s - now_s)
+            now_s = moment_s
             await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
 
@@ -49,19 +52,35 @@ async def measured(lag: LoopLag, clock: trio.testing.MockClock, lateness_s: list
 async def test_lag_is_how_late_the_loop_woke(mock_clock: trio.testing.MockClock) -> None:
     lag = LoopLag(interval_s=0.1)
     assert lag.figures() is None
-    await measured(lag, mock_clock, [0.0] * 98 + [0.050, 0.250], 0.1)
+    # given a loop that is on time 98 times, then 50 ms late, then 80 ms
+    await woken(lag, mock_clock, [number / 10 + 0.0001 for number in range(1, 99)] + [9.95, 10.08])
     figures = lag.figures()
     assert figures is not None
     assert figures.measurements == 100
-    assert figures.p50_ms == pytest.approx(0.0, abs=1e-6)
-    assert figures.p99_ms == pytest.approx(50.0)
-    assert figures.max_ms == pytest.approx(250.0)
+    assert figures.mean_ms == pytest.approx(1.4, abs=1e-2)
+    assert figures.p50_ms == pytest.approx(0.1, abs=1e-2)
+    assert figures.p99_ms == pytest.approx(50.0, abs=1e-3)
+    assert figures.max_ms == pytest.approx(80.0, abs=1e-3)
+
+
+async def test_a_loop_that_stands_still_for_a_part_of_each_second_lags_by_what_a_job_waits_there(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    lag = LoopLag(interval_s=0.1)
+    # given a loop that stands still for 0.6 s of each second, so that it wakes at .1, .2, .3 and .95 only
+    moments = [second + part for second in range(20) for part in (0.1001, 0.2001, 0.3001, 0.95)]
+    await woken(lag, mock_clock, moments)
+    figures = lag.figures()
+    assert figures is not None
+    # then a job waits (550 + 450 + 350 + 250 + 150 + 50) ms / 10 on average, and the one at the full second 100 ms
+    assert figures.mean_ms == pytest.approx(190, rel=0.03)
+    assert figures.max_ms == pytest.approx(550, abs=1)
 
 
 async def test_a_stall_leaves_the_bounded_window_in_time(mock_clock: trio.testing.MockClock) -> None:
     lag = LoopLag(interval_s=0.1, window=10)
-    await measured(lag, mock_clock, [1.0] + [0.0] * 10, 0.1)
+    await woken(lag, mock_clock, [3600.05, *(3600.0501 + number / 10 for number in range(1, 11))])
     figures = lag.figures()
     assert figures is not None
     assert figures.measurements == 10
-    assert figures.max_ms == pytest.approx(0.0, abs=1e-6)
+    assert figures.max_ms == pytest.approx(0.1, abs=1e-2)

@@ -1,0 +1,183 @@
+"""A farm that lives, with the pipeline attached: a router that is slowed down rises in cost, and comes back.
+
+Real processes, real Spark. One node is stopped for a part of each second, so its event loop lags, its reports say so,
+and the pipeline tells the farm; the file of the Meta LS2 that the publisher handed over is read and verified as a
+resolver would read it.
+"""
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.core.control import EntryKind
+from bridge.core.hashes import hash_of
+from tests.end_to_end.farm import Farm, Node, command, local_farm, tail, wait_until
+from tests.end_to_end.layout import read_meta_lease_set
+
+pytestmark = [pytest.mark.soak]
+
+STOPPED_S, RUNNING_S = 0.6, 0.4
+LAGGING_MS = 150.0
+COST_AT = 35
+BOUND_S = 240.0
+WARM_BATCHES = 6
+DEARER = 1.05
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Iterator[Farm]:
+    """Three nodes."""
+    with local_farm(tmp_path / "farm", 3) as made:
+        made.start_all()
+        made.wait_settled()
+        yield made
+
+
+@contextmanager
+def attached_pipeline(farm: Farm, output: Path) -> Iterator[Path]:
+    """`garlicfarm pipeline run` beside the farm; what it says is in the file."""
+    nodes = [argument for node in farm.nodes for argument in ("--node", str(node.directory))]
+    said = output.with_suffix(".log")
+    with said.open("wb") as log:
+        process = subprocess.Popen(
+            command("pipeline", "run", "--trigger", "1", "--master", "local[2]", "--output", output, *nodes),
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield said
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(20)
+
+
+@contextmanager
+def slowed_down(node: Node) -> Iterator[None]:
+    """The node's process stands still for a part of each second."""
+    over = threading.Event()
+
+    def slow() -> None:
+        while not over.is_set():
+            os.kill(node.pid, signal.SIGSTOP)
+            over.wait(STOPPED_S)
+            os.kill(node.pid, signal.SIGCONT)
+            over.wait(RUNNING_S)
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        os.kill(node.pid, signal.SIGCONT)
+
+
+def batches(output: Path) -> list[int]:
+    """Where each batch ended: the first index that it did not read."""
+    files = sorted((output / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    return [int(json.loads(file.read_text().splitlines()[-1])["next"]) for file in files]
+
+
+def costs(farm: Farm) -> dict[str, int]:
+    """Cost of each leaf, by hash, in the structure that was handed over last."""
+    newest = max((path for node in farm.nodes for path in node.structures()), key=lambda path: path.stat().st_mtime_ns)
+    read = read_meta_lease_set(newest)
+    content = newest.read_bytes()
+    found = {}
+    for entry in read.entries:
+        at = content.index(entry)
+        found[_base32(entry)] = content[at + COST_AT]
+    return found
+
+
+def _base32(digest: bytes) -> str:
+    return base64.b32encode(digest).decode().rstrip("=").lower()
+
+
+class Watch:
+    """What the log says of one leaf, from now on, as another node shows it."""
+
+    def __init__(self, victim: Node, by: Node) -> None:
+        self._by = by
+        self._server_id = victim.view().node.raft_id
+        own = (body for _, body in self._entries(0) if body.get("id") == self._server_id)
+        self.leaf = hash_of(next(body["destinations"][0]["destination"] for body in own if body.get("destinations")))
+        self._begun = max(index for index, _ in self._entries(0))
+
+    def slow_report(self) -> int | None:
+        """Index of the first report that shows the lag."""
+        for index, body in self._entries(self._begun):
+            lag_ms = body["router"].get("jobLag") if "router" in body else None
+            if body.get("id") == self._server_id and (lag_ms or 0) >= LAGGING_MS:
+                return index
+        return None
+
+    def raised(self, since: int) -> tuple[int, int] | None:
+        """Index and `throughIndex` of the first factors that were made after `since` and let the leaf cost more."""
+        for index, said in self._factors():
+            if said["throughIndex"] >= since and said["factors"].get(self.leaf, 1) > DEARER:
+                return index, said["throughIndex"]
+        return None
+
+    def lowered(self, after: int) -> bool:
+        """Whether the last factors after that entry let the leaf go."""
+        later = [said["factors"].get(self.leaf) for index, said in self._factors() if index > after]
+        named = [factor for factor in later if factor is not None]
+        return bool(named) and named[-1] <= DEARER
+
+    def _factors(self) -> list[tuple[int, Any]]:
+        return [(index, body["factors"]) for index, body in self._entries(self._begun) if "factors" in body]
+
+    def _entries(self, after: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        for index, entry in sorted(self._by.entries().items()):
+            if index > after and entry.kind is EntryKind.APPLICATION:
+                yield index, json.loads(entry.value)
+
+
+def test_a_router_that_is_slowed_down_rises_in_cost_within_three_batches_and_comes_back(
+    farm: Farm, tmp_path: Path
+) -> None:
+    output = tmp_path / "tables"
+    leader = farm.wait_settled()
+    publisher = leader.view().publishing[0].publisher_name
+    victim = next(node for node in farm.nodes if node.name not in {leader.name, publisher})
+    with attached_pipeline(farm, output) as said:
+        # given a pipeline that is warm
+        commits = output / "checkpoint" / "commits"
+        wait_until(lambda: len(list(commits.glob("[0-9]*"))) >= WARM_BATCHES, BOUND_S, "batches", lambda: tail(said))
+        watch = Watch(victim, next(node for node in farm.nodes if node is not victim))
+        usual = costs(farm)[watch.leaf]
+        # when a router stands still for a part of each second
+        with slowed_down(victim):
+            first = wait_until(watch.slow_report, BOUND_S, "a report that shows the lag", farm.logs)
+            index, through = wait_until(
+                lambda: watch.raised(first), BOUND_S, "factors that name the leaf", lambda: tail(said)
+            )
+            dearer = wait_until(
+                lambda: cost if (cost := costs(farm)[watch.leaf]) >= usual + 10 else None, BOUND_S, "it costs more"
+            )
+        # then the pipeline says so within three batches after its report shows it
+        ends = batches(output)
+        showing = next(number for number, end in enumerate(ends) if end > first)
+        telling = next(number for number, end in enumerate(ends) if end > through)
+        print(f"report {first} in batch {showing}, factors {index} after batch {telling}, cost {usual}, then {dearer}")
+        assert telling - showing <= 3
+        # and when it runs again, factor and cost come back
+        began = time.monotonic()
+        wait_until(lambda: watch.lowered(index), BOUND_S, "factors that let the leaf go", lambda: tail(said))
+        after = wait_until(
+            lambda: cost if (cost := costs(farm).get(watch.leaf, 255)) <= usual + 9 else None, BOUND_S, "it costs less"
+        )
+        print(f"back after {time.monotonic() - began:.0f} s: cost {after}")
