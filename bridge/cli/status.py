@@ -44,7 +44,7 @@ def _node_facts(view: FarmView) -> list[tuple[str, str]]:
         ("", f"id {node.node_id}, generation {node.generation}, pid {node.pid}, version {node.version}"),
         ("", f"state in {node.state_directory}"),
         ("farm", f"{farm.cluster}, label {farm.label}, {farm.expect} founders{demo}"),
-        ("", f"cluster id {known(farm.cluster_id)}"),
+        ("", f"cluster id {known(farm.cluster_id)}, feature level {known(farm.level)}"),
         ("members", ", ".join(f"{count} {status}" for status, count in counts.items()) or "none"),
     ]
 

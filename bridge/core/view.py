@@ -98,6 +98,8 @@ class FarmIdentity:
     expect: int
     demo: bool
     """Throwaway master and leaves: a demonstration that never leaves the machine."""
+    level: int | None = None
+    """The feature level that all servers have agreed on; None before this node has the log."""
 
 
 @dataclass(frozen=True, slots=True)

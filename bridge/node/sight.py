@@ -130,6 +130,7 @@ class Sight:
             cluster_id=None if founding is None else founding.cluster_id.hex(),
             expect=key.expect,
             demo=self._node.configuration.demo,
+            level=None if self._ledger is None else self._ledger.state.level,
         )
 
     def _farm_sources(self) -> FarmSources | None:

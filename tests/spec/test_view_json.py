@@ -38,7 +38,7 @@ DOCUMENTED = """
 schema takenAtMs node farm gossip raft members publishing reports weights removed alarms events counters
 node.name node.nodeId node.raftId node.generation node.pid node.version node.uptimeMs node.phase node.controlAddress
 node.stateDirectory
-farm.label farm.cluster farm.clusterId farm.expect farm.demo
+farm.label farm.level farm.cluster farm.clusterId farm.expect farm.demo
 gossip.peerCount gossip.capacity gossip.knownCount gossip.counters gossip.counters.pings_sent
 gossip.counters.datagrams_dropped
 raft.role raft.term raft.leaderId raft.leaderName raft.leaderEndpoint raft.firstIndex raft.lastIndex raft.commitIndex
