@@ -172,6 +172,8 @@ class Node:
             nursery.start_soon(self._be_member, agent, presence, roster, forming, sight, port, connecting, office)
             await self.stop.wait()
             self.trace.append("node-stopping", {"leaving": self.leaving})
+            if self.leaving and self._duties is not None:
+                await self._duties.resign()
             handed_over = await hand_over_before_stop(self.door.replica)
             if handed_over is not None:
                 self.trace.append("leadership-handed-over", handed_over)

@@ -50,6 +50,12 @@ class Duties:
         self._time.leadership_changed()
         self._reporting.leadership_changed()
 
+    async def resign(self) -> None:
+        """This node leaves: if it publishes, another one takes over at once."""
+        publishing = sum(duty.resign() for duty in self.publishing)
+        if publishing:
+            await self._reporting.last_word()
+
     async def run(self) -> None:
         """Works until cancelled."""
         async with trio.open_nursery() as nursery:

@@ -19,7 +19,7 @@ from bridge.core.choosing import PublisherChanged
 from bridge.core.control import SubmitOutcome
 from bridge.core.farm import Change, PublicationAccepted, PublicationRefused
 from bridge.core.publication import PlannedPublication, plan_publication
-from bridge.core.records import MetaStatus, Publication, Report
+from bridge.core.records import MetaStatus, Publication, PublishConfig, Report
 from bridge.core.without_quorum import acting_publisher, plan_without_quorum
 from bridge.node.alarms import Alarms, SharedAlarm
 from bridge.node.farm_member import Member
@@ -68,6 +68,7 @@ class PublishingDuty:
         self._handed_over: Publication | None = None
         self._not_before_s = -math.inf
         self._failures = 0
+        self._resigned = False
         self.published = 0
         self.last_published_ms = 0
         """The second, in milliseconds, of the structure that the router took last."""
@@ -99,7 +100,7 @@ class PublishingDuty:
         known = member.ledger.state.masters.get(self.master)
         return MetaStatus(
             destination=self.master,
-            publish_config=self._held.publish,
+            publish_config=PublishConfig.OFF if self._resigned else self._held.publish,
             publishing=known is not None and known.choice.server_id == member.replica.server_id,
             last_published_time_ms=self.last_published_ms,
             can_sign_until_s=self._held.key.can_sign_until_s,
@@ -111,6 +112,12 @@ class PublishingDuty:
         if self._held.renew(now_s):
             self._member.trace.append("signing-key-renewed", {"until": self._held.key.can_sign_until_s})
         judge_key(self._held, now_s, self._alarms.key)
+
+    def resign(self) -> bool:
+        """Publish no more in this life of the node; True if it is this node's turn now."""
+        self._resigned = True
+        known = self._member.ledger.state.masters.get(self.master)
+        return known is not None and known.choice.server_id == self._member.replica.server_id
 
     def reported(self, own: Report) -> None:
         """How this node is by now, whether anybody takes its report or not."""

@@ -2,7 +2,8 @@
 
 Each report asks the router anew and names itself (`request`), so that one whose fate is unknown can be repeated. What
 nobody took within a period is out of date; the next report says it better. Reports that nobody takes still tell the
-publishing duties how this node is, should they have to act alone.
+publishing duties how this node is, should they have to act alone. Who leaves for good says in a last report that it
+publishes no more: another one then takes over at once, and not when the silence is noticed.
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from bridge.wire.application import ApplicationError, encode
 from bridge.wire.i2p import destination_from_base64
 from consensus.core.position import Index
 from consensus.core.sessions import RequestId
+
+LAST_WORD_PATIENCE_S = 2.0
 
 
 class ReportDuty:
@@ -51,11 +54,17 @@ class ReportDuty:
         await self._until_leader_known()
         while True:
             started = trio.current_time()
-            report = await self._own_report()
+            report = replace(await self._own_report(), request=self._next_request())
             with trio.move_on_after(self._member.period_s):
                 await self._send(report)
             # A little apart from the others, who heard of the leader at the same moment.
             await self._until_period_after(started, self._random.uniform(0.9, 1.0))
+
+    async def last_word(self) -> None:
+        """Tell the farm that this node publishes no more."""
+        report = replace(await self._own_report(), request=self._next_request())
+        with trio.move_on_after(LAST_WORD_PATIENCE_S):
+            await self._send(report)
 
     async def _until_leader_known(self) -> None:
         """Without a leader the node looks at its router all the same: it may have to publish alone."""
@@ -95,7 +104,6 @@ class ReportDuty:
             destinations=leaves,
             remote_destinations=remote_destinations,
             remote_metas=remote_metas,
-            request=self._next_request(),
         )
         for duty in self._publishing:
             duty.reported(report)

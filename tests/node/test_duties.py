@@ -4,6 +4,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,7 +13,7 @@ from trio.testing import MockClock
 
 from bridge.core.control import SubmitAnswer, SubmitOutcome
 from bridge.core.farm import PublicationRefused
-from bridge.core.records import Clock, Publication, Report
+from bridge.core.records import Clock, Publication, PublishConfig, Report
 from bridge.node.farm_member import ROUTER_ALARM
 from bridge.node.signing_keys import KEY_ALARM, HeldKey
 from bridge.node.timekeeping import CLOCK_ALARM
@@ -304,3 +305,30 @@ async def test_a_publisher_that_is_deposed_while_its_router_works_stops_behind_i
         stage.router.gate.set()
         await trio.sleep(0.1)
         assert (len(stage.router.published), stage.router.stopped) == (1, 1)
+
+
+async def test_a_publisher_that_leaves_says_so_and_another_one_takes_over_by_that_very_report(
+    autojump_clock: MockClock,
+) -> None:
+    stage = Stage()
+    async with on_duty(stage):
+        await trio.sleep(6)
+        await stage.append_record(
+            replace(rival_report(), masters=(replace(rival_report().masters[0], publish_config=PublishConfig.AUTO),))
+        )
+        assert stage.ledger.state.masters[MASTER.destination.base64].choice.server_id == OWN
+        await stage.duties.resign()
+        assert stage.ledger.state.masters[MASTER.destination.base64].choice.server_id == OTHER
+        await trio.sleep(10)
+        reports = [record for _, record in stage.records(Report) if isinstance(record, Report)]
+        assert {record.masters[0].publish_config for record in reports[-3:]} == {PublishConfig.OFF}
+
+
+async def test_a_node_that_leaves_and_does_not_publish_has_nothing_to_say(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    await stage.append_record(rival_report())
+    async with on_duty(stage):
+        await trio.sleep(3)
+        before = len(stage.log)
+        await stage.duties.resign()
+        assert len(stage.log) == before
