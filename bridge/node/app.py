@@ -114,7 +114,7 @@ class Node:
             nursery.start_soon(self.lag.run)
             nursery.start_soon(self.router.run)
             await self._listen(nursery, connecting)
-            nursery.start_soon(connecting.users.watch, self.alarms)
+            nursery.start_soon(connecting.watch, self.alarms)
             nursery.start_soon(self.refused.run)
             presence = Presence(self.farm_key.cluster, settings.name, self.endpoint, connecting.fingerprint)
             async with open_company(

@@ -22,6 +22,7 @@ from bridge.node.control_socket import SOCKET_NAME, answers
 from bridge.node.key_files import KeyFileError, load_farm_key, load_signing_key
 from bridge.node.router_checks import router_checks
 from bridge.node.running_checks import running_checks
+from bridge.node.transport_checks import transport_checks
 from bridge.wire.destination_keys import TRANSIENT_ALARM_S
 from gossip.core.member import Address
 from gossip.node.endpoints import endpoint
@@ -58,6 +59,7 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
         key_files: list[Path | None] = [each.signing_key for each in configuration.masters if each.signing_key]
         checks.extend(signing_key_check(path, int(time.time())) for path in key_files or [None])
         checks.extend(port_checks(configuration))
+        checks.extend(transport_checks(configuration))
         checks.extend(router_checks(configuration.router, [path for path in key_files if path is not None]))
         state_dir = configuration.state_dir
     checks.append(state_directory_check(state_dir))

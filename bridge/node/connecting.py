@@ -8,13 +8,16 @@ What is unusable is said at the start, in words, before anything listens.
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
+from bridge.node.alarms import Alarms
 from bridge.node.configuration import NodeConfiguration
 from bridge.node.farm_keys import FarmKeys
 from bridge.node.introductions import Introductions
 from bridge.node.profile import profile_of
+from bridge.node.transport_checks import watch_certificate
 from bridge.node.transport_settings import ProxySettings
 from bridge.node.users import Users, read_password
 from consensus.node.garlic_farm_conversation import RequestHandler
@@ -44,6 +47,7 @@ class Connecting:
         self.certificate: NodeCertificate | None = None
         """None where I2P encrypts."""
         transport = settings.transport
+        self._signed = transport.certificate is not None
         if transport.proxy is not None:
             self._transport: Transport = I2pTransport(_proxy(transport.proxy), os.urandom)
         elif transport.ca_file is not None and transport.certificate is not None:
@@ -52,6 +56,12 @@ class Connecting:
         else:
             self.certificate = load_or_create_certificate(settings.state_dir)
             self._transport = TlsTransport()
+
+    async def watch(self, alarms: Alarms) -> None:
+        """Look after the files of users and the end of the certificate, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.users.watch, alarms)
+            nursery.start_soon(partial(watch_certificate, self.certificate, alarms, signed=self._signed))
 
     @property
     def fingerprint(self) -> bytes | None:

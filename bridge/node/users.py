@@ -37,7 +37,7 @@ class Users:
     def __init__(self, farm_keys: FarmKeys, settings: UserSettings) -> None:
         self._farm_keys = farm_keys
         self._settings = settings
-        self._files = _read(settings)
+        self._files = read_files(settings)
 
     def credentials(self) -> tuple[Credentials, ...]:
         """What any other server of the farm is shown."""
@@ -65,7 +65,7 @@ class Users:
     async def look(self, alarms: Alarms) -> None:
         """Read the files again."""
         try:
-            self._files = await trio.to_thread.run_sync(_read, self._settings)
+            self._files = await trio.to_thread.run_sync(read_files, self._settings)
         except UsersError as error:
             alarms.set(ALARM, f"{error}; what was read before still holds", "mend the file: it is read again")
         else:
@@ -73,12 +73,15 @@ class Users:
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
+class UserFiles:
+    """The users that are accepted, None where the farm key's are; and what is shown, by `host:port`."""
+
     users: Mapping[str, Credentials] | None
     logins: Mapping[str, Credentials]
 
 
-def _read(settings: UserSettings) -> _Files:
+def read_files(settings: UserSettings) -> "UserFiles":
+    """What the files hold; raises UsersError."""
     users = logins = None
     if settings.users_file is not None:
         found = [_credentials(settings.users_file, number, line) for number, line in _lines(settings.users_file)]
@@ -88,7 +91,7 @@ def _read(settings: UserSettings) -> _Files:
         for number, line in _lines(settings.logins_file):
             address, _, pair = line.partition(" ")
             logins[address] = _credentials(settings.logins_file, number, pair.strip())
-    return _Files(users, logins or {})
+    return UserFiles(users, logins or {})
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:

@@ -43,6 +43,13 @@ class NodeCertificate:
     path: Path
     fingerprint: bytes
 
+    def ends(self) -> datetime:
+        """Until when it is valid, by the file as it is now; CertificateError if it cannot be read."""
+        try:
+            return x509.load_pem_x509_certificate(self.path.read_bytes()).not_valid_after_utc
+        except (OSError, ValueError) as error:
+            raise CertificateError(f"{self.path} cannot be read any more: {error}") from error
+
     def server_context(self) -> ssl.SSLContext:
         """TLS for accepting connections."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,5 +1,6 @@
 """Farms of real processes that know each other by I2P names and speak through an HTTP proxy, without any gossip."""
 
+import os
 import shutil
 import socket
 import subprocess
@@ -9,8 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
 from bridge.core.view import FarmView
+from consensus.node.garlic_farm_dial import Dialer, PeerAddress
+from consensus.node.transports import HttpProxy, I2pTransport
+from consensus.wire.garlic_farm.digest import Credentials
+from consensus.wire.garlic_farm.errors import GarlicFarmError
+from consensus.wire.garlic_farm.proxy import ProxyMode
+from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade_client import Caller
 from tests.end_to_end.farm import START_BOUND_S, Farm
 from tests.end_to_end.i2p_farm import I2pFarm
 from tests.end_to_end.settings import LOOPBACK, free_port
@@ -119,6 +128,14 @@ Upstream http {LOOPBACK}:{upstream_port} ".i2p"
         process.wait(10)
 
 
+async def guess_the_password(proxy: I2pProxy, name: str) -> None:
+    """Call a server without the farm's key."""
+    caller = Caller("farm", lambda: (Credentials("stranger", "guess"),), Identity, os.urandom)
+    transport = I2pTransport(HttpProxy(LOOPBACK, proxy.port, ProxyMode.CONNECT), os.urandom)
+    with pytest.raises(GarlicFarmError, match="does not accept user"):
+        await Dialer(caller, transport=transport).dial(PeerAddress(name, 7669, None))
+
+
 def test_a_farm_stands_on_debians_tinyproxy(tmp_path: Path, tinyproxy: str) -> None:
     files = I2pFarm(tmp_path / "farm", founders=3, count=3)
     password = tmp_path / "proxy.password"
@@ -135,6 +152,15 @@ def test_a_farm_stands_on_debians_tinyproxy(tmp_path: Path, tinyproxy: str) -> N
         leader = farm.wait_settled()
         assert leader.submit({"mark": "through tinyproxy"}).index is not None
         assert all(line.startswith("CONNECT ") for line in upstream.requests)
+        # When somebody tries without the farm's key, the operator of that server sees it
+        trio.run(guess_the_password, upstream, next(iter(files.names)))
+        alarm = farm.wait_until(
+            lambda: next((each for each in farm.nodes[0].view().alarms if each.kind == "peers-refused"), None),
+            START_BOUND_S,
+            "an alarm tells of the stranger",
+        )
+        assert "wrong user or password (user 'stranger')" in alarm.text
+        assert farm.nodes[0].counters()["garlic_farm_wrong_credentials"] >= 1
         # When every connection breaks at once, the farm heals by itself
         upstream.cut()
         farm.wait_settled()

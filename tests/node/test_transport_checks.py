@@ -1,0 +1,77 @@
+"""What `doctor` and the running node say of certificates, users and the proxy."""
+
+from pathlib import Path
+
+import pytest
+
+from bridge.node.alarms import Alarms
+from bridge.node.check import Result
+from bridge.node.configuration import Machine, load_configuration
+from bridge.node.event_log import EventLog
+from bridge.node.lan import Network
+from bridge.node.transport_checks import ALARM, look_at_certificate, transport_checks
+from consensus.node.tls import load_or_create_certificate
+from gossip.node.discovery import LanInterface
+from tests.i2p_proxy import LOOPBACK, I2pProxy
+from tests.node.certificates import Authority, self_signed
+from tests.node.test_users import private
+
+LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")
+
+
+def checked(tmp_path: Path, settings: str) -> dict[str, tuple[Result, str]]:
+    """The checks of a node with these settings, by their names."""
+    file = tmp_path / "node.toml"
+    file.write_text(f'farm_key = "k"\nstate_dir = "{tmp_path}"\n{settings}')
+    machine = Machine("node", tmp_path, Network(lambda: [LAN], lambda: None))
+    found = transport_checks(load_configuration(file, machine=machine))
+    return {each.name: (each.result, f"{each.text}: {each.action}") for each in found}
+
+
+def test_a_node_that_has_never_run_has_nothing_to_check(tmp_path: Path) -> None:
+    assert checked(tmp_path, "") == {}
+
+
+def test_a_certificate_of_ones_own_making_is_judged_by_its_end(tmp_path: Path) -> None:
+    load_or_create_certificate(tmp_path)
+    assert checked(tmp_path, "")["certificate"][0] is Result.OK
+
+
+@pytest.mark.parametrize(
+    ("days", "result"), [((-1, 90), Result.OK), ((-1, 29), Result.WARNING), ((-9, -1), Result.PROBLEM)]
+)
+def test_an_authoritys_certificate_is_a_warning_a_month_before_its_end(
+    tmp_path: Path, days: tuple[int, int], result: Result
+) -> None:
+    authority = Authority(tmp_path)
+    path = authority.certificate(LOOPBACK, days=days).path
+    found = checked(tmp_path, f'[consensus]\nca_file = "{authority.file}"\ncertificate = "{path}"')
+    assert found["certificate"][0] is result
+    assert (result is Result.OK) != ("have the authority sign a new one" in found["certificate"][1])
+
+
+def test_users_and_the_proxy_are_looked_at(tmp_path: Path) -> None:
+    users = private(tmp_path / "users", "north:one")
+    with I2pProxy({}) as proxy:
+        by_i2p = (
+            f'transport = "i2p"\n[consensus]\nadvertise = "farm.i2p:7669"\nusers_file = "{users}"\n'
+            f'[proxy]\naddress = "{LOOPBACK}:{proxy.port}"'
+        )
+        assert {name: result for name, (result, _) in checked(tmp_path, by_i2p).items()} == {
+            "users": Result.OK,
+            "proxy": Result.OK,
+        }
+    private(users, "north")
+    found = checked(tmp_path, by_i2p)
+    assert {name: result for name, (result, _) in found.items()} == {"users": Result.PROBLEM, "proxy": Result.PROBLEM}
+    assert "line 1" in found["users"][1]
+    assert "HTTP client proxy" in found["proxy"][1]
+
+
+@pytest.mark.parametrize(("days", "kinds"), [((-1, 20), [ALARM]), ((-1, 90), [])])
+def test_the_end_of_a_certificate_is_an_alarm_a_month_before(
+    tmp_path: Path, days: tuple[int, int], kinds: list[str]
+) -> None:
+    alarms = Alarms(EventLog("node", lambda: 0))
+    look_at_certificate(self_signed(tmp_path, days=days), alarms, signed=False)
+    assert [each.kind for each in alarms.standing()] == kinds
