@@ -303,6 +303,7 @@ class Node:
             keyless=self.masters.keyless,
             pace=self.pace,
             period_ms=publishing.reporting_period_ms,
+            election_timeout_ms=profile_of(self.configuration.consensus.timing).raft.election_timeout_min_ms,
             trace=self.trace,
             alarms=self.alarms,
             router_alarm=router_alarm(self.alarms),

@@ -31,6 +31,8 @@ class Member:
     pace: Pace
     period_ms: int
     """The period that this node writes into clock entries while it leads; all follow the leader's."""
+    election_timeout_ms: int
+    """The shortest that a server of this farm may draw."""
     trace: EventLog
     alarms: Alarms
     router_alarm: SharedAlarm

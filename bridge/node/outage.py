@@ -27,7 +27,7 @@ from consensus.node.refusals import ServerBusyError
 
 QUORUM_ALARM = "no-quorum"
 LOOK_INTERVAL_S = 1.0
-READ_ENTRIES = 1024
+READ_ENTRIES = 128
 READ_BYTES = 1024 * 1024
 TEXT = "no majority of the voters is to be reached: the log stands still, and nothing can be committed"
 ACTION = (

@@ -134,6 +134,8 @@ class StageServer:
     role: RoleChanged = LEADING
     outcome: Outcome = Outcome.COMMITTED
     configuration: Configuration = CONFIGURATION
+    commit_s: float = 0.0
+    """How long a majority takes."""
 
     def describe(self) -> StageDescription:
         """The configuration, of three at first, and how far the log goes."""
@@ -143,7 +145,7 @@ class StageServer:
 
     async def propose(self, commands: tuple[bytes, ...]) -> Resolve:
         """Commit."""
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self.commit_s)
         if self.outcome is not Outcome.COMMITTED:
             return Resolve(0, self.outcome, leader=self.role.leader)
         for command in commands:
@@ -234,6 +236,7 @@ class Stage:
                 keyless=keyless,
                 pace=Pace.of_period(period_ms),
                 period_ms=period_ms,
+                election_timeout_ms=1_000,
                 trace=self.trace,
                 alarms=self.alarms,
                 router_alarm=router_alarm(self.alarms),

@@ -16,7 +16,7 @@ from bridge.core.farm import PublicationRefused
 from bridge.core.records import Clock, Publication, PublishConfig, Report
 from bridge.node.farm_member import ROUTER_ALARM
 from bridge.node.signing_keys import KEY_ALARM, HeldKey
-from bridge.node.timekeeping import CLOCK_ALARM
+from bridge.node.timekeeping import CLOCK_ALARM, SLOW_ALARM
 from bridge.wire.application import decode
 from bridge.wire.meta_lease_set import decode as decode_structure
 from bridge.wire.meta_lease_set import verify
@@ -98,6 +98,21 @@ async def test_a_clock_far_off_log_time_is_an_alarm_of_the_leader_and_of_it_alon
         stage.lead(OTHER)
         await trio.sleep(1)
         assert stage.alarm(CLOCK_ALARM) is None
+
+
+async def test_a_majority_that_is_slow_beside_the_election_timeout_is_an_alarm_of_the_leader(
+    autojump_clock: MockClock,
+) -> None:
+    stage = Stage()
+    stage.server.commit_s = 0.3
+    async with on_duty(stage):
+        await trio.sleep(10)
+        assert stage.alarm(SLOW_ALARM) is None
+        await trio.sleep(10)
+        assert stage.alarm(SLOW_ALARM) is not None
+        stage.server.commit_s = 0.01
+        await trio.sleep(20)
+        assert stage.alarm(SLOW_ALARM) is None
 
 
 # -- report ------------------------------------------------------------------------------------------------------------
