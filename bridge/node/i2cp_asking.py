@@ -55,7 +55,7 @@ class RouterAsker:
     def __init__(self, access: I2cpAccess) -> None:
         self._access = access
         self._connection: I2cpConnection | None = None
-        self._connected = trio.Event()
+        self._tried = trio.Event()
         self._news = trio.Event()
         self._random = Random()
         self._measured: OrderedDict[bytes, Measurement] = OrderedDict()
@@ -70,12 +70,13 @@ class RouterAsker:
                 async with open_i2cp(self._access.link, self._access.credentials, self._ring) as (connection, _):
                     retry_s = RETRY_FIRST_S
                     self._connection = connection
-                    self._connected.set()
+                    self._tried.set()
                     await self._until_ended(connection)
             except RouterLost as error:
                 self.trouble = str(error)
             finally:
-                self._connection, self._connected = None, trio.Event()
+                self._connection = None
+            self._tried.set()
             await trio.sleep(retry_s * self._random.uniform(0.8, 1.2))
             retry_s = min(2 * retry_s, RETRY_LONGEST_S)
 
@@ -93,8 +94,9 @@ class RouterAsker:
         return await (await self._open()).get_date()
 
     async def _open(self) -> I2cpConnection:
+        # Only the first attempt is waited for: whoever reports once a period must not be late because of a router.
         with trio.move_on_after(CONNECT_PATIENCE_S):
-            await self._connected.wait()
+            await self._tried.wait()
         if self._connection is None:
             raise RouterLost(self.trouble)
         return self._connection

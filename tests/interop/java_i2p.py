@@ -5,9 +5,15 @@ source file, which `java` compiles as it starts it; it needs a Java development 
 """
 
 import shutil
+import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from bridge.wire.i2p import base64_encode
 
 VERSION: Final = "2.7.0"
 LIBRARIES: Final = Path(__file__).parents[2] / "build" / "java"
@@ -45,3 +51,44 @@ def messages(directory: Path, mode: str, lines: list[str]) -> list[str]:
         cwd=directory,
     )
     return done.stdout.splitlines()
+
+
+@dataclass(frozen=True)
+class LoopbackRouter:
+    """A whole Java router without a network, and the port of its I2CP."""
+
+    process: "subprocess.Popen[str]"
+    port: int
+
+    def holds(self, destination_hash: bytes) -> str:
+        """What its network database has under a hash: `absent`, or `type=… verifies=… HEX`."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(base64_encode(destination_hash) + "\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+
+@contextmanager
+def loopback_router(directory: Path, port: int | None = None) -> Iterator[LoopbackRouter]:
+    """One that runs, and is killed in the end."""
+    directory.mkdir(exist_ok=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = port or probe.getsockname()[1]
+    with (directory / "errors").open("w") as errors:
+        process = subprocess.Popen(
+            command("LoopbackRouter", str(directory), str(port)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=directory,
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "running\n"
+            yield LoopbackRouter(process, port)
+        finally:
+            process.kill()
+            process.communicate()

@@ -3,11 +3,7 @@
 The last story has a whole Java router on loopback, without a network: what a node publishes lies in its database.
 """
 
-import socket
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,7 +20,6 @@ from bridge.node.router_link import Link, Software
 from bridge.wire.destination_keys import SigningKey, new_demo_leaf, new_master_key
 from bridge.wire.i2cp import FrameReader, decode
 from bridge.wire.i2cp_messages import Disconnect, HostReply, RequestVariableLeaseSet, SessionStatus, SetDate, Unhandled
-from bridge.wire.i2p import base64_encode
 from bridge.wire.meta_lease_set import MetaLease, encode
 from tests.interop import java_i2p
 from tests.interop.i2cp_streams import SESSION, expected, keys, master, stream
@@ -72,38 +67,6 @@ def test_a_node_reads_what_java_writes(tmp_path: Path) -> None:
 # -- a whole router ----------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def loopback_router(directory: Path) -> Iterator[tuple["subprocess.Popen[str]", int]]:
-    """A Java router without a network, and the port of its I2CP."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    with (directory / "errors").open("w") as errors:
-        process = subprocess.Popen(
-            java_i2p.command("LoopbackRouter", str(directory), str(port)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            cwd=directory,
-        )
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "running\n"
-            yield process, port
-        finally:
-            process.kill()
-            process.communicate()
-
-
-def held_by(process: "subprocess.Popen[str]", destination_hash: bytes) -> str:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(base64_encode(destination_hash) + "\n")
-    process.stdin.flush()
-    return process.stdout.readline().strip()
-
-
 def structure(key: SigningKey, second: int) -> bytes:
     leases = (MetaLease(new_demo_leaf().hash, cost=3, ends_s=second + 900),)
     return encode(key.sign(second, leases))
@@ -116,8 +79,8 @@ async def test_what_a_node_publishes_lies_verified_in_a_real_java_router_until_i
         owner.destination.hash: owner.sign_transient(now_s),
         second_owner.destination.hash: second_owner.as_signing_key(),
     }
-    with loopback_router(tmp_path) as (process, port):
-        access = I2cpRouterAccess(I2cpAccess(Link("127.0.0.1", port), Software.JAVA))
+    with java_i2p.loopback_router(tmp_path) as java:
+        access = I2cpRouterAccess(I2cpAccess(Link("127.0.0.1", java.port), Software.JAVA))
         alarms = Alarms(EventLog("node-1", clock_ms))
         router = I2cpRouter(access, (), HostSampler(), LoopLag(), alarms, signing_key_of=held.get)
         async with trio.open_nursery() as nursery:
@@ -127,10 +90,10 @@ async def test_what_a_node_publishes_lies_verified_in_a_real_java_router_until_i
                 for destination_hash, key in held.items():
                     published = structure(key, now_s + later_s)
                     await router.publish_meta_lease_set(destination_hash, published)
-                    assert held_by(process, destination_hash) == f"type=7 verifies=true {published.hex()}"
+                    assert java.holds(destination_hash) == f"type=7 verifies=true {published.hex()}"
             await router.stop_publishing_meta_lease_set(owner.destination.hash)
-            assert held_by(process, owner.destination.hash) == "absent"
-            assert held_by(process, second_owner.destination.hash).startswith("type=7 verifies=true")
+            assert java.holds(owner.destination.hash) == "absent"
+            assert java.holds(second_owner.destination.hash).startswith("type=7 verifies=true")
             assert alarms.standing() == ()
             nursery.cancel_scope.cancel()
 
@@ -139,8 +102,8 @@ async def test_a_java_router_refuses_a_second_session_for_a_destination_and_says
     now_s = int(time.time())
     owner = new_master_key()
     key = owner.sign_transient(now_s)
-    with loopback_router(tmp_path) as (_, port):
-        access = I2cpRouterAccess(I2cpAccess(Link("127.0.0.1", port), Software.JAVA))
+    with java_i2p.loopback_router(tmp_path) as java:
+        access = I2cpRouterAccess(I2cpAccess(Link("127.0.0.1", java.port), Software.JAVA))
         alarms = Alarms(EventLog("node-1", clock_ms))
         first, second = (
             I2cpRouter(access, (), HostSampler(), LoopLag(), alarms, signing_key_of=lambda _: key) for _ in range(2)

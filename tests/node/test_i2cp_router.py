@@ -322,6 +322,13 @@ async def test_a_router_that_is_down_is_an_alarm_and_its_leaves_are_ill_until_it
         assert on.standing() == {}
 
 
+async def test_a_router_that_is_down_makes_no_report_late(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with stage(monkeypatch, autojump_clock, FakeRouter(up=False)) as on:
+        for _ in range(10):
+            await on.router.local_router_status()
+        assert trio.current_time() == 0
+
+
 async def test_a_router_whose_clock_is_off_is_an_alarm_and_still_gets_a_session(
     monkeypatch: Patch, autojump_clock: Clock
 ) -> None:

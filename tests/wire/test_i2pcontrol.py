@@ -1,0 +1,55 @@
+"""I2PControl's JSON: whatever a router answers becomes facts, unknowns, or the one error."""
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.wire.i2pcontrol import KEYS, I2PControlError, RouterFacts, decode_reply, encode_request, facts_of, token_of
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def test_a_request_is_json_rpc_2() -> None:
+    assert json.loads(encode_request(7, "Authenticate", {"API": 1, "Password": "word"})) == {
+        "jsonrpc": "2.0",
+        "id": "7",
+        "method": "Authenticate",
+        "params": {"API": 1, "Password": "word"},
+    }
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_result_or_the_one_error(data: bytes) -> None:
+    with suppress(I2PControlError):
+        assert isinstance(decode_reply(data), dict)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), JSON), JSON)
+def test_any_figures_are_facts_within_their_bounds(info: dict[str, object], rate: object) -> None:
+    found = facts_of(info, {"i2p.router.net.bw.in": rate, "i2p.router.net.bw.out": rate}, {"Result": rate})
+    figures = [found.uptime_ms, found.participating_tunnels, found.job_lag_ms, found.exploratory_tunnels]
+    assert all(figure is None or 0 <= figure <= 2**54 for figure in figures)
+    assert found.version is None or found.version.isprintable()
+
+
+def test_nothing_told_is_nothing_known() -> None:
+    assert facts_of({}, {}, {}) == RouterFacts()
+
+
+@pytest.mark.parametrize("token", [None, "", 5, "x" * 1025])
+def test_what_is_no_token_is_the_one_error(token: object) -> None:
+    with pytest.raises(I2PControlError, match="no token"):
+        token_of({"Token": token})
+
+
+def test_an_error_keeps_its_number_and_loses_its_control_characters() -> None:
+    with pytest.raises(I2PControlError, match=r"Invalid\[0m password \(error -32001\)") as refused:
+        decode_reply(b'{"error": {"code": -32001, "message": "Invalid\\u001b[0m password"}}')
+    assert refused.value.code == -32001
