@@ -32,6 +32,7 @@ class Profile:
     client: ClientTuning = field(default_factory=ClientTuning)
     client_patience_s: float = 5.0
     submit_patience_s: float = 15.0
+    apply_patience_s: float = 5.0
     admission: AdmissionTuning = field(default_factory=AdmissionTuning)
     conversation: ConversationTuning = field(default_factory=ConversationTuning)
     formation: FormationTuning = field(default_factory=FormationTuning)
@@ -62,8 +63,10 @@ def _i2p() -> Profile:
             unsent_lifetime_s=10.0,
         ),
         client=ClientTuning(reply_timeout_s=60.0, backoff_first_s=1.0, backoff_longest_s=15.0),
-        client_patience_s=60.0,
-        submit_patience_s=120.0,
+        # Within what a command waits for its node's answer: beyond it the request id serves to ask again.
+        client_patience_s=20.0,
+        submit_patience_s=20.0,
+        apply_patience_s=8.0,
         admission=AdmissionTuning(handshake_s=45.0),
         conversation=ConversationTuning(idle_s=900.0, stalled_s=60.0, answer_s=120.0),
         formation=FormationTuning(settle_ms=60_000, patience_ms=900_000),

@@ -68,6 +68,7 @@ STORAGE_NOTE_TEXT = (
 UNKNOWN_ENDPOINT = "tcp://unknown.invalid:7669"
 SUBMIT_PATIENCE_SECONDS = 15.0
 SUBMIT_RETRY_SECONDS = 0.1
+APPLY_PATIENCE_SECONDS = 5.0
 SUBMIT_GRACE_SECONDS = 1.0
 CLIENT_PATIENCE_SECONDS = 5.0
 _LEADERS_WORDS = (b'"clock"', b'"admission"', b'"approval"', b'"eviction"', b'"level"', b"\\")
@@ -110,9 +111,12 @@ class Replica:
         members: Members,
         *,
         submit_patience_s: float = SUBMIT_PATIENCE_SECONDS,
+        apply_patience_s: float = APPLY_PATIENCE_SECONDS,
         client_patience_s: float = CLIENT_PATIENCE_SECONDS,
     ) -> None:
         self._submit_patience_s = submit_patience_s
+        self.apply_patience_s = apply_patience_s
+        """How long this server's own copy of what was committed is waited for."""
         self._client_patience_s = client_patience_s
         self.server = server
         self.members = members
@@ -309,6 +313,7 @@ async def open_replica(
             ledger,
             members,
             submit_patience_s=profile.submit_patience_s,
+            apply_patience_s=profile.apply_patience_s,
             client_patience_s=profile.client_patience_s,
         )
         replica.voters_are(raft.describe().configuration)

@@ -24,7 +24,6 @@ from consensus.core.position import Index
 from consensus.core.sessions import RequestId
 from consensus.node.request_numbers import RequestNumbers
 
-APPLY_PATIENCE_S = 5.0
 EXPIRED = (
     "the farm has forgotten this request: whether it was applied before is not known, and now it was not. Look at the"
     " log; to submit it all the same, give it a new request id"
@@ -74,7 +73,7 @@ class Submitting:
         answer = replace(await self._replica.submit(entry, repeat_unknown=True), request=str(request))
         if answer.outcome is not SubmitOutcome.COMMITTED or answer.index is None:
             return answer
-        with trio.move_on_after(APPLY_PATIENCE_S):
+        with trio.move_on_after(self._replica.apply_patience_s):
             await self._replica.server.wait_applied(answer.index)
             first = self._ledger.farm.position_of(request)
             if first is None:

@@ -179,6 +179,7 @@ class StageReplica:
     """What becomes of a submission; None: it is committed."""
     barrier: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     """What happens while a linearizable read waits."""
+    apply_patience_s: float = 5.0
 
     async def read_barrier(self) -> int:
         """As decided."""
