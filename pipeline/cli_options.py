@@ -14,9 +14,9 @@ from pyspark.errors import PySparkException
 
 from pipeline.endpoint import TCP_SCHEME, CredentialError, load_credentials
 from pipeline.feedback import NodeSubmission
+from pipeline.java import NoJavaError
 from pipeline.log_client import FarmLog, FarmLogError
 from pipeline.run import Progress
-from pipeline.session import NoJavaError
 from pipeline.stored_log import StoredLog
 
 CONTROL_SOCKET = "control.sock"

@@ -89,7 +89,6 @@ _TABLE_COLUMNS = {
     "operator_actions": """index BIGINT, term BIGINT, log_time TIMESTAMP, action STRING, subject STRING,
         detail STRING, request STRING""",
     "quarantine": "index BIGINT, term BIGINT, log_time TIMESTAMP, body_bytes INT, reason STRING, kind STRING",
-    "destination_names": "destination STRING, address STRING, first_index BIGINT",
     "events": """node STRING, cursor BIGINT, time_ms BIGINT, log_time TIMESTAMP, clock_offset_ms BIGINT, kind STRING,
         data STRING""",
 }

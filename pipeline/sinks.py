@@ -1,83 +1,189 @@
-"""Where the rows go: history in Parquet, one directory a micro-batch, and the health table made from it.
+"""Where the rows go: history in Parquet, the current state in SQLite, and the tables made out of history.
 
-    <output>/reports/batch_id=N/             history, one directory a micro-batch
-    <output>/clocks/batch_id=N/              the same
-    <output>/quarantine/batch_id=N/          the same
-    <output>/router_health/                  made anew from the history after each run of batches
+    <output>/TABLE/batch_id=N/        history, one directory a micro-batch and table, merged as they become many
+    <output>/current.sqlite           the newest known state (`pipeline/current_state.py`)
+    <output>/names.sqlite             who is behind the destinations' pseudonyms; mode 0600
+    <output>/TABLE/                   derived tables, made anew out of history after each run of batches
+    <output>/pseudonym.salt           what makes destinations' pseudonyms; mode 0600
 
 A micro-batch that is repeated after a crash carries the same number and the same range of the log; it overwrites its
-own directory, so nothing is there twice. Appending to one directory would be simpler and duplicate rows after a crash.
+own directories, so nothing is there twice. Appending to one directory would be simpler and duplicate rows after a
+crash. A table that has no row in a batch gets no directory.
 
-The health table is written beside the old one and exchanged by two renames: a reader sees the old or the new, and a
+A derived table is written beside the old one and exchanged by two renames: a reader sees the old or the new, and a
 crash between the two leaves the old one aside, which the next run repairs.
 
 The run loop (`pipeline/run.py`) calls three functions: `refuse_orphaned` before it starts, `write_batch` for each
-micro-batch, which must leave the same files behind however often it is repeated, and `refresh` when a batch is written.
+micro-batch, which must leave the same files behind however often it is repeated, and `refresh` when a batch is written,
+which makes the routers' health anew. `derive` makes the other derived tables, which nobody needs every second.
 """
 
+import os
+import secrets
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
-from pipeline import transforms
-from pipeline.envelope import SCHEMA
+from pipeline import current_state, transforms
 from pipeline.log_client import FarmLogError
+from pipeline.schemas import DERIVED, HISTORY
+from pipeline.table_files import BATCH, live_files, merge, reached
+from pipeline.transforms.history import OPERATOR_KINDS
 
-TABLES: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "reports": transforms.reports,
-    "clocks": transforms.clocks,
-    "quarantine": transforms.quarantine,
-}
+SALT_FILE = "pseudonym.salt"
+SALT_BYTES = 32
 HEALTH = "router_health"
+WRITERS = 4
+SOURCES: dict[str, frozenset[str]] = {
+    "reports": frozenset({"report"}),
+    "destination_reports": frozenset({"report"}),
+    "clocks": frozenset({"clock"}),
+    "publications": frozenset({"publication"}),
+    "configurations": frozenset({"configuration"}),
+    "factors": frozenset({"factors"}),
+    "operator_actions": frozenset(OPERATOR_KINDS),
+    "quarantine": frozenset({"refused"}),
+}
+"""Which kinds of entry give rows of which table."""
 
 
-def write_batch(entries: DataFrame, batch_id: int, output: Path) -> None:
-    """Writes one micro-batch into every history table; repeated, it overwrites what it wrote."""
-    entries.persist()
+def tables(salt: str) -> dict[str, Callable[[DataFrame], DataFrame]]:
+    """How the rows of each history table are made out of classified entries."""
+    return {
+        "reports": transforms.reports,
+        "destination_reports": lambda entries: transforms.destination_reports(entries, salt),
+        "clocks": transforms.clocks,
+        "publications": lambda entries: transforms.publications(entries, salt),
+        "configurations": transforms.configurations,
+        "factors": lambda entries: transforms.factors(entries, salt),
+        "operator_actions": lambda entries: transforms.operator_actions(entries, salt),
+        "quarantine": transforms.quarantine,
+    }
+
+
+def write_batch(entries: DataFrame, batch_id: int, output: Path, *, keep_ms: int | None = None) -> None:
+    """Writes one micro-batch into history and the current state; repeated, it overwrites what it wrote."""
+    salt = salt_of(output)
+    made_by = tables(salt)
+    known = transforms.classified(entries).persist()
     try:
-        for name, transform in TABLES.items():
-            target = output / name / f"batch_id={batch_id}"
-            transform(entries).coalesce(1).write.mode("overwrite").parquet(str(target))
+        kinds = {row["entry"] for row in known.groupBy("entry").count().collect()}
+        wanted = [name for name, sources in SOURCES.items() if sources & kinds]
+
+        def write(name: str) -> None:
+            write_history(made_by[name](known), output / name, batch_id)
+
+        with ThreadPoolExecutor(WRITERS) as writers:
+            list(writers.map(write, wanted))
+        _update_current(known, salt, kinds, batch_id, output)
     finally:
-        entries.unpersist()
+        known.unpersist()
+    for name in wanted:
+        merge(output / name, HISTORY[name], batch_id, keep_ms=keep_ms)
+
+
+def write_history(rows: DataFrame, table: Path, batch_id: int) -> None:
+    """One batch's directory of one table, unless its rows were merged already."""
+    if not reached(table, batch_id):
+        rows.coalesce(1).write.mode("overwrite").parquet(str(table / f"{BATCH}{batch_id}"))
 
 
 def refresh(session: SparkSession, output: Path, window: str) -> DataFrame:
-    """Makes the health table from the history, exchanges it for the old one and returns it."""
-    target = output / HEALTH
-    aside, old = target.with_name(HEALTH + ".new"), target.with_name(HEALTH + ".old")
-    health = transforms.router_health(
-        history(session, output, "reports"),
-        history(session, output, "clocks"),
-        window,
-    )
-    health.coalesce(1).write.mode("overwrite").parquet(str(aside))
+    """Makes the routers' health out of history, exchanges it for the old one and returns it."""
+    reports, clocks = history(session, output, "reports"), history(session, output, "clocks")
+    exchange(transforms.router_health(reports, clocks, window), output / HEALTH)
+    return session.read.schema(DERIVED[HEALTH]).parquet(str(output / HEALTH)).orderBy("window_start", "server_id")
+
+
+def derive(session: SparkSession, output: Path, window: str) -> None:
+    """Makes the other derived tables out of history and exchanges them for the old ones."""
+    reports, clocks = history(session, output, "reports"), history(session, output, "clocks")
+    events = history(session, output, "events")
+    of_destinations = history(session, output, "destination_reports")
+    made = {
+        "destination_health": transforms.destination_health(of_destinations, clocks, window),
+        "data_quality": transforms.data_quality(reports, clocks, history(session, output, "quarantine"), window),
+        "leaderships": transforms.leaderships(clocks),
+        "publishers": transforms.publishers(history(session, output, "publications")),
+        "detections": transforms.detections(events, reports),
+        "convergence": transforms.convergence(events),
+    }
+    for name, rows in made.items():
+        exchange(rows, output / name)
+
+
+def exchange(rows: DataFrame, target: Path) -> None:
+    """The directory `target` holds these rows instead of what it held."""
+    aside, old = target.with_name(target.name + ".new"), target.with_name(target.name + ".old")
+    rows.coalesce(1).write.mode("overwrite").parquet(str(aside))
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
     aside.rename(target)
     shutil.rmtree(old, ignore_errors=True)
-    return session.read.parquet(str(target)).orderBy("window_start", "server_id")
 
 
 def history(session: SparkSession, output: Path, table: str) -> DataFrame:
     """One history table, empty if nothing was written yet."""
-    # The schema is told, not inferred: a farm whose log holds no report yet has empty tables, not an error.
-    schema = TABLES[table](session.createDataFrame([], SCHEMA)).schema
-    path = output / table
-    path.mkdir(parents=True, exist_ok=True)
-    return session.read.schema(schema).parquet(str(path))
+    # The schema is told, not inferred: an older file lacks newer columns, and a new farm's tables have no file.
+    files = [str(file) for file in live_files(output / table)]
+    if not files:
+        return session.createDataFrame([], HISTORY[table])
+    return session.read.schema(HISTORY[table]).parquet(*files)
+
+
+def salt_of(output: Path) -> str:
+    """The secret that makes pseudonyms; made once for an output directory."""
+    path = output / SALT_FILE
+    if not path.exists():
+        output.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{SALT_FILE}.new")
+        aside.unlink(missing_ok=True)
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(SALT_BYTES) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        aside.rename(path)
+    return path.read_text(encoding="ascii").strip()
 
 
 def refuse_orphaned(output: Path) -> None:
     """Without the checkpoint batch numbers would begin again, and new batches would overwrite some of the old ones."""
     if (output / "checkpoint").exists():
         return
-    tables = [name for name in TABLES if (output / name).exists() and any((output / name).iterdir())]
-    if tables:
+    found = [name for name in SOURCES if (output / name).exists() and any((output / name).iterdir())]
+    if found:
         raise FarmLogError(
-            f"{output} holds tables ({', '.join(tables)}) and no checkpoint that belongs to them:"
+            f"{output} holds tables ({', '.join(found)}) and no checkpoint that belongs to them:"
             " restore it, or choose another output directory; the log can be read again from its start",
         )
+
+
+def _update_current(known: DataFrame, salt: str, kinds: set[str], batch_id: int, output: Path) -> None:
+    keys, last_rows = current_state.KEYS, current_state.last_rows
+    rows = {}
+    if "report" in kinds:
+        rows["routers"] = last_rows(transforms.reports(known), keys["routers"])
+        leaves = transforms.addressed_destination_reports(known, salt)
+        rows["destinations"] = last_rows(leaves, keys["destinations"])
+    if "publication" in kinds:
+        rows["publishers"] = last_rows(transforms.addressed_publications(known, salt), keys["publishers"])
+    is_clock = f.col("entry") == "clock"
+    clock = f.when(is_clock, f.col("json")["clock"]["id"]), f.when(is_clock, f.col("json")["clock"]["period"])
+    last = known.agg(
+        f.max("index").alias("index"),
+        f.max("term").alias("term"),
+        f.max("log_time").alias("log_time"),
+        f.max_by(clock[0], f.when(is_clock, f.col("index"))).alias("leader_id"),
+        f.max_by(clock[1], f.when(is_clock, f.col("index"))).alias("period_ms"),
+    )
+    rows["farm"] = [
+        {"farm": 1, "batch_id": batch_id, **row.asDict()} for row in last.collect() if row["index"] is not None
+    ]
+    current_state.update(output, rows)
+    named = [*rows.get("destinations", ()), *rows.get("publishers", ())]
+    current_state.remember_names(output, {row.get("destination") or row["master"]: row["address"] for row in named})

@@ -11,7 +11,7 @@ from pyspark.testing import assertDataFrameEqual
 from pipeline.log_client import FarmLogError
 from pipeline.run import RunSettings, run_once
 from pipeline.sinks import refresh
-from pipeline.transforms import quarantine
+from pipeline.transforms import classified, quarantine
 from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
 
 pytestmark = [
@@ -107,7 +107,7 @@ def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(
     log.add(value='{"padding": "' + "x" * 70_000 + '"}')
     with served(log, tmp_path / "control.sock") as address:
         entries = session.read.format("farm").option("node", address).load()
-        reasons = [row["reason"] for row in quarantine(entries).orderBy("index").collect()]
+        reasons = [row["reason"] for row in quarantine(classified(entries)).orderBy("index").collect()]
         health = run_once(session, RunSettings(tmp_path / "tables", {"node": address})).collect()
     assert reasons[0] == "not the JSON that a server writes"
     assert reasons[1] == "not UTF-8"

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from pipeline import log_client
 from pipeline.cli import pipeline
+from pipeline.java import find_java
 from pipeline.log_client import FarmLog, FarmLogError
-from pipeline.session import find_java
 from tests.pipeline.farm_log_server import served, three_servers
 
 

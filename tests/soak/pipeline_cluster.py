@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pyspark
 
-from pipeline.session import find_java
+from pipeline.java import find_java
 from tests.soak.pipeline_tables import differences, finished, made_up_log, pipeline_command, start, tables_of
 
 LOOPBACK = "127.0.0.1"

@@ -1,0 +1,136 @@
+"""The newest known state of everything, in one file that can be queried: `<output>/current.sqlite`.
+
+    farm          one row: how far the tables reach in the log, its log time, who leads
+    routers       one row a server: its last report
+    destinations  one row a destination and server: what the last report says about it
+    publishers    one row a master: the last publication
+    watched       one row a server: healthy, unhealthy or silent, since when (from the stateful query)
+
+History answers "how was it"; who wants to know how it is now would have to search all of it for the last row of each
+server. SQLite is in every Python, its transactions make one batch visible at once and survive a SIGKILL, and other
+programs may read while it is written (write-ahead log). 64 rows take milliseconds.
+
+Who is behind the destinations' pseudonyms is in a file of its own, `names.sqlite`, which only its owner can read.
+
+An older row never replaces a newer one: each update carries its index in the log and is taken only if it is at least
+that of the row that is there. So a batch that is repeated after a crash changes nothing.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from pipeline.schemas import HISTORY, TRANSITIONS
+
+FILE = "current.sqlite"
+NAMES_FILE = "names.sqlite"
+BUSY_SECONDS = 10.0
+KEYS: dict[str, tuple[str, ...]] = {
+    "farm": ("farm",),
+    "routers": ("server_id",),
+    "destinations": ("destination", "server_id"),
+    "publishers": ("master",),
+    "watched": ("server_id",),
+}
+_FARM = ("farm", "index", "term", "log_time", "leader_id", "period_ms", "batch_id")
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "farm": _FARM,
+    "routers": tuple(HISTORY["reports"].names),
+    "destinations": tuple(HISTORY["destination_reports"].names),
+    "publishers": tuple(HISTORY["publications"].names),
+    "watched": ("order_ms", *TRANSITIONS.names),
+}
+ORDER = {"farm": "index", "routers": "index", "destinations": "index", "publishers": "index", "watched": "order_ms"}
+
+
+@contextmanager
+def opened(output: Path) -> Iterator[sqlite3.Connection]:
+    """The state's file, for reading and writing; made if it is not there."""
+    with closing(sqlite3.connect(output / FILE, timeout=BUSY_SECONDS)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        for table, columns in COLUMNS.items():
+            known = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+            if not known:
+                keys = ", ".join(f'"{key}"' for key in KEYS[table])
+                declared = ", ".join(f'"{column}"' for column in columns)
+                connection.execute(f"CREATE TABLE {table} ({declared}, PRIMARY KEY ({keys}))")
+            for column in columns:
+                if known and column not in known:
+                    connection.execute(f'ALTER TABLE {table} ADD COLUMN "{column}"')
+        yield connection
+
+
+def last_rows(rows: DataFrame, keys: Sequence[str]) -> list[dict[str, Any]]:
+    """The row with the highest index for each key."""
+    last = rows.groupBy(*keys).agg(f.max_by(f.struct(*rows.columns), "index").alias("last"))
+    return [row["last"].asDict() for row in last.collect()]
+
+
+def update(output: Path, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Takes rows of several tables at once; each replaces what has its key, unless that is newer."""
+    with opened(output) as connection, connection:
+        for table, found in rows.items():
+            _upsert(connection, table, found)
+
+
+def read(output: Path, table: str) -> list[dict[str, Any]]:
+    """All rows of one table."""
+    if not (output / FILE).exists():
+        return []
+    with opened(output) as connection:
+        columns = ", ".join(f'"{column}"' for column in COLUMNS[table])
+        rows = connection.execute(f"SELECT {columns} FROM {table} ORDER BY 1, 2").fetchall()  # noqa: S608 - own names
+    return [dict(zip(COLUMNS[table], row, strict=True)) for row in rows]
+
+
+def remember_names(output: Path, names: Mapping[str, str]) -> None:
+    """Notes which address is behind which pseudonym, in a file that only its owner can read."""
+    path = output / NAMES_FILE
+    if not path.exists():
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection, connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS names (destination PRIMARY KEY, address)")
+        connection.executemany("INSERT OR IGNORE INTO names VALUES (?, ?)", names.items())
+
+
+def read_names(output: Path) -> dict[str, str]:
+    """Pseudonyms and the addresses behind them."""
+    if not (output / NAMES_FILE).exists():
+        return {}
+    with closing(sqlite3.connect(output / NAMES_FILE, timeout=BUSY_SECONDS)) as connection:
+        return dict(connection.execute("SELECT destination, address FROM names").fetchall())
+
+
+def _upsert(connection: sqlite3.Connection, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    columns, keys, order = COLUMNS[table], KEYS[table], ORDER[table]
+    names = ", ".join(f'"{column}"' for column in columns)
+    marks = ", ".join("?" for _ in columns)
+    # What a batch does not tell of the farm, such as who leads, stays as it was.
+    new = 'coalesce(excluded."{0}", {1}."{0}")' if table == "farm" else 'excluded."{0}"'
+    changes = ", ".join(f'"{column}" = {new.format(column, table)}' for column in columns if column not in keys)
+    conflict = ", ".join(f'"{key}"' for key in keys)
+    connection.executemany(
+        f"INSERT INTO {table} ({names}) VALUES ({marks}) ON CONFLICT ({conflict}) DO UPDATE SET {changes}"  # noqa: S608
+        f' WHERE excluded."{order}" >= {table}."{order}"',
+        ([_stored(row.get(column)) for column in columns] for row in rows),
+    )
+
+
+def _stored(value: Any) -> Any:
+    """Times as text in UTC, flags as numbers: what SQLite can hold."""
+    match value:
+        case datetime():
+            aware = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+            return aware.isoformat(timespec="milliseconds")
+        case bool():
+            return int(value)
+        case _:
+            return value

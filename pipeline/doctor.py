@@ -1,0 +1,185 @@
+"""`garlicfarm pipeline doctor`: what the pipeline needs of this machine, what is missing, and how to get it.
+
+    ok        as it should be
+    warning   it runs, and something is slow, absent or will end
+    problem   it does not run; the command ends with 1
+
+Nothing here imports Spark or what comes with it: the command is for the machine where they are missing.
+"""
+
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+import click
+import psutil
+
+from pipeline.java import NoJavaError, find_java
+
+INSTALL = "make pipeline (in the checkout of garlicfarm)"
+PACKAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
+    "pyspark": ((4, 3), (4, 4)),
+    "pandas": ((2, 2), (3,)),
+    "pyarrow": ((17,), None),
+    "protobuf": ((5,), None),
+    "duckdb": ((1, 4), (2,)),
+}
+"""Name, the first version that will do, and the first that will not."""
+WARN_FREE_BYTES = 5 * 1024**3
+LEAST_FREE_BYTES = 512 * 1024**2
+LEAST_MEMORY_BYTES = 2 * 1024**3
+OLDEST_PYTHON = (3, 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    result: str
+    text: str
+    action: str = ""
+
+
+def examine(output: Path, node: Path | None, environment: dict[str, str], scratch: Path) -> list[Finding]:
+    """Looks at everything; changes nothing but a small directory in `scratch`."""
+    checks: list[Callable[[], Iterator[Finding]]] = [
+        _python,
+        _packages,
+        lambda: _java(environment, scratch),
+        _loopback,
+        _memory,
+        lambda: _disk(output),
+        lambda: _farm(node),
+    ]
+    return [finding for check in checks for finding in check()]
+
+
+@click.command()
+@click.option(
+    "--output",
+    default="farm-tables",
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the tables are or will be.",
+)
+@click.option("--node", type=click.Path(path_type=Path), help="The control socket that will be read.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(*, output: Path, node: Path | None, as_json: bool) -> None:
+    """Check Java, versions, ports, memory, disk: what is missing and how to get it."""
+    findings = examine(output, node, dict(os.environ), Path(click.get_app_dir("garlicfarm")))
+    problems = [finding.name for finding in findings if finding.result == "problem"]
+    if as_json:
+        document = {"schema": 1, "healthy": not problems, "checks": [asdict(finding) for finding in findings]}
+        click.echo(json.dumps(document, indent=1))
+    else:
+        for finding in findings:
+            click.echo(f"{finding.result:<8} {finding.name:<12} {finding.text}")
+            if finding.action:
+                click.echo(f"{'':<22}-> {finding.action}")
+    if problems:
+        raise click.ClickException(f"the pipeline will not run here: {', '.join(problems)}")
+
+
+def _python() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < OLDEST_PYTHON:
+        yield Finding("Python", "problem", version, "Spark 4.3 needs Python 3.11 or newer")
+    else:
+        yield Finding("Python", "ok", version)
+
+
+def _packages() -> Iterator[Finding]:
+    for name, (least, below) in PACKAGES.items():
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            yield Finding(name, "problem", "not installed", INSTALL)
+            continue
+        found = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+        if found < least or (below is not None and found >= below):
+            wanted = ".".join(map(str, least)) + (" or newer" if below is None else f" to below {_dotted(below)}")
+            yield Finding(name, "problem", f"{version}, wanted {wanted}", INSTALL)
+        else:
+            yield Finding(name, "ok", version)
+
+
+def _java(environment: dict[str, str], scratch: Path) -> Iterator[Finding]:
+    try:
+        java = find_java(environment, scratch)
+    except NoJavaError as error:
+        yield Finding("Java", "problem", "none found", str(error))
+    except OSError as error:
+        yield Finding("Java", "problem", f"cannot be prepared: {error}", f"make {scratch} writable")
+    else:
+        yield Finding("Java", "ok", f"found by {java.found}")
+
+
+def _loopback() -> Iterator[Finding]:
+    """Driver, workers and the planner's Python talk over ports of 127.0.0.1 that the system chooses."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            with socket.create_connection(("127.0.0.1", port), timeout=5):
+                pass
+    except OSError as error:
+        yield Finding("ports", "problem", f"127.0.0.1 cannot be used: {error}", "let processes listen on 127.0.0.1")
+    else:
+        yield Finding("ports", "ok", "a free port of 127.0.0.1 can be listened on and reached")
+
+
+def _memory() -> Iterator[Finding]:
+    free = psutil.virtual_memory().available
+    text = f"{free / 1024**3:.1f} GiB available"
+    if free < LEAST_MEMORY_BYTES:
+        yield Finding(
+            "memory", "warning", text, "the driver takes 1 GB and its workers some more: 2 GiB are comfortable"
+        )
+    else:
+        yield Finding("memory", "ok", text)
+
+
+def _disk(output: Path) -> Iterator[Finding]:
+    place = output.absolute()
+    while not place.exists():
+        place = place.parent
+    if not os.access(place, os.W_OK):
+        yield Finding("disk", "problem", f"{place} cannot be written", "choose another --output")
+        return
+    free = shutil.disk_usage(place).free
+    text = f"{free / 1024**3:.1f} GiB free for {output}"
+    if free < LEAST_FREE_BYTES:
+        yield Finding("disk", "problem", text, "free some space, or choose another --output")
+    elif free < WARN_FREE_BYTES:
+        yield Finding("disk", "warning", text, "history grows: free some space, or keep fewer days with --keep-days")
+    else:
+        yield Finding("disk", "ok", text)
+
+
+def _farm(node: Path | None) -> Iterator[Finding]:
+    sockets = (
+        [node / "control.sock" if node.is_dir() else node]
+        if node
+        else sorted(Path("farm-state").glob("*/control.sock"))
+    )
+    if not sockets:
+        yield Finding("farm", "warning", "no node below ./farm-state", "name a node with --node, or start one")
+    for path in sockets:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+                client.settimeout(5)
+                client.connect(str(path))
+        except OSError as error:
+            yield Finding("farm", "warning", f"{path} does not answer: {error}", "start the node, or name another")
+        else:
+            yield Finding("farm", "ok", f"{path} answers")
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

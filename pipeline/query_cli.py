@@ -1,0 +1,105 @@
+"""The commands that read the tables and need no JVM: `query` and `report`."""
+
+import csv
+import io
+import json
+import sys
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.query import Answer, QueryError
+from pipeline.query import query as ask
+from pipeline.report import make_report
+
+ROWS_SHOWN = 200
+
+
+@click.command()
+@click.argument("sql")
+@click.option(
+    "--output",
+    default="farm-tables",
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of the tables.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a row.")
+@click.option("--csv", "as_csv", is_flag=True, help="Comma-separated, with a line of names.")
+def query(*, sql: str, output: Path, as_json: bool, as_csv: bool) -> None:
+    """Answer one SELECT over the tables, such as "SELECT * FROM current_routers".
+
+    SHOW TABLES names the tables, DESCRIBE TABLE their columns; docs/pipeline.md says what they mean.
+    """
+    if as_json and as_csv:
+        raise click.UsageError("--json and --csv are two formats: choose one")
+    try:
+        answer = ask(output, sql)
+    except QueryError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        for row in answer.documents():
+            click.echo(json.dumps(row, default=_plain))
+    elif as_csv:
+        click.echo(_as_csv(answer), nl=False)
+    else:
+        _print(answer)
+
+
+@click.command()
+@click.option("--html", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The page to write.")
+@click.option(
+    "--output",
+    default="farm-tables",
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of the tables.",
+)
+@click.option("--show-destinations", is_flag=True, help="Tell destinations by their addresses, not by pseudonyms.")
+def report(*, html: Path, output: Path, show_destinations: bool) -> None:
+    """Write one page with plots: availability, detection, who published and led, lag."""
+    try:
+        page = make_report(output, datetime.now(UTC), show_destinations=show_destinations)
+        html.write_text(page, encoding="utf-8")
+    except (QueryError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"The report is in {html}: one file, nothing in it is loaded from elsewhere.")
+
+
+def _print(answer: Answer) -> None:
+    console = Console()
+    if not answer.columns:
+        return
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for column in answer.columns:
+        shown.add_column(column)
+    for row in answer.rows[:ROWS_SHOWN]:
+        shown.add_row(*("" if value is None else str(_plain(value)) for value in row))
+    console.print(shown)
+    if len(answer.rows) > ROWS_SHOWN:
+        sys.stderr.write(f"{len(answer.rows) - ROWS_SHOWN} more rows; --json and --csv give all, LIMIT fewer\n")
+
+
+def _as_csv(answer: Answer) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(answer.columns)
+    writer.writerows([_plain(value) for value in row] for row in answer.rows)
+    return text.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case datetime():
+            return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        case date():
+            return value.isoformat()
+        case str() | int() | float() | list() | None:
+            return value
+        case _:
+            return str(value)

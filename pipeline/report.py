@@ -1,0 +1,208 @@
+"""One self-contained page about a farm: how its routers fared, how fast losses were noticed, who led and published.
+
+Each section asks the tables one question (`pipeline/query.py`), so the page shows nothing that a query would not. The
+page loads nothing: styles and drawings are in it, and its Content-Security-Policy forbids a browser to fetch anything,
+also if a text in the tables should try. Destinations are told by their pseudonyms; only `--show-destinations` looks up
+who is behind them.
+"""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from html import escape
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from pipeline import current_state
+from pipeline.plots import Bar, Series, lines, table, timeline
+from pipeline.query import query
+
+SERVERS_SHOWN = 40
+_STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 960px; margin: 2em auto; padding: 0 1em; color: #222 }
+h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin-top: 2em } p { margin: .4em 0 }
+svg { width: 100%; height: auto; background: #fafafa; border: 1px solid #ddd }
+svg text { font-size: 11px; fill: #555 } svg .left { text-anchor: end }
+svg polyline { fill: none; stroke-width: 1.5 } svg .grid { stroke: #ddd }
+.legend span { margin-right: 1em; font-size: .85em } .legend i { display: inline-block; width: .9em; height: .9em;
+margin-right: .3em } .none { color: #888 } .how { color: #666; font-size: .9em }
+table { border-collapse: collapse; font-size: .9em } th, td { text-align: left; padding: .2em .8em .2em 0;
+border-bottom: 1px solid #eee }
+"""
+
+Ask = Callable[[str], list[dict[str, Any]]]
+
+
+def make_report(output: Path, made_at: datetime, *, show_destinations: bool) -> str:
+    """The page as text. Raises QueryError."""
+
+    def ask(sql: str) -> list[dict[str, Any]]:
+        return query(output, sql).documents()
+
+    names = current_state.read_names(output) if show_destinations else {}
+
+    def name_of(destination: str) -> str:
+        address = names.get(destination)
+        return destination if address is None else f"{address}.b32.i2p"
+
+    sections = [
+        _section("Now", "The newest reports in the tables.", _now(ask)),
+        _section(
+            "Availability by router",
+            "Share of the reporting periods of a window in which the router's report was committed.",
+            _by_server(ask, "availability", "share", highest=1.0),
+        ),
+        _section(
+            "Lag by router",
+            "95th percentile of the job lag (or of the node's own event loop) in each window.",
+            _by_server(ask, "job_lag_p95_ms", "ms"),
+        ),
+        _section(
+            "Detection",
+            "From the last report of a member to its being suspected and called dead, as each observer saw it.",
+            _detection(ask),
+        ),
+        _section("Leaders", "One bar a term, from its first to its last clock entry.", _leaders(ask)),
+        _section("Publishers", "One bar a run of publications of one server.", _publishers(ask, name_of)),
+        _section("Destinations", "Share of their reports that call them healthy.", _destinations(ask, name_of)),
+        _section("Refused entries", "What the quarantine holds, by reason.", _quarantine(ask)),
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>Garlic Farm</title><style>{_STYLE}</style></head><body><h1>Garlic Farm: how the routers fared</h1>"
+        f"<p>Made {made_at:%Y-%m-%d %H:%M} UTC. Times in the plots are log time in UTC.</p>"
+        f"{''.join(sections)}</body></html>\n"
+    )
+
+
+def _section(title: str, how: str, content: str) -> str:
+    return f'<section><h2>{escape(title)}</h2><p class="how">{escape(how)}</p>{content}</section>'
+
+
+def _now(ask: Ask) -> str:
+    rows = ask(
+        """SELECT r.server_id, date_diff('second', r.log_time, f.log_time) AS age_s, r.uptime_ms, r.job_lag_ms,
+             r.healthy_destinations, r.destinations, r.publishing, w.state
+           FROM current_routers r CROSS JOIN current_farm f LEFT JOIN current_watched w USING (server_id)
+           ORDER BY r.server_id LIMIT 200"""
+    )
+    return table(
+        ("server", "last report", "uptime", "job lag", "healthy leaves", "publishes", "state"),
+        [
+            (
+                row["server_id"],
+                "unknown" if row["age_s"] is None else f"{row['age_s']} s ago",
+                "unknown" if row["uptime_ms"] is None else str(timedelta(seconds=row["uptime_ms"] // 1000)),
+                "unknown" if row["job_lag_ms"] is None else f"{row['job_lag_ms']:.1f} ms",
+                f"{row['healthy_destinations']} of {row['destinations']}",
+                "yes" if row["publishing"] else "",
+                row["state"],
+            )
+            for row in rows
+        ],
+    )
+
+
+def _by_server(ask: Ask, column: str, unit: str, *, highest: float | None = None) -> str:
+    """A line for each server; of many servers those that fared worst."""
+    worst = "avg(availability)" if column == "availability" else f"-avg({column})"
+    # A window without a report of a server that was there before and after is a gap in its line.
+    rows = ask(
+        f"""WITH shown AS (SELECT server_id FROM router_health GROUP BY server_id
+                           ORDER BY {worst}, server_id LIMIT {SERVERS_SHOWN}),
+                 windows AS (SELECT DISTINCT window_start FROM router_health)
+            SELECT s.server_id, w.window_start, h.{column} AS value FROM shown s CROSS JOIN windows w
+            LEFT JOIN router_health h ON h.server_id = s.server_id AND h.window_start = w.window_start
+            ORDER BY s.server_id, w.window_start"""  # noqa: S608 - own names
+    )
+    series = [
+        Series(f"server {server}", [(row["window_start"], row["value"]) for row in of_server])
+        for server, of_server in groupby(rows, key=lambda row: row["server_id"])
+    ]
+    more = ask("SELECT count(DISTINCT server_id) AS servers FROM router_health")[0]["servers"] - len(series)
+    note = f'<p class="how">{more} more servers fared better and are not drawn.</p>' if more > 0 else ""
+    return lines(series, unit, highest=highest) + note
+
+
+def _detection(ask: Ask) -> str:
+    rows = ask(
+        """SELECT observer, member, suspect_at, contact_to_suspect_ms, contact_to_dead_ms, dead_to_back_ms, outcome
+           FROM detections ORDER BY coalesce(suspect_at, dead_at) DESC LIMIT 100"""
+    )
+    plotted = [row for row in reversed(rows) if row["suspect_at"] is not None]
+    series = [
+        Series("to suspect", [(row["suspect_at"], _seconds(row["contact_to_suspect_ms"])) for row in plotted]),
+        Series("to dead", [(row["suspect_at"], _seconds(row["contact_to_dead_ms"])) for row in plotted]),
+    ]
+    return lines(series, "s") + table(
+        ("observer", "member", "suspected", "to suspect s", "to dead s", "away s", "outcome"),
+        [
+            (
+                row["observer"],
+                row["member"],
+                None if row["suspect_at"] is None else f"{row['suspect_at']:%m-%d %H:%M:%S}",
+                _seconds(row["contact_to_suspect_ms"]),
+                _seconds(row["contact_to_dead_ms"]),
+                _seconds(row["dead_to_back_ms"]),
+                row["outcome"],
+            )
+            for row in rows
+        ],
+    )
+
+
+def _leaders(ask: Ask) -> str:
+    rows = ask("SELECT * FROM leaderships ORDER BY first_at DESC LIMIT 500")
+    return timeline(
+        [
+            Bar(
+                f"server {row['leader_id']}",
+                row["first_at"],
+                row["last_at"],
+                f"term {row['term']}: {row['clock_entries']} clock entries, gap before {row['gap_ms']} ms",
+                row["leader_id"] or 0,
+            )
+            for row in reversed(rows)
+        ]
+    )
+
+
+def _publishers(ask: Ask, name_of: Callable[[str], str]) -> str:
+    rows = ask("SELECT * FROM publishers ORDER BY first_at DESC LIMIT 500")
+    return timeline(
+        [
+            Bar(
+                f"server {row['server_id']}",
+                row["first_at"],
+                row["last_at"],
+                f"{name_of(row['master'])}: {row['publications']} publications, gap before {row['gap_ms']} ms",
+                row["server_id"] or 0,
+            )
+            for row in reversed(rows)
+        ]
+    )
+
+
+def _destinations(ask: Ask, name_of: Callable[[str], str]) -> str:
+    rows = ask(
+        """SELECT destination, server_id, sum(healthy_share * reports) / sum(reports) AS healthy, sum(breaks) AS breaks,
+             arg_max(connections, window_start) AS connections
+           FROM destination_health GROUP BY ALL ORDER BY healthy, destination LIMIT 200"""
+    )
+    return table(
+        ("destination", "server", "healthy", "breaks", "connections"),
+        [
+            (name_of(row["destination"]), row["server_id"], f"{row['healthy']:.1%}", row["breaks"], row["connections"])
+            for row in rows
+        ],
+    )
+
+
+def _quarantine(ask: Ask) -> str:
+    rows = ask("SELECT reason, count(*) AS entries, max(index) AS last FROM quarantine GROUP BY ALL ORDER BY 2 DESC")
+    return table(("reason", "entries", "last at index"), [tuple(row.values()) for row in rows])
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000

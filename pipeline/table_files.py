@@ -1,0 +1,262 @@
+"""Which files a history table consists of, and how small ones become large ones without a moment of doubt.
+
+    <table>/batch_id=17/part-….parquet       what micro-batch 17 wrote
+    <table>/batch_id=0-16/merged.parquet     what batches 0 to 16 wrote, merged
+    <table>/_manifest.json                   which merged directories count, and through which batch they reach
+
+A micro-batch a second leaves 86,400 directories a day. Merging them must not break exactly-once, which rests on a
+repeated batch overwriting its own directory, and must survive a SIGKILL between any two instructions:
+
+    1. write the merged file under a name that begins with `.`, fsync, rename the directory
+    2. write the manifest anew beside the old one, fsync, rename over it        ◀── here, and only here, it is merged
+    3. remove the directories that were merged
+
+The table is what the manifest lists, and the directories of batches that it does not reach. A crash before 2 leaves
+a merged directory that nobody lists, a crash after 2 leaves directories that are reached; `merge` begins by removing
+both.
+Only batches before the running one are merged, which Spark never repeats; should a checkpoint that was put back
+repeat one all the same, `reached` says that its rows are there already.
+
+Several merged files are merged again by size, like the digits of a binary counter: a file is taken up when it is no
+more than twice what is merged so far. So each row is rewritten a logarithmic number of times, and files stop growing at
+`FULL_BYTES`. Retention drops whole merged files, by the age of their youngest row in log time.
+
+Another program that lists the directory itself sees rows twice between 2 and 3: for milliseconds. `live_files` does
+not.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+MANIFEST = "_manifest.json"
+BATCH = "batch_id="
+MERGED = "merged.parquet"
+DONE = "_SUCCESS"
+MERGE_FROM_BATCHES = 32
+FULL_BYTES = 128 * 1024 * 1024
+ROWS_PER_STEP = 65_536
+_ARROW_TYPES: dict[type[DataType], pa.DataType] = {
+    LongType: pa.int64(),
+    IntegerType: pa.int32(),
+    DoubleType: pa.float64(),
+    BooleanType: pa.bool_(),
+    StringType: pa.string(),
+    TimestampType: pa.timestamp("us", tz="UTC"),
+    DateType: pa.date32(),
+}
+TIME_COLUMNS = ("log_time", "at", "window_start")
+
+
+class TableDamagedError(OSError):
+    """A table's manifest cannot be read: which, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One merged directory."""
+
+    directory: str
+    first: int
+    last: int
+    rows: int
+    size_bytes: int
+    youngest_ms: int | None
+    """Log time of its youngest row; None if no row of it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What was merged: `parts` in order, and all batches up to `reached` (-1: none)."""
+
+    reached: int = -1
+    parts: tuple[Part, ...] = ()
+
+
+def load_manifest(table: Path) -> Manifest:
+    """The table's manifest; an empty one where nothing was merged yet. Raises TableDamagedError."""
+    path = table / MANIFEST
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return Manifest(int(document["reached"]), tuple(Part(**part) for part in document["parts"]))
+    except FileNotFoundError:
+        return Manifest()
+    except (ValueError, KeyError, TypeError) as error:
+        raise TableDamagedError(
+            f"{path} is damaged ({error!r}): restore it from a backup, or make the tables anew from the log in another"
+            " output directory"
+        ) from error
+
+
+def live_files(table: Path) -> list[Path]:
+    """The files that make up the table now, oldest batch first."""
+    manifest = load_manifest(table)
+    merged = [table / part.directory / MERGED for part in manifest.parts]
+    return merged + [file for _, directory in pending(table, manifest) for file in _data_files(directory)]
+
+
+def pending(table: Path, manifest: Manifest) -> list[tuple[int, Path]]:
+    """Finished batches that were not merged yet, in order."""
+    return [
+        (batch, directory)
+        for batch, directory in sorted(_batches(table))
+        if batch > manifest.reached and (directory / DONE).exists()
+    ]
+
+
+def reached(table: Path, batch_id: int) -> bool:
+    """Whether the rows of this batch are in a merged file (or were dropped for their age)."""
+    return batch_id <= load_manifest(table).reached
+
+
+def merge(
+    table: Path,
+    schema: StructType,
+    before_batch: int,
+    *,
+    keep_ms: int | None = None,
+    from_batches: int = MERGE_FROM_BATCHES,
+) -> Manifest:
+    """Merges what batches before `before_batch` left, if they are many; drops what is older than `keep_ms`."""
+    manifest = load_manifest(table)
+    _tidy(table, manifest)
+    ready = [(batch, directory) for batch, directory in pending(table, manifest) if batch < before_batch]
+    if len(ready) < from_batches:
+        return manifest
+    kept = list(manifest.parts)
+    size_bytes = sum(file.stat().st_size for _, directory in ready for file in _data_files(directory))
+    taken: list[Part] = []
+    while kept and kept[-1].size_bytes <= 2 * size_bytes and kept[-1].size_bytes + size_bytes <= FULL_BYTES:
+        size_bytes += kept[-1].size_bytes
+        taken.insert(0, kept.pop())
+    sources = [table / part.directory / MERGED for part in taken]
+    sources += [file for _, directory in ready for file in _data_files(directory)]
+    first, last = (taken[0].first if taken else ready[0][0]), ready[-1][0]
+    kept.append(_write_part(table, sources, arrow_schema(schema), first, last))
+    manifest = Manifest(last, tuple(_young(kept, keep_ms)))
+    write_durably(table / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")
+    _tidy(table, manifest)
+    return manifest
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """A table's schema in Arrow's words."""
+    return pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in schema.fields])
+
+
+def arrow_type(kind: DataType) -> pa.DataType:
+    """A column's type in Arrow's words."""
+    if isinstance(kind, ArrayType):
+        return pa.list_(arrow_type(kind.elementType))
+    return _ARROW_TYPES[type(kind)]
+
+
+def write_durably(path: Path, text: str) -> None:
+    """The file has the old text or the new one, whatever happens."""
+    aside = path.with_name(f".{path.name}.new")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+    _sync_directory(path.parent)
+
+
+def _write_part(table: Path, sources: list[Path], schema: pa.Schema, first: int, last: int) -> Part:
+    name = f"{BATCH}{first}-{last}"
+    aside = table / f".{name}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    rows, youngest_ms = 0, None
+    time_column = next((column for column in TIME_COLUMNS if column in schema.names), None)
+    with pq.ParquetWriter(aside / MERGED, schema, compression="zstd") as writer:
+        for source in sources:
+            for batch in _record_batches(source, schema):
+                writer.write_batch(batch)
+                rows += batch.num_rows
+                if time_column is not None:
+                    seen = [moment for moment in (_youngest_ms(batch.column(time_column)), youngest_ms) if moment]
+                    youngest_ms = max(seen, default=None)
+    with (aside / MERGED).open("rb") as file:
+        os.fsync(file.fileno())
+    shutil.rmtree(table / name, ignore_errors=True)
+    aside.rename(table / name)
+    _sync_directory(table)
+    return Part(name, first, last, rows, (table / name / MERGED).stat().st_size, youngest_ms)
+
+
+def _record_batches(source: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a file that this or an earlier version wrote: a column that it lacks is NULL."""
+    with pq.ParquetFile(source) as file:
+        for batch in file.iter_batches(ROWS_PER_STEP):
+            columns = [
+                batch.column(field.name).cast(field.type)
+                if field.name in batch.schema.names
+                else pa.nulls(batch.num_rows, field.type)
+                for field in schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _youngest_ms(column: pa.Array) -> int | None:
+    youngest = pc.max(column).as_py()
+    return None if youngest is None else int(youngest.timestamp() * 1000)
+
+
+def _young(parts: list[Part], keep_ms: int | None) -> list[Part]:
+    """Without those whose youngest row is older than `keep_ms` before the youngest of all. The last one stays."""
+    now_ms = max((part.youngest_ms for part in parts if part.youngest_ms is not None), default=None)
+    if keep_ms is None or now_ms is None:
+        return parts
+    return [part for part in parts if part.youngest_ms is None or part.youngest_ms >= now_ms - keep_ms]
+
+
+def _tidy(table: Path, manifest: Manifest) -> None:
+    """Removes what a crash left: directories that the manifest reaches or does not list, and unfinished ones."""
+    listed = {part.directory for part in manifest.parts}
+    for batch, directory in _batches(table):
+        if batch <= manifest.reached:
+            shutil.rmtree(directory, ignore_errors=True)
+    for directory in table.glob(f"{BATCH}*-*"):
+        if directory.name not in listed:
+            shutil.rmtree(directory, ignore_errors=True)
+    for directory in table.glob(f".{BATCH}*"):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _batches(table: Path) -> Iterator[tuple[int, Path]]:
+    for directory in table.glob(f"{BATCH}*"):
+        number = directory.name.removeprefix(BATCH)
+        if number.isdecimal():
+            yield int(number), directory
+
+
+def _data_files(directory: Path) -> list[Path]:
+    return sorted(file for file in directory.glob("*.parquet") if not file.name.startswith(("_", ".")))
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

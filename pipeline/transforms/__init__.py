@@ -1,0 +1,57 @@
+"""From entries and events to tables: pure functions `DataFrame -> DataFrame`, whose columns `pipeline.schemas` tells.
+
+    entries.py             envelope ──▶ classified: each entry's JSON, what kind it is, or why it is none
+    history.py             classified ──▶ reports, destination_reports, clocks, publications, …, quarantine
+    router_health.py       reports, clocks ──▶ one row a server and window
+    destination_health.py  destination_reports, clocks ──▶ one row a destination, server and window
+    data_quality.py        reports, clocks, quarantine ──▶ duplicates, late ones, clocks that are off, refusals
+    leadership.py          clocks, publications ──▶ who led and who published, with the gaps between
+    detection.py           events (and reports) ──▶ how long a silent member went unnoticed; how news of it spread
+    floodfills.py          destinations, routers ──▶ the closest floodfills of three days
+
+Event time is log time: the time that the leaders' clock entries gave the log, never the date that a server wrote.
+"""
+
+from pipeline.transforms.data_quality import data_quality
+from pipeline.transforms.destination_health import destination_health
+from pipeline.transforms.detection import convergence, detections
+from pipeline.transforms.entries import classified
+from pipeline.transforms.floodfills import closest_floodfills
+from pipeline.transforms.history import (
+    addressed_destination_reports,
+    addressed_publications,
+    clocks,
+    configurations,
+    destination_reports,
+    factors,
+    operator_actions,
+    publications,
+    quarantine,
+    reports,
+)
+from pipeline.transforms.leadership import leaderships, publishers
+from pipeline.transforms.router_health import router_health
+from pipeline.transforms.windows import DEFAULT_WINDOW
+
+__all__ = [
+    "DEFAULT_WINDOW",
+    "addressed_destination_reports",
+    "addressed_publications",
+    "classified",
+    "clocks",
+    "closest_floodfills",
+    "configurations",
+    "convergence",
+    "data_quality",
+    "destination_health",
+    "destination_reports",
+    "detections",
+    "factors",
+    "leaderships",
+    "operator_actions",
+    "publications",
+    "publishers",
+    "quarantine",
+    "reports",
+    "router_health",
+]

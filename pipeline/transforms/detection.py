@@ -1,0 +1,151 @@
+"""How long a silent member went unnoticed, and how news of it spread: out of the nodes' traces.
+
+An observer's events about one member fall into episodes. An episode begins with `member-suspect` (or `member-dead`, if
+the suspicion was overheard) and ends with the next `member-alive` or `member-left` of the same observer:
+
+    alive ──▶ suspect ──▶ alive                 `false-suspicion`: it was there all the time
+              suspect ──▶ dead ──▶ alive        `came-back`
+              suspect ──▶ dead ──▶ left         `left`
+              suspect ──▶ dead                  `dead`, so far
+              suspect                           `suspect`, so far
+
+An observer that restarts (`node-started`) knows nothing of its earlier life: its open episodes stay as they are.
+
+Last contact is the last report of the member that the log holds from before the suspicion. It is the nearest thing to
+"when it was last there" that does not come from the detector itself; its grain is the reporting period. The Raft id
+of a member is learned from the events that tell it: `server-admitted`, and a node's own `founded`, `joined` and their
+like, which carry `raftId`.
+"""
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+WAVE_MS = 60_000
+"""News of the same change to the same member that is this far apart is about two changes."""
+
+
+def detections(events: DataFrame, reports: DataFrame) -> DataFrame:
+    """One row an episode (columns: `pipeline.schemas.DERIVED["detections"]`)."""
+    by_observer = Window.partitionBy("node").orderBy("time_ms", "cursor")
+    lives = _named_once(events).withColumn(
+        "life", f.sum((f.col("kind") == "node-started").cast("int")).over(by_observer)
+    )
+    in_order = Window.partitionBy("node", "life", "member").orderBy("time_ms", "cursor")
+    ended_before = f.sum(f.col("status").isin("alive", "left").cast("int")).over(
+        in_order.rowsBetween(Window.unboundedPreceding, -1)
+    )
+    episodes = (
+        _about_members(lives)
+        .withColumn("episode", f.coalesce(ended_before, f.lit(0)))
+        .groupBy("node", "life", "member", "episode")
+        .agg(
+            f.max("member_id").alias("member_id"),
+            *(_first(status).alias(f"{status}_at") for status in ("suspect", "dead", "alive", "left")),
+        )
+        .where(f.coalesce("suspect_at", "dead_at").isNotNull())
+        .withColumn("noticed_at", f.coalesce("suspect_at", "dead_at"))
+        .join(_raft_ids(events), "member", "left")
+    )
+    outcome = (
+        f.when(f.col("left_at").isNotNull(), "left")
+        .when(f.col("alive_at").isNotNull() & f.col("dead_at").isNotNull(), "came-back")
+        .when(f.col("alive_at").isNotNull(), "false-suspicion")
+        .when(f.col("dead_at").isNotNull(), "dead")
+        .otherwise("suspect")
+    )
+    contact = f.col("last_contact")
+    return _with_last_contact(episodes, reports).select(
+        f.col("node").alias("observer"),
+        "member",
+        "member_id",
+        "server_id",
+        "last_contact",
+        "suspect_at",
+        "dead_at",
+        f.col("alive_at").alias("back_at"),
+        _between(contact, f.col("suspect_at")).alias("contact_to_suspect_ms"),
+        _between(contact, f.col("dead_at")).alias("contact_to_dead_ms"),
+        _between(f.col("suspect_at"), f.col("dead_at")).alias("suspect_to_dead_ms"),
+        _between(f.col("dead_at"), f.col("alive_at")).alias("dead_to_back_ms"),
+        outcome.alias("outcome"),
+    )
+
+
+def convergence(events: DataFrame) -> DataFrame:
+    """One row a change to a member: from the first node that saw it to the last (`DERIVED["convergence"]`).
+
+    `nodes` counts the nodes whose traces are there at all; with `observers` below it, some did not see the change, or
+    are the member itself.
+    """
+    once = _named_once(events)
+    nodes = once.agg(f.count_distinct("node").alias("nodes"))
+    news = _about_members(once).where(f.col("log_time").isNotNull())
+    in_order = Window.partitionBy("member", "status").orderBy("log_time", "node", "cursor")
+    apart = _between(f.lag("log_time").over(in_order), f.col("log_time"))
+    waves = news.withColumn("begins", f.coalesce(apart > WAVE_MS, f.lit(False)).cast("int")).withColumn(  # noqa: FBT003
+        "wave", f.sum("begins").over(in_order)
+    )
+    return (
+        waves.groupBy("member", "status", "wave")
+        .agg(
+            f.min("log_time").alias("first_at"),
+            f.max("log_time").alias("last_at"),
+            f.count_distinct("node").alias("observers"),
+        )
+        .crossJoin(f.broadcast(nodes))
+        .select(
+            "member",
+            "status",
+            "first_at",
+            "last_at",
+            "observers",
+            "nodes",
+            _between(f.col("first_at"), f.col("last_at")).alias("converged_ms"),
+        )
+    )
+
+
+def _named_once(events: DataFrame) -> DataFrame:
+    return events.dropDuplicates(["node", "cursor", "time_ms"])
+
+
+def _about_members(events: DataFrame) -> DataFrame:
+    """Events about another member, with `member`, `member_id` and `status` as columns."""
+    return (
+        events.where(f.col("kind").isin("member-alive", "member-suspect", "member-dead", "member-left"))
+        .withColumn("status", f.substring("kind", len("member-") + 1, 16))
+        .withColumn("member", f.get_json_object("data", "$.member"))
+        .withColumn("member_id", f.get_json_object("data", "$.id"))
+        .where(f.col("member").isNotNull())
+    )
+
+
+def _raft_ids(events: DataFrame) -> DataFrame:
+    admitted = events.where(f.col("kind") == "server-admitted").select(
+        f.get_json_object("data", "$.name").alias("member"), f.get_json_object("data", "$.server").alias("told")
+    )
+    own = events.select(f.col("node").alias("member"), f.get_json_object("data", "$.raftId").alias("told"))
+    both = admitted.unionByName(own).withColumn("server_id", f.try_to_number(f.col("told"), f.lit("9999999999")))
+    return (
+        both.where(f.col("server_id").isNotNull())
+        .groupBy("member")
+        .agg(f.max("server_id").cast("long").alias("server_id"))
+    )
+
+
+def _with_last_contact(episodes: DataFrame, reports: DataFrame) -> DataFrame:
+    contacts = reports.where(f.col("log_time").isNotNull()).select(
+        f.col("server_id").alias("reporter"), f.col("log_time").alias("reported_at")
+    )
+    before = (f.col("server_id") == f.col("reporter")) & (f.col("reported_at") <= f.col("noticed_at"))
+    keys = ["node", "life", "member", "episode"]
+    last = episodes.join(contacts, before).groupBy(*keys).agg(f.max("reported_at").alias("last_contact"))
+    return episodes.join(last, keys, "left")
+
+
+def _first(status: str) -> Column:
+    return f.min(f.when(f.col("status") == status, f.col("log_time")))
+
+
+def _between(earlier: Column, later: Column) -> Column:
+    return f.unix_millis(later) - f.unix_millis(earlier)

@@ -1,0 +1,223 @@
+"""What a log entry says: its JSON by a declared schema, the kind that it is, or the reason why it is none.
+
+    envelope ──▶ classified:  index, term, log_time, body_bytes
+                              json      the application entry's members (NULL where the text is not what it should be)
+                              members   a configuration's members
+                              entry     report, clock, publication, …, configuration, no-op; `refused` if none
+                              reason    why it is refused
+
+Parsing is Spark's own `from_json`, in the JVM and once for all tables: a hostile entry becomes NULLs, not an exception.
+The rules are those of the farm (`docs/application-json.md`): one member tells the kinds apart, an entry with several of
+them or with a value outside its range is none. Members that are not declared are passed over, so entries may gain some.
+
+Every arithmetic on a value that an entry chose happens behind a check of its range: with `spark.sql.ansi.enabled`, as
+it is, an overflow is an exception, and one entry with the date 2^62 would stop the pipeline for good.
+"""
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DoubleType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+BODY_LIMIT_BYTES = 64 * 1024
+DESTINATIONS_LIMIT = 64
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999, the latest that a reader in Python can show."""
+_SAFE_INTEGER = 2**53
+_SERVER_ID_END = 2**31
+_SECONDS_END = 2**32
+_LAG_LIMIT_MS = 1e9
+_PERCENT_LIMIT = 100
+
+KINDS = (
+    "report",
+    "clock",
+    "publication",
+    "admission",
+    "exclusion",
+    "cost",
+    "force",
+    "factors",
+    "approval",
+    "eviction",
+    "level",
+    "removal",
+)
+REFUSED = "refused"
+
+
+def _struct(**fields: object) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in fields.items()])  # type: ignore[arg-type]  # DataType
+
+
+_LONG, _DOUBLE, _TEXT, _FLAG = LongType(), DoubleType(), StringType(), BooleanType()
+ENTRY = _struct(
+    date=_LONG,
+    id=_LONG,
+    request=_TEXT,
+    meta=_struct(
+        destination=_TEXT,
+        publishConfig=_TEXT,
+        publishing=_FLAG,
+        lastPublishedTime=_LONG,
+        canSignUntil=_LONG,
+    ),
+    router=_struct(
+        attached=_FLAG,
+        uptime=_LONG,
+        jobLag=_DOUBLE,
+        exploratoryTunnels=_LONG,
+        participatingTunnels=_LONG,
+        configuredBandwidth=_LONG,
+        currentBandwidth=_LONG,
+        cpuPercent=_DOUBLE,
+        memoryPercent=_DOUBLE,
+    ),
+    destinations=ArrayType(
+        _struct(
+            destination=_TEXT,
+            healthy=_FLAG,
+            uptime=_LONG,
+            configuredTunnels=_LONG,
+            currentTunnels=_LONG,
+            configuredBandwidth=_LONG,
+            currentBandwidth=_LONG,
+            configuredConnections=_LONG,
+            currentConnections=_LONG,
+        )
+    ),
+    clock=_struct(time=_LONG, id=_LONG, period=_LONG),
+    publication=_struct(master=_TEXT, id=_LONG, published=_LONG, contentHash=_TEXT),
+    admission=_TEXT,
+    exclusion=_struct(hash=_TEXT, excluded=_FLAG),
+    cost=_struct(hash=_TEXT, factor=_DOUBLE),
+    force=_struct(master=_TEXT),
+    factors=_struct(throughIndex=_LONG, formula=_TEXT, factors=MapType(_TEXT, _DOUBLE)),
+    approval=_TEXT,
+    # Without the boxes, which hold the new key sealed.
+    eviction=_struct(node=_TEXT),
+    level=_TEXT,
+    removal=_TEXT,
+    _malformed=_TEXT,
+)
+"""Members as of `docs/application-json.md`. A member declared as text keeps its JSON as it came."""
+
+_SERVERS = ArrayType(_struct(id=_LONG))
+_MEMBERS = _struct(voters=_SERVERS, learners=_SERVERS, oldVoters=_SERVERS)
+
+
+def classified(entries: DataFrame) -> DataFrame:
+    """Each entry of the log with what it says, or the reason why it says nothing."""
+    options = {
+        "mode": "PERMISSIVE",
+        "columnNameOfCorruptRecord": "_malformed",
+        "allowNonNumericNumbers": "false",
+    }
+    is_application = f.col("kind") == "application"
+    readable = is_application & (f.col("encoding") == "text") & (f.col("body_bytes") <= BODY_LIMIT_BYTES)
+    parsed = entries.withColumn("json", f.from_json(f.when(readable, f.col("body")), ENTRY, options)).withColumn(
+        "members", f.from_json(f.when(f.col("kind") == "configuration", f.col("body")), _MEMBERS, options)
+    )
+    reason = f.when(is_application, _reason(f.col("json")))
+    return parsed.select(
+        "index",
+        "term",
+        "log_time",
+        "body_bytes",
+        "json",
+        "members",
+        reason.alias("reason"),
+        f.when(reason.isNotNull(), REFUSED)
+        .when(is_application, _kind(f.col("json")))
+        .otherwise(f.col("kind"))
+        .alias("entry"),
+    )
+
+
+def milliseconds(value: Column) -> Column:
+    """A timestamp from milliseconds since the epoch; NULL outside the years that can be shown."""
+    return f.when(value.between(0, LATEST_MS), f.timestamp_millis(f.when(value.between(0, LATEST_MS), value)))
+
+
+def _member(json: Column, kind: str) -> Column:
+    return json["router" if kind == "report" else kind]
+
+
+def _kind(json: Column) -> Column:
+    return f.coalesce(*(f.when(_member(json, kind).isNotNull(), kind) for kind in KINDS))
+
+
+def _reason(json: Column) -> Column:
+    present = reduce(Column.__add__, (_member(json, kind).isNotNull().cast("int") for kind in KINDS))
+    return (
+        f.when(f.col("encoding") != "text", "not UTF-8")
+        .when(f.col("body_bytes") > BODY_LIMIT_BYTES, f"larger than {BODY_LIMIT_BYTES} bytes")
+        .when(json["_malformed"].isNotNull(), "not the JSON that a server writes")
+        .when(json.isNull() | (present == 0), "of no kind that this version knows")
+        .when(present > 1, "of several kinds at once")
+        .when(json["router"].isNotNull() & json["id"].isNull(), "a report without the server's id")
+        .when(json["router"].isNotNull() & json["date"].isNull(), "a report without a date")
+        .when(json["clock"].isNotNull() & json["clock"]["time"].isNull(), "a clock entry without a time")
+        .when(
+            json["publication"].isNotNull()
+            & (json["publication"]["published"].isNull() | json["publication"]["master"].isNull()),
+            "a publication without its second or master",
+        )
+        .when(
+            json["factors"].isNotNull()
+            & (json["factors"]["throughIndex"].isNull() | json["factors"]["factors"].isNull()),
+            "factors without throughIndex or factors",
+        )
+        .when(f.size(json["destinations"]) > DESTINATIONS_LIMIT, f"more than {DESTINATIONS_LIMIT} destinations")
+        .when(~_in_range(json), "a value outside its range")
+    )
+
+
+def _in_range(json: Column) -> Column:
+    """Each figure within what the farm accepts; what is left out is within."""
+    router, meta = json["router"], json["meta"]
+    counts = [
+        json["date"],
+        json["clock"]["time"],
+        json["clock"]["period"],
+        meta["lastPublishedTime"],
+        *(router[name] for name in ("uptime", "exploratoryTunnels", "participatingTunnels")),
+        *(router[name] for name in ("configuredBandwidth", "currentBandwidth")),
+    ]
+    within = [
+        *(_within(value, _SAFE_INTEGER - 1) for value in counts),
+        *(_within(value, _SERVER_ID_END - 1) for value in (json["id"], json["clock"]["id"], json["publication"]["id"])),
+        *(_within(value, _SECONDS_END - 1) for value in (meta["canSignUntil"], json["publication"]["published"])),
+        *(_within(router[name], _PERCENT_LIMIT) for name in ("cpuPercent", "memoryPercent")),
+        _within(router["jobLag"], _LAG_LIMIT_MS),
+        json["destinations"].isNull() | f.forall(json["destinations"], _leaf_in_range),
+    ]
+    return reduce(Column.__and__, within)
+
+
+def _leaf_in_range(leaf: Column) -> Column:
+    figures = (
+        "uptime",
+        "configuredTunnels",
+        "currentTunnels",
+        "configuredBandwidth",
+        "currentBandwidth",
+        "configuredConnections",
+        "currentConnections",
+    )
+    within = (_within(leaf[name], _SAFE_INTEGER - 1) for name in figures)
+    return reduce(Column.__and__, within, leaf["destination"].isNotNull())
+
+
+def _within(value: Column, most: float) -> Column:
+    return value.isNull() | value.between(0, most)

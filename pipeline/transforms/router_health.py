@@ -1,0 +1,67 @@
+"""How each router fared in each window of log time, out of reports and the leader's clock entries."""
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as f
+
+from pipeline.transforms.windows import (
+    DEFAULT_WINDOW,
+    availability,
+    expected_reports,
+    first_of_each_request,
+    share,
+    span,
+)
+
+
+def router_health(reports: DataFrame, clocks: DataFrame, window: str = DEFAULT_WINDOW) -> DataFrame:
+    """One row a server and window in which it reported (columns: `pipeline.schemas.DERIVED["router_health"]`).
+
+    An uptime reset is a report whose uptime is below the one before it, also across windows.
+    """
+    before = f.lag("uptime_ms").over(Window.partitionBy("server_id").orderBy("index"))
+    counted = (
+        first_of_each_request(reports)
+        .withColumn("reset", f.coalesce(f.col("uptime_ms") < before, f.lit(False)).cast("int"))  # noqa: FBT003
+        .where(f.col("log_time").isNotNull())
+        .withColumn("span", span(window))
+    )
+    use = share(f.col("bandwidth_bytes_per_s"), f.col("configured_bandwidth_bytes_per_s"))
+    grouped = counted.groupBy("span", "server_id").agg(
+        f.count("*").alias("reports"),
+        f.max_by("uptime_ms", "index").alias("uptime_ms"),
+        f.sum("reset").alias("uptime_resets"),
+        f.percentile_approx("job_lag_ms", [0.5, 0.95, 0.99]).alias("job_lag_ms"),
+        f.avg("cpu_percent").alias("cpu_percent"),
+        f.avg("memory_percent").alias("memory_percent"),
+        f.max_by("destinations", "index").alias("destinations"),
+        f.avg(share(f.col("healthy_destinations"), f.col("destinations"))).alias("healthy_share"),
+        f.max_by("publishing", "index").alias("publishing"),
+        f.avg("participating_tunnels").alias("participating_tunnels"),
+        f.avg("exploratory_tunnels").alias("exploratory_tunnels"),
+        f.avg("bandwidth_bytes_per_s").alias("bandwidth_bytes_per_s"),
+        f.avg(use).alias("bandwidth_use"),
+        f.avg(f.col("attached").cast("int")).alias("attached_share"),
+    )
+    return grouped.join(expected_reports(clocks, window), "span", "left").select(
+        f.col("span.start").alias("window_start"),
+        f.col("span.end").alias("window_end"),
+        "server_id",
+        "reports",
+        availability(f.col("reports"), f.col("periods")).alias("availability"),
+        "uptime_ms",
+        (f.col("uptime_resets") > 0).alias("restarted"),
+        f.col("job_lag_ms")[0].alias("job_lag_p50_ms"),
+        f.col("job_lag_ms")[1].alias("job_lag_p95_ms"),
+        "cpu_percent",
+        "memory_percent",
+        "destinations",
+        "healthy_share",
+        "publishing",
+        "uptime_resets",
+        f.col("job_lag_ms")[2].alias("job_lag_p99_ms"),
+        "participating_tunnels",
+        "exploratory_tunnels",
+        "bandwidth_bytes_per_s",
+        "bandwidth_use",
+        "attached_share",
+    )
