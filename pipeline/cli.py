@@ -15,9 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.cli_options import LogPlace, ProgressLine, StatusLine, place_options, told_plainly
+from pipeline.doctor import doctor
 from pipeline.feedback import Feedback
 from pipeline.generate import generate
 from pipeline.load_model import LoadModel
+from pipeline.query_cli import query, report
 from pipeline.run import RunSettings, claim_range, run_forever, run_once
 from pipeline.session import open_session
 from pipeline.source import DEFAULT_ENTRIES_PER_BATCH
@@ -29,6 +31,11 @@ ROWS_SHOWN = 60
 @click.group()
 def pipeline() -> None:
     """History and health of the routers, out of the farm's log, on Spark."""
+
+
+pipeline.add_command(query)
+pipeline.add_command(report)
+pipeline.add_command(doctor)
 
 
 @pipeline.command()

@@ -4,20 +4,29 @@ import csv
 import io
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.query import Answer, QueryError
-from pipeline.query import query as ask
-from pipeline.report import make_report
-
 ROWS_SHOWN = 200
+NO_DUCKDB = "DuckDB is not installed; install it with: make pipeline (in the checkout of garlicfarm)"
+
+if TYPE_CHECKING:
+    from pipeline.query import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    query: Callable[[Path, str], "Answer"]
+    make_report: Callable[..., str]
 
 
 @click.command()
@@ -38,10 +47,8 @@ def query(*, sql: str, output: Path, as_json: bool, as_csv: bool) -> None:
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv are two formats: choose one")
-    try:
-        answer = ask(output, sql)
-    except QueryError as error:
-        raise click.ClickException(str(error)) from error
+    with _loaded() as parts:
+        answer = parts.query(output, sql)
     if as_json:
         for row in answer.documents():
             click.echo(json.dumps(row, default=_plain))
@@ -63,15 +70,29 @@ def query(*, sql: str, output: Path, as_json: bool, as_csv: bool) -> None:
 @click.option("--show-destinations", is_flag=True, help="Tell destinations by their addresses, not by pseudonyms.")
 def report(*, html: Path, output: Path, show_destinations: bool) -> None:
     """Write one page with plots: availability, detection, who published and led, lag."""
-    try:
-        page = make_report(output, datetime.now(UTC), show_destinations=show_destinations)
+    with _loaded() as parts:
+        page = parts.make_report(output, datetime.now(UTC), show_destinations=show_destinations)
         html.write_text(page, encoding="utf-8")
-    except (QueryError, OSError) as error:
-        raise click.ClickException(str(error)) from error
     click.echo(f"The report is in {html}: one file, nothing in it is loaded from elsewhere.")
 
 
-def _print(answer: Answer) -> None:
+@contextmanager
+def _loaded() -> Iterator[_Parts]:
+    """What asks the tables, loaded when it is used: DuckDB is as large as all else. Errors end the command plainly."""
+    try:
+        from pipeline.query import QueryError, query  # noqa: PLC0415 - see above
+        from pipeline.report import make_report  # noqa: PLC0415 - see above
+    except ImportError as error:
+        if error.name != "duckdb":
+            raise
+        raise click.ClickException(NO_DUCKDB) from error
+    try:
+        yield _Parts(query, make_report)
+    except (QueryError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _print(answer: "Answer") -> None:
     console = Console()
     if not answer.columns:
         return
@@ -85,7 +106,7 @@ def _print(answer: Answer) -> None:
         sys.stderr.write(f"{len(answer.rows) - ROWS_SHOWN} more rows; --json and --csv give all, LIMIT fewer\n")
 
 
-def _as_csv(answer: Answer) -> str:
+def _as_csv(answer: "Answer") -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(answer.columns)

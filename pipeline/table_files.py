@@ -19,7 +19,7 @@ repeat one all the same, `reached` says that its rows are there already.
 
 Several merged files are merged again by size, like the digits of a binary counter: a file is taken up when it is no
 more than twice what is merged so far. So each row is rewritten a logarithmic number of times, and files stop growing at
-`FULL_BYTES`. Retention drops whole merged files, by the age of their youngest row in log time.
+`FULL_BYTES`, or when they span a day of log time. Retention drops whole merged files, by the age of their youngest row.
 
 Another program that lists the directory itself sees rows twice between 2 and 3: for milliseconds. `live_files` does
 not.
@@ -54,6 +54,7 @@ MERGED = "merged.parquet"
 DONE = "_SUCCESS"
 MERGE_FROM_BATCHES = 32
 FULL_BYTES = 128 * 1024 * 1024
+DAY_MS = 86_400_000
 ROWS_PER_STEP = 65_536
 _ARROW_TYPES: dict[type[DataType], pa.DataType] = {
     LongType: pa.int64(),
@@ -80,6 +81,7 @@ class Part:
     last: int
     rows: int
     size_bytes: int
+    oldest_ms: int | None
     youngest_ms: int | None
     """Log time of its youngest row; None if no row of it has one."""
 
@@ -145,7 +147,7 @@ def merge(
     kept = list(manifest.parts)
     size_bytes = sum(file.stat().st_size for _, directory in ready for file in _data_files(directory))
     taken: list[Part] = []
-    while kept and kept[-1].size_bytes <= 2 * size_bytes and kept[-1].size_bytes + size_bytes <= FULL_BYTES:
+    while kept and _may_grow(kept[-1], size_bytes, keep_ms):
         size_bytes += kept[-1].size_bytes
         taken.insert(0, kept.pop())
     sources = [table / part.directory / MERGED for part in taken]
@@ -186,7 +188,8 @@ def _write_part(table: Path, sources: list[Path], schema: pa.Schema, first: int,
     aside = table / f".{name}"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    rows, youngest_ms = 0, None
+    rows = 0
+    seen_ms: set[int] = set()
     time_column = next((column for column in TIME_COLUMNS if column in schema.names), None)
     with pq.ParquetWriter(aside / MERGED, schema, compression="zstd") as writer:
         for source in sources:
@@ -194,14 +197,14 @@ def _write_part(table: Path, sources: list[Path], schema: pa.Schema, first: int,
                 writer.write_batch(batch)
                 rows += batch.num_rows
                 if time_column is not None:
-                    seen = [moment for moment in (_youngest_ms(batch.column(time_column)), youngest_ms) if moment]
-                    youngest_ms = max(seen, default=None)
+                    seen_ms |= _ends_ms(batch.column(time_column))
     with (aside / MERGED).open("rb") as file:
         os.fsync(file.fileno())
     shutil.rmtree(table / name, ignore_errors=True)
     aside.rename(table / name)
     _sync_directory(table)
-    return Part(name, first, last, rows, (table / name / MERGED).stat().st_size, youngest_ms)
+    size_bytes = (table / name / MERGED).stat().st_size
+    return Part(name, first, last, rows, size_bytes, min(seen_ms, default=None), max(seen_ms, default=None))
 
 
 def _record_batches(source: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -217,9 +220,16 @@ def _record_batches(source: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _youngest_ms(column: pa.Array) -> int | None:
-    youngest = pc.max(column).as_py()
-    return None if youngest is None else int(youngest.timestamp() * 1000)
+def _ends_ms(column: pa.Array) -> set[int]:
+    ends = pc.min_max(column).as_py().values()
+    return {int(moment.timestamp() * 1000) for moment in ends if moment is not None}
+
+
+def _may_grow(part: Part, by_bytes: int, keep_ms: int | None) -> bool:
+    span_ms = DAY_MS if keep_ms is None else min(DAY_MS, keep_ms // 8)
+    if part.oldest_ms is not None and part.youngest_ms is not None and part.youngest_ms - part.oldest_ms >= span_ms:
+        return False
+    return part.size_bytes <= 2 * by_bytes and part.size_bytes + by_bytes <= FULL_BYTES
 
 
 def _young(parts: list[Part], keep_ms: int | None) -> list[Part]:

@@ -9,7 +9,7 @@ import click
 
 from bridge.cli.failure import fail
 
-EXTRA_MODULES = frozenset({"pyspark", "pyarrow", "pandas", "numpy", "google", "py4j"})
+EXTRA_MODULES = frozenset({"pyspark", "pyarrow", "pandas", "numpy", "google", "py4j", "duckdb"})
 HOW_TO_INSTALL = (
     "the pipeline needs Spark, which is not installed; install it with: make pipeline (in the checkout of garlicfarm)"
 )
@@ -28,6 +28,11 @@ def load() -> click.Command:
     return found
 
 
+def doctor_alone() -> click.Command:
+    """The pipeline's doctor under a group of its own, without what it looks for."""
+    return click.Group("pipeline", commands={"doctor": import_module("pipeline.doctor").doctor})
+
+
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []},
     add_help_option=False,
@@ -36,6 +41,7 @@ def load() -> click.Command:
 @click.pass_context
 def pipeline(context: click.Context, arguments: tuple[str, ...]) -> None:
     """History and health of the routers, out of the farm's log, on Spark."""
-    command = load()
+    # The doctor is for the machine on which the rest cannot be loaded.
+    command = doctor_alone() if arguments[:1] == ("doctor",) else load()
     with command.make_context("pipeline", list(arguments), parent=context.parent) as inner:
         command.invoke(inner)

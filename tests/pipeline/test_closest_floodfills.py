@@ -1,0 +1,58 @@
+"""The closest floodfills are those that comparing every pair would find."""
+
+from datetime import date
+from hashlib import sha256
+from random import Random
+
+import numpy as np
+import pytest
+
+from pipeline.transforms.floodfills import _rows, closest, routing_key
+
+DAY = date(2026, 1, 31)
+
+
+def hashes(random: Random, count: int, prefix: bytes = b"") -> list[str]:
+    return sorted((prefix + random.randbytes(32 - len(prefix))).hex() for _ in range(count))
+
+
+def by_comparing_all(destination: str, routers: list[str], count: int) -> list[str]:
+    key = int.from_bytes(routing_key(bytes.fromhex(destination), DAY))
+    return sorted(routers, key=lambda router: key ^ int(router, 16))[:count]
+
+
+def test_the_routing_key_is_the_hash_of_the_destinations_hash_and_the_utc_date() -> None:
+    assert routing_key(b"\1" * 32, date(2026, 1, 2)) == sha256(b"\1" * 32 + b"20260102").digest()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_prefix_search_finds_what_comparing_every_pair_finds(seed: int) -> None:
+    random = Random(seed)
+    count = random.choice((1, 3, 8))
+    routers = hashes(random, random.choice((1, 2, 9, 500)))
+    destinations = hashes(random, 40)
+    found = _rows(destinations, routers, (DAY,), count)
+    for destination in destinations:
+        rows = found[found["destination"] == destination].sort_values("rank")
+        assert list(rows["router"]) == by_comparing_all(destination, routers, count), f"seed {seed}"
+        assert list(rows["distance"]) == sorted(rows["distance"])
+
+
+def test_routers_that_share_a_long_prefix_with_the_key_are_compared_to_the_last_bit() -> None:
+    # given a crowd of routers around one key, as an attacker would place them
+    random = Random(1)
+    destination = hashes(random, 1)[0]
+    near = routing_key(bytes.fromhex(destination), DAY)[:31]
+    routers = sorted({*hashes(random, 60, near), *hashes(random, 200)})
+    # when the closest are looked for
+    found = _rows([destination], routers, (DAY,), 5)
+    # then the last byte decides
+    assert list(found["router"]) == by_comparing_all(destination, routers, 5)
+
+
+def test_fewer_routers_than_wanted_are_all_given_and_none_gives_none() -> None:
+    routers = hashes(Random(2), 3)
+    assert len(_rows(["00" * 32], routers, (DAY,), 8)) == 3
+    assert _rows(["00" * 32], [], (DAY,), 8).empty
+    words = np.zeros((1, 4), np.uint64)
+    assert [list(places) for places in closest(words, words, 4)] == [[0]]

@@ -1,0 +1,261 @@
+"""Questions to the tables, the page made of them, and files that are merged under a reader: all without a JVM."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from pipeline import current_state
+from pipeline.doctor import doctor, examine
+from pipeline.query_cli import query as query_command
+from pipeline.query_cli import report as report_command
+from pipeline.schemas import DERIVED, HISTORY
+from pipeline.table_files import TableDamagedError, arrow_schema, live_files, load_manifest, merge
+
+duckdb = pytest.importorskip("duckdb", reason="the extra `pipeline` of an older version is installed")
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def wrote(table: Path, batch: int, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
+    directory = table / f"batch_id={batch}"
+    directory.mkdir(parents=True)
+    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
+    pq.write_table(pa.Table.from_arrays(columns, schema=schema), directory / "part-0.parquet")
+    (directory / "_SUCCESS").touch()
+
+
+def clock(index: int) -> dict[str, Any]:
+    return {"index": index, "term": 1, "log_time": NOON + timedelta(seconds=index), "leader_id": 1, "period_ms": 1000}
+
+
+CLOCKS = arrow_schema(HISTORY["clocks"])
+
+
+def asked(output: Path, sql: str, *options: str) -> str:
+    result = CliRunner().invoke(query_command, [sql, "--output", str(output), *options])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def indexes(output: Path) -> list[int]:
+    lines = asked(output, "SELECT index FROM clocks ORDER BY 1", "--json").splitlines()
+    return [json.loads(line)["index"] for line in lines]
+
+
+def test_a_query_reads_history_and_current_state_in_all_formats(tmp_path: Path) -> None:
+    wrote(tmp_path / "clocks", 0, [clock(1), clock(2)], CLOCKS)
+    current_state.update(tmp_path, {"routers": [{"server_id": 3, "index": 9, "publishing": True, "log_time": NOON}]})
+    assert asked(tmp_path, "SELECT count(*) AS n, max(log_time) AS t FROM clocks", "--csv") == (
+        "n,t\n2,2026-01-01T12:00:02.000Z\n"
+    )
+    row = json.loads(asked(tmp_path, "SELECT * FROM current_routers", "--json"))
+    assert (row["server_id"], row["publishing"], row["log_time"]) == (3, True, "2026-01-01T12:00:00.000Z")
+    assert "leader_id" in asked(tmp_path, "DESCRIBE clocks")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "COPY clocks TO 'stolen.csv'",
+        "CREATE TABLE mine AS SELECT 1",
+        "SELECT 1; SELECT 2",
+        "SET enable_external_access = true",
+        "SELECT * FROM read_text('/etc/hostname')",
+        "ATTACH 'other.db'",
+        "SELECT * FROM no_such_table",
+        "",
+    ],
+)
+def test_a_query_changes_nothing_and_reads_nothing_else(tmp_path: Path, sql: str) -> None:
+    wrote(tmp_path / "clocks", 0, [clock(1)], CLOCKS)
+    before = sorted(tmp_path.rglob("*"))
+    result = CliRunner().invoke(query_command, [sql, "--output", str(tmp_path)])
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: ")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_older_row_does_not_replace_a_newer_one_in_the_current_state(tmp_path: Path) -> None:
+    current_state.update(tmp_path, {"routers": [{"server_id": 1, "index": 5, "uptime_ms": 50}]})
+    current_state.update(tmp_path, {"routers": [{"server_id": 1, "index": 4, "uptime_ms": 40}]})
+    current_state.update(tmp_path, {"farm": [{"farm": 1, "index": 5, "leader_id": 2}]})
+    current_state.update(tmp_path, {"farm": [{"farm": 1, "index": 6, "leader_id": None}]})
+    assert current_state.read(tmp_path, "routers")[0]["uptime_ms"] == 50
+    farm = current_state.read(tmp_path, "farm")[0]
+    assert (farm["index"], farm["leader_id"]) == (6, 2), "a batch without a clock entry does not say who leads"
+
+
+def test_merging_changes_no_row_and_files_stay_few(tmp_path: Path) -> None:
+    table = tmp_path / "clocks"
+    for batch in range(200):
+        wrote(table, batch, [clock(batch)], CLOCKS)
+        merge(table, HISTORY["clocks"], batch, from_batches=8)
+    assert indexes(tmp_path) == list(range(200))
+    assert len(live_files(table)) < 16
+    assert (table / "batch_id=199").exists(), "the running batch may be repeated, so it is left alone"
+
+
+def test_files_of_an_older_version_lack_a_column_and_give_null_for_it(tmp_path: Path) -> None:
+    old = pa.schema([field for field in CLOCKS if field.name != "period_ms"])
+    wrote(tmp_path / "clocks", 0, [clock(1)], old)
+    wrote(tmp_path / "clocks", 1, [clock(2)], CLOCKS)
+    sql = "SELECT period_ms FROM clocks ORDER BY index"
+    expected = "period_ms\n\n1000\n".replace("\n\n", '\n""\n')
+    assert asked(tmp_path, sql, "--csv") == expected
+    merge(tmp_path / "clocks", HISTORY["clocks"], 2, from_batches=2)
+    assert asked(tmp_path, sql, "--csv") == expected
+
+
+def test_what_is_older_than_is_kept_is_dropped_by_whole_files(tmp_path: Path) -> None:
+    table = tmp_path / "clocks"
+    for batch in range(12):
+        wrote(table, batch, [clock(batch * 100)], CLOCKS)
+        merge(table, HISTORY["clocks"], batch + 1, from_batches=1, keep_ms=500_000)
+    assert 1100 in indexes(tmp_path)
+    assert 600 in indexes(tmp_path), "what is young enough is kept"
+    assert 0 not in indexes(tmp_path)
+    assert load_manifest(table).reached == 11
+
+
+MERGING = """
+import sys
+from pathlib import Path
+from pipeline.schemas import HISTORY
+from pipeline.table_files import merge
+print("ready", flush=True)
+merge(Path(sys.argv[1]), HISTORY["clocks"], 10_000, from_batches=2)
+"""
+
+
+def test_a_merge_that_is_killed_at_any_moment_loses_and_doubles_no_row(tmp_path: Path) -> None:
+    table = tmp_path / "clocks"
+    batches = 0
+    for attempt in range(12):
+        for _ in range(40):
+            wrote(table, batches, [clock(batches)], CLOCKS)
+            batches += 1
+        process = subprocess.Popen(
+            [sys.executable, "-c", MERGING, str(table)], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            process.wait(timeout=attempt * 0.004)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        process.stdout.close()
+        assert indexes(tmp_path) == list(range(batches)), f"killed after {attempt * 4} ms"
+    merge(table, HISTORY["clocks"], batches, from_batches=1)
+    assert indexes(tmp_path) == list(range(batches))
+    assert not list(table.glob(".batch_id*"))
+
+
+def test_a_damaged_manifest_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "clocks").mkdir()
+    (tmp_path / "clocks" / "_manifest.json").write_text("{")
+    with pytest.raises(TableDamagedError, match="restore it from a backup"):
+        load_manifest(tmp_path / "clocks")
+
+
+def derived(output: Path, name: str, rows: list[dict[str, Any]]) -> None:
+    schema = arrow_schema(DERIVED[name])
+    (output / name).mkdir()
+    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
+    pq.write_table(pa.Table.from_arrays(columns, schema=schema), output / name / "part-0.parquet")
+
+
+def test_the_report_is_one_page_that_loads_nothing_and_names_no_destination_unasked(tmp_path: Path) -> None:
+    minute = timedelta(minutes=1)
+    health = [
+        {
+            "window_start": NOON + n * minute,
+            "server_id": server,
+            "availability": 0.5,
+            "job_lag_p95_ms": 2.0,
+            "reports": 2,
+        }
+        for n in range(5)
+        for server in (1, 2)
+        if (n, server) != (2, 2)
+    ]
+    derived(tmp_path, "router_health", health)
+    derived(
+        tmp_path,
+        "detections",
+        [
+            {
+                "observer": "<script>alert(1)</script>",
+                "member": "node-2",
+                "suspect_at": NOON,
+                "contact_to_suspect_ms": 900,
+            }
+        ],
+    )
+    derived(tmp_path, "leaderships", [{"term": 1, "leader_id": 1, "first_at": NOON, "last_at": NOON + minute}])
+    derived(
+        tmp_path,
+        "publishers",
+        [{"master": "d-0123456789ab", "server_id": 1, "first_at": NOON, "last_at": NOON + minute, "publications": 3}],
+    )
+    current_state.remember_names(tmp_path, {"d-0123456789ab": "q" * 52})
+
+    def page(*options: str) -> str:
+        target = tmp_path / "report.html"
+        result = CliRunner().invoke(report_command, ["--html", str(target), "--output", str(tmp_path), *options])
+        assert result.exit_code == 0, result.output
+        return target.read_text(encoding="utf-8")
+
+    plain = page()
+    assert plain.count("<svg") == 5
+    assert "default-src 'none'" in plain
+    assert "http" not in plain.replace('http-equiv="', ""), "nothing is loaded from elsewhere"
+    assert "<script" not in plain
+    assert "d-0123456789ab" in plain
+    assert "q" * 52 not in plain
+    assert "q" * 52 + ".b32.i2p" in page("--show-destinations")
+
+
+def test_the_names_behind_the_pseudonyms_are_for_the_owner_alone(tmp_path: Path) -> None:
+    current_state.remember_names(tmp_path, {"d-0123456789ab": "q" * 52})
+    assert (tmp_path / "names.sqlite").stat().st_mode & 0o077 == 0
+
+
+def test_the_doctor_says_what_is_missing_and_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    findings = {
+        finding.name: finding for finding in examine(tmp_path / "tables", None, {"PATH": ""}, tmp_path / "java")
+    }
+    assert findings["Java"].result == "ok"
+    assert findings["pyspark"].result == "ok"
+    assert (findings["farm"].result, "--node" in findings["farm"].action) == ("warning", True)
+    monkeypatch.setattr("pipeline.doctor.PACKAGES", {"no-such-package": ((1,), None), "pyarrow": ((999,), None)})
+    result = CliRunner().invoke(doctor, ["--json", "--output", str(tmp_path)])
+    assert result.exit_code == 1
+    document = json.loads(result.output[: result.output.rindex("}") + 1])
+    found = {check["name"]: check for check in document["checks"]}
+    assert found["no-such-package"]["result"] == found["pyarrow"]["result"] == "problem"
+    assert "make pipeline" in found["pyarrow"]["action"]
+
+
+def test_the_doctor_runs_where_spark_is_not_installed(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "for name in ('pyspark', 'pandas', 'pyarrow', 'duckdb', 'numpy', 'py4j'):\n"
+        "    sys.modules[name] = None\n"
+        "from bridge.cli.main import main\n"
+        "sys.argv = ['garlicfarm', 'pipeline', 'doctor']\n"
+        "main()\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert "Java" in result.stdout
+    assert "Traceback" not in result.stderr
