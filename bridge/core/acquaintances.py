@@ -11,14 +11,14 @@ one. There are no verdicts of others, hence nothing to refute; each server judge
 
 Of two descriptions the one with the higher incarnation counts, as in gossip. A server that hears itself first hand, in
 a life as late as its own and in other words, has a twin. Hearing it from others means that its own memory of its lives
-is older than theirs: it begins a later life.
+is older than theirs: it begins a later life, and says so, since its memory of votes is as old.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from gossip.core.description import MemberDescription
-from gossip.core.effects import AdoptGeneration, Alarm, AlarmKind, MembershipChanged
+from gossip.core.effects import AdoptGeneration, Alarm, AlarmKind, MembershipChanged, rolled_back
 from gossip.core.member import Incarnation, NodeId, NodeInfo, Status
 from gossip.core.own import INCARNATION_LIMIT, is_plausible
 
@@ -146,7 +146,8 @@ class Acquaintances:
                 )
             ]
         if own.incarnation.generation < info.incarnation.generation < INCARNATION_LIMIT - 1:
-            return [AdoptGeneration(info.incarnation.generation + 1)]
+            heard, known = info.incarnation.generation, own.incarnation.generation
+            return [AdoptGeneration(heard + 1), rolled_back(own.node_id, heard, known)]
         return []
 
     @staticmethod

@@ -41,6 +41,7 @@ from bridge.node.farm_keys import FarmKeys
 from bridge.node.farm_member import Member as FarmMember
 from bridge.node.farm_member import router_alarm
 from bridge.node.filed_keys import key_port
+from bridge.node.first_look import look_around
 from bridge.node.forming import Forming, load_formation
 from bridge.node.gossip_events import GossipEvents
 from bridge.node.handover import hand_over_before_stop, until_removed
@@ -209,6 +210,7 @@ class Node:
             cluster = "" if forming.known is None else forming.known.cluster_id.hex()
             self.trace.append("farm-known", {"cluster": cluster})
         founding, notes = await self._belong(agent, roster, forming)
+        await look_around(agent, roster, self.configuration)
         server_id = notes.own_id
         if server_id is None:
             raise AssertionError("who belongs to a farm has a Raft id")

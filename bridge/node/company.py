@@ -118,6 +118,11 @@ def acquaint(company: Company, roster: Roster, forming: Forming, door: FrontDoor
     company.settled = lambda: forming.founded is not None or forming.known is not None
 
 
+def gossip_tuning(gossip: GossipSettings) -> GossipTuning:
+    """What its timing means."""
+    return GossipTuning.loopback() if gossip.timing is Timing.LOCAL else GossipTuning.lan()
+
+
 def _agent_config(
     settings: NodeConfiguration, gossip: GossipSettings, presence: Presence, key_ring: KeyRing
 ) -> AgentConfig:
@@ -129,7 +134,7 @@ def _agent_config(
         state_directory=settings.state_dir,
         capacity=gossip.capacity,
         metadata=presence.metadata(),
-        tuning=GossipTuning.loopback() if gossip.timing is Timing.LOCAL else GossipTuning.lan(),
+        tuning=gossip_tuning(gossip),
         broadcast=gossip.broadcast,
         allow_wan=gossip.allow_wan,
     )

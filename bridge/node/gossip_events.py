@@ -5,10 +5,11 @@
     a key offered                 ──▶ identities
 
 A live twin of this identity ends the node at once, without handing anything over: until one of the two is gone, neither
-may vote in the name of both.
+may vote in the name of both. So do words of a later life of its own: it has forgotten what it voted in that.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from bridge.node.alarms import Alarms
 from bridge.node.company import Company
@@ -19,6 +20,12 @@ from bridge.node.identities import Identities
 from bridge.node.roster import Roster
 from bridge.node.stopped import NodeStopped
 from gossip.core.effects import Alarm, AlarmKind, BroadcastHeard, KeyOffered, MembershipChanged, QueryHeard
+
+_FORGOTTEN: Final = (
+    "What it voted and acknowledged since, it has forgotten, so it must not vote again: put the newest state directory"
+    " back and start one process with it; or, if that is lost, start with an empty one, and at the leader `garlicfarm"
+    " node approve NAME`"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +72,8 @@ class GossipEvents:
         match alarm:
             case Alarm(AlarmKind.TWIN, text):
                 raise NodeStopped(text)
+            case Alarm(AlarmKind.ROLLED_BACK, text):
+                raise NodeStopped(f"{text}. {_FORGOTTEN}")
             case Alarm(kind, over=True):
                 self.alarms.clear(kind.value)
             case Alarm(AlarmKind.KEY_RETIRED, text):

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from gossip.core.awareness import Awareness
 from gossip.core.dissemination import Dissemination
-from gossip.core.effects import AdoptGeneration, MembershipChanged
+from gossip.core.effects import AdoptGeneration, MembershipChanged, rolled_back
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.membership import Entry, Membership
 from gossip.core.messages import AliveUpdate, Payload, VerdictUpdate
@@ -191,9 +191,12 @@ class Claims:
             self._outbox.drop(DropReason.RATE_LIMITED)
             return
         # A liar's number near the end of the scale would leave no room for further refutations within this life.
-        if incarnation.generation > own.incarnation.generation or incarnation.number >= INCARNATION_LIMIT // 2:
+        known = own.incarnation.generation
+        if incarnation.generation > known or incarnation.number >= INCARNATION_LIMIT // 2:
             own.adopt(incarnation.generation + 1)
             self._outbox.emit(AdoptGeneration(own.incarnation.generation))
+            if info is not None and incarnation.generation > known:
+                self._outbox.emit(rolled_back(own.node_id, incarnation.generation, known))
         else:
             own.raise_above(incarnation)
         if status in {Status.SUSPECT, Status.DEAD}:

@@ -103,6 +103,8 @@ class AlarmKind(Enum):
 
     TWIN = "twin"
     """A live node uses our identity: this node stops."""
+    ROLLED_BACK = "rolled-back"
+    """A later life of our identity was heard of, in its own words: what this node keeps is older than that."""
     ISOLATED = "isolated"
     """No peer answers and every seed is silent."""
     KEY_RETIRED = "key-retired"
@@ -113,6 +115,16 @@ class AlarmKind(Enum):
     """This node must begin a later life and cannot store its number: it is mute until it can."""
     ADMIT_FAILED = "admit-failed"
     """The application's `admit` raised, or returned what is no answer: the joiner was refused."""
+
+
+def rolled_back(node_id: NodeId, heard: int, own: int) -> "Alarm":
+    """A node has signed words of its own from a generation that it knows nothing of."""
+    return Alarm(
+        AlarmKind.ROLLED_BACK,
+        f"this node's identity {node_id.hex()} was heard in its generation {heard}, and this is generation {own}:"
+        " either another process runs with a copy of this state directory, or the directory was brought back from an"
+        " older copy",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,21 @@
 """Persons decide who belongs: a new identity under an old name, a box thrown out, a directory that was copied."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bridge.core.control import SubmitOutcome
 from bridge.core.view import RaftRole
+from bridge.node.replica import RAFT_DIRECTORY
+from consensus.node.directory import Directory
+from consensus.node.hard_state import HardStateFile
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, local_farm, tail
-from tests.end_to_end.settings import addresses
+from tests.end_to_end.settings import copy_of
 from tests.end_to_end.test_membership import newcomer
 
 pytestmark = pytest.mark.processes
@@ -126,23 +131,44 @@ def test_an_evicted_router_is_out_for_ever_and_one_that_was_away_meanwhile_comes
     stolen.kill()
 
 
-def test_of_a_copied_state_directory_one_process_stops_and_the_farm_goes_on(farm: Farm) -> None:
+def as_a_cloned_disk_has_it(node: Node) -> None:
+    """Give the copied storage the mark of its place, which a clone of a whole disk would have as well."""
+    directory = Directory(node.directory / RAFT_DIRECTORY)
+    ballot, _ = HardStateFile.read(directory)
+    directory.perform_all(ballot.plan(replace(ballot.state, place=directory.place)))
+    directory.close()
+
+
+def test_of_a_copied_state_directory_the_copy_stops_and_the_farm_goes_on(farm: Farm) -> None:
     original = next(node for node in farm.nodes if node is not farm.leader())
     original.kill()
-    copy = farm.directory / "copy"
-    shutil.copytree(original.directory, copy, ignore=shutil.ignore_patterns("*.sock", "*.log"))
-    text = (copy / original.configuration.name).read_text()
-    twin = Node(copy / original.configuration.name)
-    with Farm(farm.directory, [twin]):
-        gossip, consensus = addresses(original)
-        for port in {address.rpartition(":")[2] for address in (gossip, consensus)}:
-            text = text.replace(f":{port}", f":{int(port) + 1000 if int(port) < 60_000 else int(port) - 1000}")
-        twin.configuration.write_text(text.replace(str(original.directory), str(copy)))
-        original.start()
+    with Farm(farm.directory, [copy_of(original, farm.directory / "copy")]) as others:
+        [twin] = others.nodes
         twin.start()
-        farm.wait_until(lambda: not (twin.running and original.running), START_BOUND_S, "one of the two stops")
-        assert not twin.running
-        said = tail(twin.log_file)
-        assert "this directory is a copy" in said or "identity" in said
-    farm.wait_settled()
+        assert twin.ended(START_BOUND_S) == 1
+        assert "this directory is a copy: it was made in another place" in tail(twin.log_file)
+        original.start()
+        farm.wait_settled()
     assert original.submit({"mark": "alone"}).outcome is SubmitOutcome.COMMITTED
+
+
+def test_of_a_cloned_disk_one_stops_before_it_votes_and_no_term_has_two_leaders(farm: Farm) -> None:
+    original = next(node for node in farm.nodes if node is not farm.leader())
+    others = [node for node in farm.nodes if node is not original]
+    original.kill()
+    twin = copy_of(original, farm.directory / "copy")
+    as_a_cloned_disk_has_it(twin)
+    both = [original, twin]
+    with Farm(farm.directory, [twin]):
+        for node in both:
+            node.start()
+        farm.wait_until(lambda: not all(node.running for node in both), START_BOUND_S, "one of the two stops")
+        [stopped] = [node for node in both if not node.running]
+        said = tail(stopped.log_file)
+        assert "live node" in said or "another process" in said, said
+        assert "election-started" not in said
+        farm.wait_until(lambda: voters(others[0]) == {1, 2, 3}, START_BOUND_S, "the farm stands")
+        assert others[0].submit({"mark": "one of them"}).outcome is SubmitOutcome.COMMITTED
+        assert others[1].submit({"mark": "and on"}).outcome is SubmitOutcome.COMMITTED
+    led = re.findall(r"leader-elected term=(\d+)", "".join(tail(node.log_file) for node in (*farm.nodes, twin)))
+    assert len(set(led)) == len(led), "one leader a term"

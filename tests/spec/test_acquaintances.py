@@ -98,7 +98,10 @@ def test_a_node_that_calls_itself_is_no_twin_and_another_process_of_its_identity
 
 def test_a_node_whose_memory_is_older_than_the_others_begins_a_later_life() -> None:
     known = acquaintances()
-    assert [*known.hear(described(1, generation=7), 0, first_hand=False)] == [AdoptGeneration(8)]
+    adopted, alarm = known.hear(described(1, generation=7), 0, first_hand=False)
+    assert adopted == AdoptGeneration(8)
+    assert isinstance(alarm, Alarm)
+    assert alarm.kind is AlarmKind.ROLLED_BACK
     known.adopt(8)
     assert known.own.incarnation == Incarnation(8, 0)
     assert not known.hear(described(1, generation=7, claim=9), 0, first_hand=False)

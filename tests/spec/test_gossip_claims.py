@@ -204,6 +204,17 @@ def test_a_higher_generation_of_ourselves_is_adopted_plus_one_before_anything_el
     assert AliveUpdate(info_of(0, generation=7)) in told(effects)
 
 
+def test_own_words_of_a_later_life_are_an_alarm_and_hearsay_about_one_is_not() -> None:
+    story = Story()
+    story.befriend(1)
+    effects = story.hear_news(1, AliveUpdate(info_of(0, generation=6)))
+    [alarm] = [each for each in effects if isinstance(each, Alarm)]
+    assert alarm.kind is AlarmKind.ROLLED_BACK
+    assert "heard in its generation 6, and this is generation 1" in alarm.text
+    effects = story.hear_news(1, verdict(0, Status.DEAD, by=1, generation=9))
+    assert not [each for each in effects if isinstance(each, Alarm)], "anybody can say that"
+
+
 def test_an_unsigned_claim_of_a_generation_beyond_belief_is_neither_taken_nor_adopted() -> None:
     story = Story()
     story.befriend(1, 2)
