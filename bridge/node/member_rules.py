@@ -1,47 +1,61 @@
-"""Who may become a member by the Garlic Farm protocol's own words, in a farm whose members are known by gossip.
+"""Who may become a member, and who may be removed, by the Garlic Farm protocol's own words in a farm.
 
-    AddServerRequest     the log has given out the id, and the router's signed metadata tells where it listens
-    RemoveServerRequest  enough voters remain
+    AddServerRequest     the log has given out the id and has not removed it, there is room among the voters, and it is
+                         known where the router listens
+    RemoveServerRequest  enough voters remain, and the server does not answer: it left, or is gone
 
 Whoever holds the farm key can say these words, so they must not be a way around what the reconciler and the log
 decide: an id that the log has not given out would be somebody whom nobody can tell from anybody else, and a farm that
-was talked below its size has lost what its founders agreed on.
+was talked below its size has lost what its founders agreed on. A router that lives would be taken in again at once;
+to remove it is an operator's decision, which the log records.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from consensus.core.description import Description
 from consensus.core.position import Configuration, Server, ServerId
 from consensus.node.garlic_farm_dial import PeerAddress
 
 
 @dataclass(frozen=True, slots=True)
 class FarmMemberRules:
-    """The rules of one farm; `expect` and `voters_max` as in its settings."""
+    """The rules of one farm; `expect` and `voters_max` as in its settings, `removed` as in its log."""
 
     resolve: Callable[[ServerId], PeerAddress | None]
-    voters: Callable[[], frozenset[ServerId]]
+    describe: Callable[[], Description]
+    removed: Callable[[], Collection[int]]
     expect: int
     voters_max: int
+    answered_within_ms: int
 
     def may_add(self, server: Server) -> PeerAddress | str:
         """Where the newcomer listens, or why it cannot be a voter."""
         ceiling = max(self.voters_max, self.expect)
-        if len(self.voters()) >= ceiling:
+        if server.server_id in self.removed():
+            return "an operator has removed it from the farm (docs/changing-servers.md)"
+        if len(self.describe().configuration.voter_ids) >= ceiling:
             return (
                 f"the farm has {ceiling} voters already, as many as consensus.voters_max allows;"
-                " a router that joins by gossip becomes an observer"
+                " a router that is just started becomes an observer"
             )
         address = self.resolve(server.server_id)
         if address is None:
             return (
                 "the log has not given out this id, or nobody knows where that router listens: give the router the"
-                " farm key and start it, and it joins by gossip (docs/changing-servers.md)"
+                " farm key and start it, and it joins by itself (docs/changing-servers.md)"
             )
         return address
 
     def may_remove(self, server: ServerId, configuration: Configuration) -> str | None:
-        """None if enough voters remain."""
+        """None if it is gone and enough voters remain."""
         if len(configuration.voter_ids - {server}) < self.expect:
             return f"a farm of {self.expect} needs another voter in its place first"
+        answers = (
+            each.contact_ms is not None and each.contact_ms <= self.answered_within_ms
+            for each in self.describe().followers
+            if each.server_id == server
+        )
+        if any(answers) and server not in self.removed():
+            return "it answers, and would be taken in again: stop it, or let `garlicfarm servers remove` take it out"
         return None

@@ -178,7 +178,12 @@ class Reconciling:
                 except (ServerBusyError, ServerStoppedError) as error:
                     return str(error)
                 return None if ended.outcome is TransferOutcome.DONE else ended.outcome.value
-            case AddLearner(server_id) | Promote(server_id) | Remove(server_id):
+            case AddLearner(server_id):
+                invited = await self._parts.replica.members.requests.add_learner(self._server(ServerId(server_id)))
+                if invited is None:
+                    return "it did not take the invitation"
+                resolved = invited
+            case Promote(server_id) | Remove(server_id):
                 if isinstance(proposal, Remove):
                     await self._parts.replica.members.requests.farewell(ServerId(server_id))
                 voters, learners = self._target(proposal, ServerId(server_id))
@@ -187,15 +192,11 @@ class Reconciling:
             return "unknown" if resolved.refusal is None else resolved.refusal.value
         return None
 
-    def _target(
-        self, proposal: AddLearner | Promote | Remove, server_id: ServerId
-    ) -> tuple[tuple[Server, ...], tuple[Server, ...]]:
+    def _target(self, proposal: Promote | Remove, server_id: ServerId) -> tuple[tuple[Server, ...], tuple[Server, ...]]:
         configuration = self._parts.replica.server.describe().raft.configuration
         voters = tuple(each for each in configuration.voters if each.server_id != server_id)
         learners = tuple(each for each in configuration.learners if each.server_id != server_id)
         match proposal:
-            case AddLearner():
-                return voters, (*learners, self._server(server_id))
             case Promote():
                 return (*voters, self._server(server_id)), learners
             case Remove():

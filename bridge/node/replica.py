@@ -49,7 +49,7 @@ from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_tally import Tally
 from consensus.node.hard_state import FILE as BALLOT_FILE
 from consensus.node.joining import Joining
-from consensus.node.member_requests import MemberRequests
+from consensus.node.member_requests import MemberRequests, MemberRequestTuning
 from consensus.node.members import Members
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
 from consensus.node.server import ConsensusServer
@@ -303,7 +303,7 @@ async def open_replica(
         )
         server = ConsensusServer(raft, recovery.storage, directory, links, ledger, hear, keep_from=ledger.keep_from)
         client = GarlicFarmClient(dialer, resolve, [server_id], random=Random(), tuning=profile.client)
-        requests = MemberRequests(server, server_id, links, _member_rules(settings, server, resolve), tally)
+        requests = _member_requests(settings, server, links, resolve, ledger, tally)
         members = Members(Joining(server, server_id, _told_to_leave), requests)
         replica = Replica(
             server,
@@ -333,11 +333,25 @@ async def open_replica(
         directory.close()
 
 
-def _member_rules(
-    settings: ReplicaSettings, server: ConsensusServer, resolve: Callable[[ServerId], PeerAddress | None]
-) -> FarmMemberRules:
-    expect = len(settings.founding.founders)
-    return FarmMemberRules(resolve, lambda: server.describe().raft.configuration.voter_ids, expect, settings.voters_max)
+def _member_requests(
+    settings: ReplicaSettings,
+    server: ConsensusServer,
+    links: PeerLinks,
+    resolve: Callable[[ServerId], PeerAddress | None],
+    ledger: Ledger,
+    tally: Tally,
+) -> MemberRequests:
+    rules = FarmMemberRules(
+        resolve,
+        lambda: server.describe().raft,
+        lambda: ledger.state.removed,
+        expect=len(settings.founding.founders),
+        voters_max=settings.voters_max,
+        answered_within_ms=settings.profile.answered_within_ms,
+    )
+    reply_s = settings.profile.links.reply_timeout_s
+    tuning = MemberRequestTuning(invitation_s=5 + 5 * reply_s, farewell_s=reply_s)
+    return MemberRequests(server, settings.server_id, links, rules, tally, tuning)
 
 
 def _told_to_leave(leader: ServerId) -> None:

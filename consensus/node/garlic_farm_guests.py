@@ -1,4 +1,4 @@
-"""Newcomers on a leader's links: servers that were invited and that no configuration names yet.
+"""Newcomers on a leader's links: servers that were invited and are being brought up to the leader's log.
 
     connected ──▶ JoinClusterRequest ──accepted──▶ appends with entries go out as log packs
                         │ refused                   heartbeats and snapshot chunks go out as they are
@@ -24,7 +24,7 @@ from consensus.wire.garlic_farm import messages as wire
 
 @dataclass(slots=True, eq=False)
 class Guest:
-    """One newcomer, from its invitation until a configuration names it or the invitation is taken back."""
+    """One newcomer, from its invitation until it is spoken to like any other."""
 
     address: PeerAddress | None
     invitation: Callable[[bool], wire.JoinClusterRequest]

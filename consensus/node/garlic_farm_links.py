@@ -107,6 +107,7 @@ class PeerLinks:
         self.limits = limits
         self.words = Words(configuration_before, limits)
         self.guests: dict[ServerId, Guest] = {}
+        self._members: frozenset[ServerId] = frozenset()
         self._links: dict[ServerId, _Link] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -134,8 +135,7 @@ class PeerLinks:
         Followers have nothing to say to each other until their leader is gone: an election would then begin with TCP,
         TLS and Digest, while the clients wait.
         """
-        for peer in peers:
-            self.guests.pop(peer, None)
+        self._members = frozenset(peers)
         for peer, link in self._links.items():
             link.kept = peer in peers or peer in self.guests
         for peer in peers:
@@ -153,9 +153,9 @@ class PeerLinks:
         return True
 
     def uninvite(self, peer: ServerId) -> None:
-        """The newcomer has become a member, or will not; nothing happens if it was never invited."""
+        """It is spoken to like any other from now on; nothing happens if it was never invited."""
         if self.guests.pop(peer, None) is not None and peer in self._links:
-            self._links[peer].kept = False
+            self._links[peer].kept = peer in self._members
 
     def say(self, peer: ServerId, request: wire.Request, answered: Callable[[wire.Reply | Lost], None]) -> None:
         """Send words that the core knows nothing of, to a peer that is connected; `answered` is called once."""

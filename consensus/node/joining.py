@@ -1,6 +1,6 @@
 """A newcomer's side of the document's sequence: invited, given the log in packs, and told when it has to go.
 
-    JoinClusterRequest ──▶ a voter that hears its leader, or of a later term? ── yes ──▶ refused
+    JoinClusterRequest ──▶ a voter that hears its leader? ── yes ──▶ refused
                                     │ no
                                     ▼
                            invited by this leader, in this term ──▶ accepted, with the index that is wanted first
@@ -64,7 +64,7 @@ class Joining:
         raft, leader = self._server.describe().raft, server_id(request.source)
         known = self._invitation
         belongs = self._own_id in raft.configuration.voter_ids and self._server.role.leader is not None
-        accepted = not belongs and request.term >= raft.term
+        accepted = not belongs
         if accepted and (known is None or (known.leader, known.term) != (leader, request.term)):
             known = self._invitation = _Invitation(leader, request.term)
         wanted = known.synced.index + 1 if accepted and known is not None else raft.last.index + 1

@@ -14,6 +14,8 @@ A newcomer that knows the document alone gets a vote at once when it has caught 
 far it must have come, and when it is given up, is the core's `catch_up`. A leader that falls in the midst leaves
 nothing behind unless the configuration was appended, and then the next leader completes it.
 
+Who has no vote to give yet, as a farm's own newcomers, comes by `add_learner`: invited and fed in the same words.
+
 Who may be added and removed is for `MemberRules` to say; what is refused is told to the operator in words, since the
 answer on the wire has only a bit for it.
 """
@@ -39,6 +41,8 @@ from consensus.wire.garlic_farm.joining_mapping import invitation_to_wire
 from consensus.wire.garlic_farm.limits import UNKNOWN_SERVER
 from consensus.wire.garlic_farm.mapping import server_id
 from consensus.wire.garlic_farm.values import ClusterServer, LogEntry
+
+_LOOK_S = 0.1
 
 
 class MemberRules(Protocol):
@@ -191,8 +195,7 @@ class MemberRequests:
             resolved = await self._server.change_configuration((*voters, newcomer), learners)
         finally:
             self._links.uninvite(newcomer.server_id)
-        self._tally.add("log-packs-sent", guest.packs)
-        self._tally.add("snapshot-chunks-sent", guest.chunks)
+            self._count(guest)
         self._ended(resolved, "servers-added", f"server {newcomer.server_id} at {newcomer.endpoint} is not added")
 
     async def _remove(self, leaving: ServerId) -> None:
@@ -200,6 +203,46 @@ class MemberRequests:
         voters, learners = _without(self._server.describe().raft.configuration, leaving)
         resolved = await self._server.change_configuration(voters, learners)
         self._ended(resolved, "servers-removed", f"server {leaving} is not removed")
+
+    async def add_learner(self, newcomer: Server) -> ChangeResolved | None:
+        """Invite a server and let it have the log, without a vote; None: it did not take the invitation.
+
+        It is a member at once, and gets log packs until it is where the leader was when it came.
+        """
+        guest = Guest(None, lambda extended: self._invitation(newcomer.server_id, extended=extended))
+        resolved, joined = None, False
+        try:
+            if self._links.invite(newcomer.server_id, guest):
+                with trio.move_on_after(self._tuning.invitation_s):
+                    joined = await guest.answer()
+            if joined:
+                voters, learners = _without(self._server.describe().raft.configuration, newcomer.server_id)
+                resolved = await self._server.change_configuration(voters, (*learners, newcomer))
+        finally:
+            begun = resolved is not None and resolved.outcome is ChangeOutcome.COMMITTED
+            if begun and self._nursery is not None:
+                self._nursery.start_soon(self._bring_up, newcomer.server_id, guest)
+            else:
+                self._links.uninvite(newcomer.server_id)
+        return resolved
+
+    async def _bring_up(self, newcomer: ServerId, guest: Guest) -> None:
+        """Wait until the learner holds what the log held at the beginning, or is none any more."""
+        goal = self._server.describe().raft.last.index
+        try:
+            while self._leads():
+                raft = self._server.describe().raft
+                match = next((each.match for each in raft.followers if each.server_id == newcomer), None)
+                if match is None or match >= goal:
+                    return
+                await trio.sleep(_LOOK_S)
+        finally:
+            self._links.uninvite(newcomer)
+            self._count(guest)
+
+    def _count(self, guest: Guest) -> None:
+        self._tally.add("log-packs-sent", guest.packs)
+        self._tally.add("snapshot-chunks-sent", guest.chunks)
 
     async def farewell(self, leaving: ServerId) -> None:
         """Tell a server that it is about to be removed, if it can be reached; its answer changes nothing."""

@@ -56,6 +56,11 @@ def test_a_fourth_node_becomes_a_voter_and_the_farm_goes_on_without_its_leader(g
         fourth = newcomer(growing, "node-4")
         submitter.wait_for(5, START_BOUND_S)
         growing.wait_until(lambda: len(voters(fourth)) == 4, START_BOUND_S, "the fourth node votes")
+
+        def by_log_packs() -> bool:
+            return any(node.counters().get("garlic_farm_log_packs_sent") for node in growing.nodes)
+
+        growing.wait_until(by_log_packs, START_BOUND_S, "it was invited, and given the log in packs")
         view = fourth.view()
         assert view.node.raft_id == 4
         assert view.node.phase is Phase.FOUNDED

@@ -7,11 +7,13 @@ from random import Random
 
 import trio
 
-from consensus.core.effects import Outcome
-from consensus.core.position import ServerId
+from consensus.core.effects import ChangeOutcome, ChangeResolved, Outcome
+from consensus.core.position import Configuration as Members
+from consensus.core.position import Server, ServerId
 from consensus.node.garlic_farm_client import GarlicFarmClient
 from consensus.node.garlic_farm_pipe import Lost
 from consensus.node.member_client import ask_to_add, ask_to_remove, join
+from consensus.node.member_requests import MemberRequests, MemberRequestTuning
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.errors import Fault
 from consensus.wire.garlic_farm.values import (
@@ -133,7 +135,9 @@ async def test_a_snapshot_goes_on_where_a_broken_connection_left_it(tmp_path: Pa
         # every chunk came once, in order, although two connections brought them
         assert stranger.offsets == sorted(set(stranger.offsets))
         assert len(stranger.offsets) > 5
-        assert len(stranger.snapshot) == leader.server.describe().raft.snapshot.size_bytes
+        snapshot = leader.server.describe().raft.snapshot
+        assert snapshot is not None
+        assert len(stranger.snapshot) == snapshot.size_bytes
 
 
 async def test_log_packs_go_on_where_a_broken_connection_left_them(tmp_path: Path) -> None:
@@ -168,6 +172,46 @@ async def test_a_server_of_our_own_joins_by_the_same_words_and_then_asks_to_go(t
         # and a follower asks the leader to remove it
         assert (await ask_to_remove(own, FOURTH)).begun
         await until_members(leader, 1, 2, 3)
+
+
+async def test_a_server_gets_the_log_without_a_vote_in_the_same_words(tmp_path: Path) -> None:
+    async with group(tmp_path) as (servers, client, _):
+        await submit(client, [b"%d" % number for number in range(1500)])
+        life, leader = await servers.start(FOURTH), await leading(servers)
+        requests = leader.members.requests
+        added = await requests.add_learner(Server(FOURTH, servers.endpoint(FOURTH)))
+        assert added is not None
+        assert added.outcome is ChangeOutcome.COMMITTED
+        await life.server.wait_applied(leader.server.commit_index)
+        assert life.members.joining.packs > 0
+        # when it is level, it is spoken to like any other
+        await until(lambda: not leader.links.guests)
+        packs = life.members.joining.packs
+        await submit(client, [b"end"])
+        await until(lambda: life.executed[-1:] == [b"end"])
+        assert life.members.joining.packs == packs
+        # and one that nobody can reach is not made a member
+        await servers.kill(FOURTH)
+        assert await until_given_up(leader, Server(FIFTH, "tcp://nobody:1")) is None
+        assert FIFTH not in leader.server.describe().raft.configuration.member_ids
+
+
+async def until_given_up(leader: Life, newcomer: Server) -> ChangeResolved | None:
+    impatient = MemberRequestTuning(invitation_s=0.3)
+    requests = MemberRequests(leader.server, ServerId(1), leader.links, AnyRules(), leader.tally, impatient)
+    return await requests.add_learner(newcomer)
+
+
+class AnyRules:
+    """Nothing is asked of them."""
+
+    def may_add(self, server: Server) -> str:
+        """Not asked."""
+        raise AssertionError(server)
+
+    def may_remove(self, server: ServerId, configuration: Members) -> str:
+        """Not asked."""
+        raise AssertionError(server, configuration)
 
 
 async def test_a_leader_that_falls_in_the_midst_leaves_no_half_a_member(tmp_path: Path) -> None:

@@ -1,23 +1,30 @@
 """Who may come and go by the Garlic Farm protocol's own words in a farm, and what the door says before there is one."""
 
+from dataclasses import replace
+
 import pytest
 
 from bridge.node.member_rules import FarmMemberRules
 from bridge.node.replica import FrontDoor
+from consensus.core.description import FollowerProgress
 from consensus.core.position import Configuration, Server, ServerId
+from consensus.core.progress import Pace
 from consensus.node.garlic_farm_dial import PeerAddress
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.messages import JoinClusterRequest
 from consensus.wire.garlic_farm.values import Configuration as WireConfiguration
 from consensus.wire.garlic_farm.values import LogEntry
+from tests.spec.test_picture import RAFT
 
 FOURTH = Server(ServerId(4), "tcp://10.0.0.4:7669")
 KNOWN = PeerAddress("10.0.0.4", 7669, bytes(32))
 
 
-def rules(*voters: int, known: PeerAddress | None = KNOWN, voters_max: int = 5) -> FarmMemberRules:
-    ids = frozenset(map(ServerId, voters))
-    return FarmMemberRules(lambda _: known, lambda: ids, 3, voters_max)
+def rules(*voters: int, known: PeerAddress | None = KNOWN, answers: bool = False, removed: int = 0) -> FarmMemberRules:
+    contact_ms = 10 if answers else 60_000
+    followers = (FollowerProgress(ServerId(4), 9, 10, 0, contact_ms, Pace.REPLICATING),)
+    described = replace(RAFT, configuration=members(*voters), followers=followers)
+    return FarmMemberRules(lambda _: known, lambda: described, lambda: (removed,), 3, 5, 3_000)
 
 
 def members(*voters: int) -> Configuration:
@@ -35,9 +42,22 @@ def test_an_id_that_the_log_has_not_given_out_is_refused_with_the_way_to_join() 
 
 
 def test_nobody_comes_beyond_the_most_voters() -> None:
-    refusal = rules(1, 2, 3, voters_max=3).may_add(FOURTH)
+    refusal = rules(1, 2, 3, 5, 6).may_add(FOURTH)
     assert isinstance(refusal, str)
-    assert "the farm has 3 voters already" in refusal
+    assert "the farm has 5 voters already" in refusal
+
+
+def test_whom_an_operator_removed_does_not_come_back_by_asking() -> None:
+    refusal = rules(1, 2, 3, removed=4).may_add(FOURTH)
+    assert isinstance(refusal, str)
+    assert "an operator has removed it" in refusal
+
+
+def test_a_router_that_lives_is_not_removed_by_a_word_but_by_the_log() -> None:
+    refusal = rules(1, 2, 3, 4, answers=True).may_remove(ServerId(4), members(1, 2, 3, 4))
+    assert refusal is not None
+    assert "it answers, and would be taken in again" in refusal
+    assert rules(1, 2, 3, 4, answers=True, removed=4).may_remove(ServerId(4), members(1, 2, 3, 4)) is None
 
 
 def test_a_farm_is_not_talked_below_the_number_of_its_founders() -> None:
