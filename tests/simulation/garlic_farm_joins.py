@@ -140,14 +140,14 @@ class Story:
         figures.packs = fourth.members.joining.packs
         assert figures.packs > 0, "the fourth got no log packs"
         assert fourth.server.describe().restores == 0, "the fourth got a snapshot"
-        for server_id in servers.ids:
-            taken = await servers.lives[server_id].server.take_snapshot()
+        for life in servers.lives.values():  # whoever leads when the fifth asks has no log from the beginning
+            taken = await life.server.take_snapshot()
             assert taken is not None
             figures.snapshot_bytes = taken.size_bytes
         began = trio.current_time()
         fifth = await self._join(servers, plain, FIFTH)
         figures.joined_by_snapshot_s = trio.current_time() - began
-        assert fifth.server.describe().restores == 1, "the fifth got no snapshot"
+        assert fifth.server.describe().restores > 0, "the fifth got no snapshot"
         # The newcomers answer reads for a while.
         enough = figures.reads + 200
         await until(lambda: figures.reads >= enough)
