@@ -54,6 +54,10 @@ class FakeRouter:
     session_status: int = 1
     refusal: str | None = None
     """It disconnects with this reason when it is handed a structure."""
+    piece_bytes: int | None = None
+    """Its messages come in pieces of so many bytes, one every ten milliseconds."""
+    ends_within: type[Message] | None = None
+    """It is gone in the middle of such a message."""
     password: str | None = None
     clock_offset_ms: int = 0
     known: dict[bytes, Destination] = field(default_factory=dict)
@@ -86,9 +90,21 @@ class FakeRouter:
             reader.feed(bytes(data))
             while (frame := reader.next_frame()) is not None:
                 for answer in [] if self.silent else self._answers(stream, decode(frame)):
-                    await stream.send_all(encode(answer))
-                    if isinstance(answer, Disconnect):
+                    if not await self._send(stream, answer):
                         return
+
+    async def _send(self, stream: trio.abc.Stream, answer: Message) -> bool:
+        """Whether the connection goes on."""
+        data = encode(answer)
+        if self.ends_within is not None and isinstance(answer, self.ends_within):
+            await stream.send_all(data[: len(data) // 2])
+            return False
+        size = self.piece_bytes or len(data)
+        for begin in range(0, len(data), size):
+            await stream.send_all(data[begin : begin + size])
+            if self.piece_bytes is not None:
+                await trio.sleep(0.01)
+        return not isinstance(answer, Disconnect)
 
     def _answers(self, stream: trio.abc.Stream, message: Message) -> list[Message]:  # noqa: PLR0911 - one a case
         match message:

@@ -1,0 +1,76 @@
+"""A stage for the I2CP router: the router behind it speaks real bytes, and the clock runs with trio's."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+import trio
+import trio.testing
+
+from bridge.node.alarms import Alarms
+from bridge.node.event_log import EventLog
+from bridge.node.host import HostSampler, LoopLag
+from bridge.node.i2cp_publishing import I2cpAccess
+from bridge.node.i2cp_router import I2cpRouter, I2cpRouterAccess
+from bridge.node.i2pcontrol import ControlAccess
+from bridge.node.router import Leaf
+from bridge.node.router_link import Credentials, Software
+from bridge.wire.destination_keys import SigningKey, new_demo_leaf, new_master_key
+from bridge.wire.meta_lease_set import MetaLease, encode
+from tests.node.fake_i2cp_router import LINK, NOW_S, FakeRouter, clock_now_ms, in_place_of_sockets
+
+Patch = pytest.MonkeyPatch
+Clock = trio.testing.MockClock
+
+MASTER, OTHER = new_master_key(), new_master_key()
+TRANSIENT = MASTER.sign_transient(NOW_S)
+LEAF, STRANGER = new_demo_leaf(), new_demo_leaf()
+HASH = MASTER.destination.hash
+
+
+def structure(key: SigningKey = TRANSIENT, after_s: int = 0) -> bytes:
+    published_s = NOW_S + after_s
+    return encode(key.sign(published_s, (MetaLease(LEAF.hash, cost=3, ends_s=published_s + 900),)))
+
+
+@dataclass
+class Stage:
+    """A node's router, the fake one behind it, and the alarms."""
+
+    router: I2cpRouter
+    fake: FakeRouter
+    alarms: Alarms
+
+    def standing(self) -> dict[str, str]:
+        """The texts of the alarms that stand."""
+        return {alarm.kind: alarm.text for alarm in self.alarms.standing()}
+
+
+@asynccontextmanager
+async def stage(
+    monkeypatch: Patch,
+    clock: Clock,
+    fake: FakeRouter | None = None,
+    *keys: SigningKey,
+    leaves: tuple[Leaf, ...] = (Leaf(LEAF),),
+    credentials: Credentials | None = None,
+    control_access: ControlAccess | None = None,
+) -> AsyncIterator[Stage]:
+    assert clock.autojump_threshold == 0
+    fake = fake or FakeRouter()
+    held = {key.destination.hash: key for key in keys or (TRANSIENT,)}
+    access = I2cpAccess(LINK, Software.I2PD if fake.is_i2pd else Software.JAVA, credentials)
+    alarms = Alarms(EventLog("node-1", clock_now_ms))
+    router = I2cpRouter(
+        I2cpRouterAccess(access, control_access), leaves, HostSampler(), LoopLag(), alarms, signing_key_of=held.get
+    )
+    # The node ends before its router does.
+    async with trio.open_nursery() as outer:
+        with in_place_of_sockets(fake, outer, monkeypatch):
+            async with trio.open_nursery() as inner:
+                inner.start_soon(router.run)
+                yield Stage(router, fake, alarms)
+                inner.cancel_scope.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+        outer.cancel_scope.cancel()
