@@ -1,0 +1,139 @@
+"""Servers introduce themselves in handshakes: what they say is signed, passed on, and judged by whoever hears it."""
+
+from pathlib import Path
+
+import pytest
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from bridge.core.control import FarmKeyState
+from bridge.node.control_routes import Refused
+from bridge.node.farm_keys import FarmKeys
+from bridge.node.filed_keys import FiledKeys
+from bridge.node.introductions import Introductions
+from bridge.node.key_files import save_farm_key
+from bridge.wire.farm_key import new_farm_key
+from consensus.node.garlic_farm_dial import PeerAddress
+from consensus.node.garlic_farm_tally import Tally
+from consensus.wire.garlic_farm.upgrade import INTRODUCTION_CHARACTERS_MAX, INTRODUCTIONS_MAX, Identity
+from gossip.core.effects import Alarm, AlarmKind, MembershipChanged
+from gossip.core.member import METADATA_LIMIT_BYTES, Address, Incarnation, NodeInfo, Status
+from gossip.node.generation_keeper import GenerationKeeper
+from gossip.wire.identity import Signer
+
+
+def node(number: int, *, generation: int = 1, metadata: bytes = b"") -> Introductions:
+    """The introductions of node `number`, which has an identity of its own."""
+    signer = Signer(Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32))
+    own = NodeInfo(signer.node_id, Address("127.0.0.1", 7669), Incarnation(generation, 0), 30, metadata)
+    return Introductions(
+        own,
+        signer,
+        GenerationKeeper(None, signer.node_id, generation),
+        Tally(),
+        seeds=(),
+        advertised=PeerAddress("a.i2p", 7669, None),
+        period_s=60.0,
+        hurried_s=15.0,
+    )
+
+
+def handshake(calling: Introductions, called: Introductions) -> None:
+    """Both hear what the other says."""
+    said, answered = calling.introduced(Identity()), called.introduced(Identity())
+    called.met(said)
+    calling.met(answered)
+
+
+def news(of: Introductions) -> list[object]:
+    """The events that wait."""
+    found: list[object] = []
+    while True:
+        try:
+            found.append(of.events.receive_nowait())
+        except trio.WouldBlock:
+            return found
+
+
+def known(to: Introductions) -> dict[bytes, Status]:
+    return {each.node_id: each.status for each in to.members()}
+
+
+async def test_one_handshake_makes_two_servers_known_to_each_other_and_each_passes_the_other_on() -> None:
+    alice, bob, carol = node(1), node(2), node(3)
+    handshake(alice, bob)
+    handshake(carol, bob)
+    assert known(carol) == {bob.node_id: Status.ALIVE, alice.node_id: Status.ALIVE}
+    assert known(bob) == {alice.node_id: Status.ALIVE, carol.node_id: Status.ALIVE}
+    assert [type(each) for each in news(carol)] == [MembershipChanged, MembershipChanged]
+    handshake(alice, bob)
+    assert known(alice) == {bob.node_id: Status.ALIVE, carol.node_id: Status.ALIVE}
+
+
+async def test_what_a_server_says_anew_replaces_what_it_said() -> None:
+    alice, bob = node(1), node(2)
+    handshake(alice, bob)
+    alice.set_metadata(b"founded")
+    handshake(alice, bob)
+    assert [each.metadata for each in bob.members()] == [b"founded"]
+    before = bob.members()
+    alice.set_metadata(b"founded")
+    handshake(alice, bob)
+    assert bob.members() == before
+
+
+async def test_a_forged_or_unreadable_introduction_is_left_out_and_counted() -> None:
+    alice, bob, carol = node(1), node(2), node(3)
+    (word,) = alice.introduced(Identity()).introductions
+    at = len(word) // 2
+    forged = word[:at] + ("A" if word[at] != "A" else "B") + word[at + 1 :]
+    bob.met(Identity(introductions=(forged, "", "AAAA", *carol.introduced(Identity()).introductions)))
+    assert known(bob) == {carol.node_id: Status.ALIVE}
+    assert bob.describe().core.dropped["introduction_refused"] == 3
+
+
+async def test_a_goodbye_is_signed_as_one_and_no_word_of_it_serves_as_presence() -> None:
+    alice, bob, carol = node(1), node(2), node(3)
+    handshake(alice, bob)
+    with trio.move_on_after(0.1):
+        await alice.leave()
+    goodbye = alice.introduced(Identity())
+    bob.met(goodbye)
+    assert known(bob) == {alice.node_id: Status.LEFT}
+    # Somebody who recorded it cannot pass it on in her place, nor as a sign of life.
+    word, *_ = goodbye.introductions
+    handshake(carol, bob)
+    carol.met(Identity(introductions=(*bob.introduced(Identity()).introductions, word)))
+    assert known(carol) == {bob.node_id: Status.ALIVE}
+
+
+async def test_a_copy_of_a_node_that_lives_is_told_to_be_its_twin_and_a_call_to_oneself_is_none() -> None:
+    alice, copy = node(1, metadata=b"here"), node(1, metadata=b"there")
+    handshake(alice, alice)
+    assert news(alice) == []
+    handshake(alice, copy)
+    found = news(alice)
+    assert [each.kind for each in found if isinstance(each, Alarm)] == [AlarmKind.TWIN]
+
+
+async def test_the_fullest_introductions_fit_into_a_handshake() -> None:
+    crowd = [node(number, generation=2**52, metadata=bytes(METADATA_LIMIT_BYTES)) for number in range(1, 20)]
+    for each in crowd[1:]:
+        handshake(crowd[0], each)
+    words = crowd[0].introduced(Identity()).introductions
+    assert len(words) == INTRODUCTIONS_MAX
+    assert max(map(len, words)) <= INTRODUCTION_CHARACTERS_MAX
+
+
+async def test_without_gossip_the_key_file_is_the_ring_and_changes_are_refused_with_the_way_to_do_them(
+    tmp_path: Path,
+) -> None:
+    save_farm_key(tmp_path / "farm.key", new_farm_key(3))
+    keys = FiledKeys(FarmKeys(tmp_path / "farm.key"))
+    listing = await keys.listing()
+    assert [each.state for each in listing.keys] == [FarmKeyState.PRIMARY]
+    assert (listing.members, listing.file_epoch) == (1, 1)
+    assert (await keys.export()) == (tmp_path / "farm.key").read_text()
+    for step in (keys.install(), keys.use("k", force=True), keys.remove("k", force=True)):
+        with pytest.raises(Refused, match="put the new key behind the others"):
+            await step
