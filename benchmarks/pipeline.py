@@ -27,7 +27,7 @@ from benchmarks.figures import Figure
 from pipeline.envelope import SCHEMA
 from pipeline.generate import generate
 from pipeline.load_model import LoadModel
-from pipeline.run import RunSettings, await_end, farm_stream, start_query
+from pipeline.run import RunSettings, await_end, farm_stream, prepare, start_query
 from pipeline.session import open_session
 
 GIB = 1024**3
@@ -104,6 +104,7 @@ def _tables(directory: Path, runs: int) -> list[Figure]:
 
         def timed(stream: Callable[[RunSettings], DataFrame]) -> float:
             settings = RunSettings(directory / "tables", source)
+            prepare(settings.output)
             began = time.perf_counter()
             await_end(session, settings, start_query(stream(settings), settings, available_now=True))
             took = time.perf_counter() - began

@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.cli_options import LogPlace, ProgressLine, StatusLine, place_options, told_plainly
+from pipeline.cli_options import LogPlace, ProgressLine, StatusLine, place_options, told_plainly, traces_of
 from pipeline.doctor import doctor
 from pipeline.feedback import Feedback
 from pipeline.generate import generate
@@ -71,6 +71,13 @@ pipeline.add_command(doctor)
     default=None,
     help="Whether factors on the costs of leaves are submitted to the farm. Default: yes, but not with --once.",
 )
+@click.option(
+    "--events/--no-events",
+    "with_events",
+    default=True,
+    show_default=True,
+    help="Whether the traces of the nodes are read as well. A directory has none.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON lines.")
 def run(
     *,
@@ -83,6 +90,7 @@ def run(
     trigger_seconds: int,
     entries_per_batch: int,
     submit: bool | None,
+    with_events: bool,
     as_json: bool,
 ) -> None:
     """Read the log and keep the tables; with --once print router health and end."""
@@ -96,7 +104,8 @@ def run(
         submission = place.submission() if submits else None
         session = open_session(master)
         feedback = Feedback(session, source, submission, lambda text: click.echo(text, err=True))
-        settings = RunSettings(output, source, window, trigger_seconds, ProgressLine(), feedback.after_batch)
+        events = traces_of(source) if with_events else None
+        settings = RunSettings(output, source, window, trigger_seconds, ProgressLine(), feedback.after_batch, events)
         try:
             if once:
                 show(run_once(session, settings))

@@ -73,6 +73,13 @@ class LogPlace:
         return tuple(_address(node) for node in self.nodes)
 
 
+def traces_of(source: dict[str, str]) -> dict[str, str] | None:
+    """Options of the source `farm_events` for the nodes of these options of `farm`; None for a directory."""
+    if "node" not in source:
+        return None
+    return {name: source[name] for name in ("node", "tokenFile", "certificate") if name in source}
+
+
 def _address(node: str) -> str:
     if node.startswith(f"{TCP_SCHEME}://"):
         return node

@@ -1,6 +1,7 @@
 """The run loop: the log through Spark into the sinks, exactly once, with progress shown while a batch runs.
 
-    source `farm` ──▶ micro-batch N ──▶ sinks.write_batch ──▶ commit of N in <output>/checkpoint ──▶ sinks.refresh
+    source `farm` ────────▶ micro-batch N ──▶ sinks.write_batch ──▶ commit of N in <output>/checkpoint ──▶ sinks.refresh
+    source `farm_events` ─▶ micro-batch N ──▶ table `events` ─────▶ commit of N in <output>/checkpoint-events
 
 Spark writes the range of batch N into the checkpoint before it runs and notes its end afterwards. A crash in between
 repeats the batch with the same number and the same range; indexes of the log never change their entry, so the rows are
@@ -21,10 +22,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pipeline import sinks, transforms
 from pipeline.log_client import FarmLogError
+from pipeline.schemas import HISTORY
+from pipeline.table_files import merge
 
 LAYOUT = 1
 LAYOUT_FILE = "layout.json"
 RANGE_FILE = "range.json"
+CHECKPOINT, EVENTS_CHECKPOINT = "checkpoint", "checkpoint-events"
+EVENTS_TABLE = "events"
 PROGRESS_SECONDS = 1
 
 
@@ -58,6 +63,8 @@ class RunSettings:
     progress: Callable[[Progress], None] = _show_nothing
     judge: Callable[[DataFrame], None] = _judge_nothing
     """Gets the entries of each batch: feedback to the farm (`pipeline/feedback.py`)."""
+    events: dict[str, str] | None = None
+    """Options of the source `farm_events`; without them the nodes' traces are not read."""
 
 
 def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
@@ -65,6 +72,9 @@ def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
 
     Raises FarmLogError when the log cannot be read.
     """
+    prepare(settings.output)
+    if settings.events is not None:
+        await_end(session, settings, start_events(session, settings, settings.events, available_now=True))
     await_end(session, settings, start_query(farm_stream(session, settings), settings, available_now=True))
     return sinks.refresh(session, settings.output, settings.window)
 
@@ -78,8 +88,24 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[Da
     def after_batch() -> None:
         show(sinks.refresh(session, settings.output, settings.window))
 
-    stream = farm_stream(session, settings)
-    await_end(session, settings, start_query(stream, settings, available_now=False, after_batch=after_batch))
+    prepare(settings.output)
+    beside: tuple[StreamingQuery, ...] = ()
+    if settings.events is not None:
+        beside = (start_events(session, settings, settings.events, available_now=False),)
+    try:
+        stream = farm_stream(session, settings)
+        query = start_query(stream, settings, available_now=False, after_batch=after_batch)
+        await_end(session, settings, query, beside)
+    finally:
+        for each in beside:
+            each.stop()
+
+
+def prepare(output: Path) -> None:
+    """Makes the output directory; raises FarmLogError when it cannot be continued."""
+    output.mkdir(parents=True, exist_ok=True)
+    sinks.refuse_orphaned(output)
+    claim_layout(output)
 
 
 def farm_stream(session: SparkSession, settings: RunSettings) -> DataFrame:
@@ -107,10 +133,32 @@ def start_query(
         if after_batch is not None:
             after_batch()
 
-    settings.output.mkdir(parents=True, exist_ok=True)
-    sinks.refuse_orphaned(settings.output)
-    claim_layout(settings.output)
-    writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(settings.output / "checkpoint"))
+    return _started(stream, write, settings, CHECKPOINT, available_now=available_now)
+
+
+def start_events(
+    session: SparkSession, settings: RunSettings, options: dict[str, str], *, available_now: bool
+) -> StreamingQuery:
+    """Starts what writes the traces of the nodes into the table `events`."""
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        table = settings.output / EVENTS_TABLE
+        sinks.write_history(batch, table, batch_id)
+        merge(table, HISTORY[EVENTS_TABLE], batch_id)
+
+    stream = session.readStream.format("farm_events").options(**options).load()
+    return _started(stream, write, settings, EVENTS_CHECKPOINT, available_now=available_now)
+
+
+def _started(
+    stream: DataFrame,
+    write: Callable[[DataFrame, int], None],
+    settings: RunSettings,
+    checkpoint: str,
+    *,
+    available_now: bool,
+) -> StreamingQuery:
+    writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(settings.output / checkpoint))
     if available_now:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings.trigger_seconds} seconds").start()
@@ -124,7 +172,7 @@ def claim_layout(output: Path) -> None:
     except FileNotFoundError:
         # The first version wrote no note; its layout is number 1.
         found = 1 if (output / "checkpoint").exists() else LAYOUT
-        note.write_text(json.dumps({"layout": found}) + "\n", encoding="utf-8")
+        _note(note, {"layout": found})
     except (ValueError, KeyError, TypeError) as error:
         raise FarmLogError(f"{note} is damaged: it should be {json.dumps({'layout': LAYOUT})}; restore it") from error
     if found != LAYOUT:
@@ -139,7 +187,7 @@ def claim_range(output: Path, first: int, last: int) -> None:
     note, wanted = output / RANGE_FILE, {"first": first, "last": last}
     if not note.exists() and not (output / "checkpoint").exists():
         output.mkdir(parents=True, exist_ok=True)
-        note.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
+        _note(note, wanted)
         return
     try:
         found = json.loads(note.read_text(encoding="utf-8"))
@@ -149,11 +197,26 @@ def claim_range(output: Path, first: int, last: int) -> None:
         raise FarmLogError(f"{output} holds another part of the log ({found}); choose another output directory")
 
 
-def await_end(session: SparkSession, settings: RunSettings, query: StreamingQuery) -> None:
-    """Waits for the end of a query, with progress shown; raises FarmLogError with the farm's own words."""
+def _note(path: Path, content: dict[str, int]) -> None:
+    """Written aside and renamed: a run that is killed here leaves no half of it."""
+    aside = path.with_name(f".{path.name}.new")
+    aside.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    aside.rename(path)
+
+
+def await_end(
+    session: SparkSession, settings: RunSettings, query: StreamingQuery, beside: tuple[StreamingQuery, ...] = ()
+) -> None:
+    """Waits for the end of a query, with progress shown; raises FarmLogError with the farm's own words.
+
+    The end of a query `beside` it is the end of all, since it can only be a failure.
+    """
     try:
         while not query.awaitTermination(PROGRESS_SECONDS):
             settings.progress(_progress(session, query))
+            for each in beside:
+                if not each.isActive:
+                    each.awaitTermination()
     except StreamingQueryException as error:
         raise FarmLogError(_reason(str(error))) from error
     finally:

@@ -24,7 +24,15 @@ from pathlib import Path
 import pyspark
 
 from pipeline.java import find_java
-from tests.soak.pipeline_tables import differences, finished, made_up_log, pipeline_command, start, tables_of
+from tests.soak.pipeline_tables import (
+    differences,
+    finished,
+    made_up_log,
+    pipeline_command,
+    same_pseudonyms,
+    start,
+    tables_of,
+)
 
 LOOPBACK = "127.0.0.1"
 UP_PATIENCE_S = 120.0
@@ -121,6 +129,7 @@ def run(directory: Path, *, routers: int, days: float, batch: int) -> list[str]:
     finished(start(pipeline_command(log, local, "--master", "local[2]", *size), told), told, END_PATIENCE_S)
     print(f"{entries} entries in local mode: {time.monotonic() - began:.0f} s", flush=True)
     environment = cluster_environment(directory)
+    same_pseudonyms(local, directory / "cluster")
     far, told = directory / "cluster", directory / "cluster.txt"
     began = time.monotonic()
     with standalone(directory, environment) as address:

@@ -18,7 +18,15 @@ import time
 from pathlib import Path
 from random import Random
 
-from tests.soak.pipeline_tables import differences, finished, made_up_log, pipeline_command, start, tables_of
+from tests.soak.pipeline_tables import (
+    differences,
+    finished,
+    made_up_log,
+    pipeline_command,
+    same_pseudonyms,
+    start,
+    tables_of,
+)
 
 POLL_S = 0.05
 BEGIN_PATIENCE_S = 180.0
@@ -73,6 +81,7 @@ def run(kills: int, seed: int, directory: Path, *, routers: int, days: float, ba
     )
     expected = tables_of(undisturbed)
     killed = directory / "killed"
+    same_pseudonyms(undisturbed, killed)
     command = pipeline_command(directory / "log", killed, *more)
     done = 0
     while done < kills:

@@ -1,18 +1,22 @@
 """What the long tests of the pipeline share: a made-up log, a run of the pipeline as a process, tables as rows."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
+from pipeline import current_state, sinks
 from pipeline.generate import generate
 from pipeline.load_model import LoadModel
+from pipeline.schemas import DERIVED
+from pipeline.table_files import live_files
 
-NOT_TABLES = ("checkpoint", "checkpoints")
 PLACE_COLUMNS = frozenset({"batch_id"})
 """Which micro-batch a row came with: no part of the row."""
 
@@ -56,17 +60,28 @@ def finished(process: subprocess.Popen[bytes], log: Path, patience_s: float) -> 
 
 
 def tables_of(output: Path) -> dict[str, Counter[str]]:
-    """Every Parquet table below `output` as a multiset of rows, whatever files they lie in."""
-    tables: dict[str, Counter[str]] = {}
-    for file in sorted(output.rglob("*.parquet")):
-        place = file.relative_to(output).parts
-        hidden = any(part.startswith((".", "_")) or part.endswith((".old", ".new")) for part in place)
-        if place[0] in NOT_TABLES or hidden or len(place) < 2:
-            continue
-        rows = tables.setdefault(place[0], Counter())
-        for row in pq.ParquetFile(file).read().to_pylist():
-            rows[repr(sorted((name, value) for name, value in row.items() if name not in PLACE_COLUMNS))] += 1
-    return tables
+    """Every table below `output` as a multiset of rows, whatever files they lie in: history, derived, current state."""
+    tables = {name: _counted(current_state.read(output, name)) for name in current_state.KEYS}
+    for name in sinks.SOURCES:
+        tables[name] = _counted(
+            row for file in live_files(output / name) for row in pq.ParquetFile(file).read().to_pylist()
+        )
+    for name in DERIVED:
+        files = (output / name).glob("*.parquet")
+        tables[name] = _counted(row for file in files for row in pq.ParquetFile(file).read().to_pylist())
+    return {name: rows for name, rows in tables.items() if rows}
+
+
+def _counted(rows: Iterable[dict[str, Any]]) -> Counter[str]:
+    return Counter(
+        repr(sorted((name, value) for name, value in row.items() if name not in PLACE_COLUMNS)) for row in rows
+    )
+
+
+def same_pseudonyms(output: Path, other: Path) -> None:
+    """The tables of `other`, which is to be made, name destinations as those of `output` do."""
+    other.mkdir(parents=True)
+    shutil.copy(output / sinks.SALT_FILE, other / sinks.SALT_FILE)
 
 
 def differences(expected: dict[str, Counter[str]], found: dict[str, Counter[str]]) -> list[str]:
