@@ -12,7 +12,7 @@ Only the boxes of the last era are kept. Eras count up: of two evictions that be
 and whoever asked for it asks again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from bridge.core.admission import ADMITTED_MAX, Admitted, Standing, raft_id_of
@@ -53,6 +53,21 @@ def sponsors_needed(voters: int) -> int:
     Whoever was evicted meanwhile was a member when that router went: one word alone could be his.
     """
     return max(SPONSORS_LEAST, voters // 2 + 1)
+
+
+def majority_lost(voters: Collection[int], well: Collection[int], server_id: int | None) -> str | None:
+    """Why the farm would stand still without this server; `well` are those that answer, the leader among them."""
+    if server_id is None or server_id not in voters:
+        return None
+    rest = set(voters) - {server_id}
+    there = rest & set(well)
+    if 2 * len(there) > len(rest):
+        return None
+    return (
+        f"of the {len(rest)} voters that would remain only {len(there)} can be reached, which is no majority: the farm"
+        " would stand still. Start the others first; or force it, and `garlicfarm recover` makes a farm of what is left"
+        " if it comes to that"
+    )
 
 
 def evict(

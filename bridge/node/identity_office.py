@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from bridge.core.admission import Admitted, Standing, approval_refusal, holder_of, raft_id_of, refusal
 from bridge.core.control import Scalar
+from bridge.core.eviction import majority_lost
 from bridge.core.farm_state import FarmState
 from bridge.core.feature_level import SUPPORTED_LEVEL, needed_level
 from bridge.core.founding import Founding
@@ -186,7 +187,8 @@ class IdentityOffice:
         if each is not None and each.standing is Standing.EVICTED and not which.force:
             text = f"{node_id.hex()} is evicted already. To replace the farm's keys once more, force it"
             raise Refused(409, "evicted-already", text)
-        obstacle = self._majority_lost(farm, server_id)
+        group = group_of(farm.replica.server.describe().raft, farm.answered_within_ms)
+        obstacle = majority_lost(group.voters, group.answering | {group.own_id}, server_id)
         if obstacle is not None and not which.force:
             raise Refused(409, "no-majority", obstacle)
         eviction, left_out = self._eviction(state, node_id)
@@ -220,21 +222,6 @@ class IdentityOffice:
             raise Refused(404 if not found else 409, "no-such-node", text)
         node_id = found.pop()
         return node_id, known.get(node_id)
-
-    def _majority_lost(self, farm: _Farm, server_id: int | None) -> str | None:
-        """Why the farm would stand still without this server."""
-        group = group_of(farm.replica.server.describe().raft, farm.answered_within_ms)
-        if server_id is None or server_id not in group.voters:
-            return None
-        rest = group.voters - {server_id}
-        well = (group.answering | {group.own_id}) & rest
-        if 2 * len(well) > len(rest):
-            return None
-        return (
-            f"of the {len(rest)} voters that would remain only {len(well)} can be reached, which is no majority: the"
-            " farm would stand still. Start the others first; or force it, and `garlicfarm recover` makes a farm"
-            " of what is left if it comes to that"
-        )
 
     def _eviction(self, state: FarmState, node_id: bytes) -> tuple[Eviction, tuple[str, ...]]:
         """The entry, and who remains and gets no box."""

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from bridge.core.control import SubmitOutcome
 from bridge.core.records import Admission as AdmissionRecord
-from bridge.core.records import Clock
+from bridge.core.records import Approval, Clock, Eviction, Level
 from bridge.node.replica import SUBMIT_PATIENCE_SECONDS, FrontDoor, Replica
 from bridge.wire.application import encode
 from consensus.core import messages as core
@@ -158,6 +158,20 @@ def test_a_client_may_not_admit_anybody() -> None:
     for disguised in (admission, admission.replace(b"admission", rb"\u0061dmission")):
         with pytest.raises(GarlicFarmError, match="only the leader writes those"):
             asked(door(Server()), (disguised,))
+
+
+def test_a_client_may_neither_approve_nor_evict_nor_raise_the_level() -> None:
+    for record in (Approval(b"n" * 8, "n", b"o" * 8), Eviction(b"n" * 8, 1, ()), Level(2, "0.1.0")):
+        with pytest.raises(GarlicFarmError, match="only the leader writes those"):
+            asked(door(Server()), (encode(record),))
+
+
+def test_a_server_that_was_thrown_out_is_not_heard() -> None:
+    opened = door(Server())
+    opened.is_out = lambda server_id: server_id == OTHER
+    request = core.RequestVote(7, OTHER, ORIGIN, 1)
+    with pytest.raises(GarlicFarmError, match="server 2 was thrown out of the farm"):
+        opened.request(OTHER, request, lambda _: None)
 
 
 def test_a_client_may_not_write_clock_entries_not_even_among_others() -> None:

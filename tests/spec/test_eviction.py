@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bridge.core.admission import ADMITTED_MAX, AdmissionRefused, Admitted, ServerAdmitted, ServerRetired, Standing
-from bridge.core.eviction import EvictionRefused, ServerEvicted, evict, sponsors_needed
+from bridge.core.eviction import EvictionRefused, ServerEvicted, evict, majority_lost, sponsors_needed
 from bridge.core.farm import Farm, LevelRaised
 from bridge.core.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, needed_level, next_level
 from bridge.core.records import Admission, Approval, Eviction, Foreign, Level
@@ -136,3 +136,23 @@ def test_entries_about_identities_wait_for_the_level_and_foreign_objects_do_not(
 @pytest.mark.parametrize(("voters", "needed"), [(0, 2), (1, 2), (2, 2), (3, 2), (4, 3), (8, 5)])
 def test_one_router_alone_never_vouches_for_a_key(voters: int, needed: int) -> None:
     assert sponsors_needed(voters) == needed
+
+
+@pytest.mark.parametrize(
+    ("voters", "well", "evicted", "lost"),
+    [
+        ({1, 2, 3}, {1, 2, 3}, 3, False),
+        ({1, 2, 3}, {1, 3}, 3, True),
+        ({1, 2, 3}, {1, 2}, 3, False),
+        ({1, 2, 3, 4}, {1, 2, 4}, 4, False),
+        ({1, 2, 3, 4, 5}, {1, 2, 5}, 5, True),
+        ({1, 2, 3}, {1}, 9, False),
+        ({1, 2, 3}, {1}, None, False),
+    ],
+)
+def test_an_eviction_that_would_leave_no_majority_has_to_be_forced(
+    voters: set[int], well: set[int], evicted: int | None, *, lost: bool
+) -> None:
+    reason = majority_lost(voters, well, evicted)
+    assert (reason is not None) is lost
+    assert reason is None or "which is no majority: the farm would stand still" in reason

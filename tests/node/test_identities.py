@@ -1,0 +1,158 @@
+"""A router that was away while the keys were replaced: whom it believes what the farm's key is, and whom not."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from bridge.core.admission import Admitted, Standing
+from bridge.core.farm_state import FarmState
+from bridge.core.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError
+from bridge.core.records import Level
+from bridge.node.alarms import Alarms
+from bridge.node.event_log import EventLog
+from bridge.node.farm_keys import FarmKeys
+from bridge.node.identities import Identities
+from bridge.node.key_files import save_farm_key
+from bridge.node.ledger import Ledger
+from bridge.wire.application import encode
+from bridge.wire.farm_key import new_farm_key
+from bridge.wire.key_box import EraKey, new_key, seal_key, sign_offer
+from consensus.core.position import Command, Entry
+from gossip.core.effects import KeyOffered
+from gossip.core.keychain import KeyChain
+from gossip.core.member import Address
+from gossip.node.agent import Agent
+from gossip.node.identity import Identity
+
+HERE = Address("127.0.0.1", 7668)
+
+
+def identity(number: int) -> Identity:
+    """Router `number`'s."""
+    return Identity.of(Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32))
+
+
+def public(number: int) -> bytes:
+    """Its public key."""
+    return identity(number).key.public_key().public_bytes_raw()
+
+
+@dataclass
+class FakeAgent:
+    """Gossip, as far as keys go."""
+
+    identity: Identity
+    key_chain: KeyChain
+    changes: list[KeyChain] = field(default_factory=list)
+
+    @property
+    def node_id(self) -> bytes:
+        """Its name."""
+        return self.identity.node_id
+
+    async def change_keys(self, chain: KeyChain) -> None:
+        """Take over a change."""
+        self.key_chain = self.key_chain.merge(chain)
+        self.changes.append(self.key_chain)
+
+
+class Router:
+    """One of five voters, 1 to 5; server k is router k."""
+
+    def __init__(self, number: int, farm_key: Path) -> None:
+        trace = EventLog(f"node-{number}", lambda: 0)
+        self.keys = FarmKeys(farm_key)
+        self.agent = FakeAgent(identity(number), self.keys.filed.key_ring.chain)
+        self.halted: list[str] = []
+        self.identities = Identities(self.keys, trace, Alarms(trace), self.halted.append)
+        self.identities._agent = cast(Agent, self.agent)
+        self.identities._node_id = self.agent.node_id
+        self.state = FarmState(
+            0, admitted={each: Admitted(identity(each).node_id, f"node-{each}") for each in range(1, 6)}
+        )
+        raft = SimpleNamespace(raft=SimpleNamespace(configuration=SimpleNamespace(voter_ids=frozenset(range(1, 6)))))
+        replica = SimpleNamespace(server=SimpleNamespace(describe=lambda: raft))
+        notes = SimpleNamespace(node_id_of=lambda _: None)
+        self.identities.founded(*cast(Any, (replica, self, notes)))
+
+    async def hear(self, offer: bytes) -> None:
+        """A member refuses this router's key, and offers another one."""
+        await self.identities.offered(KeyOffered(HERE, offer))
+
+
+@pytest.fixture
+def farm_key(tmp_path: Path) -> Path:
+    """The farm's key file of before."""
+    path = tmp_path / "farm.key"
+    save_farm_key(path, new_farm_key(3))
+    return path
+
+
+def vouched(router: Router, content: EraKey, sponsor: int) -> bytes:
+    """The offer of router `sponsor`."""
+    label = router.keys.filed.label
+    recipient = router.agent.node_id
+    box = seal_key(content, router.agent.identity.key.public_key().public_bytes_raw(), label)
+    return sign_offer(box, recipient, label, identity(sponsor).key)
+
+
+async def test_a_key_counts_when_more_than_half_of_the_other_voters_vouch_for_it(farm_key: Path) -> None:
+    away = Router(1, farm_key)
+    content = EraKey(1, 9, new_key())
+    for sponsor in (2, 3, 2, 3):
+        await away.hear(vouched(away, content, sponsor))
+    assert away.agent.changes == []
+    await away.hear(vouched(away, content, 4))
+    assert (away.agent.key_chain.primary, away.agent.key_chain.era) == (content.key, 1)
+
+
+async def test_the_evicted_router_alone_convinces_nobody_however_often_and_in_whatever_name(farm_key: Path) -> None:
+    away = Router(1, farm_key)
+    for _ in range(20):
+        await away.hear(vouched(away, EraKey(1, 9, new_key()), 5))
+    await away.hear(vouched(away, EraKey(1, 9, new_key()), 9))
+    forged = vouched(away, EraKey(1, 9, new_key()), 5)
+    await away.hear(forged[:-96] + public(2) + forged[-64:])
+    await away.hear(b"rubbish")
+    assert away.agent.changes == []
+
+
+async def test_offers_for_another_router_and_of_an_era_that_is_over_are_nothing(farm_key: Path) -> None:
+    away, other = Router(1, farm_key), Router(2, farm_key)
+    content = EraKey(1, 9, new_key())
+    for sponsor in (2, 3, 4, 5):
+        await other.hear(vouched(away, content, sponsor))
+    assert other.agent.changes == []
+    for sponsor in (2, 3, 4):
+        await away.hear(vouched(away, content, sponsor))
+    assert len(away.agent.changes) == 1
+    for sponsor in (2, 3, 4):
+        await away.hear(vouched(away, EraKey(1, 99, new_key()), sponsor))
+    assert len(away.agent.changes) == 1
+
+
+async def test_a_member_is_offered_the_key_of_now_and_who_is_out_or_unknown_is_not(farm_key: Path) -> None:
+    sponsors = [Router(number, farm_key) for number in (2, 3, 4)]
+    away = Router(1, farm_key)
+    assert sponsors[0].identities.offer_to(identity(1).node_id, public(1)) == b"", "no era has begun"
+    key = new_key()
+    for each in sponsors:
+        await each.agent.change_keys(each.agent.key_chain.rekeyed(key, 1, 9))
+        each.state.admitted[5] = Admitted(identity(5).node_id, standing=Standing.EVICTED)  # type: ignore[index]  # a dict here
+        assert each.identities.offer_to(identity(5).node_id, public(5)) == b""
+        assert each.identities.offer_to(identity(9).node_id, public(9)) == b""
+        await away.hear(each.identities.offer_to(identity(1).node_id, public(1)))
+    assert away.agent.key_chain.primary == key
+    assert away.agent.key_chain.digest == sponsors[0].agent.key_chain.digest
+
+
+async def test_a_level_beyond_this_version_stops_the_log_and_names_the_version() -> None:
+    ledger = Ledger(0, EventLog("node", lambda: 0), lambda _: None)
+    await ledger.apply(1, (Entry(1, Command(encode(Level(SUPPORTED_LEVEL, "0.1.0")))),))
+    with pytest.raises(UnsupportedLevelError, match=r"Install garlicfarm 9\.9\.0 or newer.*nothing is lost"):
+        await ledger.apply(2, (Entry(1, Command(encode(Level(SUPPORTED_LEVEL + 1, "9.9.0")))),))
+    assert ledger.state.applied_index == 1

@@ -1,0 +1,73 @@
+"""Entries about identities as JSON: what they say, and that nothing else is taken for one."""
+
+import base64
+import json
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from bridge.core.records import Admission, Approval, Eviction, Foreign, Level
+from bridge.wire.application import ENTRY_LIMIT_BYTES, ApplicationError, decode, encode
+from bridge.wire.identity_entries import BOXES_LIMIT
+from bridge.wire.key_box import BOX_BYTES
+from gossip.wire.identity import node_id_of
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key().public_bytes_raw()
+NODE = bytes(node_id_of(KEY))
+OTHER = bytes(range(8))
+BOX = bytes(BOX_BYTES)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Admission(NODE, "node-4", KEY),
+        Admission(OTHER, "node-4"),
+        Approval(NODE, "node-4", OTHER, KEY),
+        Approval(NODE, "node-4", OTHER),
+        Eviction(OTHER, 1, ((NODE, BOX),)),
+        Eviction(OTHER, 2**32 - 1, ()),
+        Level(2, "0.1.0"),
+    ],
+)
+def test_what_is_encoded_is_decoded(record: Admission | Approval | Eviction | Level) -> None:
+    assert decode(encode(record)) == record
+
+
+def test_the_documented_bytes() -> None:
+    text = base64.b64encode(KEY).decode()
+    assert json.loads(encode(Approval(NODE, "n", OTHER, KEY))) == {
+        "approval": {"node": NODE.hex(), "name": "n", "replaces": OTHER.hex(), "key": text}
+    }
+    box = base64.b64encode(BOX).decode()
+    assert json.loads(encode(Eviction(OTHER, 1, ((NODE, BOX),)))) == {
+        "eviction": {"node": OTHER.hex(), "era": 1, "boxes": {NODE.hex(): box}}
+    }
+    assert encode(Level(2, "0.1.0")) == b'{"level":{"number":2,"version":"0.1.0"}}'
+
+
+def test_as_many_boxes_as_are_allowed_fit_into_an_entry() -> None:
+    boxes = tuple((number.to_bytes(8, "big"), BOX) for number in range(BOXES_LIMIT))
+    assert len(encode(Eviction(OTHER, 2**32 - 1, boxes))) <= ENTRY_LIMIT_BYTES
+    with pytest.raises(ApplicationError):
+        encode(Eviction(OTHER, 1, (*boxes, (b"one more", BOX))))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"admission": {"node": OTHER.hex(), "name": "n", "key": base64.b64encode(KEY).decode()}},
+        {"admission": {"node": NODE.hex(), "name": "n", "key": "short"}},
+        {"approval": {"node": NODE.hex(), "name": "n"}},
+        {"approval": {"node": NODE.hex(), "name": "-n", "replaces": OTHER.hex()}},
+        {"eviction": {"node": NODE.hex(), "era": 0, "boxes": {}}},
+        {"eviction": {"node": NODE.hex(), "era": 1, "boxes": {NODE.hex(): "AAAA"}}},
+        {"eviction": {"node": NODE.hex(), "era": 1, "boxes": {"nobody": base64.b64encode(BOX).decode()}}},
+        {"eviction": {"node": NODE.hex(), "era": 1, "boxes": []}},
+        {"level": {"number": 0, "version": "0"}},
+        {"level": "info", "message": "an application's own object"},
+        {"level": {"number": 2, "version": "0"}, "approval": {}},
+    ],
+)
+def test_what_is_not_well_formed_is_foreign(content: dict[str, object]) -> None:
+    assert isinstance(decode(json.dumps(content).encode()), Foreign)
