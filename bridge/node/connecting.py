@@ -97,7 +97,8 @@ class Connecting:
             self._cluster,
             self.users.password_of,
             NonceBook(os.urandom(32), os.urandom),
-            lambda: self._introduced(identity()),
+            identity,
+            self._introduced,
         )
         server = self._server = GarlicFarmServer(
             gatekeeper,

@@ -15,6 +15,7 @@ import base64
 import binascii
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from random import Random
 from types import MappingProxyType
 
 import trio
@@ -62,6 +63,7 @@ class Introductions:
     ) -> None:
         self._seeds, self._advertised = tuple(seeds), advertised
         self._dialer: Dialer | None = None
+        self._random = Random()
         self._core = Acquaintances(own, int(SILENT_PERIODS * period_s * 1000))
         self._signer = signer
         self._verifier = Verifier()
@@ -152,8 +154,12 @@ class Introductions:
         """The identity with what this node has to say of itself and of others."""
         self._said += 1
         purpose = Purpose.LEAVING if self._core.leaving else Purpose.PRESENCE
-        told = [self._signer.signed_info(self._core.own, purpose), *self._core.alive()]
-        return replace(identity, introductions=tuple(_word(info) for info in told[:INTRODUCTIONS_MAX]))
+        others = self._core.alive()
+        if len(others) >= INTRODUCTIONS_MAX:
+            # In a large farm others each time, so that nobody is left out for ever.
+            others = tuple(self._random.sample(others, INTRODUCTIONS_MAX - 1))
+        told = [self._signer.signed_info(self._core.own, purpose), *others]
+        return replace(identity, introductions=tuple(_word(info) for info in told))
 
     def met(self, peer: Identity) -> None:
         """A server has said something of itself and of others."""

@@ -70,9 +70,12 @@ class Gatekeeper:
         password_of: Callable[[str], str | None],
         nonces: NonceBook,
         identity: Callable[[], Identity],
+        introduced: Callable[[Identity], Identity] = lambda identity: identity,
     ) -> None:
+        """`introduced` adds to an identity what only a handshake carries."""
         self.path = path_of(cluster)
         self.identity = identity
+        self.introduced = introduced
         self._password_of = password_of
         self._nonces = nonces
 
@@ -167,7 +170,7 @@ class UpgradeServer:
         return self._welcome(headers, user, ours, peer)
 
     def _welcome(self, headers: Headers, user: str, ours: Identity, peer: Identity) -> Verdict:
-        response = [("Connection", "Upgrade"), ("Upgrade", "websocket"), *ours.headers()]
+        response = [("Connection", "Upgrade"), ("Upgrade", "websocket"), *self._gatekeeper.introduced(ours).headers()]
         key = headers.one("sec-websocket-key")
         if key is not None:
             response.append(("Sec-WebSocket-Accept", accept_token(key)))
