@@ -57,6 +57,7 @@ from bridge.node.raft_events import note_raft
 from bridge.node.reconciling import OwnIdentity, Reconciling, ReconcilingParts, settings_of
 from bridge.node.refused_connections import RefusedConnections
 from bridge.node.replica import FrontDoor, Replica, ReplicaSettings, open_replica
+from bridge.node.reported_settings import reported_settings
 from bridge.node.roster import Roster
 from bridge.node.router_choice import make_router
 from bridge.node.sight import Sight
@@ -303,6 +304,7 @@ class Node:
             router=self.router,
             keys=self.masters.keys,
             keyless=self.masters.keyless,
+            configuration=reported_settings(self.configuration),
             pace=self.pace,
             period_ms=publishing.reporting_period_ms,
             election_timeout_ms=profile_of(self.configuration.consensus.timing).raft.election_timeout_min_ms,

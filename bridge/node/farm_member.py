@@ -1,8 +1,8 @@
 """What a member of a founded farm does its duties with: the parts that `bridge.node.app` made, in one hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bridge.core.publication import Pace
 from bridge.core.records import MetaStatus
@@ -41,6 +41,8 @@ class Member:
     """NodeId and generation: with the birth of a session and a number behind it, it names a submission for ever."""
     reachable: Callable[[], AbstractSet[bytes]]
     """NodeIds of the other members that gossip does not hold for dead."""
+    configuration: Mapping[str, object] = field(default_factory=dict)
+    """What of its settings the node reports: an allow-list without secrets."""
     clock_ms: Callable[[], int] = clock_ms
 
     @property

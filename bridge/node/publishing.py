@@ -27,7 +27,7 @@ from bridge.node.outage import Outage
 from bridge.node.router import RouterError
 from bridge.node.signing_keys import HeldKey, judge_key, key_alarm
 from bridge.wire.application import encode
-from bridge.wire.i2p import I2pError
+from bridge.wire.i2p import I2pError, base64_encode
 from bridge.wire.meta_lease_set import LeaseSetError
 from consensus.node.clock import now_ms as monotonic_ms
 
@@ -71,6 +71,7 @@ class PublishingDuty:
         self._resigned = False
         self.published = 0
         self.last_published_ms = 0
+        self._last_structure: str | None = None
         """The second, in milliseconds, of the structure that the router took last."""
 
     @property
@@ -103,6 +104,7 @@ class PublishingDuty:
             publish_config=PublishConfig.OFF if self._resigned else self._held.publish,
             publishing=known is not None and known.choice.server_id == member.replica.server_id,
             last_published_time_ms=self.last_published_ms,
+            last_published_lease_set=self._last_structure,
             can_sign_until_s=self._held.key.can_sign_until_s,
         )
 
@@ -222,6 +224,7 @@ class PublishingDuty:
         self._handed_over = publication
         self.published += 1
         self.last_published_ms = publication.published_s * 1000
+        self._last_structure = base64_encode(structure)
         member.trace.append("published", facts, log_time_ms=member.ledger.state.log_time_ms)
 
     @property

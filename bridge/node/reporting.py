@@ -1,4 +1,4 @@
-"""A member's duty to report: its application entry once a reporting period, and as soon as there is a leader.
+"""A member's duty to report: its application entry once a period, on a change, and as soon as there is a leader.
 
 Each report asks the router anew and names itself (`request`), so that one whose fate is unknown can be repeated. What
 nobody took within a period is out of date; the next report says it better. Reports that nobody takes still tell the
@@ -12,11 +12,13 @@ from random import Random
 
 import trio
 
+from bridge.core.control import SubmitOutcome
 from bridge.core.hashes import hash_of
-from bridge.core.records import LeafStatus, Report, RouterStatus
+from bridge.core.records import LeafStatus, MetaStatus, Report, RouterStatus
 from bridge.node.farm_member import Member
 from bridge.node.measuring import MeasuringDuty
 from bridge.node.publishing import PublishingDuty
+from bridge.node.report_news import Gist, ReportNews, gist_of
 from bridge.node.router import RouterError
 from bridge.wire.application import ApplicationError, encode
 from bridge.wire.i2p import destination_from_base64
@@ -24,6 +26,8 @@ from consensus.core.position import Index
 from consensus.core.sessions import RequestId
 
 LAST_WORD_PATIENCE_S = 2.0
+LOOK_SHARE = 0.25
+"""Of a reporting period: how often leaves are looked at between reports."""
 
 
 class ReportDuty:
@@ -37,6 +41,7 @@ class ReportDuty:
         self._sequence = 0
         self._born: Index | None = None
         self._leader_known = trio.Event()
+        self._news = ReportNews(member.configuration)
 
     def leadership_changed(self) -> None:
         """Another server leads, or this one: the first report is due at once."""
@@ -58,7 +63,7 @@ class ReportDuty:
             with trio.move_on_after(self._member.period_s):
                 await self._send(report)
             # A little apart from the others, who heard of the leader at the same moment.
-            await self._until_period_after(started, self._random.uniform(0.9, 1.0))
+            await self._until_due(started, self._random.uniform(0.9, 1.0), gist_of(report.destinations, report.masters))
 
     async def last_word(self) -> None:
         """Tell the farm that this node publishes no more."""
@@ -75,19 +80,31 @@ class ReportDuty:
             with trio.move_on_after(self._member.expected_period_s):
                 await self._leader_known.wait()
 
-    async def _until_period_after(self, started: float, share: float) -> None:
-        """Sleeps to the next report's time. The period may change meanwhile: it is the leader's, and in the log."""
-        while (left := started + self._member.period_s * share - trio.current_time()) > 0:
-            with trio.move_on_after(left):
-                await self._member.ledger.news()
+    async def _until_due(self, started: float, share: float, said: Gist) -> None:
+        """Sleeps to the next report's time, or until what was said is wrong.
+
+        The period may change meanwhile: it is the leader's, and in the log.
+        """
+        look_at = started + self._member.period_s * LOOK_SHARE
+        while (now := trio.current_time()) < (due_at := started + self._member.period_s * share):
+            if now >= look_at:
+                look_at = now + self._member.period_s * LOOK_SHARE
+                if gist_of((await self._ask_leaves())[0], self._masters()) != said:
+                    return
+            else:
+                with trio.CancelScope(deadline=min(due_at, look_at)):
+                    await self._member.ledger.news()
 
     async def _send(self, report: Report) -> None:
+        told, configuration = self._news.told(report)
         try:
-            entry = encode(report)
+            entry = encode(told, config=configuration)
         except ApplicationError as error:
             self._member.trace.append("report-failed", {"reason": str(error)})
         else:
-            await self._member.replica.submit(entry, repeat_unknown=True)
+            answer = await self._member.replica.submit(entry, repeat_unknown=True)
+            if answer.outcome is SubmitOutcome.COMMITTED:
+                self._news.committed(told, configuration)
 
     async def _own_report(self) -> Report:
         member = self._member
@@ -100,7 +117,7 @@ class ReportDuty:
             date_ms=member.clock_ms(),
             server_id=member.replica.server_id,
             router=status,
-            masters=(*(duty.status() for duty in self._publishing), *member.keyless),
+            masters=self._masters(),
             destinations=leaves,
             remote_destinations=remote_destinations,
             remote_metas=remote_metas,
@@ -108,6 +125,9 @@ class ReportDuty:
         for duty in self._publishing:
             duty.reported(report)
         return report
+
+    def _masters(self) -> tuple[MetaStatus, ...]:
+        return (*(duty.status() for duty in self._publishing), *self._member.keyless)
 
     def _next_request(self) -> str:
         """A number in this node's session, which begins with the first report and whenever the farm forgot it."""
@@ -119,22 +139,33 @@ class ReportDuty:
     async def _ask_router(self) -> tuple[RouterStatus, tuple[LeafStatus, ...]]:
         """How router and leaves are. A router that does not answer is none: the node goes on reporting without it."""
         member = self._member
-        status, leaves, failures = RouterStatus(attached=False), [], []
+        status = RouterStatus(attached=False)
+        leaves: tuple[LeafStatus, ...] = ()
         try:
             status = await member.router.local_router_status()
+        except RouterError as error:
+            failures = [str(error)]
+        else:
+            leaves, failures = await self._ask_leaves()
+        if failures:
+            member.router_alarm.set("asking", "; ".join(failures))
+        else:
+            member.router_alarm.clear("asking")
+        return status, leaves
+
+    async def _ask_leaves(self) -> tuple[tuple[LeafStatus, ...], list[str]]:
+        """The leaves that could be asked, and why others could not."""
+        leaves, failures = [], []
+        try:
             for leaf_hash, behind in (await self._leaf_hashes()).items():
                 try:
-                    leaf = await member.router.local_leaf_status(leaf_hash)
+                    leaf = await self._member.router.local_leaf_status(leaf_hash)
                     leaves.append(replace(leaf, master_hash=behind))
                 except RouterError as error:
                     failures.append(str(error))
         except RouterError as error:
             failures.append(str(error))
-        if failures:
-            member.router_alarm.set("asking", "; ".join(failures))
-        else:
-            member.router_alarm.clear("asking")
-        return status, tuple(leaves)
+        return tuple(leaves), failures
 
     async def _leaf_hashes(self) -> dict[bytes, str | None]:
         """The leaves of this node, and for each the one master behind which it stands; None: all of them."""

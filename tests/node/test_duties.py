@@ -135,8 +135,9 @@ async def test_reports_are_at_most_a_period_apart_and_each_names_itself_anew(aut
         await trio.sleep(20)
     reports = stage.records(Report)
     times_ms = [at_ms for at_ms, _ in reports]
-    apart_ms = [later - earlier for earlier, later in pairwise(times_ms)]
-    assert len(apart_ms) >= 9
+    # The first of them found that this node publishes, and that is news.
+    apart_ms = [later - earlier for earlier, later in pairwise(times_ms[1:])]
+    assert len(apart_ms) >= 8
     assert all(1_790 <= each <= 2_010 for each in apart_ms), apart_ms
     assert len({record.request for _, record in reports if isinstance(record, Report)}) == len(reports)
 
@@ -176,7 +177,7 @@ async def test_a_router_that_cannot_be_asked_is_reported_as_none_with_an_alarm_u
     stage = Stage()
     stage.router.silence = "the router does not answer on port 7654"
     async with on_duty(stage):
-        await trio.sleep(1)
+        await trio.sleep(0.4)
         [(_, first)] = stage.records(Report)
         assert isinstance(first, Report)
         assert (first.router.attached, first.destinations) == (False, ())

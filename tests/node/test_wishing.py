@@ -1,13 +1,10 @@
 """What operators ask through a node: resolved from names and addresses, granted by the state machine or refused."""
 
-# ruff: noqa: ARG001 - the clock works by being asked for
-
 import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from trio.testing import MockClock
 
 from bridge.core.control import SubmitAnswer, SubmitOutcome
 from bridge.core.hashes import hash_of
@@ -24,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("_clock")
 
 
 @pytest.fixture
-def _clock(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_clock(monkeypatch)
 
 

@@ -1,0 +1,141 @@
+"""A report says what is news, when it is news: on a change at once, large things once."""
+
+# ruff: noqa: ARG001 - the clock works by being asked for
+
+import json
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bridge.core.control import SubmitAnswer, SubmitOutcome
+from bridge.core.records import LeafStatus, Report
+from bridge.node.report_news import CONFIGURATION_EVERY_MS, ReportNews
+from bridge.node.reported_settings import reported_settings
+from bridge.wire.application import encode
+from bridge.wire.i2p import base64_encode
+from tests.node.farm_stage import LEAF, NOW_MS, OTHER, Stage, machine_clock, rival_report
+from tests.node.test_configuration import load
+
+PERIOD_MS = 30_000
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_clock(monkeypatch)
+
+
+def reports(stage: Stage) -> list[tuple[int, Report]]:
+    return [(at_ms, record) for at_ms, record in stage.records(Report) if isinstance(record, Report)]
+
+
+async def test_a_leaf_that_falls_ill_and_recovers_is_reported_within_a_quarter_of_a_period_each_time(
+    autojump_clock: MockClock,
+) -> None:
+    stage = Stage(period_ms=PERIOD_MS)
+    stage.lead(OTHER)
+    ill = False
+
+    async def status(leaf_hash: bytes) -> LeafStatus:
+        await trio.lowlevel.checkpoint()
+        return LeafStatus(LEAF.base64, healthy=not ill)
+
+    stage.router.local_leaf_status = status  # type: ignore[method-assign]  # the router of this story
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.duties.run)
+        await trio.sleep(100)
+        steady = len(reports(stage))
+        for _ in range(2):
+            ill = not ill
+            changed_ms = trio.current_time() * 1000
+            await trio.sleep(PERIOD_MS / 4_000 + 0.1)
+            at_ms, report = reports(stage)[-1]
+            assert at_ms - changed_ms <= PERIOD_MS / 4 + 100
+            assert [leaf.healthy for leaf in report.destinations] == [not ill]
+        nursery.cancel_scope.cancel()
+    assert steady <= 5, "what does not change is reported once a period"
+    assert len({report.request for _, report in reports(stage)}) == len(reports(stage))
+
+
+async def test_the_last_structure_is_in_one_report_after_each_publication(
+    autojump_clock: MockClock,
+) -> None:
+    stage = Stage()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.duties.run)
+        await trio.sleep(60)
+        nursery.cancel_scope.cancel()
+    said = [part.last_published_lease_set for _, report in reports(stage) for part in report.masters]
+    assert [each for each in said if each is not None] == [base64_encode(each) for each in stage.router.published]
+    assert said.count(None) > 10
+
+
+async def test_what_nobody_took_is_said_again() -> None:
+    news = ReportNews({"pace": "normal"})
+    [part] = rival_report().masters
+    report = rival_report()
+    told, configuration = news.told(report)
+    assert configuration == {"pace": "normal"}
+    assert news.told(report) == (told, configuration), "nothing was committed"
+    news.committed(told, configuration)
+    assert news.told(report) == (report, None)
+    assert part.last_published_lease_set is None
+
+
+async def test_the_configuration_is_said_at_first_and_once_an_hour() -> None:
+    news = ReportNews({"pace": "normal"})
+    hours = []
+    for minute in range(0, 180, 5):
+        report = Report("farm", NOW_MS + minute * 60_000, 1, rival_report().router)
+        told, configuration = news.told(report)
+        if configuration is not None:
+            hours.append(minute * 60_000 // CONFIGURATION_EVERY_MS)
+        news.committed(told, configuration)
+    assert hours == [0, 1, 2]
+
+
+async def test_no_path_address_or_key_is_among_the_settings_that_are_reported(tmp_path: Path) -> None:
+    configuration = load(
+        tmp_path,
+        f"""
+        name = "secret-name"
+        farm_key = "secret-farm.key"
+        state_dir = "secret-state"
+        [gossip]
+        bind = "127.0.0.1:17668"
+        seeds = ["127.0.0.9:7668"]
+        [publishing]
+        signing_key = "secret-signing.key"
+        [[leaf]]
+        destination = "{LEAF.base64}"
+        probe = "127.0.0.8:80"
+        """,
+    )
+    said = json.loads(encode(rival_report(), config=reported_settings(configuration)))["config"]
+    assert said["leaves"] == said["masters"] == 1
+    text = json.dumps(said)
+    for secret in ("secret", "127.0.0", LEAF.base64[:40], str(tmp_path)):
+        assert secret not in text
+
+
+async def test_a_report_that_was_refused_leaves_its_news_for_the_next_one(
+    autojump_clock: MockClock,
+) -> None:
+    stage = Stage()
+    refused: list[bytes] = []
+
+    def refuse(command: bytes) -> SubmitAnswer | None:
+        if b"lastPublishedLS" in command and len(refused) < 2:
+            refused.append(command)
+            return SubmitAnswer(SubmitOutcome.REFUSED, reason="no leader")
+        return None
+
+    stage.replica.taken = refuse
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.duties.run)
+        await trio.sleep(30)
+        nursery.cancel_scope.cancel()
+    said = [part.last_published_lease_set for _, report in reports(stage) for part in report.masters]
+    assert len(refused) == 2
+    assert any(each is not None for each in said)
