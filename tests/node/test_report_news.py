@@ -16,7 +16,7 @@ from bridge.node.report_news import CONFIGURATION_EVERY_MS, ReportNews
 from bridge.node.reported_settings import reported_settings
 from bridge.wire.application import encode
 from bridge.wire.i2p import base64_encode
-from tests.node.farm_stage import LEAF, NOW_MS, OTHER, Stage, machine_clock, rival_report
+from tests.node.farm_stage import LEAF, NOW_MS, Stage, machine_clock, rival_report
 from tests.node.test_configuration import load
 
 PERIOD_MS = 30_000
@@ -35,7 +35,6 @@ async def test_a_leaf_that_falls_ill_and_recovers_is_reported_within_a_quarter_o
     autojump_clock: MockClock,
 ) -> None:
     stage = Stage(period_ms=PERIOD_MS)
-    stage.lead(OTHER)
     ill = False
 
     async def status(leaf_hash: bytes) -> LeafStatus:
