@@ -99,9 +99,9 @@ def test_people_are_told_what_to_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("now_s", "synchronized", "result"),
     [
-        (NOW_S, True, Result.OK),
-        (NOW_S, False, Result.WARNING),
-        (NOW_S, None, Result.WARNING),
+        (RELEASED_S, True, Result.OK),
+        (RELEASED_S, False, Result.WARNING),
+        (RELEASED_S, None, Result.WARNING),
         (RELEASED_S - 1, True, Result.PROBLEM),
     ],
 )
