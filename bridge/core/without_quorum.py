@@ -29,8 +29,9 @@ from bridge.core.records import Publication, PublishConfig, Report
 
 PATIENCE_PERIODS = 2.5
 """Without a clock entry for so long there is no quorum: one may be late, and an election may take the next."""
+PATIENCE_ELECTIONS = 3
 PATIENCE_LEAST_MS = 5_000
-"""An election is not an outage, however short the reporting period is."""
+"""An election is not an outage, however short the reporting period is, or however far the servers are apart."""
 
 
 class QuorumWatch:
@@ -45,10 +46,11 @@ class QuorumWatch:
         """The log has moved."""
         self._moved_at, self.moved = now, True
 
-    def lost_for_ms(self, now: int, period_ms: int) -> int | None:
+    def lost_for_ms(self, now: int, period_ms: int, election_timeout_ms: int) -> int | None:
         """How long there has been no quorum; None while there is one, or may be."""
+        patience_ms = max(PATIENCE_PERIODS * period_ms, PATIENCE_ELECTIONS * election_timeout_ms, PATIENCE_LEAST_MS)
         still_ms = now - self._moved_at
-        return still_ms if still_ms > max(PATIENCE_PERIODS * period_ms, PATIENCE_LEAST_MS) else None
+        return still_ms if still_ms > patience_ms else None
 
 
 @dataclass(frozen=True, slots=True)

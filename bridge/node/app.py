@@ -53,6 +53,7 @@ from bridge.node.masters import load_masters
 from bridge.node.port import NodePort
 from bridge.node.presence import Presence
 from bridge.node.profile import profile_of
+from bridge.node.published_note import PublishedNote
 from bridge.node.raft_events import note_raft
 from bridge.node.reconciling import OwnIdentity, Reconciling, ReconcilingParts, settings_of
 from bridge.node.refused_connections import RefusedConnections
@@ -308,6 +309,7 @@ class Node:
             pace=self.pace,
             period_ms=publishing.reporting_period_ms,
             election_timeout_ms=profile_of(self.configuration.consensus.timing).raft.election_timeout_min_ms,
+            published=PublishedNote(self.configuration.state_dir),
             trace=self.trace,
             alarms=self.alarms,
             router_alarm=router_alarm(self.alarms),

@@ -9,6 +9,7 @@ from bridge.core.records import MetaStatus
 from bridge.node.alarms import Alarms, SharedAlarm
 from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger, clock_ms
+from bridge.node.published_note import PublishedNote
 from bridge.node.replica import Replica
 from bridge.node.router import Router
 from bridge.node.signing_keys import HeldKey
@@ -33,6 +34,7 @@ class Member:
     """The period that this node writes into clock entries while it leads; all follow the leader's."""
     election_timeout_ms: int
     """The shortest that a server of this farm may draw."""
+    published: PublishedNote
     trace: EventLog
     alarms: Alarms
     router_alarm: SharedAlarm

@@ -85,8 +85,10 @@ class Outage:
 
     async def _look(self) -> None:
         member = self._member
-        lost_for_ms = member.ledger.quorum.lost_for_ms(now_ms(), round(1000 * member.expected_period_s))
-        lost = lost_for_ms is not None and self.concerns_us
+        still_ms = member.ledger.quorum.lost_for_ms(
+            now_ms(), round(1000 * member.expected_period_s), member.election_timeout_ms
+        )
+        lost = still_ms is not None and self.concerns_us
         if self.lasts and not lost:
             self._copy = None
             self._hold_until_s = trio.current_time() + member.period_s

@@ -70,9 +70,9 @@ class PublishingDuty:
         self._failures = 0
         self._resigned = False
         self.published = 0
-        self.last_published_ms = 0
+        self.last_published_ms = member.published.second(held.master_hash) * 1000
+        """The second, in milliseconds, of the structure that the router took last, in whichever life of the node."""
         self._last_structure: str | None = None
-        """The second, in milliseconds, of the structure that the router took last."""
 
     @property
     def master(self) -> str:
@@ -225,6 +225,7 @@ class PublishingDuty:
         self.published += 1
         self.last_published_ms = publication.published_s * 1000
         self._last_structure = base64_encode(structure)
+        await member.published.note(self._held.master_hash, publication.published_s)
         member.trace.append("published", facts, log_time_ms=member.ledger.state.log_time_ms)
 
     @property

@@ -29,6 +29,7 @@ from bridge.node.duties import Duties
 from bridge.node.event_log import EventLog
 from bridge.node.farm_member import Member, router_alarm
 from bridge.node.ledger import Ledger
+from bridge.node.published_note import PublishedNote
 from bridge.node.replica import Replica
 from bridge.node.router import MeasuredStatus, RouterError
 from bridge.node.signing_keys import HeldKey
@@ -217,6 +218,7 @@ class Stage:
         held: HeldKey | None = None,
         more_keys: tuple[HeldKey, ...] = (),
         keyless: tuple[MetaStatus, ...] = (),
+        published: PublishedNote | None = None,
     ) -> None:
         self.trace = EventLog("node-1", clock_now_ms)
         self.alarms = Alarms(self.trace)
@@ -238,6 +240,7 @@ class Stage:
                 pace=Pace.of_period(period_ms),
                 period_ms=period_ms,
                 election_timeout_ms=1_000,
+                published=published or PublishedNote(None),
                 trace=self.trace,
                 alarms=self.alarms,
                 router_alarm=router_alarm(self.alarms),

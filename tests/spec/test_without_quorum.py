@@ -240,20 +240,26 @@ def test_a_second_from_a_clock_that_is_far_ahead_binds_nobody() -> None:
 def test_there_is_no_quorum_once_no_clock_entry_has_come_for_two_and_a_half_periods() -> None:
     watch = QuorumWatch(now=0)
     watch.clock_committed(now=10_000)
-    assert watch.lost_for_ms(now=85_000, period_ms=30_000) is None
-    assert watch.lost_for_ms(now=85_001, period_ms=30_000) == 75_001
+    assert watch.lost_for_ms(now=85_000, period_ms=30_000, election_timeout_ms=1_000) is None
+    assert watch.lost_for_ms(now=85_001, period_ms=30_000, election_timeout_ms=1_000) == 75_001
     watch.clock_committed(now=90_000)
-    assert watch.lost_for_ms(now=90_000, period_ms=30_000) is None
+    assert watch.lost_for_ms(now=90_000, period_ms=30_000, election_timeout_ms=1_000) is None
 
 
 def test_an_election_is_no_outage_however_short_the_period_is() -> None:
     watch = QuorumWatch(now=0)
-    assert watch.lost_for_ms(now=5_000, period_ms=500) is None
-    assert watch.lost_for_ms(now=5_001, period_ms=500) == 5_001
+    assert watch.lost_for_ms(now=5_000, period_ms=500, election_timeout_ms=1_000) is None
+    assert watch.lost_for_ms(now=5_001, period_ms=500, election_timeout_ms=1_000) == 5_001
+
+
+def test_servers_that_are_far_apart_have_the_time_of_three_elections() -> None:
+    watch = QuorumWatch(now=0)
+    assert watch.lost_for_ms(now=90_000, period_ms=30_000, election_timeout_ms=30_000) is None
+    assert watch.lost_for_ms(now=90_001, period_ms=30_000, election_timeout_ms=30_000) == 90_001
 
 
 def test_a_node_that_has_just_been_started_waits_as_long_and_knows_that_the_log_has_not_moved() -> None:
     watch = QuorumWatch(now=1_000)
     assert not watch.moved
-    assert watch.lost_for_ms(now=76_000, period_ms=30_000) is None
-    assert watch.lost_for_ms(now=76_001, period_ms=30_000) == 75_001
+    assert watch.lost_for_ms(now=76_000, period_ms=30_000, election_timeout_ms=1_000) is None
+    assert watch.lost_for_ms(now=76_001, period_ms=30_000, election_timeout_ms=1_000) == 75_001
