@@ -12,9 +12,10 @@ ROOT = Path(__file__).parents[2]
 BOARD = "bridge.node.alarms"
 BOARDS = {"alarms", "_alarms"}
 PASSED_ON = {
-    # Gossip's alarms, under their own names. A twin is none: the node stops. The farm gives gossip no `admit`.
+    # Gossip's alarms, under their own names. With a twin, or a rolled back directory, the node stops instead; and the
+    # farm gives gossip no `admit`.
     "bridge.node.gossip_events": {
-        each.value for each in AlarmKind if each not in {AlarmKind.TWIN, AlarmKind.ADMIT_FAILED}
+        each.value for each in AlarmKind if each not in {AlarmKind.TWIN, AlarmKind.ROLLED_BACK, AlarmKind.ADMIT_FAILED}
     },
     "bridge.node.refused_connections": {"refused-by-peers", "peers-refused"},
 }
