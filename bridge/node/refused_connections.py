@@ -63,6 +63,8 @@ class RefusedConnections:
     def incident(self, incident: Incident) -> None:
         """Somebody was refused."""
         kind = "connection-failed" if incident.ours else "connection-refused"
+        if incident.fault is Fault.REFUSED_CHANGE:
+            kind = "change-refused"
         self._trace.append(kind, {"reason": incident.fault.value, "text": incident.text})
         if incident.ours and incident.fault in _DO_WHERE_REFUSED:
             _remember(self._by_peers, incident.peer, incident)

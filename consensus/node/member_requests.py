@@ -116,7 +116,7 @@ class MemberRequests:
             return True
         address = self._refusal_or_address(newcomer, configuration)
         if isinstance(address, str):
-            return self._refuse(f"server {newcomer.server_id} at {newcomer.endpoint} is not added: {address}")
+            return self._refuse(_adding(newcomer), address)
         return self._begin(newcomer.server_id, lambda: self._add(newcomer, address))
 
     def _refusal_or_address(self, newcomer: Server, configuration: Configuration) -> PeerAddress | str:
@@ -131,7 +131,7 @@ class MemberRequests:
             return True
         refusal = self._refusal_to_remove(leaving)
         if refusal is not None:
-            return self._refuse(f"server {leaving} is not removed: {refusal}")
+            return self._refuse(_removing(leaving), refusal)
         return self._begin(leaving, lambda: self._remove(leaving))
 
     def _refusal_to_remove(self, leaving: ServerId) -> str | None:
@@ -148,8 +148,8 @@ class MemberRequests:
             return "another change of the members is under way; ask again when it has ended"
         return None
 
-    def _refuse(self, text: str) -> bool:
-        self._tally.incident(Fault.REFUSED_CHANGE, "members", text)
+    def _refuse(self, change: str, reason: str) -> bool:
+        self._tally.incident(Fault.REFUSED_CHANGE, change, f"{change}: refused: {reason}")
         return False
 
     def _leads(self) -> bool:
@@ -165,7 +165,7 @@ class MemberRequests:
 
     def _begin(self, server: ServerId, change: Callable[[], Awaitable[None]]) -> bool:
         if self._nursery is None:
-            return self._refuse(f"server {self._own_id} is stopping")
+            return self._refuse(f"a change of server {server}", "the server that was asked is stopping")
         self._under_way = server
 
         async def carry_out() -> None:
@@ -181,14 +181,14 @@ class MemberRequests:
         guest = Guest(address, lambda extended: self._invitation(newcomer.server_id, extended=extended))
         try:
             if not self._links.invite(newcomer.server_id, guest):
-                self._refuse(f"server {newcomer.server_id} is not added: this server has links to too many already")
+                self._refuse(_adding(newcomer), "this server has links to too many already")
                 return
             joined = False
             with trio.move_on_after(self._tuning.invitation_s):
                 joined = await guest.answer()
             if not joined:
                 said = "did not answer the invitation" if guest.accepted is None else "refused the invitation"
-                self._refuse(f"server {newcomer.server_id} at {newcomer.endpoint} is not added: it {said}")
+                self._refuse(_adding(newcomer), f"it {said}")
                 return
             configuration = self._server.describe().raft.configuration
             voters, learners = _without(configuration, newcomer.server_id)
@@ -196,13 +196,13 @@ class MemberRequests:
         finally:
             self._links.uninvite(newcomer.server_id)
             self._count(guest)
-        self._ended(resolved, "servers-added", f"server {newcomer.server_id} at {newcomer.endpoint} is not added")
+        self._ended(resolved, "servers-added", _adding(newcomer))
 
     async def _remove(self, leaving: ServerId) -> None:
         await self.farewell(leaving)
         voters, learners = _without(self._server.describe().raft.configuration, leaving)
         resolved = await self._server.change_configuration(voters, learners)
-        self._ended(resolved, "servers-removed", f"server {leaving} is not removed")
+        self._ended(resolved, "servers-removed", _removing(leaving))
 
     async def add_learner(self, newcomer: Server) -> ChangeResolved | None:
         """Invite a server and let it have the log, without a vote; None: it did not take the invitation.
@@ -271,15 +271,23 @@ class MemberRequests:
             self._own_id, newcomer, raft.term, raft.last.index, raft.commit_index, configuration, place
         )
 
-    def _ended(self, resolved: ChangeResolved, counter: str, otherwise: str) -> None:
+    def _ended(self, resolved: ChangeResolved, counter: str, change: str) -> None:
         match resolved.outcome:
             case ChangeOutcome.COMMITTED:
                 self._tally.count(counter)
             case ChangeOutcome.REFUSED:
                 reason = "refused" if resolved.refusal is None else resolved.refusal.value
-                self._refuse(f"{otherwise}: {reason}; see docs/changing-servers.md, 'Outcomes'")
+                self._refuse(change, f"{reason}; see docs/changing-servers.md, 'Outcomes'")
             case ChangeOutcome.UNKNOWN:
-                self._refuse(f"{otherwise} so far: leadership was lost meanwhile; ask the next leader")
+                self._refuse(change, "its end is not known, since leadership was lost meanwhile; ask the next leader")
+
+
+def _adding(newcomer: Server) -> str:
+    return f"adding server {newcomer.server_id} at {newcomer.endpoint}"
+
+
+def _removing(leaving: ServerId) -> str:
+    return f"removing server {leaving}"
 
 
 def _without(configuration: Configuration, server: ServerId) -> tuple[tuple[Server, ...], tuple[Server, ...]]:

@@ -61,6 +61,9 @@ def test_a_fourth_node_becomes_a_voter_and_the_farm_goes_on_without_its_leader(g
             return any(node.counters().get("garlic_farm_log_packs_sent") for node in growing.nodes)
 
         growing.wait_until(by_log_packs, START_BOUND_S, "it was invited, and given the log in packs")
+        links = leader.view().raft.links
+        assert {link.name for link in links} == {node.name for node in growing.nodes} - {leader.name}
+        assert all("configurations" in link.extensions for link in links if link.connected)
         view = fourth.view()
         assert view.node.raft_id == 4
         assert view.node.phase is Phase.FOUNDED

@@ -21,7 +21,7 @@ import trio
 
 from consensus.core.effects import Outcome
 from consensus.core.position import Index, LogPosition, ServerId
-from consensus.core.tuning import local
+from consensus.core.tuning import lan
 from consensus.node.exactly_once import ExactlyOnceClient
 from consensus.node.garlic_farm_client import GarlicFarmClient
 from consensus.node.member_client import ask_to_remove, join
@@ -34,7 +34,7 @@ FOURTH, FIFTH = ServerId(4), ServerId(5)
 KEYS = 128
 READS = 0.2
 PADDING = "-" * 64
-TUNING = replace(local(), snapshot_chunk_bytes=64 * 1024)
+TUNING = replace(lan(), snapshot_chunk_bytes=64 * 1024)
 
 
 class Store(Service):
