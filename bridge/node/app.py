@@ -323,7 +323,7 @@ class Node:
         publishing = self.configuration.publishing
         if publishing.pace is PaceSetting.REPORTING_PERIOD:
             return Pace.of_period(publishing.reporting_period_ms)
-        return Pace()
+        return Pace(gather_ms=publishing.reporting_period_ms)
 
     @property
     def endpoint(self) -> str:

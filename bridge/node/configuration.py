@@ -35,7 +35,7 @@ from bridge.node.control_client import default_state_directory
 from bridge.node.lan import Network, NoAddressError, private_host
 from bridge.node.masters import MasterSettings, read_leaf_master, read_masters
 from bridge.node.router import Leaf, RouterError, leaf_from_settings
-from bridge.node.router_settings import RouterSettings, router_settings
+from bridge.node.router_settings import RouterKind, RouterSettings, router_settings
 from bridge.node.settings_reader import Section
 from bridge.node.transport_settings import (
     TransportKind,
@@ -214,6 +214,8 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
     masters = read_masters(root.sections("master", MASTERS_MAX), publishing_section)
     publishing = _publishing(publishing_section, kind)
     router = router_settings(root.section("router"), state_dir, demo=demo)
+    if router.kind is RouterKind.I2CP and publishing.pace is Pace.REPORTING_PERIOD:
+        publishing_section.problem("pace", '"reporting-period" is for files: a router takes one structure a minute')
     leaves = tuple(leaf for each in root.sections("leaf", LEAVES_LIMIT) if (leaf := _leaf(each)) is not None)
     control = root.section("control")
     control_listen = control.address("listen")

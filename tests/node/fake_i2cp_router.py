@@ -68,6 +68,7 @@ class FakeRouter:
     lookups: int = 0
     connections: int = 0
     _open: dict[trio.abc.Stream, int | None] = field(default_factory=dict)
+    _authorized: set[trio.abc.Stream] = field(default_factory=set)
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         """One connection, to its end."""
@@ -78,6 +79,7 @@ class FakeRouter:
                 await self._serve(stream)
         finally:
             self._open.pop(stream, None)
+            self._authorized.discard(stream)
             await trio.aclose_forcefully(stream)
 
     async def _serve(self, stream: trio.abc.Stream) -> None:
@@ -109,7 +111,9 @@ class FakeRouter:
     def _answers(self, stream: trio.abc.Stream, message: Message) -> list[Message]:  # noqa: PLR0911 - one a case
         match message:
             case GetDate(_, options):
-                if self.password is not None and self._open[stream] is None and not self._knows(options):
+                if self._knows(options):
+                    self._authorized.add(stream)
+                if self.password is not None and stream not in self._authorized:
                     return [Disconnect("Authorization required, specify i2cp.username and i2cp.password")]
                 return [SetDate(clock_now_ms() + self.clock_offset_ms, "0.9.64")]
             case CreateSession():

@@ -111,6 +111,11 @@ def test_a_demonstration_has_no_real_router(tmp_path: Path) -> None:
     assert "never reach a real router" in problems(tmp_path, 'kind = "i2cp"', "demo = true")
 
 
+def test_the_pace_of_files_is_refused_for_a_router(tmp_path: Path) -> None:
+    told = problems(tmp_path, 'kind = "i2cp"\n[publishing]\npace = "reporting-period"')
+    assert 'publishing.pace: "reporting-period" is for files' in told
+
+
 def test_passwords_come_out_of_files_that_nobody_else_can_read(tmp_path: Path) -> None:
     write_private_file(tmp_path / "word", "secret\n")
     settings = i2cp(tmp_path, 'i2pcontrol = "https://127.0.0.1:7650"\ni2pcontrol_password_file = "word"')
