@@ -78,6 +78,12 @@ pipeline.add_command(doctor)
     show_default=True,
     help="Whether the traces of the nodes are read as well. A directory has none.",
 )
+@click.option(
+    "--watch/--no-watch",
+    default=None,
+    help="Whether each server's sessions, health and silences are kept (table transitions). Default: yes, but not with"
+    " --once.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON lines.")
 def run(
     *,
@@ -91,9 +97,11 @@ def run(
     entries_per_batch: int,
     submit: bool | None,
     with_events: bool,
+    watch: bool | None,
     as_json: bool,
 ) -> None:
     """Read the log and keep the tables; with --once print router health and end."""
+    watches = not once if watch is None else watch
     submits = not once and place.directory is None if submit is None else submit
 
     def show(table: DataFrame) -> None:
@@ -105,7 +113,9 @@ def run(
         session = open_session(master)
         feedback = Feedback(session, source, submission, lambda text: click.echo(text, err=True))
         events = traces_of(source) if with_events else None
-        settings = RunSettings(output, source, window, trigger_seconds, ProgressLine(), feedback.after_batch, events)
+        settings = RunSettings(
+            output, source, window, trigger_seconds, ProgressLine(), feedback.after_batch, events, watches
+        )
         try:
             if once:
                 show(run_once(session, settings))

@@ -1,6 +1,7 @@
 """The run loop: the log through Spark into the sinks, exactly once, with progress shown while a batch runs.
 
     source `farm` ────────▶ micro-batch N ──▶ sinks.write_batch ──▶ commit of N in <output>/checkpoint ──▶ sinks.refresh
+    source `farm` ────────▶ micro-batch N ──▶ state a server ──────▶ commit of N in <output>/checkpoint-watch
     source `farm_events` ─▶ micro-batch N ──▶ table `events` ─────▶ commit of N in <output>/checkpoint-events
 
 Spark writes the range of batch N into the checkpoint before it runs and notes its end afterwards. A crash in between
@@ -20,7 +21,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipeline import sinks, transforms
+from pipeline import sinks, transforms, watching
 from pipeline.log_client import FarmLogError
 from pipeline.schemas import HISTORY
 from pipeline.table_files import merge
@@ -65,6 +66,8 @@ class RunSettings:
     """Gets the entries of each batch: feedback to the farm (`pipeline/feedback.py`)."""
     events: dict[str, str] | None = None
     """Options of the source `farm_events`; without them the nodes' traces are not read."""
+    watch: bool = False
+    """Whether the servers are watched by the stateful query."""
 
 
 def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
@@ -76,6 +79,8 @@ def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
     if settings.events is not None:
         await_end(session, settings, start_events(session, settings, settings.events, available_now=True))
     await_end(session, settings, start_query(farm_stream(session, settings), settings, available_now=True))
+    if settings.watch:
+        await_end(session, settings, start_watch(session, settings, available_now=True))
     return sinks.refresh(session, settings.output, settings.window)
 
 
@@ -91,7 +96,9 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[Da
     prepare(settings.output)
     beside: tuple[StreamingQuery, ...] = ()
     if settings.events is not None:
-        beside = (start_events(session, settings, settings.events, available_now=False),)
+        beside += (start_events(session, settings, settings.events, available_now=False),)
+    if settings.watch:
+        beside += (start_watch(session, settings, available_now=False),)
     try:
         stream = farm_stream(session, settings)
         query = start_query(stream, settings, available_now=False, after_batch=after_batch)
@@ -148,6 +155,16 @@ def start_events(
 
     stream = session.readStream.format("farm_events").options(**options).load()
     return _started(stream, write, settings, EVENTS_CHECKPOINT, available_now=available_now)
+
+
+def start_watch(session: SparkSession, settings: RunSettings, *, available_now: bool) -> StreamingQuery:
+    """Starts what watches every server: sessions, health with hysteresis, silence."""
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        watching.write_transitions(batch, batch_id, settings.output)
+
+    stream = watching.watched(farm_stream(session, settings), watching.rules_for(settings.output))
+    return _started(stream, write, settings, watching.CHECKPOINT, available_now=available_now)
 
 
 def _started(

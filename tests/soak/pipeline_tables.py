@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from pipeline import current_state, sinks
+from pipeline import current_state, sinks, watching
 from pipeline.generate import generate
 from pipeline.load_model import LoadModel
 from pipeline.schemas import DERIVED
@@ -62,7 +62,7 @@ def finished(process: subprocess.Popen[bytes], log: Path, patience_s: float) -> 
 def tables_of(output: Path) -> dict[str, Counter[str]]:
     """Every table below `output` as a multiset of rows, whatever files they lie in: history, derived, current state."""
     tables = {name: _counted(current_state.read(output, name)) for name in current_state.KEYS}
-    for name in sinks.SOURCES:
+    for name in (*sinks.SOURCES, watching.TABLE):
         tables[name] = _counted(
             row for file in live_files(output / name) for row in pq.ParquetFile(file).read().to_pylist()
         )

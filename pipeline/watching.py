@@ -1,0 +1,49 @@
+"""The stateful query of a run: the log's reports through `pipeline.state` into `transitions` and the current state.
+
+    source `farm` ─▶ watermark on log time ─▶ reports ─▶ one state machine a server ─▶ table `transitions`
+                                                                                    └─▶ `watched` in current.sqlite
+
+It reads the log by itself, with a checkpoint of its own (`<output>/checkpoint-watch`): state and timers live in that
+checkpoint, and one that cannot be continued costs this query alone. The watermark is set on *all* entries, before
+anything is filtered, so that the leader's clock entries move it on while a server is silent. A repeated batch gives the
+same rows and overwrites its own directory; the row of the current state is the one with the greatest time.
+"""
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from pipeline import current_state, sinks, transforms
+from pipeline.schemas import TRANSITIONS
+from pipeline.state import SILENT_AFTER_DEFAULT_MS, SILENT_AFTER_PERIODS, WATERMARK, Rules, transitions
+from pipeline.table_files import merge
+
+TABLE = "transitions"
+CHECKPOINT = "checkpoint-watch"
+
+
+def watched(entries: DataFrame, rules: Rules) -> DataFrame:
+    """The stream of changes out of the stream of entries."""
+    marked = entries.where(f.col("log_time").isNotNull()).withWatermark("log_time", WATERMARK)
+    return transitions(transforms.reports(transforms.classified(marked)), rules)
+
+
+def rules_for(output: Path) -> Rules:
+    """The rules, with the silence that suits the farm's reporting period as far as an earlier batch has seen it."""
+    period_ms = next((row["period_ms"] for row in current_state.read(output, "farm")), None)
+    return Rules(silent_after_ms=SILENT_AFTER_DEFAULT_MS if period_ms is None else period_ms * SILENT_AFTER_PERIODS)
+
+
+def write_transitions(changes: DataFrame, batch_id: int, output: Path) -> None:
+    """One batch of changes, into history and the current state."""
+    table = output / TABLE
+    changes.persist()
+    try:
+        sinks.write_history(changes, table, batch_id)
+        at_ms = f.unix_millis("at").alias("order_ms")
+        rows = [row.asDict() for row in changes.select(at_ms, *TRANSITIONS.names).orderBy("order_ms").collect()]
+    finally:
+        changes.unpersist()
+    current_state.update(output, {"watched": rows})
+    merge(table, TRANSITIONS, batch_id)

@@ -1,0 +1,49 @@
+"""The stateful query over a log: a server's silence and return become rows, batch by batch or all at once."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline import current_state
+from pipeline.run import RunSettings, run_once
+from tests.pipeline.farm_log_server import MadeUpLog, served
+
+pytestmark = [
+    pytest.mark.spark,
+    # pyspark's own sockets to the JVM are closed by its finalizers
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def a_silent_server(minutes: int) -> MadeUpLog:
+    """Periods of 10 s; server 2 says nothing after the first minute."""
+    log = MadeUpLog()
+    for period in range(minutes * 6):
+        log.log_time_ms += 10_000
+        log.add(value=json.dumps({"clock": {"time": log.log_time_ms, "id": 1, "period": 10_000}}))
+        log.report(1, uptime=period * 10_000)
+        if period < 6:
+            log.report(2, uptime=period * 10_000)
+    return log
+
+
+def states_of(session: SparkSession, output: Path) -> list[tuple[Any, ...]]:
+    rows = session.read.parquet(str(output / "transitions")).orderBy("server_id", "at").collect()
+    return [(row["server_id"], row["previous"], row["state"]) for row in rows]
+
+
+def test_silence_alone_yields_a_row_and_the_current_state_shows_it(session: SparkSession, tmp_path: Path) -> None:
+    log = a_silent_server(minutes=4)
+    with served(log, tmp_path / "control.sock") as address:
+        run_once(session, RunSettings(tmp_path / "tables", {"node": address}, watch=True))
+    assert states_of(session, tmp_path / "tables") == [
+        (1, "", "healthy"),
+        (2, "", "healthy"),
+        (2, "healthy", "silent"),
+    ]
+    watched = {row["server_id"]: row["state"] for row in current_state.read(tmp_path / "tables", "watched")}
+    assert watched == {1: "healthy", 2: "silent"}
