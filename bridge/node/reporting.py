@@ -76,7 +76,7 @@ class ReportDuty:
         with trio.move_on_after(self._member.expected_period_s):
             await self._leader_known.wait()
         while not self._leader_known.is_set():
-            await self._own_report()
+            await self._own_report(sent=False)
             with trio.move_on_after(self._member.expected_period_s):
                 await self._leader_known.wait()
 
@@ -106,12 +106,13 @@ class ReportDuty:
             if answer.outcome is SubmitOutcome.COMMITTED:
                 self._news.committed(told, configuration)
 
-    async def _own_report(self) -> Report:
+    async def _own_report(self, *, sent: bool = True) -> Report:
         member = self._member
         for duty in self._publishing:
             duty.review_key()
         status, leaves = await self._ask_router()
-        remote_destinations, remote_metas = self._measuring.take()
+        # What was measured is told once, so it waits for a report that goes out.
+        remote_destinations, remote_metas = self._measuring.take() if sent else ((), ())
         report = Report(
             cluster=member.cluster,
             date_ms=member.clock_ms(),

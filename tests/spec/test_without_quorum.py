@@ -7,8 +7,9 @@ import pytest
 from bridge.core.admission import Admitted, Standing
 from bridge.core.farm import PublicationAccepted, PublicationRefused
 from bridge.core.farm_state import FarmState
+from bridge.core.hashes import hash_of
 from bridge.core.publication import Pace, PlannedPublication, plan_publication
-from bridge.core.records import Publication, PublishConfig, Report
+from bridge.core.records import CostFactor, Exclusion, Publication, PublishConfig, Report
 from bridge.core.without_quorum import QuorumWatch, Surroundings, acting_publisher, plan_without_quorum
 from tests.spec.farm_stories import BASE_MS, MASTER, TUNING, Log, leaf, report
 
@@ -124,6 +125,14 @@ def test_this_servers_own_health_counts_as_it_is_and_not_as_it_was_reported() ->
     assert costs(plan(farm_of_three(), ill, 2)) == {"leaf01": 100, "leaf02": 0, "leaf03": 100}
     new = report(3, destinations=(leaf("leaf03"), leaf("leaf04")))
     assert costs(plan(farm_of_three(), new, 2)) == {"leaf02": 0, "leaf03": 0, "leaf04": 0}
+
+
+def test_what_an_operator_excluded_stays_out_and_his_factors_count() -> None:
+    log = farm_of_three(report(2, BASE_MS + OUTAGE_MS, destinations=(leaf("leaf02", load=1.0),)))
+    loaded = costs(plan(log, report(3), 2))["leaf02"]
+    log.append(CostFactor(hash_of("leaf02"), 2.0), Exclusion(hash_of("leaf01"), excluded=True))
+    assert costs(plan(log, report(3), 2)) == {"leaf02": 2 * loaded, "leaf03": 0}
+    assert "leaf01" not in costs(plan(log, report(3)))
 
 
 def test_there_is_never_a_publication_without_entries() -> None:
