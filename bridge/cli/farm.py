@@ -1,4 +1,4 @@
-"""`garlicfarm farm`: the whole shared state, as the servers agree on it and this node has applied it.
+"""`garlicfarm farm`: the whole shared state, as the servers agree on it and the asked node has applied it.
 
 `status` tells how this node is and what is published; this tells why: every server's report, every candidate's score or
 inability, every leaf with its load, what operators and the pipeline added, and the last publication of each master.

@@ -44,6 +44,7 @@ COMMANDS = {
     "node": LazyCommand("bridge.cli.node:node", "List who belongs to the farm; approve or evict an identity."),
     "backup": LazyCommand("bridge.cli.backup:backup", "Write down what the farm agreed on, without any key."),
     "restore": LazyCommand("bridge.cli.backup:restore", "Make a new router's state directory out of a backup."),
+    "config": LazyCommand("bridge.cli.config:config", "Show a configuration; export one for many routers, import it."),
     "keys": LazyCommand("bridge.cli.keys:keys", "Make the keys of a farm, list them, and change them while it runs."),
     "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Look at published structures."),
     "doctor": LazyCommand("bridge.cli.doctor:doctor", "Check this machine: what is missing and what to do."),

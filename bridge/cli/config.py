@@ -1,0 +1,189 @@
+"""`garlicfarm config`: a node's configuration shown, and one bundle for many routers.
+
+    show      what a node would be told, complete, with every default
+    export    farm key and shared settings ──▶ one secret file (0600)
+    import    on each router: bundle + what is its own ──▶ farm.key and node.toml, a configuration that `run` takes
+
+What is a router's own (name, signing key, leaves, address) is given at the import, or written into node.toml later.
+"""
+
+import tomllib
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bridge.cli.failure import fail, failures
+from bridge.cli.options import json_option, print_json
+from bridge.cli.printing import print_facts
+from bridge.node.configuration import ConfigurationError, NodeConfiguration, Overrides, load_configuration
+from bridge.node.durable_file import replace_file
+from bridge.node.key_files import (
+    KeyFileError,
+    load_farm_key,
+    load_signing_key,
+    read_private_file,
+    save_farm_key,
+    write_private_file,
+)
+from bridge.wire.bundle import BundleError, bundle_text, parse_bundle, shared_settings, toml_text
+from bridge.wire.i2p import Destination
+from bridge.wire.view_json import camel
+
+WRONG = (ConfigurationError, KeyFileError, BundleError, OSError)
+file_path = click.Path(path_type=Path, dir_okay=False)
+config_option = click.option("--config", "path", type=file_path, required=True, help="The node's configuration, TOML.")
+
+
+@click.group()
+def config() -> None:
+    """Show a configuration; export one for many routers, import it on each."""
+
+
+@config.command()
+@config_option
+@json_option
+def show(path: Path, *, as_json: bool) -> None:
+    """Show what a node would be told, with every default. Keys are named by their files."""
+    with failures(*WRONG):
+        configuration = load_configuration(path)
+    if as_json:
+        print_json({"schema": 1, "configuration": _plain(configuration)})
+    else:
+        print_facts(_flat(_plain(configuration)))
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case NodeConfiguration():
+            return _plain(asdict(value))
+        case Enum():
+            return value.value
+        case dict():
+            return {camel(str(name)): _plain(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case None | bool() | int() | float():
+            return value
+        case _:
+            return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _flat(value: Any, name: str = "") -> list[tuple[str, str]]:
+    match value:
+        case dict():
+            return [fact for key, each in value.items() for fact in _flat(each, f"{name}.{key}" if name else key)]
+        case list() if any(isinstance(each, dict | list) for each in value):
+            return [fact for number, each in enumerate(value) for fact in _flat(each, f"{name}[{number}]")]
+        case _:
+            return [(name, "-" if value is None else str(value))]
+
+
+@config.command("export")
+@config_option
+@click.argument("bundle", type=file_path)
+@json_option
+def export(path: Path, bundle: Path, *, as_json: bool) -> None:
+    """Write BUNDLE: the farm's key and the settings of a node that others may share. Secret."""
+    with failures(*WRONG):
+        configuration = load_configuration(path)
+        farm_key = load_farm_key(configuration.farm_key)
+        told = configuration.masters
+        masters = tuple((_destination(each.signing_key, each.destination), each.publish.value) for each in told)
+        settings = shared_settings(tomllib.loads(path.read_text(encoding="utf-8")), masters)
+        write_private_file(bundle, bundle_text(farm_key, settings))
+    if as_json:
+        print_json({"schema": 1, "file": str(bundle), "label": farm_key.label.hex(), "settings": settings})
+    else:
+        click.echo(f"{bundle} holds the farm's key and what routers share; whoever has it can join the farm.")
+        click.echo(f"On each router: garlicfarm config import {bundle.name} DIRECTORY")
+
+
+def _destination(signing_key: Path | None, destination: Destination | None) -> str:
+    if signing_key is not None:
+        return load_signing_key(signing_key).destination.base64
+    if destination is None:
+        raise ConfigurationError("a master has neither a signing key nor a destination")
+    return destination.base64
+
+
+@config.command("import")
+@click.argument("bundle", type=file_path)
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--name", help="What operators call this router (default: the host's name).")
+@click.option("--bind", metavar="HOST:PORT", help="Where gossip listens, if the default address is not the right one.")
+@click.option("--signing-key", "keys", type=file_path, multiple=True, help="A signing key of this router.")
+@click.option("--leaf", "leaves", multiple=True, metavar="DESTINATION[=HOST:PORT]", help="A tunnel, and its service.")
+@click.option("--replace", is_flag=True, help="Replace the node.toml that lies in DIRECTORY.")
+@json_option
+def import_bundle(
+    bundle: Path,
+    directory: Path,
+    name: str | None,
+    bind: str | None,
+    keys: tuple[Path, ...],
+    leaves: tuple[str, ...],
+    *,
+    replace: bool,
+    as_json: bool,
+) -> None:
+    """Make farm.key and node.toml in DIRECTORY out of BUNDLE and what is this router's own."""
+    with failures(*WRONG):
+        farm_key, settings = parse_bundle(read_private_file(bundle))
+        node, key_file = directory / "node.toml", directory / "farm.key"
+        if node.exists() and not replace:
+            fail(f"{node} exists: look at it with `garlicfarm config show --config {node}`, or say --replace")
+        own: dict[str, Any] = {"name": name} if name is not None else {}
+        made = {**own, "farm_key": key_file.name, "state_dir": "state", **settings}
+        if bind is not None:
+            made["gossip"] = {"bind": bind, **made.get("gossip", {})}
+        _sign_with(made, keys)
+        if leaves:
+            made["leaf"] = [_leaf(each) for each in leaves]
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not key_file.exists():
+            save_farm_key(key_file, farm_key)
+        elif load_farm_key(key_file).label != farm_key.label:
+            fail(f"{key_file} is another farm's key: give each farm a directory of its own")
+        _write_checked(node, toml_text(made))
+    if as_json:
+        print_json({"schema": 1, "file": str(node), "farmKey": str(key_file), "label": farm_key.label.hex()})
+    else:
+        click.echo(f"{node} is ready: garlicfarm doctor --config {node}, then garlicfarm run --config {node}")
+
+
+def _sign_with(made: dict[str, Any], keys: tuple[Path, ...]) -> None:
+    """Put each signing key in the place of its master's destination."""
+    for path in keys:
+        destination = load_signing_key(path).destination
+        master = next((each for each in made.get("master", []) if each.get("destination") == destination.base64), None)
+        if master is None:
+            raise BundleError(f"{path} signs for {destination.address}, which is no master of this bundle")
+        del master["destination"]
+        master["signing_key"] = str(path.absolute())
+    for master in made.get("master", []):
+        if "destination" in master and master.get("publish") == "on":
+            # Preferred to publish is a router that can; this one has no key for it.
+            master["publish"] = "auto"
+
+
+def _leaf(text: str) -> dict[str, str]:
+    """`=` ends a destination's base64 as well, so it is the last one behind which a port stands that counts."""
+    destination, separator, probe = text.rpartition("=")
+    return {"destination": destination, "probe": probe} if separator and ":" in probe else {"destination": text}
+
+
+def _write_checked(path: Path, text: str) -> None:
+    """Put the configuration there only if `run` would take it."""
+    trial = path.with_name(".node.toml.trial")
+    trial.unlink(missing_ok=True)
+    write_private_file(trial, text)
+    try:
+        load_configuration(trial, Overrides())
+    except ConfigurationError as error:
+        raise ConfigurationError(str(error).replace(str(trial), str(path))) from error
+    finally:
+        trial.unlink(missing_ok=True)
+    replace_file(path, text.encode())

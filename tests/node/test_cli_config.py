@@ -1,0 +1,175 @@
+"""`garlicfarm config`: one bundle for many routers, of which each adds what is its own."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bridge.cli.main import cli
+from bridge.core.records import PublishConfig
+from bridge.node.configuration import load_configuration
+from bridge.node.key_files import load_farm_key, save_farm_key, save_signing_key
+from bridge.wire.bundle import BundleError, parse_bundle, shared_settings, toml_text
+from bridge.wire.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.farm_key import new_farm_key
+
+BLOG, SHOP = new_master_key(), new_master_key()
+LEAF = new_demo_leaf()
+NOW_S = 1_800_000_000
+
+
+def garlicfarm(*arguments: object) -> Result:
+    if arguments[1] == "import":
+        # The machine of a test may have no private address, or several.
+        arguments = (*arguments, "--bind", "127.0.0.1:7668")
+    return CliRunner().invoke(cli, [str(each) for each in arguments])
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Path:
+    """The configuration of a router that runs: with all that is its own in it."""
+    home = tmp_path / "first"
+    home.mkdir()
+    save_farm_key(home / "farm.key", new_farm_key(3))
+    for name, master in (("blog.key", BLOG), ("shop.key", SHOP)):
+        save_signing_key(home / name, master.sign_transient(NOW_S))
+    (home / "node.toml").write_text(f"""
+name = "router-1"
+farm_key = "farm.key"
+state_dir = "secret-state"
+[gossip]
+bind = "127.0.0.1:17668"
+seeds = ["10.0.0.1:7668"]
+timing = "local"
+[consensus]
+voters_max = 7
+[publishing]
+reporting_period_ms = 2000
+[[master]]
+signing_key = "blog.key"
+publish = "on"
+[[master]]
+signing_key = "shop.key"
+[[leaf]]
+destination = "{LEAF.base64}"
+probe = "127.0.0.1:8080"
+""")
+    return home / "node.toml"
+
+
+def exported(first: Path) -> Path:
+    bundle = first.parent / "farm.bundle"
+    assert garlicfarm("config", "export", "--config", first, bundle).exit_code == 0
+    return bundle
+
+
+def test_a_bundle_holds_what_routers_share_and_nothing_that_is_ones_own(first: Path) -> None:
+    bundle = exported(first)
+    assert bundle.stat().st_mode & 0o777 == 0o600
+    key, settings = parse_bundle(bundle.read_text())
+    assert key.label == load_farm_key(first.parent / "farm.key").label
+    assert settings == {
+        "gossip": {"seeds": ["10.0.0.1:7668"], "timing": "local"},
+        "consensus": {"voters_max": 7},
+        "publishing": {"reporting_period_ms": 2000},
+        "master": [
+            {"destination": BLOG.destination.base64, "publish": "on"},
+            {"destination": SHOP.destination.base64, "publish": "auto"},
+        ],
+    }
+    for own in ("router-1", "secret-state", "17668", "8080", "blog.key", LEAF.base64[:40]):
+        assert own not in bundle.read_text()
+
+
+def test_a_router_gets_a_valid_configuration_with_its_own_name_key_and_leaf(first: Path, tmp_path: Path) -> None:
+    signing_key = tmp_path / "own.key"
+    save_signing_key(signing_key, BLOG.sign_transient(NOW_S))
+    home = tmp_path / "second"
+    result = garlicfarm(
+        "config", "import", exported(first), home, "--name", "router-2", "--signing-key", signing_key,
+        "--leaf", f"{LEAF.base64}=127.0.0.1:80", "--json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    configuration = load_configuration(home / "node.toml")
+    assert json.loads(result.stdout)["file"] == str(home / "node.toml")
+    assert configuration.name == "router-2"
+    assert configuration.consensus.voters_max == 7
+    assert [(each.signing_key, each.publish) for each in configuration.masters] == [
+        (signing_key, PublishConfig.ON),
+        (None, PublishConfig.AUTO),
+    ]
+    assert [(each.destination, each.probe) for each in configuration.leaves] == [(LEAF, ("127.0.0.1", 80))]
+    assert (home / "farm.key").stat().st_mode & 0o777 == 0o600
+    assert load_farm_key(home / "farm.key").label == load_farm_key(first.parent / "farm.key").label
+
+
+def test_a_router_without_a_key_is_not_told_to_publish(first: Path, tmp_path: Path) -> None:
+    assert garlicfarm("config", "import", exported(first), tmp_path / "third").exit_code == 0
+    masters = load_configuration(tmp_path / "third" / "node.toml").masters
+    assert {(each.signing_key, each.publish) for each in masters} == {(None, PublishConfig.AUTO)}
+
+
+def test_what_lies_there_is_kept_unless_it_may_be_replaced(first: Path, tmp_path: Path) -> None:
+    bundle, home = exported(first), tmp_path / "fourth"
+    assert garlicfarm("config", "import", bundle, home).exit_code == 0
+    before = (home / "node.toml").read_bytes()
+    refused = garlicfarm("config", "import", bundle, home, "--name", "other")
+    assert (refused.exit_code, (home / "node.toml").read_bytes()) == (1, before)
+    assert "--replace" in refused.stderr
+    assert garlicfarm("config", "import", bundle, home, "--name", "other", "--replace").exit_code == 0
+    assert load_configuration(home / "node.toml").name == "other"
+
+
+def test_what_makes_no_valid_configuration_is_not_written(first: Path, tmp_path: Path) -> None:
+    home = tmp_path / "fifth"
+    result = garlicfarm("config", "import", exported(first), home, "--leaf", "nonsense")
+    assert result.exit_code == 1
+    assert f"{home / 'node.toml'}: leaf[0].destination" in result.stderr
+    assert sorted(each.name for each in home.iterdir()) == ["farm.key"]
+
+
+def test_a_key_of_another_master_and_a_directory_of_another_farm_are_refused(first: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.key"
+    save_signing_key(other, new_master_key().sign_transient(NOW_S))
+    result = garlicfarm("config", "import", exported(first), tmp_path / "sixth", "--signing-key", other)
+    assert (result.exit_code, "no master of this bundle" in result.stderr) == (1, True)
+    home = tmp_path / "seventh"
+    home.mkdir()
+    save_farm_key(home / "farm.key", new_farm_key(3))
+    result = garlicfarm("config", "import", first.parent / "farm.bundle", home)
+    assert (result.exit_code, "another farm's key" in result.stderr) == (1, True)
+
+
+def test_a_configuration_is_shown_complete_and_without_secrets(first: Path) -> None:
+    found = json.loads(garlicfarm("config", "show", "--config", first, "--json").stdout)["configuration"]
+    assert found["name"] == "router-1"
+    assert found["consensus"]["graceMs"] == 600_000
+    assert found["masters"][0]["signingKey"] == str(first.parent / "blog.key")
+    text = garlicfarm("config", "show", "--config", first).stdout
+    assert "consensus.votersMax" in text
+    key = tomllib.loads((first.parent / "blog.key").read_text())
+    assert any("private" in name.lower() for name in key)
+    for secret in (value for name, value in key.items() if "private" in name.lower()):
+        assert secret not in text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[" * 100_000, '{"kind":"x","version":1,"farmKey":"","settings":{}}', "\ud800"]
+)
+def test_what_is_no_bundle_is_refused_in_one_way(text: str) -> None:
+    with pytest.raises(BundleError):
+        parse_bundle(text)
+
+
+def test_settings_are_written_as_toml_that_says_the_same() -> None:
+
+    settings = {
+        "a": 'quote " backslash \\ \x7f ü',
+        "b": [1, 2],
+        "t": {"x": True, "y": 1.5},
+        "m": [{"k": "v"}, {"k": "w"}],
+    }
+    assert tomllib.loads(toml_text(settings)) == settings
+    assert shared_settings({"name": "own", "gossip": {"bind": "own"}}, ()) == {}
