@@ -9,6 +9,7 @@ from bridge.core.eviction import EvictionRefused, ServerEvicted, evict, majority
 from bridge.core.farm import Farm, LevelRaised
 from bridge.core.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, needed_level, next_level
 from bridge.core.records import Admission, Approval, Eviction, Foreign, Level
+from bridge.core.recovery import recovered
 
 BASE_MS = 1_700_000_000_000
 A, B, C, D = (bytes([number]) * 8 for number in (1, 2, 3, 4))
@@ -156,3 +157,11 @@ def test_an_eviction_that_would_leave_no_majority_has_to_be_forced(
     reason = majority_lost(voters, well, evicted)
     assert (reason is not None) is lost
     assert reason is None or "which is no majority: the farm would stand still" in reason
+
+
+def test_who_was_thrown_out_stays_out_of_a_recovered_farm() -> None:
+    story = farm()
+    story.apply(3, 1, Admission(C, "c"))
+    story.apply(4, 1, Eviction(B, 1, ((A, BOX),)))
+    after = recovered(story.state, A).admitted
+    assert after == {1: Admitted(A, "a"), 2: Admitted(B, "b", standing=Standing.EVICTED)}
