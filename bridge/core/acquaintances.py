@@ -147,7 +147,8 @@ class Acquaintances:
             ]
         if own.incarnation.generation < info.incarnation.generation < INCARNATION_LIMIT - 1:
             heard, known = info.incarnation.generation, own.incarnation.generation
-            return [AdoptGeneration(heard + 1), rolled_back(own.node_id, heard, known)]
+            alarms = [rolled_back(own.node_id, heard, known)] if info.address == own.address else []
+            return [AdoptGeneration(heard + 1), *alarms]
         return []
 
     @staticmethod

@@ -57,7 +57,7 @@ from bridge.node.published_note import PublishedNote
 from bridge.node.raft_events import note_raft
 from bridge.node.reconciling import OwnIdentity, Reconciling, ReconcilingParts, settings_of
 from bridge.node.refused_connections import RefusedConnections
-from bridge.node.replica import FrontDoor, Replica, ReplicaSettings, open_replica
+from bridge.node.replica import RAFT_DIRECTORY, FrontDoor, Replica, ReplicaSettings, open_replica
 from bridge.node.reported_settings import reported_settings
 from bridge.node.roster import Roster
 from bridge.node.router_choice import make_router
@@ -66,6 +66,7 @@ from bridge.node.stopped import NodeStopped
 from bridge.wire.trace import event_text
 from consensus.core.effects import RoleChanged
 from consensus.core.position import ServerId
+from consensus.node.directory import check_place
 from consensus.node.garlic_farm_dial import PeerAddress
 from consensus.node.garlic_farm_tally import Tally
 from consensus.node.server_description import Notice
@@ -109,6 +110,8 @@ class Node:
             )
         settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings.router.directory.mkdir(parents=True, exist_ok=True)
+        # Before anybody hears this process: a copy that spoke first could make the original take itself for the twin.
+        await trio.to_thread.run_sync(check_place, settings.state_dir / RAFT_DIRECTORY)
         connecting = await trio.to_thread.run_sync(Connecting, settings, self.farm_keys, self.tally)
         async with trio.open_nursery() as nursery:
             await nursery.start(self._wait_for_signals)

@@ -28,8 +28,10 @@ from consensus.node.disk import (
     WriteBytes,
 )
 from consensus.node.disk_thread import DiskThread
+from consensus.node.hard_state import FILE as BALLOT_FILE
+from consensus.node.hard_state import HardStateFile
 from consensus.node.recovery_report import RecoveryReport
-from consensus.node.storage import Owner, Recovery, StorageTuning, recover, verify
+from consensus.node.storage import Owner, Recovery, StorageTuning, check_owner, recover, verify
 
 Answer = TypeVar("Answer")
 
@@ -233,6 +235,23 @@ def open_storage(path: Path, node_id: bytes, generation: int, tuning: StorageTun
     """Like `open_directory`, with the disk as a server wants it. Blocks: call it before trio runs, or in a thread."""
     directory, recovery = open_directory(path, node_id, generation, tuning)
     return ThreadedDisk(directory), recovery
+
+
+def check_place(path: Path) -> None:
+    """Raise `StorageError` if there is a storage and it was made in another place: with a copy nobody is to begin."""
+    if not (path / BALLOT_FILE).is_file():
+        return
+    try:
+        directory = Directory(path)
+    except StorageInUseError:
+        return  # a matter of locks, which those who need them tell better
+    try:
+        state = HardStateFile.read(directory)[0].state
+        check_owner(state, Owner(state.binding.node_id, state.generation, directory.place))
+    except (StorageError, OSError) as error:
+        raise (type(error) if isinstance(error, StorageError) else StorageError)(f"{path}: {error}") from error
+    finally:
+        directory.close()
 
 
 def verify_directory(path: Path) -> RecoveryReport:

@@ -235,7 +235,7 @@ def recover(reader: DiskReader, owner: Owner, new_storage_id: bytes, tuning: Sto
         return _create(files, owner, new_storage_id, tuning)
     hard_state, slots_agree = HardStateFile.read(reader)
     state = hard_state.state
-    _check_owner(state, owner)
+    check_owner(state, owner)
     snapshot, outdated = stored_snapshot(reader, state.binding)
     scan = scan_segments(reader, state, snapshot)
     journal = Journal(state.binding, tuning.segment_bytes)
@@ -303,7 +303,8 @@ def _plan_giving_up(reader: DiskReader, hard_state: HardStateFile, covered: Inde
     return [SyncDirectory(), *note, *segments, *leftovers, SyncDirectory()]
 
 
-def _check_owner(state: HardState, owner: Owner) -> None:
+def check_owner(state: HardState, owner: Owner) -> None:
+    """Raise `ForeignStorageError` if a vote could be given twice with this storage."""
     again = "move the directory away and let the node join again as a new server"
     if state.binding.node_id != owner.node_id:
         raise ForeignStorageError(

@@ -195,7 +195,8 @@ class Claims:
         if incarnation.generation > known or incarnation.number >= INCARNATION_LIMIT // 2:
             own.adopt(incarnation.generation + 1)
             self._outbox.emit(AdoptGeneration(own.incarnation.generation))
-            if info is not None and incarnation.generation > known:
+            # From elsewhere it is a matter of twins: which of the two is the older is not for the address to say.
+            if info is not None and info.address == own.info.address and incarnation.generation > known:
                 self._outbox.emit(rolled_back(own.node_id, incarnation.generation, known))
         else:
             own.raise_above(incarnation)

@@ -118,12 +118,11 @@ class AlarmKind(Enum):
 
 
 def rolled_back(node_id: NodeId, heard: int, own: int) -> "Alarm":
-    """A node has signed words of its own from a generation that it knows nothing of."""
+    """A node has signed words of its own, from its own address, of a generation that it knows nothing of."""
     return Alarm(
         AlarmKind.ROLLED_BACK,
-        f"this node's identity {node_id.hex()} was heard in its generation {heard}, and this is generation {own}:"
-        " either another process runs with a copy of this state directory, or the directory was brought back from an"
-        " older copy",
+        f"this node's identity {node_id.hex()} was heard from here in its generation {heard}, and this is generation"
+        f" {own}: the state directory was brought back from an older copy",
     )
 
 

@@ -1,5 +1,7 @@
 """What a node believes, when it lets go, and how it speaks for itself: the decisions on gossip, the known traps."""
 
+from dataclasses import replace
+
 import pytest
 
 from gossip.core.effects import AdoptGeneration, Alarm, AlarmKind, MembershipChanged
@@ -210,9 +212,17 @@ def test_own_words_of_a_later_life_are_an_alarm_and_hearsay_about_one_is_not() -
     effects = story.hear_news(1, AliveUpdate(info_of(0, generation=6)))
     [alarm] = [each for each in effects if isinstance(each, Alarm)]
     assert alarm.kind is AlarmKind.ROLLED_BACK
-    assert "heard in its generation 6, and this is generation 1" in alarm.text
+    assert "heard from here in its generation 6, and this is generation 1" in alarm.text
     effects = story.hear_news(1, verdict(0, Status.DEAD, by=1, generation=9))
     assert not [each for each in effects if isinstance(each, Alarm)], "anybody can say that"
+
+
+def test_a_later_life_elsewhere_is_a_question_of_twins_and_no_memory_lost() -> None:
+    story = Story()
+    story.befriend(1)
+    elsewhere = replace(info_of(0, generation=6), address=Address("127.0.0.1", 9))
+    effects = story.hear_news(1, AliveUpdate(elsewhere))
+    assert not [each for each in effects if isinstance(each, Alarm)]
 
 
 def test_an_unsigned_claim_of_a_generation_beyond_belief_is_neither_taken_nor_adopted() -> None:
