@@ -33,7 +33,7 @@ class FarmMemberRules:
         """Where the newcomer listens, or why it cannot be a voter."""
         ceiling = max(self.voters_max, self.expect)
         if server.server_id in self.removed():
-            return "an operator has removed it from the farm (docs/changing-servers.md)"
+            return "the log has removed it from the farm, or its identity (docs/changing-servers.md)"
         if len(self.describe().configuration.voter_ids) >= ceiling:
             return (
                 f"the farm has {ceiling} voters already, as many as consensus.voters_max allows;"

@@ -341,10 +341,15 @@ def _member_requests(
     ledger: Ledger,
     tally: Tally,
 ) -> MemberRequests:
+
+    def removed() -> frozenset[int]:
+        outlawed = (server_id for server_id, each in ledger.state.admitted.items() if not each.is_member)
+        return frozenset(ledger.state.removed) | frozenset(outlawed)
+
     rules = FarmMemberRules(
         resolve,
         lambda: server.describe().raft,
-        lambda: ledger.state.removed,
+        removed,
         expect=len(settings.founding.founders),
         voters_max=settings.voters_max,
         answered_within_ms=settings.profile.answered_within_ms,

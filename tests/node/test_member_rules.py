@@ -50,7 +50,7 @@ def test_nobody_comes_beyond_the_most_voters() -> None:
 def test_whom_an_operator_removed_does_not_come_back_by_asking() -> None:
     refusal = rules(1, 2, 3, removed=4).may_add(FOURTH)
     assert isinstance(refusal, str)
-    assert "an operator has removed it" in refusal
+    assert "the log has removed it" in refusal
 
 
 def test_a_router_that_lives_is_not_removed_by_a_word_but_by_the_log() -> None:
