@@ -112,7 +112,8 @@ class MasterSession:
                     await self._serve(connection, date)
             except RouterLost as error:
                 self._lost(str(error))
-                await self._pause()
+                if not self._stopping:
+                    await self._pause()
             finally:
                 self.connected = False
         self._over.set()
