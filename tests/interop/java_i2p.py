@@ -70,15 +70,15 @@ class LoopbackRouter:
 
 
 @contextmanager
-def loopback_router(directory: Path, port: int | None = None) -> Iterator[LoopbackRouter]:
-    """One that runs, and is killed in the end."""
+def loopback_router(directory: Path, port: int | None = None, password: str | None = None) -> Iterator[LoopbackRouter]:
+    """One that runs, and is killed in the end; with a password it lets in the user `farm` only."""
     directory.mkdir(exist_ok=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = port or probe.getsockname()[1]
     with (directory / "errors").open("w") as errors:
         process = subprocess.Popen(
-            command("LoopbackRouter", str(directory), str(port)),
+            command("LoopbackRouter", str(directory), str(port), *([] if password is None else [password])),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

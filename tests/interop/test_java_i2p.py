@@ -16,7 +16,7 @@ from bridge.node.i2cp_publishing import I2cpAccess
 from bridge.node.i2cp_router import I2cpRouter, I2cpRouterAccess
 from bridge.node.ledger import clock_ms
 from bridge.node.router import RouterError
-from bridge.node.router_link import Link, Software
+from bridge.node.router_link import Credentials, Link, Software
 from bridge.wire.destination_keys import SigningKey, new_demo_leaf, new_master_key
 from bridge.wire.i2cp import FrameReader, decode
 from bridge.wire.i2cp_messages import Disconnect, HostReply, RequestVariableLeaseSet, SessionStatus, SetDate, Unhandled
@@ -115,3 +115,28 @@ async def test_a_java_router_refuses_a_second_session_for_a_destination_and_says
             with pytest.raises(RouterError, match=r"duplicate|another client"):
                 await second.publish_meta_lease_set(owner.destination.hash, structure(key, now_s + 1))
             nursery.cancel_scope.cancel()
+
+
+async def test_a_java_router_that_demands_a_password_lets_in_who_knows_it(tmp_path: Path) -> None:
+    now_s = int(time.time())
+    owner = new_master_key()
+    key = owner.sign_transient(now_s)
+    word = "word of its own"
+    with java_i2p.loopback_router(tmp_path, password=word) as java:
+        for credentials, refusal in (
+            (None, "Authorization required"),
+            (Credentials("farm", "guess"), "Authorization failed"),
+            (Credentials("farm", word), None),
+        ):
+            access = I2cpRouterAccess(I2cpAccess(Link("127.0.0.1", java.port), Software.JAVA, credentials))
+            alarms = Alarms(EventLog("node-1", clock_ms))
+            router = I2cpRouter(access, (), HostSampler(), LoopLag(), alarms, signing_key_of=lambda _: key)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(router.run)
+                if refusal is None:
+                    await router.publish_meta_lease_set(owner.destination.hash, structure(key, now_s))
+                    assert java.holds(owner.destination.hash).startswith("type=7 verifies=true")
+                else:
+                    with pytest.raises(RouterError, match=refusal):
+                        await router.publish_meta_lease_set(owner.destination.hash, structure(key, now_s))
+                nursery.cancel_scope.cancel()

@@ -1,7 +1,8 @@
 // A Java I2P router that has its I2CP port on loopback and no network at all: its messages to other routers go nowhere.
 //
-//     java LoopbackRouter DIRECTORY PORT
+//     java LoopbackRouter DIRECTORY PORT [PASSWORD]
 //
+// With a password its I2CP lets in the user "farm" only.
 // It prints "running", and for each hash (base64) on its input what its network database holds of it:
 // "absent", or "type=… verifies=… HEX".
 import java.io.*;
@@ -11,6 +12,7 @@ import net.i2p.data.*;
 import net.i2p.router.Router;
 import net.i2p.router.RouterContext;
 import net.i2p.router.dummy.VMCommSystem;
+import net.i2p.router.util.RouterPasswordManager;
 
 public class LoopbackRouter {
     // With the bare one the client manager makes no sessions.
@@ -52,6 +54,10 @@ public class LoopbackRouter {
             } catch (IOException closed) {
                 Thread.sleep(100);
             }
+        }
+        if (arguments.length > 2) {
+            new RouterPasswordManager(router.getContext()).saveHash("i2cp.auth", "farm", arguments[2]);
+            router.saveConfig("i2cp.auth", "true");
         }
         out.println("running");
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
