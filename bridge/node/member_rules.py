@@ -13,9 +13,14 @@ to remove it is an operator's decision, which the log records.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from bridge.core.founding import Founding
+from bridge.node.ledger import Ledger
+from bridge.node.profile import Profile
 from consensus.core.description import Description
 from consensus.core.position import Configuration, Server, ServerId
 from consensus.node.garlic_farm_dial import PeerAddress
+from consensus.node.member_requests import MemberRequestTuning
+from consensus.node.server import ConsensusServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +64,33 @@ class FarmMemberRules:
         if any(answers) and server not in self.removed():
             return "it answers, and would be taken in again: stop it, or let `garlicfarm servers remove` take it out"
         return None
+
+
+def farm_member_rules(
+    ledger: Ledger,
+    server: ConsensusServer,
+    resolve: Callable[[ServerId], PeerAddress | None],
+    founding: Founding,
+    profile: Profile,
+    voters_max: int,
+) -> FarmMemberRules:
+    """The rules as this node's log and server give them at each moment."""
+
+    def removed() -> frozenset[int]:
+        outlawed = (server_id for server_id, each in ledger.state.admitted.items() if not each.is_member)
+        return frozenset(ledger.state.removed) | frozenset(outlawed)
+
+    return FarmMemberRules(
+        resolve,
+        lambda: server.describe().raft,
+        removed,
+        expect=len(founding.founders),
+        voters_max=voters_max,
+        answered_within_ms=profile.answered_within_ms,
+    )
+
+
+def member_request_tuning(profile: Profile) -> MemberRequestTuning:
+    """How long an invitation and a farewell may take on these links."""
+    reply_s = profile.links.reply_timeout_s
+    return MemberRequestTuning(invitation_s=5 + 5 * reply_s, farewell_s=reply_s)

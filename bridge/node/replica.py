@@ -29,7 +29,7 @@ from bridge.core.records import Admission, Approval, Clock, Eviction, Level
 from bridge.node.commit_note import keep_commit_note
 from bridge.node.durable_file import replace_file
 from bridge.node.ledger import Ledger
-from bridge.node.member_rules import FarmMemberRules
+from bridge.node.member_rules import farm_member_rules, member_request_tuning
 from bridge.node.profile import Profile
 from bridge.wire.application import decode
 from consensus.core import messages as core
@@ -49,7 +49,7 @@ from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_tally import Tally
 from consensus.node.hard_state import FILE as BALLOT_FILE
 from consensus.node.joining import Joining
-from consensus.node.member_requests import MemberRequests, MemberRequestTuning
+from consensus.node.member_requests import MemberRequests
 from consensus.node.members import Members
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
 from consensus.node.server import ConsensusServer
@@ -303,7 +303,8 @@ async def open_replica(
         )
         server = ConsensusServer(raft, recovery.storage, directory, links, ledger, hear, keep_from=ledger.keep_from)
         client = GarlicFarmClient(dialer, resolve, [server_id], random=Random(), tuning=profile.client)
-        requests = _member_requests(settings, server, links, resolve, ledger, tally)
+        rules = farm_member_rules(ledger, server, resolve, founding, profile, settings.voters_max)
+        requests = MemberRequests(server, server_id, links, rules, tally, member_request_tuning(profile))
         members = Members(Joining(server, server_id, _told_to_leave), requests)
         replica = Replica(
             server,
@@ -331,32 +332,6 @@ async def open_replica(
                 nursery.cancel_scope.cancel()
     finally:
         directory.close()
-
-
-def _member_requests(
-    settings: ReplicaSettings,
-    server: ConsensusServer,
-    links: PeerLinks,
-    resolve: Callable[[ServerId], PeerAddress | None],
-    ledger: Ledger,
-    tally: Tally,
-) -> MemberRequests:
-
-    def removed() -> frozenset[int]:
-        outlawed = (server_id for server_id, each in ledger.state.admitted.items() if not each.is_member)
-        return frozenset(ledger.state.removed) | frozenset(outlawed)
-
-    rules = FarmMemberRules(
-        resolve,
-        lambda: server.describe().raft,
-        removed,
-        expect=len(settings.founding.founders),
-        voters_max=settings.voters_max,
-        answered_within_ms=settings.profile.answered_within_ms,
-    )
-    reply_s = settings.profile.links.reply_timeout_s
-    tuning = MemberRequestTuning(invitation_s=5 + 5 * reply_s, farewell_s=reply_s)
-    return MemberRequests(server, settings.server_id, links, rules, tally, tuning)
 
 
 def _told_to_leave(leader: ServerId) -> None:
