@@ -98,7 +98,7 @@ class Wishing:
     # -- leaves --------------------------------------------------------------------------------------------------------
 
     def _exclusion(self, asked: _Exclusion) -> tuple[Exclusion, str]:
-        leaf_hash = _hash(asked.hash)
+        leaf_hash = self._leaf_hash(asked.hash)
         if not asked.excluded and leaf_hash not in self._state.weights.excluded:
             raise Refused(
                 409, "not-excluded", f"{address_of_hash(leaf_hash)} is not excluded; `garlicfarm farm` lists who is"
@@ -107,9 +107,15 @@ class Wishing:
         return Exclusion(leaf_hash, asked.excluded), f"{address_of_hash(leaf_hash)} {done}{self._unknown(leaf_hash)}"
 
     def _cost(self, asked: _Cost) -> tuple[CostFactor, str]:
-        leaf_hash = _hash(asked.hash)
+        leaf_hash = self._leaf_hash(asked.hash)
         text = f"{address_of_hash(leaf_hash)} has the factor {asked.factor:g}{self._unknown(leaf_hash)}"
         return CostFactor(leaf_hash, asked.factor), text
+
+    def _leaf_hash(self, text: str) -> str:
+        found = _hash(text)
+        if found in {hash_of(master) for master in self._state.masters}:
+            raise Refused(409, "a-master", f"{address_of_hash(found)} is a master; exclude and weigh its leaves")
+        return found
 
     def _unknown(self, leaf_hash: str) -> str:
         known = {

@@ -4,6 +4,7 @@
     alarms      next in importance
     members     (or, for a local farm, its processes)
     published   who publishes, and the entries
+    weights     exclusions, and factors with their age
     events      what is left of the height
     footer      1 line, or 2 for a local farm
 
@@ -28,6 +29,7 @@ from bridge.tui.sections import (
     processes_section,
     publishing_section,
 )
+from bridge.tui.weights import weights_section
 
 FOOTER = (" q quit    more: garlicfarm status, members, log, lease-set show (--json)",)
 LOCAL_FOOTER = " q stops the farm    kill -9 a PID: the others take over; start it again with"
@@ -45,6 +47,7 @@ def render(view: FarmView, width: int, height: int, *, color: bool = True) -> Gr
         alarms_section(view.alarms, width, palette),
         members_section(view, width, palette),
         publishing_section(view, width, palette),
+        weights_section(view.weights, width, palette),
         events_section(view.events, width, palette),
     ]
     return _screen(farm_header(view, width, palette), sections, width, height, palette)
@@ -59,6 +62,7 @@ def render_local_farm(farm: LocalFarmView, width: int, height: int, *, color: bo
         alarms_section(_alarms_of_all(farm), width, palette),
         processes_section(farm, width, palette),
         NOTHING if best is None else publishing_section(best, width, palette),
+        NOTHING if best is None else weights_section(best.weights, width, palette),
         events_section(_events_of_all(farm), width, palette),
     ]
     header = local_header(farm, width, palette)

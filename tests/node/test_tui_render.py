@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, Group
 
-from bridge.core.view import EventView, FarmView, LocalFarmView
+from bridge.core.view import EventView, FarmView, LocalFarmView, WeightsView
 from bridge.tui.layout import Want, share
 from bridge.tui.render import render, render_local_farm, render_message
 from bridge.tui.words import clock_text, duration, milliseconds_text, printable, short_address
@@ -144,3 +144,10 @@ def test_a_short_address_keeps_its_head() -> None:
 def test_a_round_trip_time_is_shown_with_no_digit_more_than_was_measured() -> None:
     shown = [milliseconds_text(value) for value in (None, 0.0, 1.0, 1.24, 12.6)]
     assert shown == ["-", "<1ms", "1ms", "1.24ms", "13ms"]
+
+
+def test_what_operators_and_the_pipeline_add_is_shown_with_its_age() -> None:
+    text = screen(farm_view(), 200, 60)
+    for fact in ("excluded leaf6", "x 1.5 by an operator", "x 1.21 by the pipeline 1m01s ago"):
+        assert fact in text, fact
+    assert "WEIGHTS" not in screen(replace(farm_view(), weights=WeightsView()), 200, 60)

@@ -192,6 +192,14 @@ async def test_what_is_no_wish_is_told_the_forms_that_there_are(office: Office, 
     assert '{"removal": {"server": NAME, "removed": true}}' in text
 
 
+async def test_a_master_is_no_leaf(office: Office) -> None:
+    for wish in (
+        {"exclusion": {"hash": MASTER_ADDRESS, "excluded": True}},
+        {"cost": {"hash": MASTER_ADDRESS, "factor": 2}},
+    ):
+        assert (await office.refusal(wish))[:2] == (409, "a-master")
+
+
 async def test_a_name_that_is_no_address_is_refused(office: Office) -> None:
     status, code, text = await office.refusal({"cost": {"hash": "example.i2p", "factor": 2}})
     assert (status, code) == (400, "bad-hash")
