@@ -33,7 +33,7 @@ NAMES = (
     *consensus.PARTS,
     *gossip.PARTS,
 )
-PIPELINE_PARTS = ("pipeline-source", "pipeline-tables", "pipeline-latency", "pipeline-backfill")
+PIPELINE_PARTS = ("pipeline-source", "pipeline-tables", "pipeline-latency", "pipeline-backfill", "pipeline-floodfills")
 """Run only when they are named: they need the extra `pipeline`, and a quarter of an hour."""
 PUBLISHER_REPETITIONS = 3
 COLD_STARTS = 3

@@ -21,7 +21,7 @@ import psutil
 import trio
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks import pipeline_latency
+from benchmarks import pipeline_floodfills, pipeline_latency
 from benchmarks.child import ChildError
 from benchmarks.figures import Figure
 from pipeline.envelope import SCHEMA
@@ -54,6 +54,8 @@ async def measure(part: str, directory: Path, runs: int) -> list[Figure]:
             return await trio.to_thread.run_sync(_tables, place, min(runs, RUNS_MAX))
         case "pipeline-latency":
             return await pipeline_latency.measure(place)
+        case "pipeline-floodfills":
+            return await trio.to_thread.run_sync(pipeline_floodfills.measure, place, min(runs, RUNS_MAX))
         case _:
             return await _backfill(place)
 

@@ -17,12 +17,15 @@ from rich.table import Table
 from pipeline.cli_options import LogPlace, ProgressLine, StatusLine, place_options, told_plainly, traces_of
 from pipeline.doctor import doctor
 from pipeline.feedback import Feedback
+from pipeline.floodfill_cli import floodfills
 from pipeline.generate import generate
 from pipeline.load_model import LoadModel
 from pipeline.query_cli import query, report
 from pipeline.run import RunSettings, claim_range, run_forever, run_once
 from pipeline.session import open_session
+from pipeline.sinks import derive
 from pipeline.source import DEFAULT_ENTRIES_PER_BATCH
+from pipeline.table_files import DAY_MS
 from pipeline.transforms import DEFAULT_WINDOW
 
 ROWS_SHOWN = 60
@@ -36,6 +39,7 @@ def pipeline() -> None:
 pipeline.add_command(query)
 pipeline.add_command(report)
 pipeline.add_command(doctor)
+pipeline.add_command(floodfills)
 
 
 @pipeline.command()
@@ -78,6 +82,7 @@ pipeline.add_command(doctor)
     show_default=True,
     help="Whether the traces of the nodes are read as well. A directory has none.",
 )
+@click.option("--keep-days", type=click.FloatRange(min=0.01), help="Drop history older than this. Default: keep all.")
 @click.option(
     "--watch/--no-watch",
     default=None,
@@ -97,6 +102,7 @@ def run(
     entries_per_batch: int,
     submit: bool | None,
     with_events: bool,
+    keep_days: float | None,
     watch: bool | None,
     as_json: bool,
 ) -> None:
@@ -114,11 +120,20 @@ def run(
         feedback = Feedback(session, source, submission, lambda text: click.echo(text, err=True))
         events = traces_of(source) if with_events else None
         settings = RunSettings(
-            output, source, window, trigger_seconds, ProgressLine(), feedback.after_batch, events, watches
+            output,
+            source,
+            window,
+            trigger_seconds,
+            ProgressLine(),
+            feedback.after_batch,
+            events,
+            watches,
+            None if keep_days is None else int(keep_days * DAY_MS),
         )
         try:
             if once:
                 show(run_once(session, settings))
+                derive(session, output, window)
             else:
                 run_forever(session, settings, show)
         finally:
@@ -168,6 +183,7 @@ def backfill(
         session = open_session(master)
         try:
             run_once(session, RunSettings(output, source, window, progress=ProgressLine()))
+            derive(session, output, window)
         finally:
             session.stop()
     click.echo(f"Entries {first} to {last} are in {output}.")

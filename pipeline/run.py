@@ -13,6 +13,8 @@ output directory of another layout is refused with the way out: the log is read 
 """
 
 import json
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,7 @@ RANGE_FILE = "range.json"
 CHECKPOINT, EVENTS_CHECKPOINT = "checkpoint", "checkpoint-events"
 EVENTS_TABLE = "events"
 PROGRESS_SECONDS = 1
+DERIVE_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class RunSettings:
     """Options of the source `farm_events`; without them the nodes' traces are not read."""
     watch: bool = False
     """Whether the servers are watched by the stateful query."""
+    keep_ms: int | None = None
+    """How much history is kept, in log time; None keeps all."""
 
 
 def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
@@ -90,8 +95,14 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[Da
     Raises FarmLogError when the log cannot be read any more.
     """
 
+    derived_at = -math.inf
+
     def after_batch() -> None:
+        nonlocal derived_at
         show(sinks.refresh(session, settings.output, settings.window))
+        if time.monotonic() - derived_at >= DERIVE_SECONDS:
+            sinks.derive(session, settings.output, settings.window)
+            derived_at = time.monotonic()
 
     prepare(settings.output)
     beside: tuple[StreamingQuery, ...] = ()
@@ -134,7 +145,7 @@ def start_query(
         batch.persist()
         try:
             settings.judge(batch)
-            sinks.write_batch(batch, batch_id, settings.output)
+            sinks.write_batch(batch, batch_id, settings.output, keep_ms=settings.keep_ms)
         finally:
             batch.unpersist()
         if after_batch is not None:

@@ -236,25 +236,40 @@ class WatchProcessor(StatefulProcessor):
             self._handle.registerTimer(timer)
 
 
-def transitions(reports: DataFrame, rules: Rules) -> DataFrame:
-    """The stream of changes out of the stream of reports (columns: `pipeline.schemas.TRANSITIONS`).
+def sightings(entries: DataFrame) -> DataFrame:
+    """What of classified entries the watch wants to see: reports.
 
-    `reports` must carry a watermark on `log_time` that all entries move on, not the reports alone.
+    The condition names `log_time`, so that the optimizer does not push it below the watermark: clock entries, which it
+    drops, are to move the watermark on.
     """
-    # `index` is a name that pandas has its own use for.
-    return (
-        reports.select("server_id", f.col("index").alias("place"), "log_time", *_COLUMNS)
-        .groupBy("server_id")
-        .transformWithStateInPandas(
-            statefulProcessor=WatchProcessor(rules),
-            outputStructType=TRANSITIONS,
-            outputMode="Append",
-            timeMode="EventTime",
-        )
+    json, destinations = f.col("json"), f.col("json")["destinations"]
+    is_report = f.when(f.col("log_time").isNotNull(), f.col("entry") == "report").otherwise(False)  # noqa: FBT003
+    told = destinations.isNotNull()
+    healthy = f.size(f.filter(destinations, lambda leaf: leaf["healthy"]))
+    return entries.where(is_report).select(
+        json["id"].alias("server_id"),
+        # `index` is a name that pandas has its own use for.
+        f.col("index").alias("place"),
+        "log_time",
+        f.coalesce(json["router"]["attached"], f.lit(True)).alias("attached"),  # noqa: FBT003 - left out means true
+        json["router"]["uptime"].alias("uptime_ms"),
+        json["router"]["jobLag"].alias("job_lag_ms"),
+        f.when(told, f.size(destinations)).otherwise(0).alias("destinations"),
+        f.when(told, healthy).otherwise(0).alias("healthy_destinations"),
     )
 
 
-_COLUMNS = ("attached", "uptime_ms", "job_lag_ms", "destinations", "healthy_destinations")
+def transitions(seen: DataFrame, rules: Rules) -> DataFrame:
+    """The stream of changes out of the stream of sightings (columns: `pipeline.schemas.TRANSITIONS`).
+
+    It must carry a watermark on `log_time` that all entries move on, not the reports alone.
+    """
+    return seen.groupBy("server_id").transformWithStateInPandas(
+        statefulProcessor=WatchProcessor(rules),
+        outputStructType=TRANSITIONS,
+        outputMode="Append",
+        timeMode="EventTime",
+    )
 
 
 def _sightings(batch: pd.DataFrame) -> Iterator[Sighting]:

@@ -14,10 +14,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from pipeline import current_state, sinks, transforms
+from pipeline import current_state, sinks
 from pipeline.schemas import TRANSITIONS
-from pipeline.state import SILENT_AFTER_DEFAULT_MS, SILENT_AFTER_PERIODS, WATERMARK, Rules, transitions
+from pipeline.state import SILENT_AFTER_DEFAULT_MS, SILENT_AFTER_PERIODS, WATERMARK, Rules, sightings, transitions
 from pipeline.table_files import merge
+from pipeline.transforms import classified
 
 TABLE = "transitions"
 CHECKPOINT = "checkpoint-watch"
@@ -26,7 +27,7 @@ CHECKPOINT = "checkpoint-watch"
 def watched(entries: DataFrame, rules: Rules) -> DataFrame:
     """The stream of changes out of the stream of entries."""
     marked = entries.where(f.col("log_time").isNotNull()).withWatermark("log_time", WATERMARK)
-    return transitions(transforms.reports(transforms.classified(marked)), rules)
+    return transitions(sightings(classified(marked)), rules)
 
 
 def rules_for(output: Path) -> Rules:

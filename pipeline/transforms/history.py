@@ -206,7 +206,7 @@ def _base32(digest: Column) -> Column:
 def _table(name: str, rows: DataFrame, also: tuple[str, ...] = (), **columns: Column) -> DataFrame:
     """`rows` with the columns of the table `name`, in its order and with its types, and some more behind them."""
     named = (
-        columns.get(field.name, f.col(field.name)).cast(field.dataType).alias(field.name)
+        columns[field.name].cast(field.dataType).alias(field.name) if field.name in columns else f.col(field.name)
         for field in HISTORY[name].fields
     )
     return rows.select(*named, *also)

@@ -1,17 +1,29 @@
 """The pipeline reads a log through a control endpoint and keeps its tables exactly once."""
 
+import base64
+import hashlib
+import json
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from random import Random
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
+from pipeline.current_state import read, read_names
 from pipeline.log_client import FarmLogError
 from pipeline.run import RunSettings, run_once
-from pipeline.sinks import refresh
-from pipeline.transforms import classified, quarantine
+from pipeline.schemas import DERIVED, EVENTS, HISTORY
+from pipeline.sinks import derive, refresh
+from pipeline.state import Rules
+from pipeline.table_files import live_files
+from pipeline.transforms import classified, closest_floodfills, convergence, detections, quarantine
+from pipeline.transforms.floodfills import routing_key
+from pipeline.watching import start_watching
 from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
 
 pytestmark = [
@@ -149,3 +161,157 @@ def test_a_node_that_does_not_answer_is_passed_over_for_the_next(session: SparkS
     with served(three_servers(minutes=1), tmp_path / "control.sock") as address:
         nobody = str(tmp_path / "nobody.sock")
         assert run_once(session, RunSettings(tmp_path / "tables", {"node": f"{nobody},{address}"})).count() == 3
+
+
+def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    # given one report, a repetition of it, and one entry of each other kind
+    log = MadeUpLog()
+    log.add("configuration", value='{"voters": [{"id": 2, "endpoint": "a"}, {"id": 1}], "learners": [{"id": 3}]}')
+    log.tick(0)
+    destination = "A" * 512 + "BQAEAAcAAA=="
+    report = {
+        "cluster": "farm",
+        "date": log.log_time_ms - 40_000,
+        "id": 1,
+        "request": "node-1-1",
+        "router": {"uptime": 5000, "currentBandwidth": 50, "configuredBandwidth": 100},
+        "destinations": [{"destination": destination, "healthy": True}, {"destination": destination}],
+    }
+    log.add(value=json.dumps(report))
+    log.add(value=json.dumps(report))
+    address = transforms_address(destination)
+    for entry in (
+        {"publication": {"master": destination, "id": 1, "published": 1767225600, "contentHash": "ab"}},
+        {"exclusion": {"hash": address, "excluded": True}},
+        {"cost": {"hash": f"{address}.b32.i2p", "factor": 1.5}},
+        {"force": {"master": destination}},
+        {"factors": {"throughIndex": 9, "formula": "f1", "factors": {address: 1.25}}},
+        {"eviction": {"node": "0123456789abcdef", "era": 2, "boxes": {"0123456789abcdef": "sealed"}}},
+        {"level": {"number": 2, "version": "0.2"}},
+        {"removal": {"server": 3}},
+        {"router": {}, "clock": {"time": 5}},
+        {"router": {}, "id": 1, "date": 2**62},
+    ):
+        log.add(value=json.dumps(entry))
+    log.tick(10_000, leader=2)
+    # when the pipeline runs and derives its tables
+    with served(log, tmp_path / "control.sock") as address_of_log:
+        settings = RunSettings(tmp_path / "tables", {"node": address_of_log})
+        run_once(session, settings)
+    derive(session, settings.output, "1 minute")
+
+    # then each has its rows, and one pseudonym stands for the destination everywhere
+    def rows(table: str) -> list[dict[str, Any]]:
+        schema = {**HISTORY, **DERIVED}[table]
+        found = [row for file in live_files(settings.output / table) for row in pq.read_table(file).to_pylist()]
+        found += [
+            row
+            for file in sorted((settings.output / table).glob("*.parquet"))
+            for row in pq.read_table(file).to_pylist()
+        ]
+        assert all(list(row) == schema.names for row in found), table
+        return found
+
+    (name,) = read_names(settings.output)
+    assert read_names(settings.output) == {name: address}
+    assert [row["voters"] for row in rows("configurations")] == [[1, 2]]
+    assert [(row["destination"], row["healthy"]) for row in rows("destination_reports")] == [(name, True)] * 2
+    assert [row["master"] for row in rows("publications")] == [name]
+    assert [(row["destination"], row["factor"]) for row in rows("factors")] == [(name, 1.25)]
+    actions = {row["action"]: (row["subject"], json.loads(row["detail"])) for row in rows("operator_actions")}
+    assert actions == {
+        "exclusion": (name, {"excluded": True}),
+        "cost": (name, {"factor": 1.5}),
+        "force": (name, {}),
+        "eviction": (None, {"node": "0123456789abcdef"}),
+        "level": (None, {"number": 2, "version": "0.2"}),
+        "removal": (None, {"server": 3}),
+    }
+    assert [row["reason"] for row in rows("quarantine")] == ["of several kinds at once", "a value outside its range"]
+    (health,) = rows("router_health")
+    assert (health["reports"], health["bandwidth_use"]) == (1, 0.5), "what was submitted twice counts once"
+    assert [(row["destination"], row["healthy_share"]) for row in rows("destination_health")] == [(name, 1.0)]
+    quality = {row["server_id"]: row for row in rows("data_quality")}
+    assert (quality[1]["duplicates"], quality[1]["clock_off"], quality[1]["clock_offset_ms"]) == (1, 1, -40_000)
+    assert quality[None]["refused"] == 2
+    assert [(row["leader_id"], row["leader_changed"]) for row in rows("leaderships")] == [(1, False), (2, True)]
+    assert [(row["server_id"], row["publications"]) for row in rows("publishers")] == [(1, 1)]
+    assert [row["index"] for row in read(settings.output, "farm")] == [log.commit_index]
+
+
+def transforms_address(destination: str) -> str:
+    """The b32 address, computed without the pipeline."""
+    octets = base64.b64decode(destination.replace("-", "+").replace("~", "/"))
+    return base64.b32encode(hashlib.sha256(octets).digest()).decode().lower().rstrip("=")
+
+
+def test_detection_and_convergence_are_read_out_of_the_nodes_traces(session: SparkSession) -> None:
+    def event(node: str, cursor: int, second: int, kind: str, **data: object) -> tuple[object, ...]:
+        at = datetime(2026, 1, 1, 12, 0, second, tzinfo=UTC)
+        return (node, cursor, 1000 * second, at, 0, kind, json.dumps(data))
+
+    told = [
+        event("c", 1, 0, "founded", raftId=3),
+        event("a", 1, 10, "member-suspect", member="c", id="33"),
+        event("a", 2, 14, "member-dead", member="c", id="33"),
+        event("b", 1, 15, "member-dead", member="c", id="33"),
+        event("a", 3, 40, "member-alive", member="c", id="33"),
+        event("a", 4, 50, "member-suspect", member="b", id="22"),
+        event("a", 5, 52, "member-alive", member="b", id="22"),
+        event("a", 5, 52, "member-alive", member="b", id="22"),
+    ]
+    events = session.createDataFrame(told, EVENTS)
+    last_report = (7, datetime(2026, 1, 1, 12, 0, 8, tzinfo=UTC), 3)
+    reports = session.createDataFrame([last_report], "index BIGINT, log_time TIMESTAMP, server_id BIGINT")
+    found = {(row["observer"], row["member"]): row for row in detections(events, reports).collect()}
+    assert (found["a", "c"]["contact_to_suspect_ms"], found["a", "c"]["contact_to_dead_ms"]) == (2_000, 6_000)
+    assert (found["a", "c"]["outcome"], found["a", "c"]["dead_to_back_ms"]) == ("came-back", 26_000)
+    assert (found["b", "c"]["outcome"], found["b", "c"]["suspect_at"]) == ("dead", None)
+    assert (found["a", "b"]["outcome"], found["a", "b"]["server_id"]) == ("false-suspicion", None)
+    spread = {(row["member"], row["status"]): row for row in convergence(events).collect()}
+    assert (spread["c", "dead"]["observers"], spread["c", "dead"]["converged_ms"]) == (2, 1_000)
+    assert spread["c", "dead"]["nodes"] == 3
+
+
+def test_the_join_with_floodfills_is_exact_when_it_is_spread(session: SparkSession) -> None:
+    random = Random(5)
+    routers = [random.randbytes(32).hex() for _ in range(300)]
+    destinations = [random.randbytes(32).hex() for _ in range(20)]
+    today = date(2026, 3, 1)
+    rows = closest_floodfills(
+        session.createDataFrame([(each,) for each in [*destinations, "no hash"]], "destination STRING"),
+        session.createDataFrame([(each.upper(),) for each in routers], "router STRING"),
+        today,
+        count=3,
+    ).collect()
+    assert len(rows) == 20 * 3 * 3
+    for row in rows:
+        key = int.from_bytes(routing_key(bytes.fromhex(row["destination"]), row["day"]))
+        nearest = sorted((key ^ int(router, 16), router) for router in routers)
+        assert row["router"] == nearest[row["rank"] - 1][1]
+    assert {row["day"] for row in rows} == {date(2026, 2, 28), today, date(2026, 3, 2)}
+
+
+def test_a_silent_server_yields_a_row_by_its_silence_alone(session: SparkSession, tmp_path: Path) -> None:
+    # given a farm whose server 3 falls silent for a minute while the others report on
+    with served(three_servers(minutes=3), tmp_path / "control.sock") as address:
+        stream = session.readStream.format("farm").options(node=address).load()
+        query = start_watching(session, stream, tmp_path, Rules(silent_after_ms=30_000), 1)
+        # when its silence has been processed
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+    # then the state of each is known, and the silence is dated by log time
+    rows = [row for file in live_files(tmp_path / "transitions") for row in pq.read_table(file).to_pylist()]
+    of_three = [(row["at"], row["state"]) for row in sorted(rows, key=lambda row: row["at"]) if row["server_id"] == 3]
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    assert of_three == [
+        (start, "healthy"),
+        (start + timedelta(seconds=80), "silent"),
+        (start + timedelta(seconds=120), "healthy"),
+    ]
+    watched = {row["server_id"]: row["state"] for row in read(tmp_path, "watched")}
+    assert watched == {1: "healthy", 2: "healthy", 3: "healthy"}

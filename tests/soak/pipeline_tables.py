@@ -27,7 +27,9 @@ def made_up_log(directory: Path, routers: int, days: float, seed: int) -> int:
 
 
 def pipeline_command(log: Path, output: Path, *more: str) -> list[str]:
-    """One run of the pipeline over all that the log has."""
+    """One run of the pipeline over all that the log has, with the same pseudonyms in every output directory."""
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "pseudonym.salt").write_text("the same for all\n", encoding="ascii")
     return [
         sys.executable,
         *("-m", "bridge.cli.main", "pipeline", "run", "--once", "--json"),

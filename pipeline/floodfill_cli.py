@@ -1,0 +1,85 @@
+"""`garlicfarm pipeline floodfills`: the table `closest_floodfills` for the destinations that the tables know.
+
+The routers come from a file with one hash a line (64 hexadecimal digits, or I2P base64) or from a router's directory
+`netDb`, whose files are named after them: `routerInfo-HASH.dat`. Whether a router is a floodfill is said inside its
+RouterInfo, which is not opened here: give a list of floodfills, or take the answer as "closest of these".
+"""
+
+import base64
+import binascii
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from pipeline.cli_options import told_plainly
+from pipeline.current_state import read_names
+from pipeline.log_client import FarmLogError
+from pipeline.session import open_session
+from pipeline.sinks import exchange
+from pipeline.transforms.floodfills import CLOSEST_DEFAULT, HASH_BYTES, closest_floodfills, utc_today
+
+TABLE = "closest_floodfills"
+_PREFIX, _SUFFIX = "routerInfo-", ".dat"
+
+
+@click.command()
+@click.option("--routers", required=True, type=click.Path(path_type=Path, exists=True), help="A list, or a netDb.")
+@click.option("--day", type=click.DateTime(["%Y-%m-%d"]), help="The day in the middle (UTC). Default: today.")
+@click.option("--count", default=CLOSEST_DEFAULT, show_default=True, type=click.IntRange(1, 64), help="Of each day.")
+@click.option(
+    "--output",
+    default="farm-tables",
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of the tables.",
+)
+@click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
+def floodfills(*, routers: Path, day: datetime | None, count: int, output: Path, master: str) -> None:
+    """Find the closest floodfills of each destination, yesterday, today and tomorrow.
+
+    The table names destinations by their hashes: it is for the owner's eyes.
+    """
+    with told_plainly():
+        hashes = router_hashes(routers)
+        addresses = sorted(read_names(output).values())
+        if not addresses:
+            raise FarmLogError(f"{output} knows no destination yet; run `garlicfarm pipeline run --once` first")
+        today = utc_today() if day is None else day.date()
+        session = open_session(master)
+        try:
+            known = session.createDataFrame([(hash_of(address),) for address in addresses], "destination STRING")
+            found = session.createDataFrame([(each,) for each in hashes], "router STRING")
+            exchange(closest_floodfills(known, found, today, count), output / TABLE)
+        finally:
+            session.stop()
+    click.echo(f"{TABLE}: {len(addresses)} destinations, {len(hashes)} routers, around {today}. See `pipeline query`.")
+
+
+def router_hashes(place: Path) -> list[str]:
+    """Hashes in hexadecimal. Raises FarmLogError when a line is none, or there is none."""
+    if place.is_dir():
+        names = (file.name for file in place.rglob(f"{_PREFIX}*{_SUFFIX}"))
+        lines = [name.removeprefix(_PREFIX).removesuffix(_SUFFIX) for name in names]
+    else:
+        lines = [line.strip() for line in place.read_text(encoding="utf-8").splitlines() if line.strip()]
+    hashes = sorted({_hexadecimal(line, place) for line in lines})
+    if not hashes:
+        raise FarmLogError(f"{place} holds no router's hash")
+    return hashes
+
+
+def hash_of(address: str) -> str:
+    """The hash behind a b32 address, in hexadecimal."""
+    return base64.b32decode(address.upper() + "====").hex()
+
+
+def _hexadecimal(text: str, place: Path) -> str:
+    is_hexadecimal = len(text) == 2 * HASH_BYTES
+    try:
+        octets = bytes.fromhex(text) if is_hexadecimal else base64.b64decode(text, altchars=b"-~", validate=True)
+    except (ValueError, binascii.Error):
+        octets = b""
+    if len(octets) != HASH_BYTES:
+        raise FarmLogError(f"{place}: {text[:80]!r} is no router's hash (64 hexadecimal digits, or 44 of I2P base64)")
+    return octets.hex()
