@@ -1,12 +1,16 @@
 """The closest floodfills are those that comparing every pair would find."""
 
+import base64
 from datetime import date
 from hashlib import sha256
+from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 
+from pipeline.floodfill_cli import hash_of, router_hashes
+from pipeline.log_client import FarmLogError
 from pipeline.transforms.floodfills import _rows, closest, routing_key
 
 DAY = date(2026, 1, 31)
@@ -56,3 +60,17 @@ def test_fewer_routers_than_wanted_are_all_given_and_none_gives_none() -> None:
     assert _rows(["00" * 32], [], (DAY,), 8).empty
     words = np.zeros((1, 4), np.uint64)
     assert [list(places) for places in closest(words, words, 4)] == [[0]]
+
+
+def test_routers_come_from_a_list_or_from_the_names_in_a_netdb(tmp_path: Path) -> None:
+    digest = sha256(b"a router").digest()
+    in_base64 = base64.b64encode(digest, altchars=b"-~").decode()
+    (tmp_path / "list").write_text(f"{digest.hex()}\n\n{in_base64}\n")
+    (tmp_path / "netDb" / "rA").mkdir(parents=True)
+    (tmp_path / "netDb" / "rA" / f"routerInfo-{in_base64}.dat").touch()
+    assert router_hashes(tmp_path / "list") == router_hashes(tmp_path / "netDb") == [digest.hex()]
+    (tmp_path / "bad").write_text("no hash\n")
+    with pytest.raises(FarmLogError, match="'no hash' is no router's hash"):
+        router_hashes(tmp_path / "bad")
+    address = base64.b32encode(digest).decode().lower().rstrip("=")
+    assert hash_of(address) == digest.hex()
