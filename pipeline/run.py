@@ -94,7 +94,6 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[Da
 
     Raises FarmLogError when the log cannot be read any more.
     """
-
     derived_at = -math.inf
 
     def after_batch() -> None:

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import shutil
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,11 +19,9 @@ from pipeline.log_client import FarmLogError
 from pipeline.run import RunSettings, run_once
 from pipeline.schemas import DERIVED, EVENTS, HISTORY
 from pipeline.sinks import derive, refresh
-from pipeline.state import Rules
 from pipeline.table_files import live_files
 from pipeline.transforms import classified, closest_floodfills, convergence, detections, quarantine
 from pipeline.transforms.floodfills import routing_key
-from pipeline.watching import start_watching
 from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
 
 pytestmark = [
@@ -292,26 +290,3 @@ def test_the_join_with_floodfills_is_exact_when_it_is_spread(session: SparkSessi
         nearest = sorted((key ^ int(router, 16), router) for router in routers)
         assert row["router"] == nearest[row["rank"] - 1][1]
     assert {row["day"] for row in rows} == {date(2026, 2, 28), today, date(2026, 3, 2)}
-
-
-def test_a_silent_server_yields_a_row_by_its_silence_alone(session: SparkSession, tmp_path: Path) -> None:
-    # given a farm whose server 3 falls silent for a minute while the others report on
-    with served(three_servers(minutes=3), tmp_path / "control.sock") as address:
-        stream = session.readStream.format("farm").options(node=address).load()
-        query = start_watching(session, stream, tmp_path, Rules(silent_after_ms=30_000), 1)
-        # when its silence has been processed
-        try:
-            query.processAllAvailable()
-        finally:
-            query.stop()
-    # then the state of each is known, and the silence is dated by log time
-    rows = [row for file in live_files(tmp_path / "transitions") for row in pq.read_table(file).to_pylist()]
-    of_three = [(row["at"], row["state"]) for row in sorted(rows, key=lambda row: row["at"]) if row["server_id"] == 3]
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    assert of_three == [
-        (start, "healthy"),
-        (start + timedelta(seconds=80), "silent"),
-        (start + timedelta(seconds=120), "healthy"),
-    ]
-    watched = {row["server_id"]: row["state"] for row in read(tmp_path, "watched")}
-    assert watched == {1: "healthy", 2: "healthy", 3: "healthy"}
