@@ -32,6 +32,21 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def own_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """One for both stories of twins, which leave it as it was."""
+    with local_farm(tmp_path_factory.mktemp("twins"), 3) as made:
+        yield made
+
+
+@pytest.fixture
+def standing(own_farm: Farm) -> Farm:
+    """In good order."""
+    own_farm.start_all()
+    own_farm.wait_settled()
+    return own_farm
+
+
 def nodes(node: Node) -> dict[str, dict[str, object]]:
     """What `garlicfarm node list` shows, by id."""
 
@@ -144,36 +159,36 @@ def as_a_cloned_disk_has_it(node: Node) -> None:
     directory.close()
 
 
-def test_of_a_copied_state_directory_the_copy_stops_and_the_farm_goes_on(farm: Farm) -> None:
-    original = next(node for node in farm.nodes if node is not farm.leader())
+def test_of_a_copied_state_directory_the_copy_stops_and_the_farm_goes_on(standing: Farm) -> None:
+    original = next(node for node in standing.nodes if node is not standing.leader())
     original.kill()
-    with Farm(farm.directory, [copy_of(original, farm.directory / "copy")]) as others:
+    with Farm(standing.directory, [copy_of(original, standing.directory / "copy")]) as others:
         [twin] = others.nodes
         twin.start()
         assert twin.ended(START_BOUND_S) == 1
         assert "this directory is a copy: it was made in another place" in tail(twin.log_file)
         original.start()
-        farm.wait_settled()
+        standing.wait_settled()
     assert original.submit({"mark": "alone"}).outcome is SubmitOutcome.COMMITTED
 
 
-def test_of_a_cloned_disk_one_stops_before_it_votes_and_no_term_has_two_leaders(farm: Farm) -> None:
-    original = next(node for node in farm.nodes if node is not farm.leader())
-    others = [node for node in farm.nodes if node is not original]
+def test_of_a_cloned_disk_one_stops_before_it_votes_and_no_term_has_two_leaders(standing: Farm) -> None:
+    original = next(node for node in standing.nodes if node is not standing.leader())
+    others = [node for node in standing.nodes if node is not original]
     original.kill()
-    twin = copy_of(original, farm.directory / "copy")
+    twin = copy_of(original, standing.directory / "clone")
     as_a_cloned_disk_has_it(twin)
     both = [original, twin]
-    with Farm(farm.directory, [twin]):
+    with Farm(standing.directory, [twin]):
         for node in both:
             node.start()
-        farm.wait_until(lambda: not all(node.running for node in both), START_BOUND_S, "one of the two stops")
+        standing.wait_until(lambda: not all(node.running for node in both), START_BOUND_S, "one of the two stops")
         [stopped] = [node for node in both if not node.running]
         said = tail(stopped.log_file)
         assert "live node" in said or "another process" in said, said
         assert "election-started" not in said
-        farm.wait_until(lambda: voters(others[0]) == {1, 2, 3}, START_BOUND_S, "the farm stands")
+        standing.wait_until(lambda: voters(others[0]) == {1, 2, 3}, START_BOUND_S, "the farm stands")
         assert others[0].submit({"mark": "one of them"}).outcome is SubmitOutcome.COMMITTED
         assert others[1].submit({"mark": "and on"}).outcome is SubmitOutcome.COMMITTED
-    led = re.findall(r"leader-elected term=(\d+)", "".join(tail(node.log_file) for node in (*farm.nodes, twin)))
+    led = re.findall(r"leader-elected term=(\d+)", "".join(tail(node.log_file) for node in (*standing.nodes, twin)))
     assert len(set(led)) == len(led), "one leader a term"
