@@ -69,7 +69,9 @@ def show(view: FarmView, *, as_json: bool) -> None:
         click.echo(f"removed by an operator: {', '.join(map(str, view.removed))}")
     for text in raft.waits:
         click.echo(f"waiting: {text}")
-    if raft.role is not RaftRole.LEADER:
+    if raft.leader_id is None:
+        click.echo("no leader is known to this node; ask another one with --node")
+    elif raft.role is not RaftRole.LEADER:
         click.echo(f"{known(raft.leader_name)} leads and knows the lag, and what is waited for; ask it with --node")
 
 
