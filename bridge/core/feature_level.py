@@ -15,7 +15,17 @@ The level never falls. JSON objects of applications are foreign at every level: 
 
 from collections.abc import Collection
 
-from bridge.core.records import Approval, Eviction, Level, Record
+from bridge.core.records import (
+    Approval,
+    CostFactor,
+    Eviction,
+    Exclusion,
+    Factors,
+    Force,
+    Level,
+    Record,
+    Removal,
+)
 
 FIRST_LEVEL = 1
 """What a farm understands before its log says more: reports, clock, publications, admissions."""
@@ -26,7 +36,7 @@ SUPPORTED_LEVEL = 2
 VERSION_OF = {1: "0.1.0", 2: "0.1.0"}
 """The first version that supports a level: told in the entry, for those who do not know it."""
 
-_NEEDED: dict[type, int] = {Approval: 2, Eviction: 2}
+_NEEDED: dict[type, int] = dict.fromkeys((Approval, Eviction, Exclusion, CostFactor, Force, Factors, Removal), 2)
 
 
 def needed_level(record: Record) -> int:

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from bridge.core.control import SubmitAnswer, SubmitOutcome, WishAnswer
 from bridge.core.farm_state import FarmState
+from bridge.core.feature_level import needed_level
 from bridge.core.hashes import hash_of
 from bridge.core.picture_weights import address_of_hash
 from bridge.core.records import CostFactor, Exclusion, Force, Removal, Wish
@@ -65,6 +66,13 @@ class Wishing:
     async def grant(self, body: bytes) -> WishAnswer:
         """Have a wish committed; `Refused` says why it came to nothing."""
         kind, wish, text = self._understand(body)
+        if self._state.level < needed_level(wish):
+            raise Refused(
+                409,
+                "level-too-low",
+                "not all servers of the farm understand this entry yet: the leader raises the feature level by itself once"
+                " every voter runs a version that does; `garlicfarm node list` shows which do not",
+            )
         answer = await self.submit(encode(wish))
         if answer.outcome is not SubmitOutcome.COMMITTED or answer.index is None:
             raise Refused(_STATUS[answer.outcome], answer.outcome.value, answer.reason or "it was not committed")

@@ -8,7 +8,7 @@ import pytest
 
 from bridge.core.control import SubmitAnswer, SubmitOutcome
 from bridge.core.hashes import hash_of
-from bridge.core.records import Admission, CostFactor, Exclusion, Force, Record, Removal
+from bridge.core.records import Admission, CostFactor, Exclusion, Force, Level, Record, Removal
 from bridge.core.view import FarmView, PublishingView, VoterView
 from bridge.node.control_routes import Refused
 from bridge.node.wishing import Wishing
@@ -37,6 +37,7 @@ class Office:
         """Four identities are admitted, of which three vote; server 2 has reported and publishes."""
         for number, node_id in enumerate((*NODE_IDS, b"newcomer"), start=1):
             await self.stage.append(encode(Admission(node_id, f"node-{number}")))
+        await self.stage.append(encode(Level(2, "0.1.0")))
         await self.stage.append_record(rival_report())
         voters = tuple(VoterView(each, "tcp://x:1", f"node-{each}") for each in (1, 2, 3, 4))
         self.view = replace(
@@ -190,6 +191,15 @@ async def test_what_is_no_wish_is_told_the_forms_that_there_are(office: Office, 
     status, code, text = await office.refusal(body)
     assert (status, code) == (400, "bad-request")
     assert '{"removal": {"server": NAME, "removed": true}}' in text
+
+
+async def test_nothing_is_asked_of_servers_that_would_not_understand_it() -> None:
+    office = Office()
+    await office.stage.append_record(rival_report())
+    before = len(office.stage.log)
+    status, code, _ = await office.refusal({"cost": {"hash": LEAF_ADDRESS, "factor": 2}})
+    assert (status, code) == (409, "level-too-low")
+    assert len(office.stage.log) == before
 
 
 async def test_a_master_is_no_leaf(office: Office) -> None:
