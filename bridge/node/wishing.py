@@ -70,8 +70,8 @@ class Wishing:
             raise Refused(
                 409,
                 "level-too-low",
-                "not all servers of the farm understand this entry yet: the leader raises the feature level by itself once"
-                " every voter runs a version that does; `garlicfarm node list` shows which do not",
+                "not all servers of the farm understand this entry yet: the leader raises the feature level by itself"
+                " once every voter runs a version that does; wait a moment, or update the others",
             )
         answer = await self.submit(encode(wish))
         if answer.outcome is not SubmitOutcome.COMMITTED or answer.index is None:
