@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pipeline import sinks, transforms, watching
 from pipeline.log_client import FarmLogError
 from pipeline.schemas import HISTORY
+from pipeline.spaced import Spaced
 from pipeline.table_files import merge
 
 LAYOUT = 1
@@ -90,19 +91,20 @@ def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
 
 
 def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[DataFrame], None]) -> None:
-    """Follows the log until the process is stopped; after each batch the health table is refreshed and shown.
+    """Follows the log until the process is stopped; after batches the health table is refreshed and shown.
 
     Raises FarmLogError when the log cannot be read any more.
     """
     derived_at = -math.inf
 
-    def after_batch() -> None:
+    def make_tables() -> None:
         nonlocal derived_at
         show(sinks.refresh(session, settings.output, settings.window))
         if time.monotonic() - derived_at >= DERIVE_SECONDS:
             sinks.derive(session, settings.output, settings.window)
             derived_at = time.monotonic()
 
+    after_batch = Spaced(make_tables)
     prepare(settings.output)
     beside: tuple[StreamingQuery, ...] = ()
     if settings.events is not None:
