@@ -265,25 +265,9 @@ async def open_replica(
     ledger.history_ends_at(recovery.report.last.index)
     try:
         profile = settings.profile
-        tuning = profile.raft
-        raft = Raft(
-            server_id,
-            _first_configuration(settings),
-            recovery.ballot,
-            recovery.log,
-            tuning,
-            GARLIC_FARM,
-            Random(),
-            now_ms(),
-        )
-        identity = Identity(founding.cluster_id.hex(), server_id, tuning.lease_promise_ms)
-
-        def resolve(peer: ServerId) -> PeerAddress | None:
-            admitted = ledger.state.admitted.get(peer)
-            if admitted is not None and not admitted.is_member:
-                return None
-            node_id = settings.node_id_of(peer) if admitted is None else admitted.node_id
-            return None if node_id is None else settings.address_of(node_id)
+        raft = _core(settings, recovery)
+        identity = Identity(founding.cluster_id.hex(), server_id, profile.raft.lease_promise_ms)
+        resolve = _resolver(settings, ledger)
 
         def hear(notice: Notice) -> None:
             if isinstance(notice, ConfigurationChanged):
@@ -332,6 +316,32 @@ async def open_replica(
                 nursery.cancel_scope.cancel()
     finally:
         directory.close()
+
+
+def _core(settings: ReplicaSettings, recovery: Recovery) -> Raft:
+    return Raft(
+        settings.server_id,
+        _first_configuration(settings),
+        recovery.ballot,
+        recovery.log,
+        settings.profile.raft,
+        GARLIC_FARM,
+        Random(),
+        now_ms(),
+    )
+
+
+def _resolver(settings: ReplicaSettings, ledger: Ledger) -> Callable[[ServerId], PeerAddress | None]:
+    """Where a server is; who was evicted or retired is nowhere."""
+
+    def resolve(peer: ServerId) -> PeerAddress | None:
+        admitted = ledger.state.admitted.get(peer)
+        if admitted is not None and not admitted.is_member:
+            return None
+        node_id = settings.node_id_of(peer) if admitted is None else admitted.node_id
+        return None if node_id is None else settings.address_of(node_id)
+
+    return resolve
 
 
 def _told_to_leave(leader: ServerId) -> None:
