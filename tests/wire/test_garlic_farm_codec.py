@@ -3,6 +3,7 @@
 import gzip
 import json
 import struct
+import tracemalloc
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +21,7 @@ from consensus.wire.garlic_farm.codec import (
     encode_reply,
     encode_request,
 )
-from consensus.wire.garlic_farm.entries import decode_value, encode_value
+from consensus.wire.garlic_farm.entries import ENTRY_HEAD, decode_entries, decode_value, encode_value
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.limits import Limits
 from consensus.wire.garlic_farm.log_pack import decode_log_pack, encode_log_pack
@@ -387,6 +388,18 @@ def test_a_gzip_bomb_is_refused_at_the_limit() -> None:
     with pytest.raises(GarlicFarmError, match="inflates to more than") as refusal:
         decode_log_pack(bomb, Limits(inflated_bytes=2**20))
     assert refusal.value.fault is Fault.TOO_LARGE
+
+
+def test_many_gzip_bombs_in_one_request_are_refused_before_the_second_is_inflated() -> None:
+    pack = encode_log_pack(LogPack(0, (PackedEntry(1, Application(bytes(2**20))),)))
+    entry = ENTRY_HEAD.pack(1, ValueType.LOG_PACK, len(pack)) + pack
+    tracemalloc.start()
+    try:
+        with pytest.raises(GarlicFarmError, match="more than one log pack"):
+            decode_entries(entry * 500)
+        assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def packed(index: list[int], log: bytes) -> bytes:

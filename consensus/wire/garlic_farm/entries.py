@@ -2,7 +2,8 @@
 
     entry = term 8 │ value type 1 │ size 4 │ value
 
-A value must be used up to its last byte. A snapshot chunk is
+A value must be used up to its last byte. A request carries one log pack at most: each may inflate to
+`Limits.inflated_bytes`, and a request has room for hundreds. A snapshot chunk is
 
     last index 8 │ last term 8 │ length 4 │ configuration │ offset 8 │ length 4 │ data │ done 1
 """
@@ -35,6 +36,7 @@ from consensus.wire.garlic_farm.values import (
 ENTRY_HEAD = struct.Struct(">QBI")
 # Nearly all entries are an application's, so both directions treat them first, and as a plain number.
 APPLICATION = int(ValueType.APPLICATION)
+LOG_PACK = int(ValueType.LOG_PACK)
 _TWO_LONGS = struct.Struct(">QQ")
 _LENGTH = struct.Struct(">I")
 _OFFSET_AND_LENGTH = struct.Struct(">QI")
@@ -74,6 +76,8 @@ def decode_entries(data: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[LogEnt
             raise too_large(f"a log entry announces {size} bytes; the limit is {largest}")
         if size > end - at:
             raise malformed(f"a log entry announces {size} bytes where {end - at} are left")
+        if value_type == LOG_PACK and any(isinstance(entry.value, LogPack) for entry in entries):
+            raise malformed("a request has more than one log pack")
         taken = data[at : at + size]
         value = Application(taken) if value_type == APPLICATION else decode_value(value_type, taken, limits)
         entries.append(LogEntry(checked_long(term, "entry term"), value))
