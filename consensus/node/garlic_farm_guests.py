@@ -62,9 +62,12 @@ class Guest:
         expected = self._expected or 1
         if first > expected:
             return core.AppendReply(append.term, success=False, next_index=expected, correlation=append.correlation)
-        self._expected = first + len(append.entries)
-        self.packs += 1
         return None
+
+    def packed(self, append: core.AppendEntries) -> None:
+        """A pack is on its way. What could not be sent is not: the next would leave a gap in its place."""
+        self._expected = append.previous.index + 1 + len(append.entries)
+        self.packs += 1
 
     def replied(self, asked: core.Request, reply: core.Reply) -> None:
         """It answered something else: that may tell where its log ends."""

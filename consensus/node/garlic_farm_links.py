@@ -314,8 +314,9 @@ class _Link:
             # Without the word a candidate that was handed the leadership asks like any other.
             request = replace(request, transfer=False)
         guest = self._links.guests.get(self._peer)
-        if guest is not None and isinstance(request, core.AppendEntries) and request.entries:
-            refusal = guest.gap(request)
+        pack = request if guest is not None and isinstance(request, core.AppendEntries) and request.entries else None
+        if guest is not None and pack is not None:
+            refusal = guest.gap(pack)
             if refusal is not None:
                 self._links.deliver_reply(self._peer, refusal)
                 return
@@ -336,10 +337,12 @@ class _Link:
                 guest.replied(request, found)
             self._links.deliver_reply(self._peer, found)
 
-        if pipe.post(data, answered):
-            self._sent += 1
-        else:
+        if not pipe.post(data, answered):
             self._drop()
+            return
+        self._sent += 1
+        if guest is not None and pack is not None:
+            guest.packed(pack)
 
     def _check_source(self, reply: wire.Reply) -> None:
         if reply.source != self._peer:

@@ -86,8 +86,9 @@ class RequestPipe:
                 nursery.cancel_scope.cancel()
         finally:
             self.open = False
-            await trio.aclose_forcefully(self._stream)
+            # Before the stream is closed, which is not gone through with when we are cancelled.
             self._abandon()
+            await trio.aclose_forcefully(self._stream)
         if self._fault is not None:
             raise self._fault
 

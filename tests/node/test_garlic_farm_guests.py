@@ -33,7 +33,9 @@ def test_a_pack_that_would_leave_a_gap_is_refused_in_the_newcomers_place() -> No
     assert newcomer.gap(append(5, 1)) == reply(3, success=False)
     # where its log ends packs follow on each other without waiting
     assert newcomer.gap(append(2, 4)) is None
+    newcomer.packed(append(2, 4))
     assert newcomer.gap(append(6, 4)) is None
+    newcomer.packed(append(6, 4))
     assert newcomer.gap(append(11, 1)) == reply(11, success=False)
     assert newcomer.packs == 2
 
@@ -43,6 +45,7 @@ def test_a_refusal_from_before_a_pack_was_stored_does_not_send_the_leader_back()
     newcomer.greeted(joined())
     heartbeat, pack = append(9, 0), append(0, 5)
     assert newcomer.gap(pack) is None
+    newcomer.packed(pack)
     newcomer.replied(pack, reply(6, success=True))
     newcomer.replied(heartbeat, reply(1, success=False))
     assert newcomer.gap(append(5, 1)) is None
@@ -53,6 +56,7 @@ def test_a_refusal_that_comes_before_the_packs_own_answer_is_made_good_by_it() -
     newcomer.greeted(joined())
     pack = append(0, 5)
     assert newcomer.gap(pack) is None
+    newcomer.packed(pack)
     newcomer.replied(append(9, 0), reply(1, success=False))
     newcomer.replied(pack, reply(6, success=True))
     assert newcomer.gap(append(5, 1)) is None

@@ -9,15 +9,21 @@ from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from consensus.core import messages as core
 from consensus.core.extensions import NO_EXTENSIONS, Extensions
-from consensus.core.position import Command, Entry, LogPosition, ServerId
+from consensus.core.position import Command, Entry, LogPosition, Server, ServerId
+from consensus.core.position import Configuration as CoreConfiguration
 from consensus.node.garlic_farm_dial import Dialer
+from consensus.node.garlic_farm_guests import Guest
 from consensus.node.garlic_farm_links import Backoff, LinkTuning, PeerLinks
 from consensus.node.garlic_farm_pipe import Lost, RequestPipe
 from consensus.node.garlic_farm_tally import Incident, Tally
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.codec import encode_reply
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.values import ClusterServer, Configuration, LogEntry
 from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage
+
+
+ALONE = Configuration(1, 0, (ClusterServer(ALICE, "tcp://a:1"),))
 
 
 class Sender:
@@ -187,6 +193,25 @@ async def test_forgetting_a_peer_closes_its_link(stage: Stage) -> None:
     assert sender.links.describe() == ()
 
 
+async def test_a_pack_that_could_not_be_sent_leaves_no_gap_for_the_next(stage: Stage) -> None:
+    # Given a newcomer that understands the document alone
+    stage.add(Host(BOB))
+    sender = Sender(stage, stage.dialer(ALICE, offered=()))
+    await stage.nursery.start(sender.links.run)
+    newcomer = Guest(None, lambda _: wire.JoinClusterRequest(ALICE, BOB, 3, 0, 0, 0, (LogEntry(3, ALONE),)))
+    assert sender.links.invite(BOB, newcomer)
+    await wait_all_tasks_blocked()
+    # When the first entry is one that it cannot read, and the second follows without waiting
+    servers = (Server(ALICE, "tcp://a:1"),), (Server(BOB, "tcp://b:1"),)
+    unreadable = (Entry(3, CoreConfiguration(*servers)),)
+    sender.links.send(BOB, core.AppendEntries(3, ALICE, LogPosition(0, 0), unreadable, 0, 1))
+    sender.links.send(BOB, append(1))
+    await wait_all_tasks_blocked()
+    # Then the second is refused in its place, which would put it where the first belongs
+    assert sender.replies == [(BOB, core.AppendReply(3, success=False, next_index=1, correlation=1))]
+    assert newcomer.packs == 0
+
+
 async def test_one_link_does_not_wait_for_another(stage: Stage) -> None:
     stage.add(Host(CAROL))
     sender = Sender(stage)
@@ -246,6 +271,16 @@ async def test_what_was_sent_and_what_was_not_are_told_apart_when_a_connection_e
     await wait_all_tasks_blocked()
     unanswered, unsent = Lost.UNANSWERED, Lost.UNSENT
     assert answers == [(0, unanswered), (1, unanswered), (2, unsent), (3, unsent), (4, unsent)]
+
+
+async def test_who_waits_for_a_reply_is_told_when_the_connection_is_given_up_by_our_own_side() -> None:
+    answers: list[wire.Reply | Lost] = []
+    async with trio.open_nursery() as nursery:
+        pipe, _theirs = await pipe_against(nursery, [])
+        assert pipe.post(b"request", answers.append)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert answers == [Lost.UNANSWERED]
 
 
 async def test_a_reply_in_another_servers_name_ends_the_connection(stage: Stage, autojump_clock: MockClock) -> None:
