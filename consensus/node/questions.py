@@ -49,8 +49,10 @@ class Questions:
     def ask_read(self, answered: Answered) -> int:
         """Like `read`, by a callback; returns a number for `forget`. Raises the last two of `refusals`."""
         self._last_number += 1
-        self._begin(self._last_number, ReadRequested(self._last_number), answered)
-        return self._last_number
+        # Kept by name: an answer that comes at once may ask the next question.
+        number = self._last_number
+        self._begin(number, ReadRequested(number), answered)
+        return number
 
     def forget(self, number: int) -> None:
         """Nobody waits for this answer any more."""

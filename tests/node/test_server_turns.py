@@ -10,13 +10,14 @@ import trio.testing
 
 from consensus.core.description import Description
 from consensus.core.dialect import GARLIC_FARM
-from consensus.core.effects import Effect, Outcome, Resolve, Role
+from consensus.core.effects import Effect, Outcome, ReadRefused, Resolve, Role
 from consensus.core.events import DeadlineReached, Event, Received
 from consensus.core.messages import Reply, Request, RequestVote, VoteReply
 from consensus.core.position import LogPosition, ServerId
 from consensus.core.raft import Raft
 from consensus.core.tuning import lan
 from consensus.node.clock import now_ms
+from consensus.node.questions import QuestionAnswered
 from consensus.node.server import ConsensusServer
 from consensus.node.storage import Owner, recover
 from tests.node.kept_entries import KeptEntries
@@ -133,6 +134,31 @@ async def test_what_an_answer_brings_up_waits_until_the_turn_is_over(autojump_cl
         await until(lambda: len(answers) == len(ends) == 5)
         assert {end.outcome for end in ends} == {Outcome.COMMITTED}
         assert core.deepest == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_question_asked_from_within_an_answer_does_not_change_the_number_of_the_first(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    server, _ = make_server()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        # given a server that does not lead yet, and so answers at once
+        answers: list[QuestionAnswered | None] = []
+        seconds: list[int] = []
+
+        def ask_again(answer: QuestionAnswered | None) -> None:
+            answers.append(answer)
+            seconds.append(server.questions.ask_read(answers.append))
+
+        # when a read is asked for, and in its answer another
+        first = server.questions.ask_read(ask_again)
+        assert [type(answer) for answer in answers] == [ReadRefused]
+        # then whoever forgets the first does not forget the second
+        server.questions.forget(first)
+        await until(lambda: len(answers) == 2)
+        assert seconds != [first]
         nursery.cancel_scope.cancel()
 
 
