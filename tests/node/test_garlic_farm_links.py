@@ -22,7 +22,6 @@ from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.values import ClusterServer, Configuration, LogEntry
 from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage
 
-
 ALONE = Configuration(1, 0, (ClusterServer(ALICE, "tcp://a:1"),))
 
 
