@@ -4,9 +4,10 @@
 
 Replies carry no number, so they leave in the order of the requests, whatever finishes first. Up to `window` requests
 are handled at once, otherwise one slow disk write would hold up every heartbeat behind it; beyond that the connection
-is not read, and TCP slows the sender. Each handler is called only after the one before it has been: appends reach the
-core in the order in which the leader sent them. Answers come back by callbacks, in any order; a task for each request
-would cost more than the request. A lone answer leaves at once, the others when the writer has its turn.
+is not read, and TCP slows the sender; and after so many that were answered at once others get their turn. Each handler
+is called only after the one before it has been: appends reach the core in the order in which the leader sent them.
+Answers come back by callbacks, in any order; a task for each request would cost more than the request. A lone answer
+leaves at once, the others when the writer has its turn.
 
 As replies leave in order, only the oldest request's age matters: one deadline watches a connection, not one a request.
 
@@ -177,6 +178,7 @@ class Conversation:
             nursery.cancel_scope.cancel()
 
     async def _read(self) -> None:
+        handled = 0
         while True:
             while (request := self._reader.next()) is not None:
                 self._check_turn(request)
@@ -188,6 +190,10 @@ class Conversation:
                 if len(self._slots) == 1:
                     self._patience.deadline = slot.due_s
                 self._begin(slot)
+                handled += 1
+                if not handled % self._tuning.window:
+                    # What is answered at once never fills the window, and thousands may have come together.
+                    await trio.lowlevel.checkpoint()
             if not await self._receive():
                 return
 

@@ -34,6 +34,8 @@ class ScriptedHandler:
         self.leader: ServerId | None = own_id
         self.term = 1
         self.log: list[bytes] = []
+        self.refused = 0
+        """Requests that a server come or go."""
         self.asked: list[tuple[ServerId, core.Request]] = []
         self.asked_by_clients: list[tuple[bytes, ...]] = []
         self.delay_s: Callable[[core.Request], float] = lambda _: 0
@@ -66,6 +68,7 @@ class ScriptedHandler:
         self, request: wire.MembershipRequest, _correlation: int, answered: Callable[[wire.Reply | None], None]
     ) -> GiveUp:
         """Refused: the scripted server's members do not change."""
+        self.refused += 1
         asked_by_client = isinstance(request, wire.AddServerRequest | wire.RemoveServerRequest)
         destination = self.leader or UNKNOWN_SERVER if asked_by_client else request.source
         answered(wire.ANSWERS[type(request)](self.own_id, destination, self.term, 0, accepted=False))

@@ -36,9 +36,12 @@ from consensus.node.tls import (
     client_context,
     load_or_create_certificate,
 )
+from consensus.wire.garlic_farm.codec import encode_request
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.messages import RemoveServerRequest
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller
+from consensus.wire.garlic_farm.values import ClusterServer, LogEntry
 from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, PASSWORD, Host, expect_fault
 
 PATH = "/GarlicFarm/farm/1/websocket"
@@ -291,6 +294,35 @@ async def test_an_answered_request_is_not_waited_for_however_long_nothing_more_c
         assert host.incidents == []
         assert host.tally.counts["connections-established"] == 1
         nursery.cancel_scope.cancel()
+
+
+async def test_thousands_of_requests_that_come_together_keep_nobody_from_their_turn(tmp_path: Path) -> None:
+    # Given a peer whose requests can all be answered at once, and a task that wants every turn that it can get
+    host = Host(BOB, conversation=ConversationTuning(window=8))
+    certificate = load_or_create_certificate(tmp_path)
+    most = 0
+
+    async def take_turns() -> None:
+        nonlocal most
+        while True:
+            before = host.handler.refused
+            await trio.lowlevel.checkpoint()
+            most = max(most, host.handler.refused - before)
+
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
+        dialed = await dialer().dial(PeerAddress("127.0.0.1", port, certificate.fingerprint), BOB)
+        nursery.start_soon(take_turns)
+        # When a thousand of them come in one piece
+        one = encode_request(RemoveServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, ClusterServer(9, None)),)))
+        await dialed.stream.send_all(one * 1000)
+        with trio.fail_after(30):
+            while host.handler.refused < 1000:  # noqa: ASYNC110 - the handler has no event
+                await trio.sleep(0.001)
+        await trio.aclose_forcefully(dialed.stream)
+        nursery.cancel_scope.cancel()
+    # Then between two of its turns no more were dealt with than fit into the window, before and after
+    assert most <= 2 * 8
 
 
 async def test_a_window_of_one_lets_one_request_in_after_the_other(tmp_path: Path) -> None:
