@@ -71,7 +71,7 @@ class Snapshotting:
         self._life = trio.CancelScope()
         self._ended = False
         self._granted: TakeSnapshot | None = None
-        self._side: Awaited[SideJob] | None = None
+        self._side: tuple[SideJob, Awaited[SideJob]] | None = None
         self._taken_ms = now_ms()
         self.taken = 0
         self.given_up = 0
@@ -123,9 +123,9 @@ class Snapshotting:
         self._granted = effect
 
     def written(self, job: SideJob) -> None:
-        """The disk has done a job."""
-        if self._side is not None:
-            self._side.give(job)
+        """The disk has done a job; one of a snapshot that was cancelled is nobody's any more."""
+        if self._side is not None and self._side[0] is job:
+            self._side[1].give(job)
 
     def _is_due(self) -> bool:
         covered = self._storage.snapshot.last.index if self._storage.snapshot is not None else 0
@@ -150,9 +150,10 @@ class Snapshotting:
 
     async def _write(self, writer: SnapshotWriter, operations: list[DiskOperation], *, settle: bool = False) -> bool:
         job = SideJob(tuple(operations), writer.file, settle=settle)
-        self._side = Awaited[SideJob]()
+        awaited = Awaited[SideJob]()
+        self._side = job, awaited
         self._host.write_aside(job)
-        done = await self._side.wait()
+        done = await awaited.wait()
         self._side = None
         if done is None or done.given_up:
             self.given_up += 1

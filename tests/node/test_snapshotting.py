@@ -180,6 +180,31 @@ async def test_a_snapshot_that_finds_no_space_is_given_up_and_the_server_goes_on
         nursery.cancel_scope.cancel()
 
 
+async def test_a_snapshot_that_is_cancelled_half_way_leaves_the_next_one_whole(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        # Given a state of several pieces, and a caller that gives up while the disk has the first of them
+        node = await leader_alone(nursery, MemoryDisk())
+        for _ in range(10):
+            await node.server.propose((bytes(100_000),))
+        await node.server.wait_applied(node.server.commit_index)
+        with trio.move_on_after(0.001) as patience:
+            await node.server.take_snapshot()
+        assert patience.cancelled_caught
+        # When another is taken at once, then it does not take the disk's answer to the first for its own
+        snapshot = await node.server.take_snapshot()
+        assert snapshot is not None
+        nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        again = build(ServerId(1), {}, nursery, node.disk)
+        await nursery.start(again.server.run)
+        await until(lambda: again.machine.restored == [snapshot.last.index])
+        assert again.applied == node.applied[: snapshot.last.index]
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("size", [0, 1, 300_000])
 async def test_states_of_any_size_come_back(tmp_path: Path, size: int) -> None:
     machine = KeptEntries()
