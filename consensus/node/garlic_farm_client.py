@@ -199,9 +199,18 @@ class GarlicFarmClient:
                 window=self._tuning.in_flight_max,
                 queue_max=self._tuning.queue_max,
             )
+            if not self._carried(pipe):
+                await trio.aclose_forcefully(dialed.stream)
+                raise GarlicFarmError(Fault.UNREACHABLE, f"this client was stopped while it connected to {address}")
             self._pipes[server], self._extensions[server] = pipe, dialed.extensions
-            self._nursery.start_soon(_carry, pipe)
             return pipe
+
+    def _carried(self, pipe: RequestPipe) -> bool:
+        """Have the pipe run, unless `run` has ended: connecting takes a while."""
+        if self._nursery is None:
+            return False
+        self._nursery.start_soon(_carry, pipe)
+        return True
 
 
 @dataclass(slots=True)

@@ -5,12 +5,13 @@ from random import Random
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from consensus.core.effects import Outcome
 from consensus.core.position import LogPosition
 from consensus.node.garlic_farm_client import ClientTuning, GarlicFarmClient
 from consensus.node.garlic_farm_conversation import ClientAnswer, GiveUp
+from consensus.node.garlic_farm_dial import PeerAddress
 from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage
 
 
@@ -165,6 +166,31 @@ async def test_silence_beyond_the_callers_patience_is_an_unknown_outcome(
 def never(commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
     del commands, answered
     return lambda: None
+
+
+async def test_a_client_that_is_stopped_while_it_connects_says_so(
+    stage: Stage, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del autojump_clock
+    three(stage)
+    life, connect = trio.CancelScope(), stage.connect
+
+    async def connect_too_late(address: PeerAddress) -> trio.abc.Stream:
+        life.cancel()
+        await wait_all_tasks_blocked()
+        return await connect(address)
+
+    monkeypatch.setattr(stage, "connect", connect_too_late)
+    client = GarlicFarmClient(stage.dialer(None), stage.resolve, [ALICE], random=Random(1))
+
+    async def run(task_status: trio.TaskStatus[None]) -> None:
+        with life:
+            await client.run(task_status)
+
+    await stage.nursery.start(run)
+    submission = await client.submit([b"x"], patience_s=0.01)
+    assert submission.outcome is Outcome.NOT_LEADER
+    assert "stopped while it connected" in submission.reason
 
 
 async def test_with_no_server_to_reach_a_submission_gives_up_and_was_never_sent(
