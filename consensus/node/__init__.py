@@ -1,1 +1,1 @@
-"""The owner task, the executor, storage and transports around the Raft core."""
+"""Around the Raft core: its turns, the executor, storage and transports."""

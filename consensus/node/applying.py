@@ -1,6 +1,6 @@
 """Committed entries on their way to the state machine: in order, each once, at the state machine's own pace.
 
-The owner task pushes; a task of its own calls the state machine and waits for it. A slow state machine therefore never
+Turns at the core push; a task of its own calls the state machine and waits for it. A slow state machine therefore never
 delays a heartbeat, and it cannot fill the memory either: beyond `queue_bytes` pushed entries are let go, and the task
 reads them back from storage when their turn has come. Only the commit index is kept for them.
 

@@ -1,7 +1,7 @@
 """What the server itself wants to know from its disk: entries for readers, the snapshot for the state machine.
 
 The core asks too; its questions have positive numbers, ours negative ones. They take their turn with the core's in the
-executor, behind every Persist that was emitted before, and the answer comes back through the owner task.
+executor, behind every Persist that was emitted before, and the answer comes back in a turn.
 """
 
 from collections.abc import AsyncIterator, Callable

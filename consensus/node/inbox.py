@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Awaited(Generic[T]):
-    """Something that the owner task will hand to whoever waits for it; None when the server stops instead."""
+    """Something that a turn will hand to whoever waits for it; None when the server stops instead."""
 
     def __init__(self) -> None:
         self._value: T | None = None
