@@ -71,6 +71,9 @@ class Dialer:
         try:
             with trio.move_on_after(self._timeout_s):
                 return await self._dial(address, expected)
+        except UnicodeError as error:
+            # Names come from other servers; some of them no resolver can be asked for.
+            raise GarlicFarmError(Fault.UNREACHABLE, f"{address} is no name that can be looked up: {error}") from error
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise GarlicFarmError(Fault.UNREACHABLE, f"{address} cannot be reached: {_reason(error)}") from error
         raise GarlicFarmError(
