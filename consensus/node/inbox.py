@@ -53,9 +53,10 @@ class Awaited(Generic[T]):
         self._given = trio.Event()
 
     def give(self, value: T | None) -> None:
-        """Wake whoever waits."""
-        self._value = value
-        self._given.set()
+        """Wake whoever waits. The first word counts: the server may stop before an answer was taken."""
+        if not self._given.is_set():
+            self._value = value
+            self._given.set()
 
     async def wait(self) -> T | None:
         """The value, or None."""

@@ -4,9 +4,11 @@ import pytest
 import trio
 import trio.testing
 
+from consensus.core.effects import ChangeOutcome, ChangeResolved
 from consensus.core.events import DiskSpace, PeerExtensions
 from consensus.core.extensions import NO_EXTENSIONS
-from consensus.core.position import ServerId
+from consensus.core.position import Configuration, Server, ServerId
+from consensus.node.changes import Changes
 from consensus.node.inbox import Admission, Inbox, Proposal
 
 
@@ -16,6 +18,21 @@ async def test_a_full_lane_still_takes_what_the_disk_says() -> None:
     assert not inbox.put(PeerExtensions(ServerId(3), NO_EXTENSIONS))
     assert inbox.put(DiskSpace(full=True))
     assert inbox.urgent_count == 2
+
+
+async def test_an_answer_counts_although_the_server_stops_before_it_is_taken() -> None:
+    changes, answers = Changes(Inbox(10, 10, 1_000, 1.0, 0.0)), []
+
+    async def ask() -> None:
+        answers.append(await changes.ask(Configuration((Server(ServerId(2), "tcp://b:1"),))))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        # as when the change is the removal of the very server that was asked
+        changes.resolve(ChangeResolved(1, ChangeOutcome.COMMITTED))
+        changes.end()
+    assert answers == [ChangeResolved(1, ChangeOutcome.COMMITTED)]
 
 
 async def test_a_proposal_given_up_before_the_core_has_it_never_takes_effect() -> None:
