@@ -210,6 +210,10 @@ class Inbox:
             return now_s >= self._held_since_s + self._hold_s
         return len(self._proposals) >= self._last_batch or now_s >= self._gather_until_s
 
+    def wake(self) -> None:
+        """Have `wait` return now."""
+        self._wake.set()
+
     async def wait(self, deadline_seconds: float, *, under_way: bool) -> None:
         """Return when something is due, or at the deadline; a checkpoint in any case."""
         self._wake = trio.Event()

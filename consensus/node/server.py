@@ -291,7 +291,10 @@ class ConsensusServer:
                 assert_never(job)
 
     def step(self, event: Event) -> None:
-        """Step the core and carry out what it wants, for a part of this server that is not in a turn."""
+        """Step the core and carry out what it wants, for a part of this server that is not in a turn.
+
+        Raises `ServerStoppedError` if that goes wrong; the error itself is raised by `run`.
+        """
         self._turns.step(event)
 
     def _carry_out(self, effects: Sequence[Released]) -> None:

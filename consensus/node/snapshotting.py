@@ -81,7 +81,10 @@ class Snapshotting:
         while True:
             await trio.sleep(self._tuning.snapshot_check_ms / 1000)
             if self._is_due():
-                await self.take()
+                try:
+                    await self.take()
+                except ServerStoppedError:
+                    return  # why is told by the owner of the core
 
     async def take(self) -> SnapshotDescription | None:
         """Write the state machine down now; None if nothing was applied since the last one, or for want of space."""

@@ -19,6 +19,7 @@ from consensus.core.position import Milliseconds
 from consensus.node.clock import now_ms
 from consensus.node.executor import Executor, Job, Reading, Released
 from consensus.node.inbox import Batches, Inbox, JobDone, Urgent
+from consensus.node.refusals import ServerStoppedError
 from consensus.node.server_ports import Core
 
 
@@ -65,12 +66,21 @@ class Turns:
             self._at_work = False
 
     def step(self, event: Event) -> None:
-        """Step the core for a part of its server that is in no turn; what goes wrong is raised here."""
-        self._busy = True
-        try:
-            self._step(event)
-        finally:
-            self._busy = False
+        """Step the core for a part of its server that is in no turn.
+
+        Raises `ServerStoppedError` if that goes wrong, or something has before: what it was is the owner's to raise.
+        """
+        if self._failure is None:
+            self._busy = True
+            try:
+                self._step(event)
+            except Exception as error:  # noqa: BLE001 - raised by `run`
+                self._fail(error)
+                self._inbox.wake()
+            finally:
+                self._busy = False
+        if self._failure is not None:
+            raise ServerStoppedError("the server stops because of an error") from self._failure
         self._expect()
 
     def _attend(self) -> bool:
@@ -81,13 +91,17 @@ class Turns:
         try:
             self._turn()
         except Exception as error:  # noqa: BLE001 - raised by `run`
-            self._failure = error
-            self._at_work = False
+            self._fail(error)
             return False
         finally:
             self._busy = False
         self._expect()
         return True
+
+    def _fail(self, error: Exception) -> None:
+        """No step is taken any more: nobody knows what the core is worth."""
+        self._failure = error
+        self._at_work = False
 
     def _turn(self) -> None:
         for _ in range(self._inbox.urgent_count):

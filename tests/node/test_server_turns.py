@@ -11,14 +11,16 @@ import trio.testing
 from consensus.core.description import Description
 from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Effect, Outcome, ReadRefused, Resolve, Role
-from consensus.core.events import DeadlineReached, Event, Received
+from consensus.core.events import DeadlineReached, Event, Received, SnapshotWanted
 from consensus.core.messages import Reply, Request, RequestVote, VoteReply
 from consensus.core.position import LogPosition, ServerId
 from consensus.core.raft import Raft
 from consensus.core.tuning import lan
 from consensus.node.clock import now_ms
 from consensus.node.questions import QuestionAnswered
+from consensus.node.refusals import ServerStoppedError
 from consensus.node.server import ConsensusServer
+from consensus.node.server_tuning import ServerTuning
 from consensus.node.storage import Owner, recover
 from tests.node.kept_entries import KeptEntries
 from tests.node.memory_server import ONE, SMALL, MemoryDisk, until, voters
@@ -34,6 +36,7 @@ class WatchedCore:
     core: Raft
     breaks_at: type[object] | None = None
     breaks_at_deadline: bool = False
+    breaks_at_snapshots: bool = False
     depth: int = 0
     deepest: int = 0
 
@@ -50,6 +53,8 @@ class WatchedCore:
             if self.breaks_at is not None and isinstance(event, Received) and isinstance(event.message, self.breaks_at):
                 raise RuntimeError("the core contradicts itself")
             if self.breaks_at_deadline and isinstance(event, DeadlineReached):
+                raise RuntimeError("the core contradicts itself")
+            if self.breaks_at_snapshots and isinstance(event, SnapshotWanted):
                 raise RuntimeError("the core contradicts itself")
             return self.core.step(event, now)
         finally:
@@ -70,13 +75,13 @@ class NoLinks:
         """Nobody gets it."""
 
 
-def make_server() -> tuple[ConsensusServer, WatchedCore]:
+def make_server(tuning: ServerTuning | None = None) -> tuple[ConsensusServer, WatchedCore]:
     disk = MemoryDisk()
     recovery = recover(disk, Owner(b"node-001", 1, 1), bytes(16), SMALL)
     disk.run(recovery.operations)
     raft = Raft(ONE, voters(1), recovery.ballot, recovery.log, lan(), GARLIC_FARM, Random(1), now_ms())
     core = WatchedCore(raft)
-    return ConsensusServer(core, recovery.storage, disk, NoLinks(), KeptEntries(), lambda _: None), core
+    return ConsensusServer(core, recovery.storage, disk, NoLinks(), KeptEntries(), lambda _: None, tuning), core
 
 
 async def test_a_request_is_answered_within_the_call_that_brought_it(autojump_clock: trio.testing.MockClock) -> None:
@@ -185,6 +190,42 @@ async def test_a_core_that_fails_at_its_deadline_ends_the_server_too(autojump_cl
     del autojump_clock
     server, core = make_server()
     core.breaks_at_deadline = True
+    with (
+        pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="contradicts itself"), flatten_subgroups=True),
+        trio.fail_after(60),
+    ):
+        await server.run()
+
+
+async def test_a_core_that_fails_over_a_snapshot_ends_the_server_and_not_whoever_asked_for_one(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    server, core = make_server()
+    core.breaks_at_snapshots = True
+    told: list[ServerStoppedError] = []
+
+    async def take_one() -> None:
+        await until(lambda: server.role.role is Role.LEADER)
+        await server.propose((b"entry",))
+        try:
+            await server.take_snapshot()
+        except ServerStoppedError as error:
+            told.append(error)
+
+    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="contradicts itself"), flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.run)
+            nursery.start_soon(take_one)
+    assert len(told) == 1
+
+
+async def test_a_core_that_fails_over_a_snapshot_by_age_is_told_of_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    server, core = make_server(ServerTuning(snapshot_age_ms=2_000))
+    core.breaks_at_snapshots = True
     with (
         pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="contradicts itself"), flatten_subgroups=True),
         trio.fail_after(60),
