@@ -16,6 +16,10 @@
     level        what the log may hold from here on; it never falls
     foreign      kept in the log, no meaning here
 
+An entry of a kind that the farm's level does not hold yet changes nothing: an older version takes it for a foreign one,
+and anybody who may submit could put it there. Whoever proposes such entries waits for the level; this is what makes all
+versions agree if somebody does not.
+
 What others submit may name its request; the table of sessions then sees to it that a repetition of it, which a
 sender that got no answer has to make, is not applied again, and tells at which index the first one is.
 
@@ -42,6 +46,7 @@ from bridge.core.farm_state import (
     MasterState,
     ServerState,
 )
+from bridge.core.feature_level import needed_level
 from bridge.core.records import (
     Admission,
     Approval,
@@ -106,6 +111,14 @@ class RequestRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class EntryTooEarly:
+    """An entry of a kind that not all servers understand yet: it came before the level that brings it."""
+
+    kind: str
+    needed_level: int
+
+
+@dataclass(frozen=True, slots=True)
 class LevelRaised:
     """All servers understand this feature level."""
 
@@ -125,6 +138,7 @@ Change = (
     | ServerEvicted
     | EvictionRefused
     | LevelRaised
+    | EntryTooEarly
 )
 
 
@@ -155,6 +169,8 @@ class Farm:
         state = replace(self.state, applied_index=index, applied_term=term)
         changes: list[Change] = []
         match verdict:
+            case Verdict.NEW if needed_level(record) > state.level:
+                changes = [EntryTooEarly(type(record).__name__, needed_level(record))]
             case Verdict.NEW:
                 state, changes = self._apply(state, record)
             case Verdict.DUPLICATE:

@@ -6,7 +6,8 @@
 
 A state machine of several versions must not diverge. An older server takes an entry of a kind that it does not know for
 a foreign JSON object, and its state would from there on be another one, silently. So entries of new kinds are proposed
-only at the level that brings them, and the level is raised only when all voters know them. Who then comes with an older
+only at the level that brings them, and the level is raised only when all voters know them; one that a client submits
+before that is applied by nobody (`bridge.core.farm`). Who then comes with an older
 version (a downgrade, a learner that was not asked) meets the level's entry before any of the new ones: it stops there,
 and says which version it takes.
 

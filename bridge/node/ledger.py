@@ -26,6 +26,7 @@ from bridge.core.eviction import EvictionRefused, ServerEvicted
 from bridge.core.farm import (
     Change,
     ClockOff,
+    EntryTooEarly,
     Farm,
     LevelRaised,
     PublicationAccepted,
@@ -282,6 +283,8 @@ def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911
             return "eviction-refused", {"id": node_id.hex(), "reason": reason}
         case LevelRaised(level):
             return "level-raised", {"level": level}
+        case EntryTooEarly(kind, needed):
+            return "entry-too-early", {"kind": kind, "neededLevel": needed}
         case ServerAdmitted(server_id, node_id, name):
             return "server-admitted", {"server": server_id, "name": name, "id": node_id.hex()}
         case AdmissionRefused(node_id, name, reason):

@@ -11,7 +11,7 @@ A step: one router loses half of its capacity, and an hour and a half later gets
 clients have had time to learn of a step, nothing moves any more but by chance, and no more than without the pipeline.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from statistics import mean, pstdev
 
@@ -20,6 +20,7 @@ import pytest
 from bridge.core import weights
 from bridge.core.farm import Farm
 from bridge.core.farm_state import FarmTuning
+from bridge.core.feature_level import SUPPORTED_LEVEL
 from bridge.core.hashes import hash_of
 from bridge.core.records import Clock, Factors
 from pipeline import weighing
@@ -52,7 +53,8 @@ class Loop:
     factor: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Clients that begin anywhere."""
+        """Clients that begin anywhere, in a farm that has agreed on what its log may hold."""
+        self.farm.state = replace(self.farm.state, level=SUPPORTED_LEVEL)
         self.random = Random(self.seed)
         self.chosen = [self.random.choice(SERVERS) for _ in range(CLIENTS)]
         self.expires_s = [self.random.uniform(0, 900) for _ in range(CLIENTS)]

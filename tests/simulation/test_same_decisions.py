@@ -14,6 +14,7 @@ import pytest
 
 from bridge.core.farm import Farm
 from bridge.core.farm_state import FarmTuning
+from bridge.core.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, VERSION_OF, needed_level
 from bridge.core.hashes import hash_of
 from bridge.core.lease_set import LEAVES_MAX
 from bridge.core.publication import Pace, plan_publication
@@ -23,7 +24,9 @@ from bridge.core.records import (
     Exclusion,
     Factors,
     Force,
+    Foreign,
     LeafStatus,
+    Level,
     MetaStatus,
     Publication,
     PublishConfig,
@@ -31,6 +34,7 @@ from bridge.core.records import (
     Report,
     RouterStatus,
     Wish,
+    request_of,
 )
 from bridge.wire.application import decode, encode
 from bridge.wire.destination_keys import new_demo_leaf
@@ -39,6 +43,7 @@ from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm, encode_farm
 BASE_MS = 1_767_225_600_000
 PERIOD_MS = 30_000
 ENTRIES = 250
+LEVEL_RAISED_AT = 40
 FOUNDERS = tuple(bytes([number]) * 8 for number in range(1, 6))
 MASTERS = tuple(new_demo_leaf().base64 for _ in range(3))
 LEAVES = tuple(new_demo_leaf().base64 for _ in range(30))
@@ -58,9 +63,9 @@ class World:
     def write(self) -> None:
         """One more entry."""
         self.now_ms += self.random.randint(0, PERIOD_MS // 3)
-        made = self._entry()
+        made = Level(SUPPORTED_LEVEL, VERSION_OF[2]) if len(self.log) == LEVEL_RAISED_AT else self._entry()
         entry = made if isinstance(made, bytes) else encode(made)
-        if self.random.random() < 0.1:
+        if self.random.random() < 0.1 and not isinstance(made, Level):
             entry = self._again() or entry
         self.log.append(entry)
         apply(self.farm, self.log, len(self.log) - 1)
@@ -174,6 +179,22 @@ async def test_servers_with_the_same_prefix_decide_the_same_however_they_came_to
     assert compared > 2
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_up_to_the_level_that_brings_them_a_version_without_the_new_kinds_decides_the_same(seed: int) -> None:
+    """An older version takes what it does not know for somebody's own JSON objects, and stops at the level."""
+    world, older, unknown = World(seed), fresh(), 0
+    for _ in range(LEVEL_RAISED_AT):
+        world.write()
+        record = decode(world.log[-1])
+        if needed_level(record) > FIRST_LEVEL:
+            unknown += 1
+            record = Foreign("a JSON object of no kind that a farm knows", request_of(record))
+        older.apply(len(world.log), 1, record)
+        assert older.state == world.farm.state, f"seed {seed}, entry {len(world.log)}"
+        assert older.sessions.dump() == world.farm.sessions.dump(), f"seed {seed}, entry {len(world.log)}"
+    assert unknown > 0
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_what_operators_allow_is_obeyed_after_every_entry(seed: int) -> None:
     """Nobody publishes who may not; one to sixteen leaves or none, none of them excluded or of another master."""
@@ -215,9 +236,10 @@ def test_the_logs_of_this_file_have_every_kind_of_entry_in_them() -> None:
             kinds.add(type(decode(world.log[-1])).__name__)
             changes |= {type(each).__name__ for each in twin.apply(len(world.log), 1, decode(world.log[-1]))}
     assert kinds == {
-        "Clock", "CostFactor", "Exclusion", "Factors", "Force", "Foreign", "Publication", "Removal", "Report",
+        "Clock", "CostFactor", "Exclusion", "Factors", "Force", "Foreign", "Level", "Publication", "Removal", "Report",
     }  # fmt: skip
     assert {
         "PublicationAccepted", "PublicationRefused", "PublisherChanged", "ClockOff", "ExclusionChanged", "WishRefused",
         "CostFactorChanged", "FactorsAccepted", "PublicationForced", "RemovalChanged",
+        "EntryTooEarly", "LevelRaised",
     } <= changes  # fmt: skip

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from bridge.core.farm import Change, Farm
 from bridge.core.farm_state import FarmTuning, MasterState
+from bridge.core.feature_level import SUPPORTED_LEVEL
 from bridge.core.records import Clock, LeafStatus, MetaStatus, PublishConfig, Record, Report, RouterStatus
 
 BASE_MS = 1_700_000_000_000
@@ -61,6 +62,7 @@ class Log:
 
     def __init__(self, tuning: FarmTuning = TUNING) -> None:
         self.farm = Farm(BASE_MS, tuning)
+        self.farm.state = replace(self.farm.state, level=SUPPORTED_LEVEL)
         self.records: list[Record] = []
 
     def append(self, *records: Record) -> list[Change]:

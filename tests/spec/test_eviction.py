@@ -6,9 +6,22 @@ import pytest
 
 from bridge.core.admission import ADMITTED_MAX, AdmissionRefused, Admitted, ServerAdmitted, ServerRetired, Standing
 from bridge.core.eviction import EvictionRefused, ServerEvicted, evict, majority_lost, sponsors_needed
-from bridge.core.farm import Farm, LevelRaised
+from bridge.core.farm import EntryTooEarly, Farm, LevelRaised
 from bridge.core.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, needed_level, next_level
-from bridge.core.records import Admission, Approval, Eviction, Foreign, Level
+from bridge.core.hashes import hash_of
+from bridge.core.records import (
+    Admission,
+    Approval,
+    CostFactor,
+    Eviction,
+    Exclusion,
+    Factors,
+    Force,
+    Foreign,
+    Level,
+    Record,
+    Removal,
+)
 from bridge.core.recovery import recovered
 
 BASE_MS = 1_700_000_000_000
@@ -16,9 +29,15 @@ A, B, C, D = (bytes([number]) * 8 for number in (1, 2, 3, 4))
 BOX = b"a box"
 
 
+def founded() -> Farm:
+    """Founded by A and B, and nothing has happened yet."""
+    return Farm(BASE_MS, founders=(A, B))
+
+
 def farm() -> Farm:
-    """Founded by A and B, whose names are recorded."""
-    made = Farm(BASE_MS, founders=(A, B))
+    """Founded by A and B, whose names are recorded; its level is what this version supports."""
+    made = founded()
+    made.state = replace(made.state, level=SUPPORTED_LEVEL)
     made.apply(1, 1, Admission(A, "a"))
     made.apply(2, 1, Admission(B, "b"))
     return made
@@ -102,11 +121,35 @@ def test_the_table_of_identities_is_bounded_for_evictions_too() -> None:
 
 
 def test_the_level_rises_and_never_falls() -> None:
-    story = farm()
+    story = founded()
     assert story.state.level == FIRST_LEVEL
-    assert story.apply(3, 1, Level(2, "x")) == (LevelRaised(2),)
-    assert story.apply(4, 1, Level(1, "x")) == story.apply(5, 1, Level(2, "x")) == ()
+    assert story.apply(1, 1, Level(2, "x")) == (LevelRaised(2),)
+    assert story.apply(2, 1, Level(1, "x")) == story.apply(3, 1, Level(2, "x")) == ()
     assert story.state.level == 2
+
+
+LEAF = hash_of("leaf")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Eviction(B, 1, ((A, BOX),)),
+        Approval(C, "b", B),
+        Exclusion(LEAF, excluded=True),
+        CostFactor(LEAF, 2.0),
+        Factors(0, "f", {LEAF: 1.5}),
+        Removal(2, removed=True),
+        Force("master"),
+    ],
+)
+def test_an_entry_that_comes_before_its_level_is_applied_by_nobody(record: Record) -> None:
+    story = founded()
+    before = story.state
+    assert story.apply(1, 1, record) == (EntryTooEarly(type(record).__name__, 2),)
+    assert replace(story.state, applied_index=0, applied_term=0) == before
+    story.apply(2, 1, Level(2, "x"))
+    assert not any(isinstance(each, EntryTooEarly) for each in story.apply(3, 1, record))
 
 
 @pytest.mark.parametrize(

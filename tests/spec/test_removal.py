@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from bridge.core.choosing import PublisherChanged
 from bridge.core.farm import Farm
+from bridge.core.feature_level import SUPPORTED_LEVEL
 from bridge.core.reconcile import HandOver, Remove
 from bridge.core.records import Removal
 from bridge.core.view import MemberStatus
@@ -18,6 +19,7 @@ THREE = tuple(bytes([number]) * 8 for number in (1, 2, 3))
 def farm_of_three() -> Log:
     log = Log()
     log.farm = Farm(BASE_MS, TUNING, founders=THREE)
+    log.farm.state = replace(log.farm.state, level=SUPPORTED_LEVEL)
     log.append(report(1), report(2), report(3))
     return log
 
