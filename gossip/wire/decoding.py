@@ -237,8 +237,15 @@ def _chain_key(reader: Reader) -> ChainKey:
     )
 
 
+_KEY_NEWS_FIELDS = 3
+"""Without the era, which is the fourth."""
+
+
 def _key_news(reader: Reader) -> Message:
-    has_era = reader.array(4) == 4  # noqa: PLR2004 - the fourth is the era
+    count = reader.array(4)
+    has_era = count == _KEY_NEWS_FIELDS + 1
+    if not has_era and count != _KEY_NEWS_FIELDS:
+        raise DatagramError("expected two numbers and keys, and perhaps an era")
     used_at, primary = reader.unsigned(INCARNATION_LIMIT), reader.unsigned(KEYS_LIMIT)
     chain_keys = _several(reader, _chain_key, KEYS_LIMIT)
     if list(chain_keys) != sorted(chain_keys) or primary >= len(chain_keys):

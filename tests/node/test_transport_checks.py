@@ -1,5 +1,6 @@
 """What `doctor` and the running node say of certificates, users and the proxy."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,10 @@ def test_users_and_the_proxy_are_looked_at(tmp_path: Path) -> None:
             "proxy": Result.OK,
         }
     private(users, "north")
-    found = checked(tmp_path, by_i2p)
+    with socket.socket() as taken:
+        # Bound and not listening: whatever else runs meanwhile, nobody answers there.
+        taken.bind((LOOPBACK, 0))
+        found = checked(tmp_path, by_i2p.replace(f":{proxy.port}", f":{taken.getsockname()[1]}"))
     assert {name: result for name, (result, _) in found.items()} == {"users": Result.PROBLEM, "proxy": Result.PROBLEM}
     assert "line 1" in found["users"][1]
     assert "HTTP client proxy" in found["proxy"][1]

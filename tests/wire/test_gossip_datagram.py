@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossip.core.member import Address, NodeId
-from gossip.core.messages import JoinAck, Message, Payload, PingRequest
+from gossip.core.messages import JoinAck, KeyNews, Message, Payload, PingRequest
 from gossip.wire.datagram import Code, DatagramError, decode, encode
 from tests.wire.gossip_messages import ALICE, BORIS, EXAMPLES, VERDICT, messages
 
@@ -185,3 +185,12 @@ def test_a_message_that_fits_no_datagram_is_an_error_not_a_stump() -> None:
 def test_an_address_that_is_a_name_is_not_encoded() -> None:
     with pytest.raises(DatagramError, match="numeric"):
         encode(JoinAck(ALICE.__class__(NodeId(b"n" * 8), Address("router.local", 1), ALICE.incarnation, 1)))
+
+
+@pytest.mark.parametrize("head", [0x80, 0x81, 0x82, 0x84, 0x85])
+def test_key_news_has_three_fields_or_four_and_says_how_many(head: int) -> None:
+    datagram = bytearray(encode(next(message for message in EXAMPLES if isinstance(message, KeyNews))))
+    assert datagram[1] == 0x83
+    datagram[1] = head
+    with pytest.raises(DatagramError):
+        decode(bytes(datagram))
