@@ -8,7 +8,7 @@ What is a router's own (name, signing key, leaves, address) is given at the impo
 """
 
 import tomllib
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import click
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import json_option, print_json
 from bridge.cli.printing import print_facts
-from bridge.node.configuration import ConfigurationError, NodeConfiguration, Overrides, load_configuration
+from bridge.node.configuration import ConfigurationError, Overrides, load_configuration
 from bridge.node.durable_file import replace_file
 from bridge.node.key_files import (
     KeyFileError,
@@ -57,18 +57,28 @@ def show(path: Path, *, as_json: bool) -> None:
 
 def _plain(value: Any) -> Any:
     match value:
-        case NodeConfiguration():
-            return _plain(asdict(value))
-        case Enum():
-            return value.value
-        case dict():
-            return {camel(str(name)): _plain(each) for name, each in value.items()}
         case list() | tuple():
             return [_plain(each) for each in value]
-        case None | bool() | int() | float():
+        case Destination() | Enum() | bytes() | Path():
+            return _name_of(value)
+        case _ if is_dataclass(value):
+            return {camel(each.name): _plain(getattr(value, each.name)) for each in fields(value)}
+        case None | bool() | int() | float() | str():
             return value
         case _:
-            return value.hex() if isinstance(value, bytes) else str(value)
+            raise TypeError(f"a setting is a {type(value).__name__}")
+
+
+def _name_of(value: Destination | Enum | bytes | Path) -> Any:
+    match value:
+        case Destination():
+            return value.address
+        case Enum():
+            return value.value
+        case bytes():
+            return value.hex()
+        case Path():
+            return str(value)
 
 
 def _flat(value: Any, name: str = "") -> list[tuple[str, str]]:
@@ -77,6 +87,10 @@ def _flat(value: Any, name: str = "") -> list[tuple[str, str]]:
             return [fact for key, each in value.items() for fact in _flat(each, f"{name}.{key}" if name else key)]
         case list() if any(isinstance(each, dict | list) for each in value):
             return [fact for number, each in enumerate(value) for fact in _flat(each, f"{name}[{number}]")]
+        case list():
+            return [(name, ", ".join(map(str, value)) or "none")]
+        case bool():
+            return [(name, "yes" if value else "no")]
         case _:
             return [(name, "-" if value is None else str(value))]
 
@@ -143,11 +157,12 @@ def import_bundle(
         if leaves:
             made["leaf"] = [_leaf(each) for each in leaves]
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if key_file.exists() and load_farm_key(key_file).label != farm_key.label:
+            fail(f"{key_file} is another farm's key: give each farm a directory of its own")
+        _check(node, toml_text(made))
         if not key_file.exists():
             save_farm_key(key_file, farm_key)
-        elif load_farm_key(key_file).label != farm_key.label:
-            fail(f"{key_file} is another farm's key: give each farm a directory of its own")
-        _write_checked(node, toml_text(made))
+        replace_file(node, toml_text(made).encode())
     if as_json:
         print_json({"schema": 1, "file": str(node), "farmKey": str(key_file), "label": farm_key.label.hex()})
     else:
@@ -175,15 +190,16 @@ def _leaf(text: str) -> dict[str, str]:
     return {"destination": destination, "probe": probe} if separator and ":" in probe else {"destination": text}
 
 
-def _write_checked(path: Path, text: str) -> None:
-    """Put the configuration there only if `run` would take it."""
+def _check(path: Path, text: str) -> None:
+    """Refuse a configuration that `run` would not take, before anything of it is written."""
     trial = path.with_name(".node.toml.trial")
     trial.unlink(missing_ok=True)
     write_private_file(trial, text)
     try:
         load_configuration(trial, Overrides())
     except ConfigurationError as error:
-        raise ConfigurationError(str(error).replace(str(trial), str(path))) from error
+        reason = str(error).replace(str(trial), str(path))
+        told = "; --bind HOST:PORT tells it to this command" if "gossip.bind" in reason else ""
+        raise ConfigurationError(f"{reason}{told}") from error
     finally:
         trial.unlink(missing_ok=True)
-    replace_file(path, text.encode())

@@ -19,6 +19,19 @@ def fail(reason: str) -> NoReturn:
     sys.exit(REFUSED)
 
 
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only if somebody said so: with --yes, or when asked. Where nobody can be asked, say what to do."""
+    if yes:
+        return
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)
+        fail("nothing was done, for nobody said yes; with --yes it is done without being asked")
+    if not agreed:
+        fail("nothing was done")
+
+
 def reasons(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
     """The text of each exception in a group, in order: tasks that fail together have each a reason."""
     for error in group.exceptions:

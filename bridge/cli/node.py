@@ -7,6 +7,7 @@ node evict NODE     a router was stolen, or is to be kept out: it is out for eve
 
 import click
 
+from bridge.cli.failure import confirm
 from bridge.cli.options import ask_node, json_option, node_option, print_json
 from bridge.cli.printing import print_table
 from bridge.node.control_client import ControlClient
@@ -54,12 +55,9 @@ def approve(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
     NODE is the name, or the id of the new identity. The old identity is retired for good: its server leaves the group
     as soon as the new one votes in its place.
     """
-    if not yes:
-        click.confirm(
-            f"The identity that runs as {which} takes the name, and the one before is retired for good. Go on?",
-            abort=True,
-            err=True,
-        )
+    confirm(
+        f"The identity that runs as {which} takes the name, and the one before is retired for good. Go on?", yes=yes
+    )
     done = ask_node(node, lambda client: client.approve_node(which))
     if as_json:
         print_json(done)
@@ -81,10 +79,7 @@ def evict(which: str, node: str | None, *, force: bool, yes: bool, as_json: bool
     NODE is an id, or a name. What remains of the farm gets new gossip keys, each router sealed for itself; with the old
     ones nobody can read, join or submit any more.
     """
-    if not yes:
-        click.confirm(
-            f"{which} is thrown out for ever, and the keys of the farm are replaced. Go on?", abort=True, err=True
-        )
+    confirm(f"{which} is thrown out for ever, and the keys of the farm are replaced. Go on?", yes=yes)
     done = ask_node(node, lambda client: client.evict_node(which, force=force))
     if as_json:
         print_json(done)

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from bridge.cli.failure import confirm
 from bridge.cli.options import ask_node, json_option, node_option, print_json
 from bridge.core.control import WishAnswer
 from bridge.node.control_client import ControlClient
@@ -73,9 +74,3 @@ def tell(node: str | None, wish: dict[str, Any], *, as_json: bool) -> WishAnswer
     else:
         click.echo(f"{answer.text}.")
     return answer
-
-
-def confirm(question: str, *, yes: bool) -> None:
-    """Go on only if somebody said so: with --yes, or at a terminal when asked."""
-    if not yes:
-        click.confirm(question, abort=True, err=True)

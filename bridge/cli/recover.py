@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import trio
 
-from bridge.cli.failure import fail, failures
+from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.options import json_option, print_json
 from bridge.node.recovering import RecoveryError, RecoveryPlan, carry_out, plan_recovery
 from bridge.tui.words import printable
@@ -40,8 +40,7 @@ def recover(*, state_dir: Path, yes: bool, as_json: bool) -> None:
         plan = trio.run(plan_recovery, state_dir.absolute())
         if not yes:
             _explain(plan)
-            if not click.confirm("Are they gone for good, and shall this node go on without them?"):
-                fail("nothing was changed")
+            confirm("Are they gone for good, and shall this node go on without them?", yes=False)
         trio.run(carry_out, plan)
     if as_json:
         print_json({"schema": 1, "recovered": True, **_facts(plan)})

@@ -8,10 +8,10 @@ until the group is without the server, and says what is waited for if that takes
 import click
 import trio
 
-from bridge.cli.failure import fail
+from bridge.cli.failure import confirm, fail
 from bridge.cli.options import ask_node, json_option, node_option, print_json
 from bridge.cli.printing import print_table
-from bridge.cli.publish import confirm, tell
+from bridge.cli.publish import tell
 from bridge.core.view import FarmView, RaftRole
 from bridge.node.control_client import ControlClient
 from bridge.tui.words import known

@@ -189,7 +189,9 @@ def _read(path: Path) -> dict[str, object]:
         return tomllib.loads(content.decode())
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}; give another with --config") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: not TOML, nor any text in UTF-8; is it the right file?") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigurationError(f"{path}: not TOML: {error}") from error
 
 

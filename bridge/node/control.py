@@ -118,13 +118,17 @@ class ControlServer:
                 await self._guarded(stream, None)
 
     async def _guarded(self, stream: trio.abc.Stream, remote: RemoteAccess | None) -> None:
+        places, most = ("socket", self._limits.connections)
+        if remote is not None:
+            places, most = ("remote", self._limits.remote_connections)
         try:
             if isinstance(stream, TlsStream):
+                if self._connections[places] > 2 * most:
+                    # As many again are told that it is full, which costs a handshake; the others are only closed.
+                    self._counters["control_connections_refused"] += 1
+                    return
                 with trio.fail_after(self._limits.receive_s):
                     await stream.do_handshake()
-            places, most = ("socket", self._limits.connections)
-            if remote is not None:
-                places, most = ("remote", self._limits.remote_connections)
             if self._connections[places] > most:
                 self._counters["control_connections_refused"] += 1
                 await self._refuse(stream, most)
@@ -148,9 +152,11 @@ class ControlServer:
 
     async def _converse(self, stream: trio.abc.Stream, remote: RemoteAccess | None) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
+        # Who has not shown a token yet may be anybody, and must not keep a place for as long as a known client may.
+        patience_s = self._limits.idle_s if remote is None else self._limits.receive_s
         for remaining in range(self._limits.requests_per_connection, 0, -1):
             try:
-                request = await self._read_request(stream, connection, remote)
+                request = await self._read_request(stream, connection, remote, patience_s)
             except TooLarge:
                 text = f"a body has at most {self._limits.body_bytes} bytes"
                 await self._send(stream, connection, refusal(413, "too-large", text), closing=True)
@@ -168,6 +174,7 @@ class ControlServer:
                 )
                 await self._send(stream, connection, refusal(401, "unauthorized", text), closing=True)
                 return
+            patience_s = self._limits.idle_s
             answer = await self._routes.answer(request)
             await self._send(stream, connection, answer, closing=remaining == 1, head_only=request.method == "HEAD")
             if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
@@ -175,12 +182,12 @@ class ControlServer:
             connection.start_next_cycle()
 
     async def _read_request(
-        self, stream: trio.abc.Stream, connection: h11.Connection, remote: RemoteAccess | None
+        self, stream: trio.abc.Stream, connection: h11.Connection, remote: RemoteAccess | None, patience_s: float
     ) -> Request | None:
         """The next request, whole; None when the client has gone or kept silent."""
         head: h11.Request | None = None
         body = bytearray()
-        with trio.move_on_after(self._limits.idle_s) as patience:
+        with trio.move_on_after(patience_s) as patience:
             while True:
                 event = connection.next_event()
                 if event is h11.NEED_DATA:

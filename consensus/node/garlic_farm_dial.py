@@ -9,6 +9,8 @@ While passwords change, a server may know only the one before ours, or the next:
 second best, once. Connections that are open do not ask again.
 """
 
+import os
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -140,5 +142,10 @@ def _check_server(peer: Identity, expected: ServerId | None) -> None:
 
 
 def _reason(error: BaseException) -> str:
+    """In the system's own words: trio tells of a failed connection as a group of attempts, one for each address."""
     cause = error.__cause__ or error
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and (cause.errno or 0) > 0:
+        return os.strerror(cause.errno or 0)
     return str(cause) or type(cause).__name__

@@ -47,6 +47,25 @@ def test_what_operators_decide_is_told_to_the_node(
     assert garlicfarm(*arguments).stdout.endswith("granted.\n")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["publish", "exclude", "l.b32.i2p"],
+        ["servers", "remove", "node-3"],
+        ["node", "approve", "node-3"],
+        ["node", "evict", "node-3"],
+    ],
+)
+def test_a_script_that_is_asked_is_told_how_to_say_yes(
+    node: Node, garlicfarm: Callable[..., Result], arguments: list[str]
+) -> None:
+    result = garlicfarm(*arguments, stdin="")
+    assert result.exit_code == 1
+    assert "nothing was done" in result.stderr
+    assert "--yes" in result.stderr
+    assert node.wishes == []
+
+
 @pytest.mark.parametrize("arguments", [["publish", "exclude", "l.b32.i2p"], ["servers", "remove", "node-3"]])
 def test_what_hurts_is_asked_about_first(node: Node, garlicfarm: Callable[..., Result], arguments: list[str]) -> None:
     assert garlicfarm(*arguments, stdin="n\n").exit_code == 1

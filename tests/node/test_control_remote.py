@@ -1,11 +1,13 @@
 """The control endpoint over TCP: closed unless it is opened, sealed, and a token decides what a client may do."""
 
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from bridge.node.configuration import ConfigurationError, load_configuration
 from bridge.node.control import ControlLimits, ControlServer
@@ -105,6 +107,36 @@ async def test_strangers_on_tcp_take_no_place_of_the_nodes_own_user(tmp_path: Pa
 
         shown = credentials(tmp_path)
         await trio.to_thread.run_sync(crowd)
+
+
+async def test_beyond_twice_the_places_a_connection_is_closed_before_it_costs_a_handshake(tmp_path: Path) -> None:
+    async with serving(tmp_path, ControlLimits(remote_connections=1)) as (server, _):
+        # given two who connect and say nothing, which needs no token
+        port = server.remote_port or 0
+        silent = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2)]
+        while server.counters["control_connections"] < 2:
+            await trio.testing.wait_all_tasks_blocked()
+        # when a third one comes, then it is closed at once
+        third = await trio.open_tcp_stream("127.0.0.1", port)
+        with trio.fail_after(5):
+            assert await third.receive_some() == b""
+        assert server.counters["control_connections_refused"] == 1
+        for each in (*silent, third):
+            await each.aclose()
+
+
+async def test_who_shows_no_token_keeps_a_place_no_longer_than_a_request_may_take(tmp_path: Path) -> None:
+    limits = ControlLimits(idle_s=3600, receive_s=0.3)
+    async with serving(tmp_path, limits) as (server, address):
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        transport = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
+        silent = trio.SSLStream(transport, context, https_compatible=True)
+        await silent.do_handshake()
+        with trio.fail_after(30):
+            assert await silent.receive_some() == b""
+        assert server.counters["control_requests"] == 0
+        await trio.aclose_forcefully(silent)
 
 
 def test_tokens_are_secret_made_once_and_told_apart(tmp_path: Path) -> None:

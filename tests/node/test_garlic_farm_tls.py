@@ -182,9 +182,9 @@ async def test_nobody_listening_is_explained() -> None:
         reserved.bind(("127.0.0.1", 0))
         failure = await expect_fault(dialer(), PeerAddress("127.0.0.1", reserved.getsockname()[1], bytes(32)))
     assert failure.fault is Fault.UNREACHABLE
+    assert str(failure).endswith("cannot be reached: Connection refused")
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize("host", ["no..name", "...", "a" * 64 + ".example"])
 async def test_a_name_that_nobody_can_look_up_is_explained(host: str) -> None:
     refused = await expect_fault(dialer(), PeerAddress(host, 7669, bytes(32)))
@@ -192,6 +192,7 @@ async def test_a_name_that_nobody_can_look_up_is_explained(host: str) -> None:
     assert "no name that can be looked up" in str(refused)
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 async def test_curl_gets_101_with_digest(listening: Listening) -> None:
     command = [
         *("curl", "--silent", "--insecure", "--http1.1", "--digest", "--user", f"{CREDENTIALS.user}:{PASSWORD}"),

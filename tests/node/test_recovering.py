@@ -82,7 +82,7 @@ def test_the_command_says_who_is_left_behind_and_changes_nothing_without_a_yes(t
     code, output = called("--from", directory, answer="n\n")
     assert code == 1
     assert "Left behind: server 2, c." in output
-    assert "nothing was changed" in output
+    assert "nothing was done" in output
     assert trio.run(read_directory, directory).founding == FOUNDING
     code, output = called("--from", directory, answer="y\n")
     assert code == 0, output
