@@ -102,12 +102,19 @@ def check_pinned(certificate: bytes | None, fingerprint: bytes, now: datetime) -
             f"the server shows the certificate {found.hex()[:16]}…, gossip announced {fingerprint.hex()[:16]}…: "
             "either it has just made a new one, or somebody else listens at its address",
         )
-    parsed = x509.load_der_x509_certificate(certificate)
-    if not parsed.not_valid_before_utc <= now <= parsed.not_valid_after_utc:
+    try:
+        parsed = x509.load_der_x509_certificate(certificate)
+        begins, ends = parsed.not_valid_before_utc, parsed.not_valid_after_utc
+    except ValueError as error:
+        # Who announces a fingerprint chooses what it is of, and TLS looks less closely than this.
+        raise GarlicFarmError(
+            Fault.WRONG_CERTIFICATE, f"the server's certificate cannot be read ({error}): restart that node to renew it"
+        ) from error
+    if not begins <= now <= ends:
         raise GarlicFarmError(
             Fault.WRONG_CERTIFICATE,
-            f"the server's certificate is valid from {parsed.not_valid_before_utc:%Y-%m-%d} "
-            f"to {parsed.not_valid_after_utc:%Y-%m-%d}: check both clocks, or restart that node to renew it",
+            f"the server's certificate is valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}: "
+            "check both clocks, or restart that node to renew it",
         )
 
 

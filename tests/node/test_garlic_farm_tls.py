@@ -124,6 +124,9 @@ def test_only_the_pinned_certificate_is_accepted_and_only_while_it_is_valid(tmp_
         check_pinned(der, bytes(32), now)
     with pytest.raises(GarlicFarmError, match="somebody else listens"):
         check_pinned(None, pin, now)
+    for unreadable in (b"no certificate", der[:-1]):
+        with pytest.raises(GarlicFarmError, match="cannot be read"):
+            check_pinned(unreadable, hashlib.sha256(unreadable).digest(), now)
     for wrong in (timedelta(days=-3), timedelta(days=3660)):
         with pytest.raises(GarlicFarmError, match="check both clocks") as refusal:
             check_pinned(der, pin, now + wrong)
