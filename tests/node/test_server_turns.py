@@ -124,8 +124,10 @@ async def test_what_an_answer_brings_up_waits_until_the_turn_is_over(autojump_cl
 
         def ask_again(answer: Reply | None) -> None:
             answers.append(answer)
-            if len(answers) < 5:
+            count = len(answers)
+            if count < 5:
                 server.ask(TWO, OUT_OF_DATE, ask_again)
+            assert len(answers) == count, "a turn within a turn"
 
         def submit_again(end: Resolve) -> None:
             ends.append(end)

@@ -1,0 +1,114 @@
+"""Whatever comes in whichever order, each caller is answered once and soon, and no turn is taken within another.
+
+The simulator plays cores, executor and storage, but a simulated server has neither inbox nor turns. So here clients
+submit, read, ask for votes, give up and ask again from within their answers, at random moments of simulated time, at a
+server that takes snapshots meanwhile. A wake-up that is lost shows as an answer that is late: nothing else would wake
+the owner of a lone leader's core for hundreds of milliseconds.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import pytest
+import trio
+import trio.testing
+
+from consensus.core.effects import Outcome, Role
+from consensus.node.refusals import ServerBusyError
+from consensus.node.server import ConsensusServer
+from consensus.node.server_tuning import ServerTuning
+from tests.node.memory_server import until
+from tests.node.test_server_turns import OUT_OF_DATE, TWO, make_server
+
+DISK_S = 0.016
+"""Eight of the disk's jobs: the batch before, a snapshot's piece, one's own batch, another piece; and as much again."""
+
+
+class Crowd:
+    """Clients of one server, and what they are owed."""
+
+    def __init__(self, server: ConsensusServer, random: Random) -> None:
+        self.server = server
+        self.random = random
+        self.outcomes: Counter[str] = Counter()
+        self.owed: dict[int, float] = {}
+        self.latest_s = 0.0
+        self._last = 0
+        self._answering = False
+
+    def act(self, depth: int = 0) -> None:
+        """Do one thing; its answer may do the next, at once."""
+        self._last += 1
+        number = self._last
+        self.owed[number] = trio.current_time()
+
+        def answered(answer: object) -> None:
+            assert number in self.owed, "answered twice, or after it was given up"
+            self.latest_s = max(self.latest_s, trio.current_time() - self.owed.pop(number))
+            self.outcomes[type(answer).__name__] += 1
+            if depth < 3 and self.random.random() < 0.4:
+                self.act(depth + 1)
+
+        give_up = self._begin(answered)
+        if number in self.owed and self.random.random() < 0.1:
+            give_up()
+            del self.owed[number]
+
+    def _begin(self, answered: Callable[[object], None]) -> Callable[[], None]:
+        server, kind = self.server, self.random.random()
+        if kind < 0.6:
+            size = self.random.choice((1, 100, 5_000))
+            return server.submit((bytes(size),) * self.random.choice((1, 1, 3)), answered).abandon
+
+        def answered_by_a_turn(answer: object) -> None:
+            assert not self._answering, "a turn within a turn"
+            self._answering = True
+            answered(answer)
+            self._answering = False
+
+        try:
+            if kind < 0.8:
+                read = server.questions.ask_read(answered_by_a_turn)
+                return lambda: server.questions.forget(read)
+            request = server.ask(TWO, OUT_OF_DATE, answered_by_a_turn)
+        except ServerBusyError as error:
+            answered(error)
+            return lambda: None
+        return lambda: server.forget(request)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_each_caller_is_answered_once_and_soon_whatever_comes_in_whichever_order(
+    seed: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    del autojump_clock
+    random = Random(seed)
+    tuning = ServerTuning(
+        batch_commands=random.choice((2, 8, 512)),
+        batch_hold_ms=random.choice((0, 1, 20)),
+        batch_gather_ms=random.choice((0, 4, 40)),
+        max_proposals=random.choice((8, 4096)),
+        max_requests=random.choice((4, 1024)),
+        snapshot_log_bytes=random.choice((20_000, 64 * 1024 * 1024)),
+        snapshot_check_ms=50,
+        retain_bytes=0,
+    )
+    soon_s = tuning.batch_gather_ms / 1000 + DISK_S
+    server, _ = make_server(tuning)
+    crowd = Crowd(server, random)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        await until(lambda: server.role.role is Role.LEADER)
+        for _ in range(150):
+            for _ in range(random.choice((1, 1, 2, 20))):
+                crowd.act()
+            await trio.sleep(random.choice((0, 0, 0.0005, 0.003, 0.02, 0.2)))
+        await trio.sleep(soon_s)
+        # a wake-up that never comes, and one that comes late
+        assert not crowd.owed
+        assert crowd.latest_s <= soon_s
+        assert server.describe().proposals_in_flight == server.describe().requests_in_flight == 0
+        assert crowd.outcomes["Resolve"] > 100
+        assert (await server.propose((b"as good as ever",))).outcome is Outcome.COMMITTED
+        nursery.cancel_scope.cancel()
