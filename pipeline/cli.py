@@ -82,6 +82,11 @@ pipeline.add_command(floodfills)
     show_default=True,
     help="Whether the traces of the nodes are read as well. A directory has none.",
 )
+@click.option(
+    "--trace-files",
+    metavar="PATTERN",
+    help="Read events out of these files, one on each line as /v1/events gives it, instead of from the nodes.",
+)
 @click.option("--keep-days", type=click.FloatRange(min=0.01), help="Drop history older than this. Default: keep all.")
 @click.option(
     "--watch/--no-watch",
@@ -102,6 +107,7 @@ def run(
     entries_per_batch: int,
     submit: bool | None,
     with_events: bool,
+    trace_files: str | None,
     keep_days: float | None,
     watch: bool | None,
     as_json: bool,
@@ -118,7 +124,7 @@ def run(
         submission = place.submission() if submits else None
         session = open_session(master)
         feedback = Feedback(session, source, submission, lambda text: click.echo(text, err=True))
-        events = traces_of(source) if with_events else None
+        events = traces_of(source, trace_files) if with_events else None
         settings = RunSettings(
             output,
             source,

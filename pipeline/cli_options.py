@@ -73,8 +73,10 @@ class LogPlace:
         return tuple(_address(node) for node in self.nodes)
 
 
-def traces_of(source: dict[str, str]) -> dict[str, str] | None:
-    """Options of the source `farm_events` for the nodes of these options of `farm`; None for a directory."""
+def traces_of(source: dict[str, str], files: str | None) -> dict[str, str] | None:
+    """Options of the source `farm_events`: files, or the nodes of these options of `farm`; None for a directory."""
+    if files is not None:
+        return {"files": files}
     if "node" not in source:
         return None
     return {name: source[name] for name in ("node", "tokenFile", "certificate") if name in source}

@@ -6,7 +6,8 @@ megabytes must not become one allocation.
 """
 
 import base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,27 +45,42 @@ Row = tuple[int, int, str, int | None, bytes]
 
 def record_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     """The rows in order, in batches."""
-    taken: list[Row] = []
+    columns = _Columns()
     size_bytes = 0
-    for row in rows:
-        taken.append(row)
-        size_bytes += len(row[4])
-        if len(taken) >= ROWS_PER_RECORD_BATCH or size_bytes >= BYTES_PER_RECORD_BATCH:
-            yield _record_batch(taken)
-            taken, size_bytes = [], 0
-    if taken:
-        yield _record_batch(taken)
+    for index, term, kind, time_ms, body in rows:
+        columns.indexes.append(index)
+        columns.terms.append(term)
+        columns.kinds.append(kind)
+        columns.times_ms.append(time_ms)
+        columns.bodies.append(body)
+        size_bytes += len(body)
+        if len(columns.indexes) >= ROWS_PER_RECORD_BATCH or size_bytes >= BYTES_PER_RECORD_BATCH:
+            yield _record_batch(columns)
+            columns, size_bytes = _Columns(), 0
+    if columns.indexes:
+        yield _record_batch(columns)
 
 
-def _record_batch(rows: list[Row]) -> pa.RecordBatch:
-    indexes, terms, kinds, times_ms, raw = zip(*rows, strict=True)
-    bodies, encodings = _texts(raw)
+@dataclass(slots=True)
+class _Columns:
+    """Rows on their way, by column: ten thousand tuples kept until a batch is full cost as much as the batch itself."""
+
+    indexes: list[int] = field(default_factory=list)
+    terms: list[int] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    times_ms: list[int | None] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+
+
+def _record_batch(columns: _Columns) -> pa.RecordBatch:
+    bodies, encodings = _texts(columns.bodies)
+    times = pa.array(columns.times_ms, pa.int64()).cast(pa.timestamp("ms", tz="UTC"))
     return pa.RecordBatch.from_arrays(
         [
-            pa.array(indexes, pa.int64()),
-            pa.array(terms, pa.int64()),
-            pa.array(kinds, pa.string()),
-            pa.array(times_ms, pa.int64()).cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
+            pa.array(columns.indexes, pa.int64()),
+            pa.array(columns.terms, pa.int64()),
+            pa.array(columns.kinds, pa.string()),
+            times.cast(pa.timestamp("us", tz="UTC")),
             bodies,
             encodings,
             pc.binary_length(bodies),
@@ -73,7 +89,7 @@ def _record_batch(rows: list[Row]) -> pa.RecordBatch:
     )
 
 
-def _texts(bodies: tuple[bytes, ...]) -> tuple[pa.Array, pa.Array]:
+def _texts(bodies: Sequence[bytes]) -> tuple[pa.Array, pa.Array]:
     """Text where the bytes are UTF-8, else base64. Nearly always all are, and then Arrow checks them at once."""
     try:
         texts = pa.array(bodies, pa.binary()).cast(pa.string())

@@ -3,7 +3,7 @@
     for each reporting period of 30 s
         the leader's clock entry            log time advances, with the jitter of a scheduler
         a report of each router that is up  load follows the hour of the day and a router's own size
-        now and then                        a publication, an operator's cost or exclusion, something hostile
+        now and then                        a publication, factors, an operator's cost or exclusion, something hostile
 
 Everything follows from the seed: two runs with the same one give the same bytes. A router is a small automaton:
 
@@ -37,6 +37,8 @@ LATE_SHARE = 0.002
 HOSTILE_SHARE = 0.0005
 CLOCK_OFF_SHARE = 0.01
 PUBLICATION_PERIODS = 10
+FACTORS_PERIODS, FACTORS_PLACE = 20, 7
+FACTORS_LEAVES = 16
 _DESTINATION_KEY_BYTES = 384
 _ED25519_CERTIFICATE = bytes.fromhex("05000400070000")
 _HOSTILE: tuple[bytes, ...] = (
@@ -90,6 +92,8 @@ class LoadModel:
     hostile: int = 0
     reports: int = 0
     leader_changes: int = 0
+    index: int = 0
+    """Of the last entry that was given."""
     master: str = field(init=False)
     _random: Random = field(init=False)
     _all: list[_Router] = field(init=False)
@@ -113,6 +117,11 @@ class LoadModel:
 
     def entries(self) -> Iterator[GeneratedEntry]:
         """The whole log in order, from the first configuration on."""
+        for entry in self._entries():
+            self.index += 1
+            yield entry
+
+    def _entries(self) -> Iterator[GeneratedEntry]:
         yield GeneratedEntry(1, None)
         term, leader, log_time_ms = 1, self._all[0], EPOCH_MS
         for period in range(self.periods):
@@ -146,6 +155,8 @@ class LoadModel:
         publisher = next((router for router in self._all if not router.silent_periods), None)
         if publisher is not None and period % PUBLICATION_PERIODS == 0:
             yield self._publication(publisher, log_time_ms, period)
+        if period % FACTORS_PERIODS == FACTORS_PLACE:
+            yield self._factors()
         if period % (DAY_MS // PERIOD_MS // 2) == DAY_MS // PERIOD_MS // 4:
             yield self._operators_word(period)
 
@@ -172,6 +183,12 @@ class LoadModel:
             f'{{"publication":{{"master":"{self.master}","id":{publisher.server_id}'
             f',"published":{log_time_ms // 1000},"contentHash":"{content_hash}"}}}}'
         ).encode()
+
+    def _factors(self) -> bytes:
+        leaves = (sha256(f"{self.seed} {router.server_id}".encode()).digest() for router in self._all[:FACTORS_LEAVES])
+        names = (base64.b32encode(leaf).decode().lower().rstrip("=") for leaf in leaves)
+        said = ",".join(f'"{name}":{0.5 + 1.5 * self._random.random():.3f}' for name in names)
+        return f'{{"factors":{{"throughIndex":{self.index},"formula":"strain-1","factors":{{{said}}}}}}}'.encode()
 
     def _operators_word(self, period: int) -> bytes:
         chosen = self._random.choice(self._all).server_id

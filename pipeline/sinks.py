@@ -32,6 +32,7 @@ from pipeline import current_state, transforms
 from pipeline.log_client import FarmLogError
 from pipeline.schemas import DERIVED, HISTORY
 from pipeline.table_files import BATCH, live_files, merge, reached
+from pipeline.transforms.entries import SNAPSHOT
 from pipeline.transforms.history import OPERATOR_KINDS
 
 SALT_FILE = "pseudonym.salt"
@@ -166,9 +167,12 @@ def refuse_orphaned(output: Path) -> None:
 def _update_current(known: DataFrame, salt: str, kinds: set[str], batch_id: int, output: Path) -> None:
     keys, last_rows = current_state.KEYS, current_state.last_rows
     rows = {}
-    if "report" in kinds:
-        rows["routers"] = last_rows(transforms.reports(known), keys["routers"])
-        leaves = transforms.addressed_destination_reports(known, salt)
+    if {"report", SNAPSHOT} & kinds:
+        # A report that only a snapshot still holds is state; when it was made is not known, so history lacks it.
+        is_report = f.col("entry").isin("report", SNAPSHOT)
+        told = known.where(is_report).withColumn("entry", f.lit("report"))
+        rows["routers"] = last_rows(transforms.reports(told), keys["routers"])
+        leaves = transforms.addressed_destination_reports(told, salt)
         rows["destinations"] = last_rows(leaves, keys["destinations"])
     if "publication" in kinds:
         rows["publishers"] = last_rows(transforms.addressed_publications(known, salt), keys["publishers"])

@@ -3,7 +3,8 @@
     envelope ──▶ classified:  index, term, log_time, body_bytes
                               json      the application entry's members (NULL where the text is not what it should be)
                               members   a configuration's members
-                              entry     report, clock, publication, …, configuration, no-op; `refused` if none
+                              entry     report, clock, publication, …, configuration, no-op; `refused` if none;
+                                        `snapshot` for a report of which the log holds only what came of it
                               reason    why it is refused
 
 Parsing is Spark's own `from_json`, in the JVM and once for all tables: a hostile entry becomes NULLs, not an exception.
@@ -54,6 +55,7 @@ KINDS = (
     "removal",
 )
 REFUSED = "refused"
+SNAPSHOT = "snapshot"
 
 
 def _struct(**fields: object) -> StructType:
@@ -123,7 +125,7 @@ def classified(entries: DataFrame) -> DataFrame:
         "columnNameOfCorruptRecord": "_malformed",
         "allowNonNumericNumbers": "false",
     }
-    is_application = f.col("kind") == "application"
+    is_application = f.col("kind").isin("application", SNAPSHOT)
     readable = is_application & (f.col("encoding") == "text") & (f.col("body_bytes") <= BODY_LIMIT_BYTES)
     parsed = entries.withColumn("json", f.from_json(f.when(readable, f.col("body")), ENTRY, options)).withColumn(
         "members", f.from_json(f.when(f.col("kind") == "configuration", f.col("body")), _MEMBERS, options)
@@ -138,7 +140,7 @@ def classified(entries: DataFrame) -> DataFrame:
         "members",
         reason.alias("reason"),
         f.when(reason.isNotNull(), REFUSED)
-        .when(is_application, _kind(f.col("json")))
+        .when(f.col("kind") == "application", _kind(f.col("json")))
         .otherwise(f.col("kind"))
         .alias("entry"),
     )

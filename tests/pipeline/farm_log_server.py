@@ -1,5 +1,6 @@
-"""A control endpoint that serves a log made up by the test: the two routes that the pipeline reads."""
+"""Logs made up by a test: served as a control endpoint does, or as rows of the source `farm` without one."""
 
+import base64
 import json
 import socketserver
 import threading
@@ -10,6 +11,11 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.envelope import SCHEMA, record_batches
 
 EPOCH_MS = 1_767_225_600_000
 """2026-01-01T00:00:00Z."""
@@ -109,6 +115,21 @@ def three_servers(minutes: int) -> MadeUpLog:
             if not silent:
                 log.report(server_id, uptime=uptime_ms, jobLag=float(server_id), cpuPercent=10.0)
     return log
+
+
+def entries_of(session: SparkSession, log: MadeUpLog) -> DataFrame:
+    """The rows that the source `farm` would give of this log; reading it through Spark takes seconds."""
+    rows = (
+        (
+            int(entry["index"]),
+            int(entry["term"]),
+            str(entry["kind"]),
+            entry["logTimeMs"],
+            entry["value"].encode() if "value" in entry else base64.b64decode(entry["base64"]),
+        )
+        for entry in log.entries
+    )
+    return session.createDataFrame(pa.Table.from_batches(record_batches(rows)), SCHEMA)
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):

@@ -14,7 +14,7 @@ from pipeline.feedback_rows import recent
 from pipeline.log_client import NO_CREDENTIALS
 from pipeline.run import RunSettings, run_once
 from pipeline.weighing import ClockRow, FactorsRow, ReportRow
-from tests.pipeline.farm_log_server import MadeUpLog, served
+from tests.pipeline.farm_log_server import MadeUpLog, entries_of, served
 
 pytestmark = pytest.mark.spark
 
@@ -41,11 +41,12 @@ class Listener:
 
     newest_ms: int | None
     refuses: str = ""
+    first: int = 1
     taken: list[Mapping[str, object]] = field(default_factory=list)
 
     def oldest(self) -> int:
-        """Everything is there."""
-        return 1
+        """Everything is there, unless told otherwise."""
+        return self.first
 
     def log_time_ms(self) -> int | None:
         """As told."""
@@ -59,9 +60,7 @@ class Listener:
         return 4711
 
 
-def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over(
-    session: SparkSession, tmp_path: Path
-) -> None:
+def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over(session: SparkSession) -> None:
     log = slow_farm(periods=60, slow_from=58)
     log.add(value='{"factors": {"throughIndex": 7, "formula": "x", "factors": {"abc": 1.5, "def": "much"}}}')
     log.add(value='{"factors": "none"}')
@@ -69,8 +68,7 @@ def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over(
     log.add(value='{"router": {}, "id": "one"}')
     log.add(value="not json")
     log.add(base64="//79")
-    with served(log, tmp_path / "control.sock") as address:
-        rows = recent(session.read.format("farm").option("node", address).load())
+    rows = recent(entries_of(session, log))
     # twenty minutes are forty periods, and both ends count
     assert sum(isinstance(row, ClockRow) for row in rows) == 41
     assert [row.index for row in rows] == sorted(row.index for row in rows)
@@ -98,31 +96,28 @@ def test_a_lagging_router_is_told_to_the_farm_once_and_with_what_was_read_before
         assert body["formula"] == "strain-1"
         assert body["factors"] == {hash_of("AAAC"): pytest.approx(1.477, abs=0.01)}
         assert told == [f"factors of 1 leaves, made from the log up to {log.commit_index}, are entry 4711"]
-        # and the next batch, a period later, repeats nothing
-        log.tick(PERIOD_MS)
-        listener.newest_ms = log.log_time_ms
-        run_once(session, settings)
+    # and the next batch, a period later, repeats nothing
+    log.tick(PERIOD_MS)
+    listener.newest_ms = log.log_time_ms
+    feedback.after_batch(entries_of(session, log))
     assert len(listener.taken) == feedback.submitted == 1
 
 
-def test_a_backlog_is_nobodys_business_now(session: SparkSession, tmp_path: Path) -> None:
+def test_a_backlog_is_nobodys_business_now(session: SparkSession) -> None:
     log = slow_farm(periods=6, slow_from=3)
-    listener = Listener(log.log_time_ms + 121_000)
-    with served(log, tmp_path / "control.sock") as address:
-        feedback = Feedback(session, {"node": address}, listener, lambda _: None)
-        run_once(session, RunSettings(tmp_path / "tables", {"node": address}, judge=feedback.after_batch))
+    listener = Listener(log.log_time_ms + 121_000, first=2)
+    feedback = Feedback(session, {}, listener, lambda _: None)
+    feedback.after_batch(entries_of(session, log))
     assert feedback.weighing.propose() is not None
     assert listener.taken == []
 
 
-def test_a_farm_that_refuses_is_told_of_and_the_tables_go_on(session: SparkSession, tmp_path: Path) -> None:
+def test_a_farm_that_refuses_is_told_of_and_stops_no_batch(session: SparkSession) -> None:
     told: list[str] = []
     log = slow_farm(periods=6, slow_from=3)
-    listener = Listener(log.log_time_ms, refuses="node-1: busy")
-    with served(log, tmp_path / "control.sock") as address:
-        feedback = Feedback(session, {"node": address}, listener, told.append)
-        table = run_once(session, RunSettings(tmp_path / "tables", {"node": address}, judge=feedback.after_batch))
-        assert table.count() > 0
+    listener = Listener(log.log_time_ms, refuses="node-1: busy", first=2)
+    feedback = Feedback(session, {}, listener, told.append)
+    feedback.after_batch(entries_of(session, log))
     assert told == ["factors not submitted: node-1: busy"]
     assert (feedback.submitted, feedback.failed) == (0, 1)
 

@@ -11,18 +11,20 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
-from pyspark.testing import assertDataFrameEqual
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pipeline.current_state import read, read_names
+from pipeline.envelope import SCHEMA
 from pipeline.log_client import FarmLogError
-from pipeline.run import RunSettings, run_once
+from pipeline.run import RunSettings, prepare, run_once
 from pipeline.schemas import DERIVED, EVENTS, HISTORY
-from pipeline.sinks import derive, refresh
+from pipeline.sinks import derive, history, refresh, write_batch
+from pipeline.source import FarmDataSource
 from pipeline.table_files import live_files
-from pipeline.transforms import classified, closest_floodfills, convergence, detections, quarantine
+from pipeline.transforms import DEFAULT_WINDOW, closest_floodfills, convergence, detections
 from pipeline.transforms.floodfills import routing_key
-from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
+from tests.pipeline.farm_log_server import MadeUpLog, entries_of, served, three_servers
 
 pytestmark = [
     pytest.mark.spark,
@@ -32,19 +34,48 @@ pytestmark = [
 ]
 
 
-def test_the_source_yields_every_committed_entry_once_and_in_its_place(session: SparkSession, tmp_path: Path) -> None:
+Ran = tuple[MadeUpLog, Path]
+
+
+@pytest.fixture(scope="module")
+def first_run(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """A minute of a farm, read by a run that came to its end."""
+    place, log = tmp_path_factory.mktemp("run"), three_servers(minutes=1)
+    with served(log, place / "control.sock") as address:
+        run_once(session, RunSettings(place / "tables", {"node": address}))
+    return log, place / "tables"
+
+
+@pytest.fixture
+def ran(first_run: Ran, tmp_path: Path) -> Ran:
+    """A copy of it that a test may change."""
+    log, output = first_run
+    shutil.copytree(output, tmp_path / "tables")
+    return MadeUpLog(entries=[*log.entries], log_time_ms=log.log_time_ms), tmp_path / "tables"
+
+
+def health_of(session: SparkSession, log: MadeUpLog, output: Path) -> list[Row]:
+    """One batch of all that the log has, and the health table made of it."""
+    write_batch(entries_of(session, log), 0, output)
+    return refresh(session, output, DEFAULT_WINDOW).collect()
+
+
+def test_the_source_yields_every_committed_entry_once_and_in_its_place_from_any_node_that_answers(
+    session: SparkSession, tmp_path: Path
+) -> None:
     log = three_servers(minutes=1)
     with served(log, tmp_path / "control.sock") as address:
-        rows = session.read.format("farm").option("node", address).option("pageSize", "7").load().collect()
-    assert [row["index"] for row in sorted(rows, key=lambda row: row["index"])] == list(range(1, log.commit_index + 1))
-    assert rows[0]["kind"] == "configuration"
+        nodes = f"{tmp_path / 'nobody.sock'},{address}"
+        rows = session.read.format("farm").option("node", nodes).option("pageSize", "7").load().collect()
+    rows.sort(key=lambda row: row["index"])
+    assert [row["index"] for row in rows] == list(range(1, log.commit_index + 1))
+    assert rows == entries_of(session, log).collect()
 
 
 def test_router_health_tells_availability_and_restarts_by_window_of_log_time(
     session: SparkSession, tmp_path: Path
 ) -> None:
-    with served(three_servers(minutes=3), tmp_path / "control.sock") as address:
-        rows = run_once(session, RunSettings(tmp_path / "tables", {"node": address})).collect()
+    rows = health_of(session, three_servers(minutes=3), tmp_path / "tables")
     by_key = {(row["window_start"].minute, row["server_id"]): row for row in rows}
     assert by_key[0, 1]["availability"] == 1.0
     assert (1, 3) not in by_key, "a server that said nothing in a window has no row there"
@@ -56,51 +87,45 @@ def test_router_health_tells_availability_and_restarts_by_window_of_log_time(
     assert by_key[0, 1]["healthy_share"] == 1.0
 
 
-def test_a_second_run_reads_only_what_is_new_and_nothing_is_there_twice(session: SparkSession, tmp_path: Path) -> None:
-    log = three_servers(minutes=1)
-    settings = RunSettings(tmp_path / "tables", {"node": str(tmp_path / "control.sock")})
-    with served(log, tmp_path / "control.sock"):
-        run_once(session, settings)
-        log.tick(10_000)
-        log.report(1, uptime=70_000)
-        again = run_once(session, settings)
-        assert session.read.parquet(str(settings.output / "reports")).count() == 6 * 3 + 1
-        assert [row["reports"] for row in again.collect()] == [6, 6, 6, 1]
-
-
-def test_a_batch_that_is_repeated_after_a_crash_changes_no_table(session: SparkSession, tmp_path: Path) -> None:
+def test_a_batch_that_is_repeated_after_a_crash_changes_no_row_and_the_next_one_takes_only_what_is_new(
+    session: SparkSession, ran: Ran, tmp_path: Path
+) -> None:
     # given a run whose last batch was written but, by a crash, not noted as done in the checkpoint
-    settings = RunSettings(tmp_path / "tables", {"node": str(tmp_path / "control.sock")})
-    with served(three_servers(minutes=2), tmp_path / "control.sock"):
-        undisturbed = run_once(session, settings).collect()
-        shutil.rmtree(settings.output / "checkpoint" / "commits")
-        # when it runs again
-        repeated = run_once(session, settings)
-        # then every table is as it was
-        assert repeated.collect() == undisturbed
-        assertDataFrameEqual(refresh(session, settings.output, settings.window), repeated)
+    log, output = ran
+    undisturbed = history(session, output, "reports").collect()
+    shutil.rmtree(output / "checkpoint" / "commits")
+    # when it runs again, and there is more to read
+    log.tick(10_000)
+    log.report(1, uptime=70_000)
+    with served(log, tmp_path / "control.sock") as address:
+        health = run_once(session, RunSettings(output, {"node": address})).collect()
+    # then each report is there once
+    batches = {name: pq.read_table(output / "reports" / name).num_rows for name in ("batch_id=0", "batch_id=1")}
+    assert batches == {"batch_id=0": 6 * 3, "batch_id=1": 1}
+    assert [row for row in history(session, output, "reports").collect() if row["index"] < log.commit_index] == (
+        undisturbed
+    )
+    assert [row["reports"] for row in health] == [6, 6, 6, 1]
 
 
-def test_another_farms_log_is_refused_by_a_checkpoint(session: SparkSession, tmp_path: Path) -> None:
-    settings = RunSettings(tmp_path / "tables", {"node": str(tmp_path / "control.sock")})
-    with served(three_servers(minutes=1), tmp_path / "control.sock"):
-        run_once(session, settings)
-    other = three_servers(minutes=2)
-    other.cluster_id = "ff" * 16
-    with served(other, tmp_path / "control.sock"), pytest.raises(FarmLogError, match="another output directory"):
-        run_once(session, settings)
-
-
-def test_a_log_compacted_past_the_checkpoint_fails_loudly(session: SparkSession, tmp_path: Path) -> None:
-    settings = RunSettings(tmp_path / "tables", {"node": str(tmp_path / "control.sock")})
-    log = three_servers(minutes=1)
+def test_another_farms_log_is_refused_by_a_checkpoint(ran: Ran, tmp_path: Path) -> None:
+    log, output = ran
+    (noted,) = (output / "checkpoint" / "offsets").glob("[0-9]*")
+    offset = json.loads(noted.read_text().splitlines()[-1])
+    stream = FarmDataSource({"node": str(tmp_path / "control.sock")}).streamReader(SCHEMA)
     with served(log, tmp_path / "control.sock"):
-        run_once(session, settings)
-        compacted = MadeUpLog(first_index=log.commit_index + 50)
-        compacted.report(1, uptime=1)
-        log.first_index, log.entries = compacted.first_index, compacted.entries
-        with pytest.raises(FarmLogError, match="compacted away"):
-            run_once(session, settings)
+        assert stream.latestOffset(offset, ReadAllAvailable()) == offset
+    log.cluster_id = "ff" * 16
+    with served(log, tmp_path / "control.sock"), pytest.raises(FarmLogError, match="another output directory"):
+        stream.latestOffset(offset, ReadAllAvailable())
+
+
+def test_a_log_compacted_past_the_checkpoint_fails_loudly(session: SparkSession, ran: Ran, tmp_path: Path) -> None:
+    log, output = ran
+    compacted = MadeUpLog(first_index=log.commit_index + 50)
+    compacted.report(1, uptime=1)
+    with served(compacted, tmp_path / "control.sock") as address, pytest.raises(FarmLogError, match="compacted away"):
+        run_once(session, RunSettings(output, {"node": address}))
 
 
 def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(
@@ -115,10 +140,8 @@ def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(
     log.add(value='{"router": {"uptime": 5}}')
     log.add(value='{"id": 1, "date": 99999999999999999999999999, "router": {}}')
     log.add(value='{"padding": "' + "x" * 70_000 + '"}')
-    with served(log, tmp_path / "control.sock") as address:
-        entries = session.read.format("farm").option("node", address).load()
-        reasons = [row["reason"] for row in quarantine(classified(entries)).orderBy("index").collect()]
-        health = run_once(session, RunSettings(tmp_path / "tables", {"node": address})).collect()
+    health = health_of(session, log, tmp_path / "tables")
+    reasons = [row["reason"] for row in history(session, tmp_path / "tables", "quarantine").orderBy("index").collect()]
     assert reasons[0] == "not the JSON that a server writes"
     assert reasons[1] == "not UTF-8"
     assert "larger than" in reasons[-1]
@@ -126,13 +149,12 @@ def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(
     assert [row["reports"] for row in health] == [6, 6, 6]
 
 
-def test_tables_whose_checkpoint_is_gone_are_not_mixed_with_new_ones(session: SparkSession, tmp_path: Path) -> None:
-    settings = RunSettings(tmp_path / "tables", {"node": str(tmp_path / "control.sock")})
-    with served(three_servers(minutes=1), tmp_path / "control.sock"):
-        run_once(session, settings)
-        shutil.rmtree(settings.output / "checkpoint")
-        with pytest.raises(FarmLogError, match="no checkpoint"):
-            run_once(session, settings)
+def test_tables_whose_checkpoint_is_gone_are_not_mixed_with_new_ones(ran: Ran) -> None:
+    _, output = ran
+    prepare(output)
+    shutil.rmtree(output / "checkpoint")
+    with pytest.raises(FarmLogError, match="no checkpoint"):
+        prepare(output)
 
 
 def test_an_entry_too_old_for_the_node_to_tell_its_time_is_kept_and_in_no_window(
@@ -141,24 +163,24 @@ def test_an_entry_too_old_for_the_node_to_tell_its_time_is_kept_and_in_no_window
     log = three_servers(minutes=1)
     for entry in log.entries[:5]:
         entry["logTimeMs"] = None
-    with served(log, tmp_path / "control.sock") as address:
-        settings = RunSettings(tmp_path / "tables", {"node": address})
-        health = run_once(session, settings).collect()
-        assert session.read.parquet(str(settings.output / "reports")).count() == 6 * 3
+    health = health_of(session, log, tmp_path / "tables")
+    assert history(session, tmp_path / "tables", "reports").count() == 6 * 3
     assert [row["reports"] for row in health] == [5, 5, 5]
 
 
-def test_a_farm_without_reports_yet_gives_an_empty_table(session: SparkSession, tmp_path: Path) -> None:
-    log = MadeUpLog()
+def test_what_only_a_snapshot_still_holds_is_current_state_and_no_history(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    log, output = three_servers(minutes=1), tmp_path / "tables"
+    reports = [entry["value"] for entry in log.entries[2:4]]
+    log.entries.clear()
     log.add("configuration", value="{}")
-    with served(log, tmp_path / "control.sock") as address:
-        assert run_once(session, RunSettings(tmp_path / "tables", {"node": address})).collect() == []
-
-
-def test_a_node_that_does_not_answer_is_passed_over_for_the_next(session: SparkSession, tmp_path: Path) -> None:
-    with served(three_servers(minutes=1), tmp_path / "control.sock") as address:
-        nobody = str(tmp_path / "nobody.sock")
-        assert run_once(session, RunSettings(tmp_path / "tables", {"node": f"{nobody},{address}"})).count() == 3
+    for report in reports:
+        log.add("snapshot", value=report)
+    assert health_of(session, log, output) == [], "nobody knows when they were made"
+    assert [row["server_id"] for row in read(output, "routers")] == [1, 2]
+    assert len(read(output, "destinations")) == 4
+    assert not (output / "quarantine").exists()
 
 
 def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
@@ -187,6 +209,8 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
         {"force": {"master": destination}},
         {"factors": {"throughIndex": 9, "formula": "f1", "factors": {address: 1.25}}},
         {"eviction": {"node": "0123456789abcdef", "era": 2, "boxes": {"0123456789abcdef": "sealed"}}},
+        {"admission": {"node": "0123456789abcdef", "name": "node-4"}},
+        {"approval": {"node": "0123456789abcdef", "id": 4}},
         {"level": {"number": 2, "version": "0.2"}},
         {"removal": {"server": 3}},
         {"router": {}, "clock": {"time": 5}},
@@ -194,26 +218,21 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
     ):
         log.add(value=json.dumps(entry))
     log.tick(10_000, leader=2)
-    # when the pipeline runs and derives its tables
-    with served(log, tmp_path / "control.sock") as address_of_log:
-        settings = RunSettings(tmp_path / "tables", {"node": address_of_log})
-        run_once(session, settings)
-    derive(session, settings.output, "1 minute")
+    # when the pipeline takes them in one batch and derives its tables
+    output = tmp_path / "tables"
+    health_of(session, log, output)
+    derive(session, output, "1 minute")
 
     # then each has its rows, and one pseudonym stands for the destination everywhere
     def rows(table: str) -> list[dict[str, Any]]:
         schema = {**HISTORY, **DERIVED}[table]
-        found = [row for file in live_files(settings.output / table) for row in pq.read_table(file).to_pylist()]
-        found += [
-            row
-            for file in sorted((settings.output / table).glob("*.parquet"))
-            for row in pq.read_table(file).to_pylist()
-        ]
+        found = [row for file in live_files(output / table) for row in pq.read_table(file).to_pylist()]
+        found += [row for file in sorted((output / table).glob("*.parquet")) for row in pq.read_table(file).to_pylist()]
         assert all(list(row) == schema.names for row in found), table
         return found
 
-    (name,) = read_names(settings.output)
-    assert read_names(settings.output) == {name: address}
+    (name,) = read_names(output)
+    assert read_names(output) == {name: address}
     assert [row["voters"] for row in rows("configurations")] == [[1, 2]]
     assert [(row["destination"], row["healthy"]) for row in rows("destination_reports")] == [(name, True)] * 2
     assert [row["master"] for row in rows("publications")] == [name]
@@ -224,6 +243,8 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
         "cost": (name, {"factor": 1.5}),
         "force": (name, {}),
         "eviction": (None, {"node": "0123456789abcdef"}),
+        "admission": (None, {"node": "0123456789abcdef", "name": "node-4"}),
+        "approval": (None, {"node": "0123456789abcdef", "id": 4}),
         "level": (None, {"number": 2, "version": "0.2"}),
         "removal": (None, {"server": 3}),
     }
@@ -236,7 +257,7 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
     assert quality[None]["refused"] == 2
     assert [(row["leader_id"], row["leader_changed"]) for row in rows("leaderships")] == [(1, False), (2, True)]
     assert [(row["server_id"], row["publications"]) for row in rows("publishers")] == [(1, 1)]
-    assert [row["index"] for row in read(settings.output, "farm")] == [log.commit_index]
+    assert [row["index"] for row in read(output, "farm")] == [log.commit_index]
 
 
 def transforms_address(destination: str) -> str:

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -127,34 +129,43 @@ def test_what_is_older_than_is_kept_is_dropped_by_whole_files(tmp_path: Path) ->
 
 
 MERGING = """
+import os
 import sys
 from pathlib import Path
 from pipeline.schemas import HISTORY
 from pipeline.table_files import merge
-print("ready", flush=True)
-merge(Path(sys.argv[1]), HISTORY["clocks"], 10_000, from_batches=2)
+for _ in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        merge(Path(sys.argv[1]), HISTORY["clocks"], 10_000, from_batches=2)
+        os._exit(0)
+    print(child, flush=True)
+    os.waitpid(child, 0)
+    print("ended", flush=True)
 """
+"""One merge for each line that it is told, each in a process of its own: importing takes longer than merging."""
 
 
 def test_a_merge_that_is_killed_at_any_moment_loses_and_doubles_no_row(tmp_path: Path) -> None:
     table = tmp_path / "clocks"
     batches = 0
-    for attempt in range(12):
-        for _ in range(40):
-            wrote(table, batches, [clock(batches)], CLOCKS)
-            batches += 1
-        process = subprocess.Popen(
-            [sys.executable, "-c", MERGING, str(table)], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
-        )
+    merging = [sys.executable, "-c", MERGING, str(table)]
+    with subprocess.Popen(merging, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
-        process.stdout.readline()
-        try:
-            process.wait(timeout=attempt * 0.004)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        process.stdout.close()
-        assert indexes(tmp_path) == list(range(batches)), f"killed after {attempt * 4} ms"
+        for attempt in range(12):
+            for _ in range(40):
+                wrote(table, batches, [clock(batches)], CLOCKS)
+                batches += 1
+            process.stdin.write("merge\n")
+            process.stdin.flush()
+            child = int(process.stdout.readline())
+            # the helper reaps its child, so the number may be gone already
+            with suppress(ProcessLookupError):
+                time.sleep(attempt * 0.004)
+                os.kill(child, signal.SIGKILL)
+            assert process.stdout.readline() == "ended\n"
+            assert indexes(tmp_path) == list(range(batches)), f"killed after {attempt * 4} ms"
     merge(table, HISTORY["clocks"], batches, from_batches=1)
     assert indexes(tmp_path) == list(range(batches))
     assert not list(table.glob(".batch_id*"))

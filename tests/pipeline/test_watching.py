@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline import current_state
-from pipeline.run import RunSettings, run_once
+from pipeline.run import RunSettings, await_end, prepare, start_watch
 from tests.pipeline.farm_log_server import MadeUpLog, served
 
 pytestmark = [
@@ -39,7 +39,10 @@ def states_of(session: SparkSession, output: Path) -> list[tuple[Any, ...]]:
 def test_silence_alone_yields_a_row_and_the_current_state_shows_it(session: SparkSession, tmp_path: Path) -> None:
     log = a_silent_server(minutes=4)
     with served(log, tmp_path / "control.sock") as address:
-        run_once(session, RunSettings(tmp_path / "tables", {"node": address}, watch=True))
+        settings = RunSettings(tmp_path / "tables", {"node": address})
+        prepare(settings.output)
+        current_state.update(settings.output, {"farm": [{"farm": 1, "index": 1, "period_ms": 10_000}]})
+        await_end(session, settings, start_watch(session, settings, available_now=True))
     assert states_of(session, tmp_path / "tables") == [
         (1, "", "healthy"),
         (2, "", "healthy"),

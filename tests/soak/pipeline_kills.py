@@ -2,12 +2,15 @@
 
     python -m tests.soak.pipeline_kills --kills 20 --seed 1
 
-The driver, its JVM and its workers are killed as one group, at a random moment behind the first batch that a life has
-begun, or, for one in ten, while it is still starting. Then it is started again with the same checkpoint, until all
-kills are done and a last life reaches the end. Tables are compared as multisets of rows.
+Each life follows the log with all three queries at once: the tables, the watch over the servers and the events, which
+are lines of a file that is longer in each life. The driver, its JVM and its workers are killed as one group, at a
+random moment behind the first batch that a life has begun, or, for one in ten, while it is still starting. Then it is
+started again with the same checkpoints, until all kills are done and a last life reaches the end. Tables are compared
+as multisets of rows.
 """
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -18,6 +21,7 @@ import time
 from pathlib import Path
 from random import Random
 
+from pipeline.load_model import EPOCH_MS
 from tests.soak.pipeline_tables import (
     differences,
     finished,
@@ -33,7 +37,8 @@ BEGIN_PATIENCE_S = 180.0
 END_PATIENCE_S = 900.0
 IN_START_SHARE = 0.1
 START_SPAN_S = 8.0
-RUN_SPAN_S = 4.0
+RUN_SPAN_S = 8.0
+EVENTS = 20_000
 
 
 def offsets(output: Path) -> int:
@@ -67,12 +72,39 @@ def live_until_killed(command: list[str], output: Path, log: Path, random: Rando
             process.wait()
 
 
+def made_up_events(seed: int) -> list[str]:
+    """What the nodes' traces would say, as lines of JSON."""
+    random = Random(seed)
+    kinds = ("member-suspect", "member-dead", "member-alive")
+    lines = []
+    for number in range(EVENTS):
+        event = {
+            "node": f"node-{random.randint(1, 9)}",
+            "cursor": number + 1,
+            "timeMs": EPOCH_MS + 1_000 * number,
+            "logTimeMs": EPOCH_MS + 1_000 * number,
+            "kind": random.choice(kinds),
+            "data": {"member": f"node-{random.randint(1, 9)}"},
+        }
+        lines.append(json.dumps(event) + "\n")
+    return lines
+
+
+def batches_done(output: Path) -> str:
+    """How many batches each query has done."""
+    done = {each.name: len(list((each / "commits").glob("[0-9]*"))) for each in sorted(output.glob("checkpoint*"))}
+    return ", ".join(f"{name.partition('-')[2] or 'tables'} {count}" for name, count in done.items())
+
+
 def run(kills: int, seed: int, directory: Path, *, routers: int, days: float, batch: int) -> list[str]:
     """The whole comparison; differences in words."""
     random = Random(seed)
     entries = made_up_log(directory / "log", routers, days, seed)
     print(f"seed {seed}: {entries} entries, {-(-entries // batch)} batches", flush=True)
-    more = ("--master", "local[2]", "--entries-per-batch", str(batch))
+    traces = directory / "trace.jsonl"
+    more = ("--master", "local[2]", "--entries-per-batch", str(batch), "--watch", "--trace-files", str(traces))
+    events = made_up_events(seed)
+    traces.write_text("".join(events), encoding="utf-8")
     undisturbed = directory / "undisturbed"
     finished(
         start(pipeline_command(directory / "log", undisturbed, *more), directory / "undisturbed.txt"),
@@ -82,15 +114,16 @@ def run(kills: int, seed: int, directory: Path, *, routers: int, days: float, ba
     expected = tables_of(undisturbed)
     killed = directory / "killed"
     same_pseudonyms(undisturbed, killed)
-    command = pipeline_command(directory / "log", killed, *more)
-    done = 0
-    while done < kills:
+    command = pipeline_command(directory / "log", killed, *more, once=False)
+    for kill in range(1, kills + 1):
+        traces.write_text("".join(events[: EVENTS * kill // (kills + 1)]), encoding="utf-8")
         moment = live_until_killed(command, killed, directory / "killed.txt", random)
         if moment is None:
-            raise RuntimeError(f"the run ended after {done} kills: choose a longer log or smaller batches")
-        done += 1
-        print(f"kill {done}: {moment}, {offsets(killed)} batches begun", flush=True)
-    finished(start(command, directory / "killed.txt"), directory / "killed.txt", END_PATIENCE_S)
+            raise RuntimeError(f"the run failed after {kill - 1} kills: see {directory / 'killed.txt'}")
+        print(f"kill {kill}: {moment}; batches done: {batches_done(killed)}", flush=True)
+    traces.write_text("".join(events), encoding="utf-8")
+    last = pipeline_command(directory / "log", killed, *more)
+    finished(start(last, directory / "killed.txt"), directory / "killed.txt", END_PATIENCE_S)
     found = tables_of(killed)
     for name, rows in sorted(found.items()):
         print(f"  {name}: {rows.total()} rows", flush=True)

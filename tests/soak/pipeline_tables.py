@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from pipeline import current_state, sinks, watching
+from pipeline import current_state, run, sinks, watching
 from pipeline.generate import generate
 from pipeline.load_model import LoadModel
 from pipeline.schemas import DERIVED
@@ -26,13 +26,13 @@ def made_up_log(directory: Path, routers: int, days: float, seed: int) -> int:
     return generate(directory, LoadModel(routers, days, seed, short_destinations=True)).entries
 
 
-def pipeline_command(log: Path, output: Path, *more: str) -> list[str]:
-    """One run of the pipeline over all that the log has, with the same pseudonyms in every output directory."""
+def pipeline_command(log: Path, output: Path, *more: str, once: bool = True) -> list[str]:
+    """A run of the pipeline over all that the log has, or one that follows it; the same pseudonyms everywhere."""
     output.mkdir(parents=True, exist_ok=True)
     (output / "pseudonym.salt").write_text("the same for all\n", encoding="ascii")
     return [
         sys.executable,
-        *("-m", "bridge.cli.main", "pipeline", "run", "--once", "--json"),
+        *("-m", "bridge.cli.main", "pipeline", "run", *(("--once",) if once else ("--trigger", "1")), "--json"),
         *("--directory", str(log), "--output", str(output), *more),
     ]
 
@@ -64,7 +64,7 @@ def finished(process: subprocess.Popen[bytes], log: Path, patience_s: float) -> 
 def tables_of(output: Path) -> dict[str, Counter[str]]:
     """Every table below `output` as a multiset of rows, whatever files they lie in: history, derived, current state."""
     tables = {name: _counted(current_state.read(output, name)) for name in current_state.KEYS}
-    for name in (*sinks.SOURCES, watching.TABLE):
+    for name in (*sinks.SOURCES, watching.TABLE, run.EVENTS_TABLE):
         tables[name] = _counted(
             row for file in live_files(output / name) for row in pq.ParquetFile(file).read().to_pylist()
         )
