@@ -77,17 +77,26 @@ def evict(which: str, node: str | None, *, force: bool, yes: bool, as_json: bool
     """Throw an identity out for ever, and replace all keys. Ask at the leader.
 
     NODE is an id, or a name. What remains of the farm gets new gossip keys, each router sealed for itself; with the old
-    ones nobody can read, join or submit any more.
+    ones nobody can read, join or submit any more. With transport = "i2p" the keys are the operator's to replace.
     """
     confirm(f"{which} is thrown out for ever, and the keys of the farm are replaced. Go on?", yes=yes)
     done = ask_node(node, lambda client: client.evict_node(which, force=force))
     if as_json:
         print_json(done)
         return
-    click.echo(f"{done['name'] or done['id']} is evicted. The farm's keys are replaced (era {done['era']}),")
-    click.echo(f"and the new one is sealed for {done['sealedFor']} routers.")
+    who = done["name"] or done["id"]
+    if done["keysReplaced"]:
+        click.echo(f"{who} is evicted. The farm's keys are replaced (era {done['era']}),")
+        click.echo(f"and the new one is sealed for {done['sealedFor']} routers.")
+    else:
+        click.echo(f"{who} is evicted. No key was replaced, since without gossip nobody carries keys: until you do it,")
+        click.echo("whoever holds that box still has the password of the Raft port.")
     if done["votesStill"]:
         click.echo("Its server leaves the group when the rest allows it: `garlicfarm status` says what is waited for.")
-    if done["leftOut"]:
+    if done["leftOut"] and done["keysReplaced"]:
         click.echo(f"These need the current key file (docs/keys.md): {', '.join(done['leftOut'])}")
-    click.echo("Whoever comes new needs the current key file as well:  garlicfarm keys export FILE")
+    elif done["leftOut"]:
+        click.echo(f"Bring a new key into the key file of each of these, and restart it: {', '.join(done['leftOut'])}")
+        click.echo("How that is done stands in docs/keys.md, 'A stolen router'.")
+    if done["keysReplaced"]:
+        click.echo("Whoever comes new needs the current key file as well:  garlicfarm keys export FILE")

@@ -122,7 +122,7 @@ def members(node: str | None, *, as_json: bool) -> None:
                 f"{known(member.peer_count)}/{known(member.capacity)}",
                 known(member.raft_id),
                 member.server_role.value,
-                member.address,
+                known(member.address),
                 known(member.endpoint),
             )
             for member in ordered

@@ -43,6 +43,7 @@ from consensus.core.description import Description as RaftDescription
 from consensus.core.position import Configuration, ServerId
 from gossip.core.description import Description as GossipDescription
 from gossip.core.description import MemberDescription
+from gossip.core.member import Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ def _members(sources: Sources) -> tuple[MemberView, ...]:
         status=MemberStatus.LEFT if gossip.leaving else MemberStatus.ALIVE,
         generation=gossip.self_info.incarnation.generation,
         number=gossip.self_info.incarnation.number,
-        address=_address(gossip.self_info.address.host, gossip.self_info.address.port),
+        address=_address(gossip.self_info.address, sources.endpoint),
         is_self=True,
         is_peer=False,
         peer_count=gossip.peer_count,
@@ -177,7 +178,7 @@ def _member(member: MemberDescription, facts: Facts | None, server_role: ServerR
         status=MemberStatus(member.status.name.lower()),
         generation=member.incarnation.generation,
         number=member.incarnation.number,
-        address=_address(member.info.address.host, member.info.address.port),
+        address=_address(member.info.address, None if facts is None else facts.endpoint),
         is_self=False,
         is_peer=member.is_peer,
         rtt_ms=None if member.round_trip_ms is None else float(member.round_trip_ms),
@@ -189,8 +190,11 @@ def _member(member: MemberDescription, facts: Facts | None, server_role: ServerR
     )
 
 
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def _address(address: Address, endpoint: str | None) -> str | None:
+    """Where it listens for gossip; None for one that is reached by an I2P name, and gossips nowhere."""
+    if endpoint is not None and endpoint.rpartition(":")[0].endswith(".i2p"):
+        return None
+    return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
 
 
 def _no_raft() -> RaftView:

@@ -111,7 +111,8 @@ class MemberView:
     status: MemberStatus
     generation: int
     number: int
-    address: str
+    address: str | None
+    """Where it listens for gossip; None where there is none."""
     is_self: bool
     is_peer: bool
     """Probed by this node; others are only known by hearsay."""

@@ -204,6 +204,7 @@ class IdentityOffice:
                 **facts,
                 "name": None if each is None else each.name,
                 "raftId": raft_id_of(farm.ledger.state.admitted, node_id),
+                "keysReplaced": self._agent.key_chain is not None,
                 "leftOut": list(left_out),
                 "votesStill": server_id is not None and server_id in raft.configuration.voter_ids,
             }

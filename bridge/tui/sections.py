@@ -150,7 +150,7 @@ def _member_row(
         Cell(known(member.peer_count)),
         Cell(role, style),
         _lag(follower, palette),
-        Cell(member.address, palette.dim),
+        Cell(known(member.address), palette.dim),
     ]
     return row(columns, cells, width)
 

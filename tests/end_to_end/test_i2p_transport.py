@@ -20,7 +20,7 @@ from consensus.wire.garlic_farm.errors import GarlicFarmError
 from consensus.wire.garlic_farm.proxy import ProxyMode
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller
-from tests.end_to_end.farm import START_BOUND_S, Farm
+from tests.end_to_end.farm import START_BOUND_S, Farm, call, tail
 from tests.end_to_end.i2p_farm import I2pFarm
 from tests.end_to_end.settings import LOOPBACK, free_port
 from tests.i2p_proxy import I2pProxy
@@ -72,6 +72,16 @@ def test_a_farm_without_gossip_is_founded_grows_and_shrinks_through_a_proxy_that
         three.wait_until(
             lambda: victim.view().node.raft_id == raft_id, START_BOUND_S, "its server runs under its Raft id"
         )
+        assert {member.address for member in watcher.view().members} == {None}, "nobody listens for gossip"
+        # And one that is evicted is out, and the operator is told whose keys are to be replaced by hand
+        leading = three.wait_until(three.leader, START_BOUND_S, "somebody leads")
+        stolen = next(node for node in founders if node is not leading)
+        done = call("node", "evict", stolen.name, "--yes", "--node", leading.directory)
+        assert done.returncode == 0, done.stderr
+        assert "No key was replaced" in done.stdout
+        assert all(node.name in done.stdout for node in founders)
+        assert stolen.ended(START_BOUND_S) == 1
+        assert "was evicted, and is never admitted again" in tail(stolen.log_file)
 
 
 @pytest.fixture(scope="session")

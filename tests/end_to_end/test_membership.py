@@ -37,7 +37,7 @@ def with_grace(node: Node) -> Node:
 def newcomer(farm: Farm, name: str) -> Node:
     """One more router with the farm's key file and the others as seeds; it belongs to `farm` from here on."""
     gossip, consensus = (f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
-    seeds = [member.address for member in farm.nodes[0].view().members]
+    seeds = [member.address for member in farm.nodes[0].view().members if member.address is not None]
     node = node_toml(
         farm.directory / name, farm_key=farm.directory / "farm.key", gossip=gossip, consensus=consensus, seeds=seeds
     )
