@@ -83,7 +83,7 @@ def restore(source: Path, state_dir: Path, *, as_json: bool) -> None:
     """Make a new router's state directory out of BACKUP: it joins the farm that is in it, under a new Raft id.
 
     BACKUP is a file, or the state directory of a node that does not run. The farm must still be there; if it is not,
-    `garlicfarm recover` makes a new one.
+    `garlicfarm recover` makes a new one of either.
     """
     with failures(StateReadingError):
         farm = trio.run(read_state, source)

@@ -1,11 +1,15 @@
 """Makes a new cluster out of the state directory of a survivor, after the majority of the old one was lost for good.
 
+Or out of a backup, if no state directory is left at all: then its server is a new router, with an identity made here.
+
     DIR/raft, formation.json ──read offline──▶ FarmOnDisk ──▶ `recovered` ──▶ DIR/raft.recovering: one snapshot, no log
                                                                                    │ all durable; only then:
     DIR/raft           ──▶ DIR/raft.of-<old cluster>      kept, never opened by a node again
     DIR/formation.json ──▶ founded alone, a new cluster id
     DIR/admissions.json    removed: the old cluster's Raft ids
     DIR/raft.recovering ──▶ DIR/raft
+
+    BACKUP ──▶ FarmOnDisk ──▶ `recovered` ──▶ NEW/raft.recovering ──▶ …, where there was nothing before
 
 The new storage begins with a snapshot at the place where the old log ended, so whoever joins gets the state, and
 indexes go on. The node keeps its identity: it has voted in the old cluster only, and no server of that takes its word
@@ -35,7 +39,7 @@ from bridge.node.commit_note import FILE_NAME as COMMIT_FILE
 from bridge.node.durable_file import replace_file, sync_directory
 from bridge.node.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.replica import RAFT_DIRECTORY, STORAGE_NOTE, STORAGE_NOTE_TEXT, UNKNOWN_ENDPOINT
-from bridge.node.state_reading import FarmOnDisk, StateReadingError, read_directory
+from bridge.node.state_reading import FarmOnDisk, StateReadingError, read_backup, read_directory
 from bridge.wire.farm_snapshot import decode_farm, encode_farm
 from bridge.wire.formation_state import encode_formation_state
 from consensus.core.effects import Install, Persist, SnapshotChange, StoreChunk
@@ -44,9 +48,12 @@ from consensus.node.directory import Directory, OutOfSpaceError, open_directory
 from consensus.node.disk import StorageError
 from consensus.node.storage import StorageTuning
 from consensus.wire.snapshot_image import ImageWriter
+from gossip.node.identity import Identity, StateError, keep_generation, save_identity
 
 MAKING = f"{RAFT_DIRECTORY}.recovering"
 _PIECE_BYTES = 1024 * 1024
+_GENERATION = 1
+"""Each start of a node has a higher generation than any before, hence than this one."""
 _SEGMENT_BYTES = 1024 * 1024
 """Of the first file of the log; the node makes the others as it is told."""
 
@@ -57,10 +64,14 @@ class RecoveryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What `recover` makes of a directory, as long as nothing has changed yet."""
+    """What `recover` makes of a directory or a backup, as long as nothing has changed yet."""
 
     survivor: FarmOnDisk
+    state_dir: Path
+    node_id: bytes
     formation: FormationState
+    identity: Identity | None = None
+    """Of the new router that goes on from a backup; None: the survivor keeps its own."""
 
     @property
     def new_cluster_id(self) -> bytes:
@@ -68,15 +79,17 @@ class RecoveryPlan:
         return b"" if self.formation.founding is None else self.formation.founding.cluster_id
 
     @property
-    def aside(self) -> Path:
-        """Where the old storage goes."""
-        return self.survivor.source / f"{RAFT_DIRECTORY}.of-{self.survivor.founding.cluster_id.hex()[:8]}"
+    def aside(self) -> Path | None:
+        """Where the old storage goes, if there is one."""
+        if self.identity is not None:
+            return None
+        return self.state_dir / f"{RAFT_DIRECTORY}.of-{self.survivor.founding.cluster_id.hex()[:8]}"
 
     @property
     def left_behind(self) -> tuple[str, ...]:
         """The other members of the old group, by name where the farm knew one."""
         admitted = self.survivor.farm.admitted
-        own_id = raft_id_of(admitted, self.survivor.node_id)
+        own_id = raft_id_of(admitted, self.node_id)
         others = sorted(self.survivor.configuration.member_ids - {own_id})
         names = {each: admitted[each].name for each in others if each in admitted}
         return tuple(names.get(each) or f"server {each}" for each in others)
@@ -91,30 +104,66 @@ async def plan_recovery(state_dir: Path) -> RecoveryPlan:
     out = out_refusal(survivor.farm.admitted, survivor.node_id)
     if out is not None:
         raise RecoveryError(f"{out}; make the new farm of another survivor")
-    promise = Promise((survivor.node_id,), survivor.farm.log_time_ms, SystemRandom().randbytes(NONCE_BYTES))
-    plan = RecoveryPlan(survivor, FormationState(promise=promise, founding=found({survivor.node_id: promise})))
-    if plan.aside.exists():
+    plan = RecoveryPlan(survivor, state_dir, survivor.node_id, _founded_alone(survivor, survivor.node_id))
+    if plan.aside is not None and plan.aside.exists():
         raise RecoveryError(f"{plan.aside} is there already: move it away, then call again")
     return plan
 
 
+async def plan_recovery_of_backup(backup: Path, state_dir: Path) -> RecoveryPlan:
+    """Read the backup; raises RecoveryError."""
+    if await trio.Path(state_dir).exists():
+        raise RecoveryError(f"{state_dir} exists: name a new directory, in which the state of a new router is made")
+    try:
+        survivor = await read_backup(backup)
+    except StateReadingError as error:
+        raise RecoveryError(str(error)) from error
+    identity = Identity.throwaway()
+    return RecoveryPlan(survivor, state_dir, identity.node_id, _founded_alone(survivor, identity.node_id), identity)
+
+
+def _founded_alone(survivor: FarmOnDisk, node_id: bytes) -> FormationState:
+    promise = Promise((node_id,), survivor.farm.log_time_ms, SystemRandom().randbytes(NONCE_BYTES))
+    return FormationState(promise=promise, founding=found({node_id: promise}))
+
+
 async def carry_out(plan: RecoveryPlan) -> None:
     """Make the new cluster; raises RecoveryError."""
-    state_dir = plan.survivor.source
-    state = await _first_state(plan.survivor)
-    await trio.to_thread.run_sync(_exchange, plan, state_dir, state)
+    state = await _first_state(plan)
+    await trio.to_thread.run_sync(_exchange if plan.identity is None else _make, plan, state)
 
 
-async def _first_state(survivor: FarmOnDisk) -> bytes:
+async def _first_state(plan: RecoveryPlan) -> bytes:
     async def image() -> AsyncIterator[bytes]:
-        yield survivor.image
+        yield plan.survivor.image
 
     snapshot = await decode_farm(image())
-    snapshot.farm = recovered(survivor.farm, survivor.node_id)
+    snapshot.farm = recovered(plan.survivor.farm, plan.node_id)
     return b"".join(encode_farm(snapshot))
 
 
-def _exchange(plan: RecoveryPlan, state_dir: Path, state: bytes) -> None:
+def _make(plan: RecoveryPlan, state: bytes) -> None:
+    """The state directory of a new router. Its identity comes last: without one it is nobody's, and made again."""
+    state_dir, identity = plan.state_dir, plan.identity
+    try:
+        state_dir.mkdir(mode=0o700, parents=True)
+        _make_storage(state_dir / RAFT_DIRECTORY, plan, state)
+        replace_file(state_dir / FORMATION_FILE, encode_formation_state(plan.formation))
+        replace_file(state_dir / STORAGE_NOTE, STORAGE_NOTE_TEXT)
+        if identity is not None:
+            keep_generation(state_dir, identity.node_id, _GENERATION)
+            save_identity(state_dir, identity)
+        sync_directory(state_dir)
+    except (StateError, StorageError, OSError, OutOfSpaceError) as error:
+        raise RecoveryError(
+            f"the new cluster could not be made in {state_dir}: {error}. Remove that directory, free or mend the disk,"
+            " then call again"
+        ) from error
+
+
+def _exchange(plan: RecoveryPlan, state: bytes) -> None:
+    state_dir = plan.state_dir
+    aside = plan.aside or state_dir
     try:
         # Held while it is moved: a node that is started meanwhile finds it in use.
         held = Directory(state_dir / RAFT_DIRECTORY)
@@ -123,8 +172,8 @@ def _exchange(plan: RecoveryPlan, state_dir: Path, state: bytes) -> None:
     making = state_dir / MAKING
     try:
         rmtree(making, ignore_errors=True)
-        _make_storage(making, plan.survivor, state)
-        (state_dir / RAFT_DIRECTORY).rename(plan.aside)
+        _make_storage(making, plan, state)
+        (state_dir / RAFT_DIRECTORY).rename(aside)
         replace_file(state_dir / FORMATION_FILE, encode_formation_state(plan.formation))
         for name in (ADMISSIONS_FILE, COMMIT_FILE):
             (state_dir / name).unlink(missing_ok=True)
@@ -133,20 +182,20 @@ def _exchange(plan: RecoveryPlan, state_dir: Path, state: bytes) -> None:
         sync_directory(state_dir)
     except (StorageError, OSError, OutOfSpaceError) as error:
         raise RecoveryError(
-            f"the new cluster could not be made in {state_dir}: {error}. Free or mend the disk; if {plan.aside} is"
+            f"the new cluster could not be made in {state_dir}: {error}. Free or mend the disk; if {aside} is"
             f" there, rename it back to {RAFT_DIRECTORY}; then call again",
         ) from error
     finally:
         held.close()
 
 
-def _make_storage(path: Path, survivor: FarmOnDisk, state: bytes) -> None:
+def _make_storage(path: Path, plan: RecoveryPlan, state: bytes) -> None:
     """A storage that holds one snapshot, of the place where the old log ended."""
-    # Each start of a node has a higher generation than any before, hence than this one.
-    disk, recovery = open_directory(path, survivor.node_id, 1, StorageTuning(segment_bytes=_SEGMENT_BYTES))
+    tuning = StorageTuning(segment_bytes=_SEGMENT_BYTES)
+    disk, recovery = open_directory(path, plan.node_id, _GENERATION, tuning)
     try:
-        group = [Persist(1, ballot=Ballot(survivor.last.term, None))]
-        group += [Persist(number, snapshot=change) for number, change in enumerate(_changes(survivor, state), start=2)]
+        group = [Persist(1, ballot=Ballot(plan.survivor.last.term, None))]
+        group += [Persist(number, snapshot=change) for number, change in enumerate(_changes(plan, state), start=2)]
         for persist in group:
             disk.perform_all(recovery.storage.plan((persist,)))
             recovery.storage.done()
@@ -155,8 +204,9 @@ def _make_storage(path: Path, survivor: FarmOnDisk, state: bytes) -> None:
         disk.close()
 
 
-def _changes(survivor: FarmOnDisk, state: bytes) -> Iterator[SnapshotChange]:
-    old_id = raft_id_of(survivor.farm.admitted, survivor.node_id)
+def _changes(plan: RecoveryPlan, state: bytes) -> Iterator[SnapshotChange]:
+    survivor = plan.survivor
+    old_id = raft_id_of(survivor.farm.admitted, plan.node_id)
     endpoint = next((each.endpoint for each in survivor.configuration.voters if each.server_id == old_id), "")
     writer = ImageWriter(survivor.last, Configuration((Server(ServerId(SURVIVOR_ID), endpoint or UNKNOWN_ENDPOINT),)))
     image = writer.begin() + writer.blocks(state) + writer.end()

@@ -95,12 +95,17 @@ def _read_identity(path: Path) -> Identity:
 
 def _create_identity(directory: Path) -> Identity:
     identity = Identity.throwaway()
+    save_identity(directory, identity)
+    return identity
+
+
+def save_identity(directory: Path, identity: Identity) -> None:
+    """Make an identity durable in a directory that has none."""
     pem = identity.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
         write_durably(directory / IDENTITY_FILE, pem)
     except OSError as error:
         raise StateError(f"cannot make an identity in {directory}: {error.strerror}") from error
-    return identity
 
 
 def begin_generation(directory: Path, node_id: NodeId) -> int:

@@ -333,7 +333,7 @@ async def test_metrics_are_prometheus_text_without_hashes(tmp_path: Path) -> Non
     assert "garlicfarm_raft_term 3.0" in text
     assert "garlicfarm_gossip_pings_sent_total 812.0" in text
     view = farm_view()
-    hidden = [member.node_id for member in view.members] + [member.address for member in view.members]
+    hidden = [member.node_id for member in view.members] + [str(member.address) for member in view.members]
     hidden += [entry.destination for each in view.publishing for entry in each.entries]
     hidden += [each.master for each in view.publishing]
     hidden += [view.farm.label, str(view.farm.cluster_id)]

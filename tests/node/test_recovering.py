@@ -11,13 +11,15 @@ from bridge.cli.recover import recover
 from bridge.core.admission import Admitted
 from bridge.node.admissions import FILE_NAME as ADMISSIONS_FILE
 from bridge.node.forming import load_formation
-from bridge.node.recovering import RecoveryError, carry_out, plan_recovery
+from bridge.node.recovering import RecoveryError, carry_out, plan_recovery, plan_recovery_of_backup
 from bridge.node.replica import RAFT_DIRECTORY
 from bridge.node.state_reading import read_directory
+from bridge.wire.backup import encode_backup
 from consensus.core.position import LogPosition
 from consensus.node.directory import Directory, open_directory, verify_directory
 from consensus.node.storage import StorageTuning
-from tests.node.test_state_reading import BASE_MS, FOUNDING, A, node_directory
+from gossip.node.identity import begin_generation, load_identity
+from tests.node.test_state_reading import BASE_MS, FOUNDING, A, B, C, node_directory
 
 
 async def test_the_new_cluster_has_another_id_the_survivor_as_its_only_voter_and_the_whole_state(
@@ -48,8 +50,48 @@ async def test_the_node_starts_from_it_under_its_identity_and_the_old_storage_is
     opened.close()
     assert recovery.log.snapshot is not None
     assert recovery.ballot.term == 2
+    assert plan.aside is not None
     assert plan.aside.name == f"raft.of-{FOUNDING.cluster_id.hex()[:8]}"
     assert verify_directory(plan.aside).lines()
+
+
+async def test_without_any_state_directory_a_backup_becomes_a_farm_of_one_new_router(tmp_path: Path) -> None:
+    backup = await backup_in(tmp_path)
+    plan = await plan_recovery_of_backup(backup, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    await carry_out(plan)
+    # given its directory, a node starts with it as the only voter of another cluster, which knows what the farm knew
+    identity = load_identity(tmp_path / "new")
+    made = await read_directory(tmp_path / "new")
+    assert made.node_id == identity.node_id not in {A, B, C}
+    assert made.founding.cluster_id == plan.new_cluster_id != FOUNDING.cluster_id
+    assert made.configuration.voter_ids == {1}
+    assert made.last == LogPosition(5, 2)
+    assert made.farm.admitted == {1: Admitted(identity.node_id)}
+    assert (made.farm.log_time_ms, made.period_ms) == (BASE_MS + 60_000, 2_000)
+    generation = begin_generation(tmp_path / "new", identity.node_id)
+    opened, recovery = open_directory(
+        tmp_path / "new" / RAFT_DIRECTORY, identity.node_id, generation, StorageTuning(segment_bytes=64 * 1024)
+    )
+    opened.close()
+    assert recovery.ballot.term == 2
+    assert (tmp_path / "new" / "identity.pem").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_backup_takes_no_directory_that_is_there_and_no_other_file(tmp_path: Path) -> None:
+    backup = await backup_in(tmp_path)
+    (tmp_path / "rubbish").write_bytes(b"rubbish")
+    with pytest.raises(RecoveryError, match="name a new directory"):
+        await plan_recovery_of_backup(backup, tmp_path)
+    with pytest.raises(RecoveryError, match="no backup that can be used"):
+        await plan_recovery_of_backup(tmp_path / "rubbish", tmp_path / "new")
+
+
+async def backup_in(directory: Path) -> Path:
+    """A backup of founder A."""
+    read = await read_directory(node_directory(directory / "node"))
+    (directory / "farm.backup").write_bytes(encode_backup(read.backup))
+    return directory / "farm.backup"
 
 
 async def test_two_recoveries_of_one_farm_are_two_clusters(tmp_path: Path) -> None:
@@ -99,6 +141,19 @@ def test_with_json_it_needs_a_yes_beforehand_and_tells_both_clusters(tmp_path: P
     assert told["oldClusterId"] == FOUNDING.cluster_id.hex() != told["newClusterId"]
     assert told["leftBehind"] == ["server 2", "c"]
     assert Path(told["oldStorage"]).is_dir()
+
+
+def test_the_command_takes_a_backup_with_a_directory_to_make_and_says_what_is_missing(tmp_path: Path) -> None:
+    backup = trio.run(backup_in, tmp_path)
+    code, output = called("--from", backup, "--yes")
+    assert (code, "--state-dir" in output) == (1, True)
+    code, output = called("--from", tmp_path / "node", "--state-dir", tmp_path / "new", "--yes")
+    assert (code, "goes with a backup" in output) == (1, True)
+    code, output = called("--from", backup, "--state-dir", tmp_path / "new", "--yes", "--json")
+    assert code == 0, output
+    told = json.loads(output)
+    assert (told["stateDirectory"], told["oldStorage"]) == (str(tmp_path / "new"), None)
+    assert told["leftBehind"] == ["a", "server 2", "c"]
 
 
 def test_a_directory_that_belonged_to_no_farm_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_server_that_is_not_reached_is_named_with_its_address() -> None:
     check = found(replace(view, members=members))["company"]
     assert check.result is Result.WARNING
     assert gone.name in check.text
-    assert (gone.endpoint or gone.address) in check.text
+    assert str(gone.endpoint or gone.address) in check.text
 
 
 def test_each_alarm_is_told_with_what_to_do_and_one_that_stops_the_work_is_a_problem() -> None:
