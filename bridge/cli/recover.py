@@ -1,8 +1,9 @@
 """`garlicfarm recover --from DIR|BACKUP`: a farm that lost the majority of its voters for good goes on with a survivor.
 
-The node of DIR does not run; a BACKUP is for the day on which no directory is left. What it holds becomes a new cluster, of which it is the only server; all others join it
-anew. It is the last resort: what only the others had acknowledged is lost, and a majority that turns out to live after
-all is another farm from then on. So the command says what it is going to give up, and asks.
+The node of DIR does not run; a BACKUP is for the day on which no directory is left. What it holds becomes a new
+cluster, of which it is the only server; all others join it anew. It is the last resort: what only the others had
+acknowledged is lost, and a majority that turns out to live after all is another farm from then on. So the command says
+what it is going to give up, and asks.
 """
 
 from pathlib import Path

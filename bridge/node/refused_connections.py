@@ -33,7 +33,9 @@ _DO_WHERE_REFUSED = {
     " the farm), or mend its line in logins_file",
     Fault.REPLAYED: "look for a proxy or a machine on the way that repeats requests",
     Fault.WRONG_PATH: "check that the address leads to a server of this farm",
-    Fault.WRONG_CLUSTER: "use the key file of that farm, or remove the address from the seeds; two farms never merge",
+    Fault.WRONG_CLUSTER: "if it is this farm, made anew by `garlicfarm recover`: stop this node, move its state"
+    " directory away and start it again; if it is another farm: use that farm's key file, or remove the address from"
+    " the seeds. Two of them never merge",
     Fault.WRONG_VERSION: "update the older garlicfarm",
     Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one",
     Fault.WRONG_CERTIFICATE: "check both clocks and the certificate of that server; if nobody changed it, somebody else"
@@ -45,7 +47,8 @@ _DO_WHERE_REFUSING = {
     Fault.WRONG_CREDENTIALS: "a router of yours: give it the farm's present key file; a stranger: somebody knows this"
     " address and guesses, and learns nothing by it",
     Fault.REPLAYED: "somebody recorded a handshake and sent it again: it was not let in; find out who can listen there",
-    Fault.WRONG_CLUSTER: "check which farm's key file that router has",
+    Fault.WRONG_CLUSTER: "check which farm's key file that router has; if it is a member of this farm from before"
+    " `garlicfarm recover`, move its state directory away and start it again",
     Fault.WRONG_VERSION: "update the older garlicfarm",
     Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one",
 }

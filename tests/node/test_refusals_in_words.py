@@ -115,8 +115,8 @@ async def scene(
             Fault.WRONG_CLUSTER,
             "the server belongs to cluster cluster-a, this one to cluster-b",
             "a member of cluster cluster-b, while this server belongs to cluster-a",
-            "two farms never merge",
-            "which farm's key file",
+            "made anew by `garlicfarm recover`: stop this node, move its state directory away",
+            "a member of this farm from before `garlicfarm recover`",
             id="a wrong cluster by its id",
         ),
         pytest.param(
