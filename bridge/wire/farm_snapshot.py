@@ -78,7 +78,7 @@ async def decode_farm(pieces: AsyncIterator[bytes]) -> FarmSnapshot:
     try:
         head = _head(documents[0])
         history = [msgspec.msgpack.decode(document, type=FarmHistory) for document in documents[1:]]
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
+    except (ValueError, msgspec.MsgspecError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FarmSnapshotError(f"the farm's snapshot was written by another version: {error}") from error
     if head.version != _VERSION:
         raise FarmSnapshotError(f"the farm's snapshot is of format {head.version}; this version reads {_VERSION}")

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import msgspec
@@ -87,3 +88,32 @@ async def test_what_is_no_farm_is_refused_in_one_way(farm: object) -> None:
     data = msgspec.msgpack.encode({"version": 1, "farm": farm, "period_ms": 1, "sessions": b""})
     with pytest.raises(FarmSnapshotError, match="another version"):
         await decode_farm(pieces(len(data).to_bytes(4) + data))
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_mutated_snapshots_are_read_or_refused_in_one_way(seed: int) -> None:
+    random, whole = Random(seed), b"".join(encode_farm(snapshot_of(eventful())))
+    refused = 0
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for _ in range(random.randint(1, 4)):
+            damaged[random.randrange(len(damaged))] = random.randrange(256)
+        try:
+            await decode_farm(pieces(bytes(damaged)))
+        except FarmSnapshotError:
+            refused += 1
+    assert refused > 0, f"seed {seed}"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"\x91" * 100_000,
+        b"\x81\xa1\xff\xc0",
+        msgspec.msgpack.encode({"version": 1, "farm": {"servers": {"1": 1.5}}}),
+        msgspec.msgpack.encode({"version": 1, "farm": {"servers": {"1": {"report": "text"}}}}),
+    ],
+)
+async def test_a_document_of_another_shape_is_refused_in_the_same_way(document: bytes) -> None:
+    with pytest.raises(FarmSnapshotError):
+        await decode_farm(pieces(len(document).to_bytes(4), document))
