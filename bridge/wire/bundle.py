@@ -70,11 +70,27 @@ def parse_bundle(text: str) -> tuple[FarmKey, dict[str, Any]]:
             raise BundleError(
                 f"kind {found.kind[:40]!r}, version {found.version}; this version reads {KIND!r}, version 1"
             )
+        _check_shared(found.settings)
         return parse_farm_key(found.farm_key), found.settings
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise BundleError(f"not a bundle: {error}") from error
     except FarmKeyError as error:
         raise BundleError(f"the farm key in it: {error}") from error
+
+
+def _check_shared(settings: Mapping[str, Any]) -> None:
+    """What a router has for itself alone no bundle sets: where it keeps its state, who may ask it, by what it signs."""
+    for name, value in settings.items():
+        if name == "master" and isinstance(value, list):
+            if not all(isinstance(each, Mapping) for each in value):
+                raise BundleError("its masters are no tables")
+            strange = {key for each in value for key in each} - {"destination", "publish"}
+        elif name and name in SHARED and isinstance(value, Mapping):
+            strange = set(value) - set(SHARED[name])
+        else:
+            strange = set() if name in SHARED[""] else {name}
+        if strange:
+            raise BundleError(f"it sets {min(map(str, strange))[:40]!r}, which is each router's own; export it again")
 
 
 def toml_text(settings: Mapping[str, Any]) -> str:

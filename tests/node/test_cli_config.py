@@ -11,7 +11,7 @@ from bridge.cli.main import cli
 from bridge.core.records import PublishConfig
 from bridge.node.configuration import load_configuration
 from bridge.node.key_files import load_farm_key, save_farm_key, save_signing_key
-from bridge.wire.bundle import BundleError, parse_bundle, shared_settings, toml_text
+from bridge.wire.bundle import BundleError, bundle_text, parse_bundle, shared_settings, toml_text
 from bridge.wire.destination_keys import new_demo_leaf, new_master_key
 from bridge.wire.farm_key import new_farm_key
 
@@ -163,6 +163,22 @@ def test_a_configuration_is_shown_complete_and_without_secrets(first: Path) -> N
 def test_what_is_no_bundle_is_refused_in_one_way(text: str) -> None:
     with pytest.raises(BundleError):
         parse_bundle(text)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"state_dir": "/elsewhere"},
+        {"control": {"listen": "0.0.0.0:1"}},
+        {"router": {"kind": "file", "directory": "/etc"}},
+        {"master": [{"destination": "d", "signing_key": "/k"}]},
+        {"master": [7]},
+        {"": {"demo": True}},
+    ],
+)
+def test_a_bundle_sets_nothing_that_is_a_routers_own(settings: dict[str, object]) -> None:
+    with pytest.raises(BundleError):
+        parse_bundle(bundle_text(new_farm_key(3), settings))
 
 
 def test_settings_are_written_as_toml_that_says_the_same() -> None:
