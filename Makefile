@@ -29,17 +29,18 @@ pipeline: $(VENV)/pipeline.stamp
 run: $(VENV)/base.stamp
 	$(BIN)/garlicfarm up --servers 3 $(if $(FOR),--for $(FOR))
 
-# What needs only a processor runs on two of them; farms of real processes and Spark have the machine for themselves.
+# What needs only a processor runs on two of them; farms of real processes, and Spark, mostly wait: three files at a time.
 # TESTS="tests/spec tests/wire" runs some of them.
 test: $(VENV)/all.stamp
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
 	$(BIN)/python -m pytest -q -n 2 -m "not processes and not spark and not soak and not interop"
-	$(BIN)/python -m pytest -q -m "(processes or spark) and not soak"
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m "(processes or spark) and not soak"
 endif
 
-# What takes minutes: five servers restarted in turns until every refresh has come round.
+# What takes minutes, or much time of all processors: rolling restarts until every refresh has come round, the pipeline's
+# feedback with real processes, and the slowest of the other stories.
 soak: $(VENV)/all.stamp
 	$(BIN)/python -m pytest -q -s -m soak
 

@@ -13,6 +13,7 @@ PATIENCE_S = 40.0
 pytestmark = pytest.mark.processes
 
 
+@pytest.mark.soak
 async def test_fifty_nodes_in_one_process_see_one_another() -> None:
     assert 0 < await converge_in_one_process(NODES_IN_ONE) < PATIENCE_S
 
@@ -34,6 +35,7 @@ async def test_twelve_processes_bury_the_killed_one_and_nobody_else() -> None:
         assert {change.name for member in rest for change in member.story if change.status == "dead"} == {victim.name}
 
 
+@pytest.mark.soak
 async def test_three_of_twelve_that_stand_still_for_three_seconds_are_not_buried() -> None:
     async with processes() as group:
         await group.start_many(SIZE)

@@ -66,6 +66,7 @@ def alarms(node: Node) -> dict[str, str]:
     return {each.kind: f"{each.text}; {each.action}" for each in node.view().alarms}
 
 
+@pytest.mark.soak
 def test_a_router_that_lost_its_state_comes_back_from_a_backup_once_it_is_approved(farm: Farm, tmp_path: Path) -> None:
     leader = farm.wait_settled()
     follower, lost = (node for node in farm.nodes if node is not leader)

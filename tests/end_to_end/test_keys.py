@@ -115,6 +115,7 @@ def test_a_fourth_node_with_the_old_key_file_is_told_why_and_joins_with_the_curr
         farm.wait_until(lambda: not newcomer.running, START_BOUND_S, "it has left")
 
 
+@pytest.mark.soak
 def test_a_node_that_was_down_during_a_forced_rotation_comes_back_with_the_exported_file(farm: Farm) -> None:
     away = farm.nodes[2]
     away.kill()

@@ -121,6 +121,7 @@ def check_rolling_restart(farm: Farm, rounds: int, at_least_s: float = 0.0) -> N
         farm.wait_log(node, submitter.acknowledged)
 
 
+@pytest.mark.soak
 def test_every_server_is_restarted_once_and_nothing_acknowledged_is_lost(five: Farm) -> None:
     check_rolling_restart(five, rounds=1)
 
