@@ -16,7 +16,14 @@ pytestmark = pytest.mark.processes
 
 KEY_FILES = {"farm.key", "master.key", "signing.key", "identity.pem", "tls.pem", "keys"}
 """Names of files that hold a private key. All else in a state directory may be shown to whoever helps."""
-COMMANDS = (("status",), ("status", "--json"), ("log", "--json"), ("keys", "list", "--json"))
+COMMANDS = (
+    ("status",),
+    ("status", "--json"),
+    ("farm", "--json"),
+    ("node", "list", "--json"),
+    ("log", "--json"),
+    ("keys", "list", "--json"),
+)
 
 
 def secrets_of(farm: Farm) -> Iterator[tuple[str, bytes]]:
@@ -37,10 +44,12 @@ def files_of(farm: Farm) -> list[Path]:
     return [path for path in sorted(farm.directory.rglob("*")) if path.is_file() and not path.is_symlink()]
 
 
-def test_no_private_key_is_in_a_log_a_journal_a_structure_or_an_answer(farm: Farm) -> None:
+def test_no_private_key_is_in_a_log_a_journal_a_structure_a_backup_or_an_answer(farm: Farm) -> None:
     farm.wait_until(
         lambda: [file for node in farm.nodes for file in node.structures()], PUBLISHER_BOUND_S, "a structure"
     )
+    made = call("backup", farm.directory / "farm.backup", "--node", farm.nodes[0].directory)
+    assert made.returncode == 0, made.stderr
     shown = {str(path): path.read_bytes() for path in files_of(farm) if path.name not in KEY_FILES}
     for command in COMMANDS:
         done = call(*command, "--node", farm.nodes[0].directory)
@@ -48,6 +57,7 @@ def test_no_private_key_is_in_a_log_a_journal_a_structure_or_an_answer(farm: Far
         shown[" ".join(command)] = (done.stdout + done.stderr).encode()
     assert any(name.endswith(".segment") for name in shown)
     assert any(name.endswith(".meta-ls2") for name in shown)
+    assert any(name.endswith(".backup") for name in shown)
     for secret_name, secret in secrets_of(farm):
         forms = (secret, secret.hex().encode(), encode_key(secret).rstrip("=").encode())
         for place, content in shown.items():
