@@ -3,10 +3,10 @@
     python -m tests.soak.pipeline_kills --kills 20 --seed 1
 
 Each life follows the log with all three queries at once: the tables, the watch over the servers and the events, which
-are lines of a file that is longer in each life. The driver, its JVM and its workers are killed as one group, at a
-random moment behind the first batch that a life has begun, or, for one in ten, while it is still starting. Then it is
-started again with the same checkpoints, until all kills are done and a last life reaches the end. Tables are compared
-as multisets of rows.
+are lines of a file that is longer in each life. The driver, its JVM and its workers are killed as one group: for one
+life in ten while it is still starting, else at a random moment behind the beginning of its first batch or behind the
+end of its first, second or third. Then it is started again with the same checkpoints, until all kills are done and a
+last life reaches the end. Tables are compared as multisets of rows.
 """
 
 import argparse
@@ -37,30 +37,34 @@ BEGIN_PATIENCE_S = 180.0
 END_PATIENCE_S = 900.0
 IN_START_SHARE = 0.1
 START_SPAN_S = 8.0
-RUN_SPAN_S = 8.0
+RUN_SPAN_S = 4.0
+DONE_MAX = 3
 EVENTS = 20_000
 
 
-def offsets(output: Path) -> int:
-    """How many batches were begun so far."""
-    found = list(output.glob("checkpoint*/**/offsets/*"))
-    return sum(1 for each in found if each.name.isdecimal())
+def batches(output: Path, how_far: str) -> int:
+    """How many batches of all queries were begun (`offsets`) or done (`commits`) so far."""
+    return sum(1 for each in output.glob(f"checkpoint*/{how_far}/*") if each.name.isdecimal())
 
 
 def live_until_killed(command: list[str], output: Path, log: Path, random: Random) -> str | None:
     """One life that ends by SIGKILL; a word on when, None if the run reached its end before."""
-    before = offsets(output)
+    begun, done = batches(output, "offsets"), batches(output, "commits")
     process = start(command, log)
     try:
         began = time.monotonic()
         if random.random() < IN_START_SHARE:
             moment = f"{(span := random.uniform(0, START_SPAN_S)):.1f} s after its start"
         else:
-            while process.poll() is None and offsets(output) == before:
+            more = random.randint(0, DONE_MAX)
+            while process.poll() is None and (
+                batches(output, "commits") < done + more if more else batches(output, "offsets") == begun
+            ):
                 if time.monotonic() - began > BEGIN_PATIENCE_S:
-                    raise RuntimeError(f"no batch began within {BEGIN_PATIENCE_S:.0f} s; see {log}")
+                    raise RuntimeError(f"no batch within {BEGIN_PATIENCE_S:.0f} s; see {log}")
                 time.sleep(POLL_S)
-            moment = f"{(span := random.uniform(0, RUN_SPAN_S)):.1f} s after its first batch began"
+            span = random.uniform(0, RUN_SPAN_S)
+            moment = f"{span:.1f} s after " + (f"{more} batches were done" if more else "its first batch began")
         try:
             process.wait(span)
         except subprocess.TimeoutExpired:

@@ -2,7 +2,8 @@
 
 Real processes, real Spark. One node is stopped for a part of each second, so its event loop lags, its reports say so,
 and the pipeline tells the farm; the file of the Meta LS2 that the publisher handed over is read and verified as a
-resolver would read it.
+resolver would read it. On a second farm the pipeline is killed just when a proposal of it is in the log, so that the
+batch which made it is repeated.
 """
 
 import base64
@@ -19,8 +20,9 @@ from typing import Any
 
 import pytest
 
-from bridge.core.control import EntryKind
+from bridge.core.control import EntryKind, TraceEvent
 from bridge.core.hashes import hash_of
+from bridge.node.control_client import ControlClient
 from tests.end_to_end.farm import Farm, Node, command, local_farm, tail, wait_until
 from tests.end_to_end.layout import read_meta_lease_set
 
@@ -31,6 +33,7 @@ LAGGING_MS = 150.0
 COST_AT = 35
 BOUND_S = 240.0
 WARM_BATCHES = 6
+LIVES = 4
 DEARER = 1.05
 
 
@@ -137,6 +140,10 @@ class Watch:
         named = [factor for factor in later if factor is not None]
         return bool(named) and named[-1] <= DEARER
 
+    def proposals(self) -> list[int]:
+        """`throughIndex` of each entry of factors, accepted or not."""
+        return [said["throughIndex"] for _, said in self._factors()]
+
     def _factors(self) -> list[tuple[int, Any]]:
         return [(index, body["factors"]) for index, body in self._entries(self._begun) if "factors" in body]
 
@@ -144,6 +151,20 @@ class Watch:
         for index, entry in sorted(self._by.entries().items()):
             if index > after and entry.kind is EntryKind.APPLICATION:
                 yield index, json.loads(entry.value)
+
+
+def accepted(node: Node) -> list[int]:
+    """`throughIndex` of each proposal that the farm accepted, as a node's trace tells it."""
+
+    async def told(client: ControlClient) -> list[TraceEvent]:
+        found: list[TraceEvent] = []
+        page = await client.events(limit=1_000)
+        while page.events:
+            found += page.events
+            page = await client.events(page.next_cursor, limit=1_000)
+        return found
+
+    return [int(str(event.data["throughIndex"])) for event in node.ask(told) if event.kind == "factors-accepted"]
 
 
 def test_a_router_that_is_slowed_down_rises_in_cost_within_three_batches_and_comes_back(
@@ -181,3 +202,24 @@ def test_a_router_that_is_slowed_down_rises_in_cost_within_three_batches_and_com
             lambda: cost if (cost := costs(farm).get(watch.leaf, 255)) <= usual + 9 else None, BOUND_S, "it costs less"
         )
         print(f"back after {time.monotonic() - began:.0f} s: cost {after}")
+
+
+def test_a_pipeline_that_is_killed_behind_each_of_its_proposals_has_none_accepted_twice(
+    farm: Farm, tmp_path: Path
+) -> None:
+    leader = farm.wait_settled()
+    victim = next(node for node in farm.nodes if node is not leader)
+    watch = Watch(victim, leader)
+    with slowed_down(victim):
+        for life in range(1, LIVES + 1):
+            # given a pipeline that submits
+            with attached_pipeline(farm, tmp_path / "tables") as said:
+                before = len(watch.proposals())
+                wait_until(lambda: len(watch.proposals()) > before, BOUND_S, "a proposal", lambda: tail(said))  # noqa: B023
+                # when it is killed before it can note that the batch is done
+            print(f"life {life}: made from the log up to {watch.proposals()[before:]}")
+    # then the next one repeats the batch with all that comes of it, and the farm takes each proposal once
+    proposed, taken = watch.proposals(), accepted(leader)
+    print(f"{len(proposed)} proposals, {len(taken)} accepted")
+    assert len(proposed) > len(set(proposed)), "no batch was repeated"
+    assert taken == sorted(set(proposed))
