@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pipeline import sinks, transforms, watching
 from pipeline.log_client import FarmLogError
 from pipeline.schemas import HISTORY
+from pipeline.session import fit_to_size
 from pipeline.spaced import Spaced
 from pipeline.table_files import merge
 
@@ -145,6 +146,7 @@ def start_query(
         # Read once, however many look at it.
         batch.persist()
         try:
+            fit_to_size(batch.sparkSession, batch.count())
             settings.judge(batch)
             sinks.write_batch(batch, batch_id, settings.output, keep_ms=settings.keep_ms)
         finally:

@@ -14,6 +14,12 @@ from pipeline.events_source import FarmEventsDataSource
 from pipeline.java import find_java
 from pipeline.source import FarmDataSource
 
+SMALL_ROWS = 20_000
+_OF_SIZE = {
+    "spark.sql.codegen.wholeStage": ("false", "true"),
+    "spark.sql.codegen.factoryMode": ("NO_CODEGEN", "FALLBACK"),
+}
+"""What is set for few rows, and, as Spark has it by itself, for many."""
 _LOGGING = """# Spark's own word on every start is nothing that an operator can do something about.
 rootLogger.level = error
 rootLogger.appenderRef.stdout.ref = console
@@ -65,3 +71,13 @@ def open_session(master: str = "local[*]", *, shuffle_partitions: int = 2) -> Sp
     session.dataSource.register(FarmDataSource)
     session.dataSource.register(FarmEventsDataSource)
     return session
+
+
+def fit_to_size(session: SparkSession, rows: int) -> None:
+    """What the session does next is about so many rows.
+
+    To compile operators pays for many of them; for a few hundred, such as a farm writes in a second, it is a good part
+    of all the work.
+    """
+    for name, (few, many) in _OF_SIZE.items():
+        session.conf.set(name, few if rows <= SMALL_ROWS else many)

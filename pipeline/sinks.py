@@ -78,9 +78,10 @@ def write_batch(entries: DataFrame, batch_id: int, output: Path, *, keep_ms: int
         def write(name: str) -> None:
             write_history(made_by[name](known), output / name, batch_id)
 
+        # What somebody may be waiting for comes first; a batch that is repeated changes nothing in it.
+        _update_current(known, salt, kinds, batch_id, output)
         with ThreadPoolExecutor(WRITERS) as writers:
             list(writers.map(write, wanted))
-        _update_current(known, salt, kinds, batch_id, output)
     finally:
         known.unpersist()
     for name in wanted:

@@ -1,6 +1,6 @@
 """One Spark session for all tests of the pipeline: starting it takes longer than most of them.
 
-A few rows do not pay for compiled operators and several partitions; the runs of real processes have both.
+Its settings are those for few rows; the runs of real processes have the others as well.
 """
 
 from collections.abc import Iterator
@@ -8,21 +8,15 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.session import open_session
-
-FOR_FEW_ROWS = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-}
+from pipeline.session import fit_to_size, open_session
 
 
 @pytest.fixture(scope="session")
 def session() -> Iterator[SparkSession]:
     """A session in local mode with the source registered."""
     opened = open_session("local[2]")
-    for name, value in FOR_FEW_ROWS.items():
-        opened.conf.set(name, value)
+    fit_to_size(opened, rows=0)
+    opened.conf.set("spark.sql.shuffle.partitions", "1")
+    opened.conf.set("spark.sql.adaptive.enabled", "false")
     yield opened
     opened.stop()
