@@ -25,12 +25,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pipeline import current_state, transforms
 from pipeline.log_client import FarmLogError
 from pipeline.schemas import DERIVED, HISTORY
+from pipeline.session import fit_to_size
 from pipeline.table_files import BATCH, live_files, merge, reached
 from pipeline.transforms.entries import SNAPSHOT
 from pipeline.transforms.history import OPERATOR_KINDS
@@ -96,6 +98,7 @@ def write_history(rows: DataFrame, table: Path, batch_id: int) -> None:
 
 def refresh(session: SparkSession, output: Path, window: str) -> DataFrame:
     """Makes the routers' health out of history, exchanges it for the old one and returns it."""
+    fit_to_size(session, _rows_of(output, "reports", "clocks"))
     reports, clocks = history(session, output, "reports"), history(session, output, "clocks")
     exchange(transforms.router_health(reports, clocks, window), output / HEALTH)
     return session.read.schema(DERIVED[HEALTH]).parquet(str(output / HEALTH)).orderBy("window_start", "server_id")
@@ -103,6 +106,7 @@ def refresh(session: SparkSession, output: Path, window: str) -> DataFrame:
 
 def derive(session: SparkSession, output: Path, window: str) -> None:
     """Makes the other derived tables out of history and exchanges them for the old ones."""
+    fit_to_size(session, _rows_of(output, "reports", "destination_reports", "clocks", "events"))
     reports, clocks = history(session, output, "reports"), history(session, output, "clocks")
     events = history(session, output, "events")
     of_destinations = history(session, output, "destination_reports")
@@ -136,6 +140,11 @@ def history(session: SparkSession, output: Path, table: str) -> DataFrame:
     if not files:
         return session.createDataFrame([], HISTORY[table])
     return session.read.schema(HISTORY[table]).parquet(*files)
+
+
+def _rows_of(output: Path, *names: str) -> int:
+    """How many rows these tables have, as the ends of their files tell."""
+    return sum(int(pq.read_metadata(file).num_rows) for name in names for file in live_files(output / name))
 
 
 def salt_of(output: Path) -> str:

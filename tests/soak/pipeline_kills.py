@@ -4,9 +4,9 @@
 
 Each life follows the log with all three queries at once: the tables, the watch over the servers and the events, which
 are lines of a file that is longer in each life. The driver, its JVM and its workers are killed as one group: for one
-life in ten while it is still starting, else at a random moment behind the beginning of its first batch or behind the
-end of its first, second or third. Then it is started again with the same checkpoints, until all kills are done and a
-last life reaches the end. Tables are compared as multisets of rows.
+life in ten while it is still starting, else at a random moment behind the beginning of the first batch of one of the
+queries or behind the end of its first, second or third. Then it is started again with the same checkpoints, until all
+kills are done and a last life reaches the end. Tables are compared as multisets of rows.
 """
 
 import argparse
@@ -21,7 +21,9 @@ import time
 from pathlib import Path
 from random import Random
 
+from pipeline import watching
 from pipeline.load_model import EPOCH_MS
+from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
 from tests.soak.pipeline_tables import (
     differences,
     finished,
@@ -43,29 +45,31 @@ FAILURES_MAX = 3
 EVENTS = 20_000
 
 
-def batches(output: Path, how_far: str) -> int:
-    """How many batches of all queries were begun (`offsets`) or done (`commits`) so far."""
-    return sum(1 for each in output.glob(f"checkpoint*/{how_far}/*") if each.name.isdecimal())
+def batches(checkpoint: Path, how_far: str) -> int:
+    """How many batches of a query were begun (`offsets`) or done (`commits`) so far."""
+    return sum(1 for each in checkpoint.glob(f"{how_far}/*") if each.name.isdecimal())
 
 
 def live_until_killed(command: list[str], output: Path, log: Path, random: Random) -> str | None:
     """One life that ends by SIGKILL; a word on when, None if the run reached its end before."""
-    begun, done = batches(output, "offsets"), batches(output, "commits")
+    query = output / random.choice((CHECKPOINT, CHECKPOINT, watching.CHECKPOINT, EVENTS_CHECKPOINT))
+    begun, done = batches(query, "offsets"), batches(query, "commits")
     process = start(command, log)
     try:
         began = time.monotonic()
         if random.random() < IN_START_SHARE:
             moment = f"{(span := random.uniform(0, START_SPAN_S)):.1f} s after its start"
         else:
-            more = random.randint(0, DONE_MAX)
+            # The events of one life are one batch.
+            more = random.randint(0, 1 if query.name == EVENTS_CHECKPOINT else DONE_MAX)
             while process.poll() is None and (
-                batches(output, "commits") < done + more if more else batches(output, "offsets") == begun
+                batches(query, "commits") < done + more if more else batches(query, "offsets") == begun
             ):
                 if time.monotonic() - began > BEGIN_PATIENCE_S:
                     raise RuntimeError(f"no batch within {BEGIN_PATIENCE_S:.0f} s; see {log}")
                 time.sleep(POLL_S)
             span = random.uniform(0, RUN_SPAN_S)
-            moment = f"{span:.1f} s after " + (f"{more} batches were done" if more else "its first batch began")
+            moment = f"{span:.1f} s after " + (f"{more} done" if more else "the first began") + f" in {query.name}"
         try:
             process.wait(span)
         except subprocess.TimeoutExpired:
