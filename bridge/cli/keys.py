@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from bridge.cli.destination_keys import import_destination, new_destination, offline
-from bridge.cli.failure import fail, failures
-from bridge.cli.options import ask_node, json_option, node_option, print_json
+from bridge.cli.failure import confirm, fail, failures
+from bridge.cli.options import ask_node, json_option, node_option, print_json, yes_option
 from bridge.cli.printing import print_facts, print_table
 from bridge.cli.rotate import Rotated, RotationError, rotate
 from bridge.core.control import FarmKeyState, FarmKeyView, KeysAnswer
@@ -170,12 +170,14 @@ def use(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
 @click.argument("key")
 @node_option
 @force_option
+@yes_option
 @json_option
-def remove(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
+def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool) -> None:
     """Have every member refuse KEY for good.
 
     KEY is the id of an installed key that is not in use. A removed key does not come back.
     """
+    confirm(f"Every member will refuse the key {key} for good. Go on?", yes=yes)
     _step(node, lambda client: client.remove_key(key, force=force))
     if as_json:
         print_json({"schema": 1, "key": key})

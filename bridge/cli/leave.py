@@ -7,40 +7,47 @@ judges that, and this command prints its reason.
 
 import click
 
-from bridge.cli.options import ask_node, json_option, node_option, print_json
+from bridge.cli.failure import confirm
+from bridge.cli.options import ask_node, json_option, node_option, print_json, yes_option
 from bridge.node.control_client import ControlClient
 
 
-async def _leave(client: ControlClient) -> str:
-    name = (await client.view()).node.name
+async def _name(client: ControlClient) -> str:
+    return (await client.view()).node.name
+
+
+async def _leave(client: ControlClient) -> None:
     await client.leave()
-    return name
 
 
 @click.command()
 @node_option
+@yes_option
 @json_option
-def leave(node: str | None, *, as_json: bool) -> None:
+def leave(node: str | None, *, yes: bool, as_json: bool) -> None:
     """Tell a node to leave the farm and stop."""
-    name = ask_node(node, _leave)
+    name = ask_node(node, _name)
+    confirm(f"{name} leaves the farm and stops until somebody starts it again. Go on?", yes=yes)
+    ask_node(node, _leave)
     if as_json:
         print_json({"schema": 1, "leaving": True, "node": name})
     else:
         click.echo(f"{name} leaves the farm and stops.")
 
 
-async def _withdraw(client: ControlClient) -> str:
-    name = (await client.view()).node.name
+async def _withdraw(client: ControlClient) -> None:
     await client.withdraw()
-    return name
 
 
 @click.command()
 @node_option
+@yes_option
 @json_option
-def withdraw(node: str | None, *, as_json: bool) -> None:
+def withdraw(node: str | None, *, yes: bool, as_json: bool) -> None:
     """Take back a node's promise to found a farm, when an alarm advises it."""
-    name = ask_node(node, _withdraw)
+    name = ask_node(node, _name)
+    confirm(f"{name} takes back what it promised to the other founders. Does an alarm advise it?", yes=yes)
+    ask_node(node, _withdraw)
     if as_json:
         print_json({"schema": 1, "withdrawn": True, "node": name})
     else:

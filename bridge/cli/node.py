@@ -8,7 +8,7 @@ node evict NODE     a router was stolen, or is to be kept out: it is out for eve
 import click
 
 from bridge.cli.failure import confirm
-from bridge.cli.options import ask_node, json_option, node_option, print_json
+from bridge.cli.options import ask_node, json_option, node_option, print_json, yes_option
 from bridge.cli.printing import print_table
 from bridge.node.control_client import ControlClient
 
@@ -47,7 +47,7 @@ def list_nodes(node: str | None, *, as_json: bool) -> None:
 @node.command()
 @click.argument("which", metavar="NODE")
 @node_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 def approve(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
     """Let a new identity take a name that another identity has. Ask at the leader.
@@ -71,7 +71,7 @@ def approve(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
 @click.argument("which", metavar="NODE")
 @node_option
 @click.option("--force", is_flag=True, help="Even if no majority is left, or once more.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 def evict(which: str, node: str | None, *, force: bool, yes: bool, as_json: bool) -> None:
     """Throw an identity out for ever, and replace all keys. Ask at the leader.

@@ -19,6 +19,7 @@ node_option = click.option(
     help="Control socket or state directory of the node to ask (default: $GARLICFARM_NODE, then the first that answers"
     " in ./farm-state, then the default state directory).",
 )
+yes_option = click.option("--yes", is_flag=True, help="Do not ask first.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with the documented keys.")
 
 

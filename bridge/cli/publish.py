@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from bridge.cli.failure import confirm
-from bridge.cli.options import ask_node, json_option, node_option, print_json
+from bridge.cli.options import ask_node, json_option, node_option, print_json, yes_option
 from bridge.core.control import WishAnswer
 from bridge.node.control_client import ControlClient
 from bridge.wire.view_json import document
@@ -36,7 +36,7 @@ def force(master: str, node: str | None, *, as_json: bool) -> None:
 @click.argument("leaf")
 @node_option
 @json_option
-@click.option("--yes", is_flag=True, help="Do not ask first.")
+@yes_option
 def exclude(leaf: str, node: str | None, *, yes: bool, as_json: bool) -> None:
     """Have LEAF listed nowhere until it is included again."""
     confirm(f"Take {leaf} out of what the whole farm publishes?", yes=yes)

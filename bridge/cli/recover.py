@@ -12,7 +12,7 @@ import click
 import trio
 
 from bridge.cli.failure import confirm, fail, failures
-from bridge.cli.options import json_option, print_json
+from bridge.cli.options import json_option, print_json, yes_option
 from bridge.node.recovering import RecoveryError, RecoveryPlan, carry_out, plan_recovery, plan_recovery_of_backup
 from bridge.tui.words import printable
 
@@ -37,7 +37,7 @@ REJOIN = (
     type=click.Path(path_type=Path, file_okay=False),
     help="With a backup: the state directory of a new router, to be made.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 def recover(*, source: Path, new: Path | None, yes: bool, as_json: bool) -> None:
     """Make a new farm of a survivor, when a majority is gone for good.

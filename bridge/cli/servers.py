@@ -9,7 +9,7 @@ import click
 import trio
 
 from bridge.cli.failure import confirm, fail
-from bridge.cli.options import ask_node, json_option, node_option, print_json
+from bridge.cli.options import ask_node, json_option, node_option, print_json, yes_option
 from bridge.cli.printing import print_table
 from bridge.cli.publish import tell
 from bridge.core.view import FarmView, RaftRole
@@ -79,7 +79,7 @@ def show(view: FarmView, *, as_json: bool) -> None:
 @click.argument("server")
 @node_option
 @json_option
-@click.option("--yes", is_flag=True, help="Do not ask first.")
+@yes_option
 @click.option("--wait", "wait_s", type=float, default=30.0, show_default=True, help="Seconds to wait until it is out.")
 def remove(server: str, node: str | None, wait_s: float, *, yes: bool, as_json: bool) -> None:
     """Take SERVER (name or Raft id) out of the farm, the leader too."""

@@ -94,7 +94,7 @@ def test_a_node_that_leaves_is_removed_and_comes_back_under_its_raft_id(growing:
     growing.wait_until(lambda: len(voters(fourth)) == 4, START_BOUND_S, "the fourth node votes")
     leader = growing.wait_settled()
     raft_id = leader.view().node.raft_id
-    assert call("leave", "--node", leader.directory).returncode == 0
+    assert call("leave", "--yes", "--node", leader.directory).returncode == 0
     assert leader.ended(START_BOUND_S) == 0
     others = [node for node in growing.nodes if node is not leader]
     growing.wait_until(lambda: all(len(voters(node)) == 3 for node in others), START_BOUND_S, "it is removed")

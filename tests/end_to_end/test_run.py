@@ -97,7 +97,7 @@ def test_a_node_alone_founds_publishes_nothing_and_ends_by_a_signal_or_leaves(tm
         node.start()
         farm.wait_until(leads, START_BOUND_S, "again")
         assert node.view().node.generation == 2
-        assert call("leave", "--node", node.directory).returncode == 0
+        assert call("leave", "--yes", "--node", node.directory).returncode == 0
         assert node.ended(END_BOUND_S) == 0
         assert "Traceback" not in tail(node.log_file)
     assert call("status", "--node", node.directory).returncode == 1

@@ -280,7 +280,11 @@ def test_what_is_not_json_is_refused_in_one_line(node: Node, garlicfarm: Callabl
 
 
 def test_leave_names_the_node(node: Node, garlicfarm: Callable[..., Result]) -> None:
-    assert garlicfarm("leave").stdout == "node-1 leaves the farm and stops.\n"
+    refused = garlicfarm("leave")
+    assert refused.exit_code == 1
+    assert "with --yes" in refused.stderr
+    assert not node.left
+    assert garlicfarm("leave", "--yes").stdout == "node-1 leaves the farm and stops.\n"
     assert node.left
 
 

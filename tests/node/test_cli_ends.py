@@ -124,7 +124,7 @@ class Founder(Node):
 
 def withdraw(directory: Path, node: Node, *arguments: str) -> Result:
     with served(directory / "control.sock", node):
-        return CliRunner().invoke(cli, ["withdraw", "--node", str(directory), *arguments])
+        return CliRunner().invoke(cli, ["withdraw", "--yes", "--node", str(directory), *arguments])
 
 
 def test_a_promise_taken_back_is_confirmed_with_the_nodes_name(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_each_step_of_a_rotation_says_what_comes_next(farm: FakeKeys, keys: Call
     new = installed.split()[1]
     assert f"garlicfarm keys use {new}" in installed
     assert "garlicfarm keys remove OLD_KEY" in keys("use", new).stdout
-    assert "is removed" in keys("remove", old).stdout
+    assert "is removed" in keys("remove", "--yes", old).stdout
     assert farm.steps == ["install", "use", "remove"]
     assert "out of date: `garlicfarm keys export --replace /etc/garlicfarm/farm.key`" in keys("list").stdout
 
@@ -89,7 +89,7 @@ def test_a_refused_step_ends_with_one_and_the_reason(farm: FakeKeys, keys: Calla
     result = keys("use", "00000000")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "not installed" in result.stderr
-    assert keys("remove", primary_of(farm)).exit_code == 1
+    assert keys("remove", "--yes", primary_of(farm)).exit_code == 1
     assert farm.steps == []
 
 
