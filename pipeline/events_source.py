@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from pipeline.endpoint import CredentialError, Credentials, load_credentials
@@ -147,8 +147,12 @@ class FarmEventsBatchReader(_Reader, DataSourceReader):
         return self._between({}, self._ends({}))
 
 
-class FarmEventsStreamReader(_Reader, DataSourceStreamReader):
+class FarmEventsStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The traces as an unbounded table. The names below are Spark's."""
+
+    def __init__(self, traces: tuple[Trace, ...]) -> None:
+        super().__init__(traces)
+        self._until: dict[str, str] | None = None
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
         """Everything that a trace still holds is wanted."""
@@ -157,7 +161,15 @@ class FarmEventsStreamReader(_Reader, DataSourceStreamReader):
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
         """Up to where each trace can be read. Rings are small, so that all of it is taken at once."""
         del limit
-        return self._ends(start)
+        return self._ends(start) if self._until is None else {**start, **self._until}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fixes where a run with `availableNow` ends.
+
+        Without it Spark makes one batch of such a run, and if that is one which a crash interrupted, nothing behind it
+        is read.
+        """
+        self._until = self._ends({})
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         """One partition for each trace in which something happened."""

@@ -147,8 +147,8 @@ def start_query(
         batch.persist()
         try:
             fit_to_size(batch.sparkSession, batch.count())
-            settings.judge(batch)
             sinks.write_batch(batch, batch_id, settings.output, keep_ms=settings.keep_ms)
+            settings.judge(batch)
         finally:
             batch.unpersist()
         if after_batch is not None:
