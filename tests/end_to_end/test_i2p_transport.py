@@ -74,7 +74,12 @@ def test_a_farm_without_gossip_is_founded_grows_and_shrinks_through_a_proxy_that
         )
         assert {member.address for member in watcher.view().members} == {None}, "nobody listens for gossip"
         # And one that is evicted is out, and the operator is told whose keys are to be replaced by hand
+        # (who has just come back would be shut out before the log could tell it why)
         leading = three.wait_until(three.leader, START_BOUND_S, "somebody leads")
+        reached = leading.view().raft.commit_index
+        three.wait_until(
+            lambda: all(node.view().raft.applied_index >= reached for node in founders), START_BOUND_S, "all are level"
+        )
         stolen = next(node for node in founders if node is not leading)
         done = call("node", "evict", stolen.name, "--yes", "--node", leading.directory)
         assert done.returncode == 0, done.stderr
