@@ -9,12 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pyspark.sql import DataFrame
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.cli_options import LogPlace, ProgressLine, StatusLine, place_options, told_plainly, traces_of
+from pipeline.cli_options import (
+    LogPlace,
+    ProgressLine,
+    StatusLine,
+    a_window,
+    place_options,
+    told_plainly,
+    traces_of,
+)
+from pipeline.daily import last_rows
 from pipeline.doctor import doctor
 from pipeline.feedback import Feedback
 from pipeline.floodfill_cli import floodfills
@@ -58,7 +66,9 @@ pipeline.add_command(floodfills)
     show_default=True,
     help="Where a new output directory begins: oldest, snapshot (with --directory), or an index.",
 )
-@click.option("--window", default=DEFAULT_WINDOW, show_default=True, help="Width of a row in log time.")
+@click.option(
+    "--window", default=DEFAULT_WINDOW, show_default=True, callback=a_window, help="Width of a row in log time."
+)
 @click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
 @click.option(
     "--trigger", "trigger_seconds", default=5, show_default=True, type=click.IntRange(1, 3600), help="Seconds."
@@ -116,8 +126,8 @@ def run(
     watches = not once if watch is None else watch
     submits = not once and place.directory is None if submit is None else submit
 
-    def show(table: DataFrame) -> None:
-        _print(table, as_json=as_json)
+    def show() -> None:
+        _print(last_rows(output, ROWS_SHOWN), as_json=as_json)
 
     with told_plainly():
         source = {**place.options(), "start": start, "maxEntriesPerBatch": str(entries_per_batch)}
@@ -138,7 +148,8 @@ def run(
         )
         try:
             if once:
-                show(run_once(session, settings))
+                run_once(session, settings)
+                show()
                 derive(session, output, window)
             else:
                 run_forever(session, settings, show)
@@ -156,7 +167,9 @@ def run(
     type=click.Path(path_type=Path, file_okay=False),
     help="A directory of its own: the same command goes on in it after an interruption.",
 )
-@click.option("--window", default=DEFAULT_WINDOW, show_default=True, help="Width of a row in log time.")
+@click.option(
+    "--window", default=DEFAULT_WINDOW, show_default=True, callback=a_window, help="Width of a row in log time."
+)
 @click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
 @click.option(
     "--entries-per-batch",
@@ -224,8 +237,7 @@ def generate_log(*, routers: int, days: float, seed: int, short_destinations: bo
     )
 
 
-def _print(table: DataFrame, *, as_json: bool) -> None:
-    rows = [row.asDict() for row in table.tail(ROWS_SHOWN)]
+def _print(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         for row in rows:
             sys.stdout.write(json.dumps({key: _plain(value) for key, value in row.items()}) + "\n")

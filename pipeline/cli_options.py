@@ -18,6 +18,7 @@ from pipeline.java import NoJavaError
 from pipeline.log_client import FarmLog, FarmLogError
 from pipeline.run import Progress
 from pipeline.stored_log import StoredLog
+from pipeline.transforms.windows import window_ms
 
 CONTROL_SOCKET = "control.sock"
 LINE_WIDTH = 100
@@ -87,6 +88,15 @@ def _address(node: str) -> str:
         return node
     path = Path(node)
     return str((path / CONTROL_SOCKET if path.is_dir() else path).resolve())
+
+
+def a_window(_: click.Context, __: click.Parameter, value: str) -> str:
+    """A width of windows that is one, told before a JVM is started."""
+    try:
+        window_ms(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return value
 
 
 def place_options(command: Callable[..., None]) -> Callable[..., None]:

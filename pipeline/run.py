@@ -23,7 +23,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipeline import sinks, transforms, watching
+from pipeline import daily, sinks, transforms, watching
 from pipeline.log_client import FarmLogError
 from pipeline.schemas import HISTORY
 from pipeline.session import fit_to_size
@@ -88,11 +88,12 @@ def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
     await_end(session, settings, start_query(farm_stream(session, settings), settings, available_now=True))
     if settings.watch:
         await_end(session, settings, start_watch(session, settings, available_now=True))
-    return sinks.refresh(session, settings.output, settings.window)
+    sinks.refresh(session, settings.output, settings.window)
+    return daily.health_of(session, settings.output)
 
 
-def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[DataFrame], None]) -> None:
-    """Follows the log until the process is stopped; after batches the health table is refreshed and shown.
+def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[], None]) -> None:
+    """Follows the log until the process is stopped; after batches derived tables are brought up to it, and shown.
 
     Raises FarmLogError when the log cannot be read any more.
     """
@@ -100,7 +101,8 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[Da
 
     def make_tables() -> None:
         nonlocal derived_at
-        show(sinks.refresh(session, settings.output, settings.window))
+        sinks.refresh(session, settings.output, settings.window)
+        show()
         if time.monotonic() - derived_at >= DERIVE_SECONDS:
             sinks.derive(session, settings.output, settings.window)
             derived_at = time.monotonic()

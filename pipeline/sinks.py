@@ -3,19 +3,21 @@
     <output>/TABLE/batch_id=N/        history, one directory a micro-batch and table, merged as they become many
     <output>/current.sqlite           the newest known state (`pipeline/current_state.py`)
     <output>/names.sqlite             who is behind the destinations' pseudonyms; mode 0600
-    <output>/TABLE/                   derived tables, made anew out of history after each run of batches
+    <output>/TABLE/2026-11-22.parquet derived tables by window: days that changed are made anew (`pipeline/daily.py`)
+    <output>/TABLE/                   other derived tables, made anew out of history
     <output>/pseudonym.salt           what makes destinations' pseudonyms; mode 0600
 
 A micro-batch that is repeated after a crash carries the same number and the same range of the log; it overwrites its
 own directories, so nothing is there twice. Appending to one directory would be simpler and duplicate rows after a
 crash. A table that has no row in a batch gets no directory.
 
-A derived table is written beside the old one and exchanged by two renames: a reader sees the old or the new, and a
-crash between the two leaves the old one aside, which the next run repairs.
+A derived table that is made as a whole is written beside the old one and exchanged by two renames: a reader sees the
+old or the new, and a crash between the two leaves the old one aside, which the next run repairs.
 
 The run loop (`pipeline/run.py`) calls three functions: `refuse_orphaned` before it starts, `write_batch` for each
 micro-batch, which must leave the same files behind however often it is repeated, and `refresh` when a batch is written,
-which makes the routers' health anew. `derive` makes the other derived tables, which nobody needs every second.
+which brings the routers' health up to it. `derive` does so with the other derived tables, which nobody needs every
+second.
 """
 
 import os
@@ -29,9 +31,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pipeline import current_state, transforms
+from pipeline import current_state, daily, transforms
 from pipeline.log_client import FarmLogError
-from pipeline.schemas import DERIVED, HISTORY
+from pipeline.schemas import HISTORY
 from pipeline.session import fit_to_size
 from pipeline.table_files import BATCH, live_files, merge, reached
 from pipeline.transforms.entries import SNAPSHOT
@@ -39,7 +41,6 @@ from pipeline.transforms.history import OPERATOR_KINDS
 
 SALT_FILE = "pseudonym.salt"
 SALT_BYTES = 32
-HEALTH = "router_health"
 WRITERS = 4
 SOURCES: dict[str, frozenset[str]] = {
     "reports": frozenset({"report"}),
@@ -96,23 +97,19 @@ def write_history(rows: DataFrame, table: Path, batch_id: int) -> None:
         rows.coalesce(1).write.mode("overwrite").parquet(str(table / f"{BATCH}{batch_id}"))
 
 
-def refresh(session: SparkSession, output: Path, window: str) -> DataFrame:
-    """Makes the routers' health out of history, exchanges it for the old one and returns it."""
-    fit_to_size(session, _rows_of(output, "reports", "clocks"))
-    reports, clocks = history(session, output, "reports"), history(session, output, "clocks")
-    exchange(transforms.router_health(reports, clocks, window), output / HEALTH)
-    return session.read.schema(DERIVED[HEALTH]).parquet(str(output / HEALTH)).orderBy("window_start", "server_id")
+def refresh(session: SparkSession, output: Path, window: str) -> None:
+    """Brings the routers' health up to what history says."""
+    daily.bring_up_to_date(session, output, daily.ROUTER_HEALTH, window)
 
 
 def derive(session: SparkSession, output: Path, window: str) -> None:
-    """Makes the other derived tables out of history and exchanges them for the old ones."""
-    fit_to_size(session, _rows_of(output, "reports", "destination_reports", "clocks", "events"))
-    reports, clocks = history(session, output, "reports"), history(session, output, "clocks")
+    """Brings the other derived tables up to what history says."""
+    for each in daily.OTHERS:
+        daily.bring_up_to_date(session, output, each, window)
+    fit_to_size(session, _rows_of(output, "reports", "clocks", "events"))
     events = history(session, output, "events")
-    of_destinations = history(session, output, "destination_reports")
+    clocks, reports = history(session, output, "clocks"), history(session, output, "reports")
     made = {
-        "destination_health": transforms.destination_health(of_destinations, clocks, window),
-        "data_quality": transforms.data_quality(reports, clocks, history(session, output, "quarantine"), window),
         "leaderships": transforms.leaderships(clocks),
         "publishers": transforms.publishers(history(session, output, "publications")),
         "detections": transforms.detections(events, reports),

@@ -94,6 +94,15 @@ class Manifest:
     parts: tuple[Part, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The rows of a table, and the log time of its oldest and of its youngest row."""
+
+    rows: int
+    oldest_ms: int
+    youngest_ms: int
+
+
 def load_manifest(table: Path) -> Manifest:
     """The table's manifest; an empty one where nothing was merged yet. Raises TableDamagedError."""
     path = table / MANIFEST
@@ -123,6 +132,33 @@ def pending(table: Path, manifest: Manifest) -> list[tuple[int, Path]]:
         for batch, directory in sorted(_batches(table))
         if batch > manifest.reached and (directory / DONE).exists()
     ]
+
+
+def files_within(table: Path, from_ms: int, before_ms: int) -> list[Path]:
+    """The files that may hold rows of this log time: merged ones by what the manifest says, and all that are not."""
+    manifest = load_manifest(table)
+    merged = [
+        table / part.directory / MERGED
+        for part in manifest.parts
+        if part.oldest_ms is not None
+        and part.youngest_ms is not None
+        and part.youngest_ms >= from_ms
+        and part.oldest_ms < before_ms
+    ]
+    return merged + [file for _, directory in pending(table, manifest) for file in _data_files(directory)]
+
+
+def span_of(table: Path) -> Span | None:
+    """How many rows the table has and what log time they cover; None if no row has one."""
+    manifest = load_manifest(table)
+    seen_ms = {end for part in manifest.parts for end in (part.oldest_ms, part.youngest_ms) if end is not None}
+    rows = sum(part.rows for part in manifest.parts)
+    for _, directory in pending(table, manifest):
+        for file in _data_files(directory):
+            metadata = pq.read_metadata(file)
+            rows += int(metadata.num_rows)
+            seen_ms |= _ends_of_footer_ms(metadata)
+    return Span(rows, min(seen_ms), max(seen_ms)) if seen_ms else None
 
 
 def reached(table: Path, batch_id: int) -> bool:
@@ -223,6 +259,17 @@ def _record_batches(source: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]
 def _ends_ms(column: pa.Array) -> set[int]:
     ends = pc.min_max(column).as_py().values()
     return {int(moment.timestamp() * 1000) for moment in ends if moment is not None}
+
+
+def _ends_of_footer_ms(metadata: pq.FileMetaData) -> set[int]:
+    ends: set[int] = set()
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        columns = (group.column(place) for place in range(group.num_columns))
+        told = next((column.statistics for column in columns if column.path_in_schema in TIME_COLUMNS), None)
+        if told is not None and told.has_min_max:
+            ends |= {int(end.timestamp() * 1000) for end in (told.min, told.max)}
+    return ends
 
 
 def _may_grow(part: Part, by_bytes: int, keep_ms: int | None) -> bool:

@@ -11,10 +11,11 @@ the suspicion was overheard) and ends with the next `member-alive` or `member-le
 
 An observer that restarts (`node-started`) knows nothing of its earlier life: its open episodes stay as they are.
 
-Last contact is the last report of the member that the log holds from before the suspicion. It is the nearest thing to
-"when it was last there" that does not come from the detector itself; its grain is the reporting period. The Raft id
-of a member is learned from the events that tell it: `server-admitted`, and a node's own `founded`, `joined` and their
-like, which carry `raftId`.
+Last contact is the last report of the member that the log holds from before the suspicion, of that day or the day
+before; to look through all of history for it would cost more with each week. It is the nearest thing to "when it was
+last there" that does not come from the detector itself; its grain is the reporting period. The Raft id of a member is
+learned from the events that tell it: `server-admitted`, and a node's own `founded`, `joined` and their like, which
+carry `raftId`.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -135,11 +136,15 @@ def _raft_ids(events: DataFrame) -> DataFrame:
 
 def _with_last_contact(episodes: DataFrame, reports: DataFrame) -> DataFrame:
     contacts = reports.where(f.col("log_time").isNotNull()).select(
-        f.col("server_id").alias("reporter"), f.col("log_time").alias("reported_at")
+        f.col("server_id"), f.to_date("log_time").alias("day"), f.col("log_time").alias("reported_at")
     )
-    before = (f.col("server_id") == f.col("reporter")) & (f.col("reported_at") <= f.col("noticed_at"))
     keys = ["node", "life", "member", "episode"]
-    last = episodes.join(contacts, before).groupBy(*keys).agg(f.max("reported_at").alias("last_contact"))
+    noticed_on = f.to_date("noticed_at")
+    sought = episodes.select(
+        *keys, "server_id", "noticed_at", f.explode(f.array(noticed_on, f.date_sub(noticed_on, 1))).alias("day")
+    )
+    before = contacts.join(f.broadcast(sought), ["server_id", "day"]).where(f.col("reported_at") <= f.col("noticed_at"))
+    last = before.groupBy(*keys).agg(f.max("reported_at").alias("last_contact"))
     return episodes.join(last, keys, "left")
 
 

@@ -13,15 +13,25 @@ from pipeline.transforms.windows import (
 )
 
 
-def router_health(reports: DataFrame, clocks: DataFrame, window: str = DEFAULT_WINDOW) -> DataFrame:
+def router_health(
+    reports: DataFrame, clocks: DataFrame, window: str = DEFAULT_WINDOW, uptimes: DataFrame | None = None
+) -> DataFrame:
     """One row a server and window in which it reported (columns: `pipeline.schemas.DERIVED["router_health"]`).
 
-    An uptime reset is a report whose uptime is below the one before it, also across windows.
+    An uptime reset is a report whose uptime is below the one before it, also across windows. `uptimes` (`server_id`,
+    `uptime_ms`) tells the servers' last ones from before these reports.
     """
-    before = f.lag("uptime_ms").over(Window.partitionBy("server_id").orderBy("index"))
+    of_server = Window.partitionBy("server_id").orderBy("index")
+    once = first_of_each_request(reports).withColumn("earlier_ms", f.lag("uptime_ms").over(of_server))
+    if uptimes is not None:
+        told = f.broadcast(uptimes.withColumnRenamed("uptime_ms", "told_ms"))
+        is_first = f.row_number().over(of_server) == 1
+        once = once.join(told, "server_id", "left").withColumn(
+            "earlier_ms", f.when(is_first, f.col("told_ms")).otherwise(f.col("earlier_ms"))
+        )
+    before = f.col("earlier_ms")
     counted = (
-        first_of_each_request(reports)
-        .withColumn("reset", f.coalesce(f.col("uptime_ms") < before, f.lit(False)).cast("int"))  # noqa: FBT003
+        once.withColumn("reset", f.coalesce(f.col("uptime_ms") < before, f.lit(False)).cast("int"))  # noqa: FBT003
         .where(f.col("log_time").isNotNull())
         .withColumn("span", span(window))
     )

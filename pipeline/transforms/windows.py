@@ -9,10 +9,22 @@ reporting period, so it is counted from the log itself and needs no setting. A n
 election, so a window with an election may expect one too many.
 """
 
+import re
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 DEFAULT_WINDOW = "1 minute"
+_WIDTH = re.compile(r"([1-9][0-9]{0,5}) *(second|minute|hour|day|week)s?")
+_UNITS_MS = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
+
+
+def window_ms(window: str) -> int:
+    """The width of windows such as `5 minutes`; they begin at multiples of it since the epoch. Raises ValueError."""
+    found = _WIDTH.fullmatch(window.strip().lower())
+    if found is None:
+        raise ValueError(f"{window!r} is no width of a window: say 30 seconds, 5 minutes, 1 hour, 1 day or the like")
+    return int(found[1]) * _UNITS_MS[found[2]]
 
 
 def span(window: str) -> Column:

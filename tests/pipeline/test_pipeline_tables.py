@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from pipeline import daily
 from pipeline.current_state import read, read_names
 from pipeline.envelope import SCHEMA
 from pipeline.log_client import FarmLogError
@@ -57,7 +58,8 @@ def ran(first_run: Ran, tmp_path: Path) -> Ran:
 def health_of(session: SparkSession, log: MadeUpLog, output: Path) -> list[Row]:
     """One batch of all that the log has, and the health table made of it."""
     write_batch(entries_of(session, log), 0, output)
-    return refresh(session, output, DEFAULT_WINDOW).collect()
+    refresh(session, output, DEFAULT_WINDOW)
+    return daily.health_of(session, output).collect()
 
 
 def test_the_source_yields_every_committed_entry_once_and_in_its_place_from_any_node_that_answers(
