@@ -3,7 +3,8 @@
 The machine's clock runs with trio's (`machine_clock`), so that a story of minutes is told in no time and always alike.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -294,6 +295,15 @@ class Stage:
     def alarm(self, kind: str) -> str | None:
         """The text of a standing alarm."""
         return next((alarm.text for alarm in self.alarms.standing() if alarm.kind == kind), None)
+
+
+@asynccontextmanager
+async def on_duty(stage: Stage) -> AsyncIterator[None]:
+    """Let the node do its duties while the block lasts."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.duties.run)
+        yield
+        nursery.cancel_scope.cancel()
 
 
 def rival_report(sequence: int = 1) -> Report:

@@ -2,8 +2,6 @@
 
 # ruff: noqa: ARG001 - the clock works by being asked for
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
 
@@ -31,6 +29,7 @@ from tests.node.farm_stage import (
     PERIOD_MS,
     Stage,
     machine_clock,
+    on_duty,
     rival_report,
 )
 
@@ -41,15 +40,6 @@ DAY_S = 86_400
 @pytest.fixture
 def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_clock(monkeypatch)
-
-
-@asynccontextmanager
-async def on_duty(stage: Stage) -> AsyncIterator[None]:
-    """Let the node do its duties while the block lasts."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.duties.run)
-        yield
-        nursery.cancel_scope.cancel()
 
 
 # -- clock -------------------------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 # ruff: noqa: ARG001 - the clock works by being asked for
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import pytest
@@ -27,6 +25,7 @@ from tests.node.farm_stage import (
     PERIOD_MS,
     Stage,
     machine_clock,
+    on_duty,
     rival_report,
 )
 
@@ -37,15 +36,6 @@ PATIENCE_S = 5
 @pytest.fixture
 def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_clock(monkeypatch)
-
-
-@asynccontextmanager
-async def on_duty(stage: Stage) -> AsyncIterator[None]:
-    """Let the node do its duties while the block lasts."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.duties.run)
-        yield
-        nursery.cancel_scope.cancel()
 
 
 def structures(stage: Stage) -> list[MetaLeaseSet]:

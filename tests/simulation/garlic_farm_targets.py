@@ -62,6 +62,7 @@ from consensus.wire.garlic_farm.values import (
 from gossip.core.member import Address, Incarnation, NodeInfo
 from gossip.wire.encoding import encode_node_info
 from gossip.wire.identity import node_id_of, sign
+from tests.simulation.fuzzing import FuzzError
 from tests.wire.test_application import FULL
 
 VECTORS: Final = Path(__file__).parents[1] / "vectors" / "garlic-farm.json"
@@ -89,10 +90,6 @@ NUMBERS: Final = (
     b"\x7f" + b"\xff" * 7,
     b"\xff" * 8,
 )
-
-
-class FuzzError(AssertionError):
-    """Something that must hold did not."""
 
 
 class Target(Protocol):

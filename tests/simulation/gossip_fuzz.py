@@ -10,8 +10,6 @@ a group that nobody set at odds agrees at once. Each round has a seed of its own
 """
 
 import argparse
-import resource
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +21,7 @@ from gossip.core.own import INCARNATION_LIMIT
 from gossip.core.tuning import Tuning
 from gossip.wire.identity import VERIFIED_LIMIT
 from gossip.wire.seal import SALT_LIMIT, Sealed
+from tests.simulation.fuzzing import FuzzError, resident_mib, say
 from tests.simulation.gossip_hostility import Liar, Stranger
 from tests.simulation.gossip_wire_group import CAPACITY, WireGroup, WireNode
 
@@ -36,10 +35,6 @@ LEAST_TORN = 0.9
 DIRECTORY_LIMIT = 24
 TUNING = replace(Tuning.loopback(), directory_limit=DIRECTORY_LIMIT, relays_limit=32)
 MEMORY_GROWTH_LIMIT_MIB = 64
-
-
-class FuzzError(AssertionError):
-    """Something that must hold did not."""
 
 
 @dataclass(slots=True)
@@ -182,30 +177,19 @@ def main(arguments: Sequence[str]) -> int:
         try:
             fuzz_round(seed, min(ROUND, options.count - tally.sent), tally)
         except Exception as error:  # noqa: BLE001 - whatever breaks a round is its result
-            _say([f"round {seed}: {type(error).__name__}: {error}", *tally.lines()])
-            _say([f"again: python -m tests.simulation gossip-fuzz --count {ROUND} --first {seed}"])
+            say([f"round {seed}: {type(error).__name__}: {error}", *tally.lines()])
+            say([f"again: python -m tests.simulation gossip-fuzz --count {ROUND} --first {seed}"])
             return 1
         seed += 1
         if not settled_mib and tally.sent >= options.count // 10:
-            settled_mib = _resident_mib()
+            settled_mib = resident_mib()
         if time.monotonic() - said > 30:
             said = time.monotonic()
-            _say([f"{tally.sent:,} of {options.count:,}, {said - began:.0f} s, {_resident_mib():.0f} MiB"])
-    grown_mib = _resident_mib() - settled_mib
-    _say([*tally.lines(), f"{time.monotonic() - began:.0f} s; memory at most {_resident_mib():.0f} MiB"])
-    _say([f"memory grew by {grown_mib:.1f} MiB over the last nine tenths (limit {MEMORY_GROWTH_LIMIT_MIB})"])
+            say([f"{tally.sent:,} of {options.count:,}, {said - began:.0f} s, {resident_mib():.0f} MiB"])
+    grown_mib = resident_mib() - settled_mib
+    say([*tally.lines(), f"{time.monotonic() - began:.0f} s; memory at most {resident_mib():.0f} MiB"])
+    say([f"memory grew by {grown_mib:.1f} MiB over the last nine tenths (limit {MEMORY_GROWTH_LIMIT_MIB})"])
     if tally.torn < LEAST_TORN * len(tally.periods):
-        _say([f"fewer than {LEAST_TORN:.0%} of the groups were at odds: that they agree says too little"])
+        say([f"fewer than {LEAST_TORN:.0%} of the groups were at odds: that they agree says too little"])
         return 1
     return 0 if grown_mib <= MEMORY_GROWTH_LIMIT_MIB else 1
-
-
-def _resident_mib() -> float:
-    """The most memory that this process had so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
-
-
-def _say(lines: Sequence[str]) -> None:
-    sys.stdout.write("\n".join(lines) + "\n")
-    sys.stdout.flush()

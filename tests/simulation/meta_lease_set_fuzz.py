@@ -4,19 +4,14 @@
                               ─▶ decode ─▶ encode ─▶ verify ─▶ describe
 
 What must hold for each input: nothing is raised but `LeaseSetError`; what was decoded is encoded to the very same
-bytes; a signature holds only over bytes that were signed; the description is plain data. And for all of them: the
-process stays within its memory, no input takes long, and all four outcomes occur, for a fuzz that never gets past the
-first field says nothing. A failing input is printed as hexadecimal, which `garlicfarm lease-set show -` reads.
+bytes; a signature holds only over bytes that were signed; the description is plain data. And for all of them what
+`fuzzing` asks for: all four outcomes occur. A failing input is printed as hexadecimal, which `garlicfarm lease-set show
+-` reads.
 """
 
-import argparse
 import json
-import resource
-import sys
-import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -36,6 +31,7 @@ from bridge.wire.meta_lease_set import (
     encode,
     verify,
 )
+from tests.simulation.fuzzing import FuzzError, Subject, options_of, run
 
 NOW_S = 1_767_225_600
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
@@ -43,33 +39,8 @@ TRANSIENT = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 MUTATIONS_MAX = 6
 OUTCOMES = frozenset({"refused", *(verdict.value for verdict in Verdict)})
 SIZES = (0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF)
-MEMORY_GROWTH_LIMIT_MIB = 32
-SLOWEST_LIMIT_S = 1.0
-"""A thousand times what an input takes: only a decoder whose work explodes reaches it."""
 DESCRIBED_SHARE = 0.05
 P256, P521, RSA_2048 = 1, 3, 4
-
-
-class FuzzError(AssertionError):
-    """Something that must hold did not."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """What became of the inputs."""
-
-    inputs: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter)
-    slowest_s: float = 0.0
-    """Processor time of the slowest input."""
-
-    def lines(self) -> list[str]:
-        """For the report."""
-        outcomes = ", ".join(f"{name} {count:,}" for name, count in sorted(self.outcomes.items()))
-        return [
-            f"{self.inputs:,} inputs: {outcomes}",
-            f"slowest input {self.slowest_s * 1000:.1f} ms of processor time",
-        ]
 
 
 def corpus() -> list[bytes]:
@@ -171,53 +142,18 @@ def check(data: bytes, known: frozenset[bytes], random: Random) -> str:
     return verification.verdict.value
 
 
-def fuzz(seed: int, count: int, tally: Tally) -> None:
-    """`count` inputs; a failure names the seed and the input."""
-    random = Random(seed)
+def subject() -> Subject:
+    """The decoder, with a corpus of its own."""
     known = corpus()
     known_set = frozenset(known)
-    for _ in range(count):
-        data = mutated(known, random)
-        began = time.process_time()
-        try:
-            outcome = check(data, known_set, random)
-        except Exception as error:
-            raise FuzzError(f"seed {seed}: {type(error).__name__}: {error}: {data.hex()}") from error
-        tally.slowest_s = max(tally.slowest_s, time.process_time() - began)
-        tally.inputs += 1
-        tally.outcomes[outcome] += 1
+    return Subject(
+        make=lambda random: mutated(known, random),
+        check=lambda data, random: [check(data, known_set, random)],
+        expected=OUTCOMES,
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
     """Fuzz; 0 if everything held."""
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation meta-lease-set-fuzz", description=__doc__)
-    parser.add_argument("--count", type=int, default=100_000, help="how many inputs (default 100000)")
-    parser.add_argument("--seed", type=int, default=0, help="of the inputs (default 0)")
-    options = parser.parse_args(arguments)
-    tally = Tally()
-    began = time.monotonic()
-    try:
-        fuzz(options.seed, options.count // 10, tally)
-        settled_mib = _resident_mib()
-        fuzz(options.seed + 1, options.count - tally.inputs, tally)
-    except FuzzError as error:
-        _say([str(error), *tally.lines()])
-        return 1
-    grown_mib = _resident_mib() - settled_mib
-    _say([*tally.lines(), f"{time.monotonic() - began:.0f} s; memory at most {_resident_mib():.0f} MiB"])
-    _say([f"memory grew by {grown_mib:.1f} MiB over the last nine tenths (limit {MEMORY_GROWTH_LIMIT_MIB})"])
-    if missing := sorted(OUTCOMES - tally.outcomes.keys()):
-        _say([f"never seen: {', '.join(missing)}: these inputs say too little"])
-        return 1
-    return 0 if grown_mib <= MEMORY_GROWTH_LIMIT_MIB and tally.slowest_s <= SLOWEST_LIMIT_S else 1
-
-
-def _resident_mib() -> float:
-    """The most memory that this process had so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
-
-
-def _say(lines: Sequence[str]) -> None:
-    sys.stdout.write("\n".join(lines) + "\n")
-    sys.stdout.flush()
+    options = options_of("meta-lease-set-fuzz", __doc__).parse_args(arguments)
+    return 0 if run(subject(), options.seed, options.count) else 1

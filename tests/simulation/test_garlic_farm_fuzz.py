@@ -9,16 +9,17 @@ import pytest
 
 from consensus.wire.garlic_farm.codec import encode_reply
 from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
-from tests.simulation import garlic_farm_fuzz as fuzzing
 from tests.simulation import garlic_farm_targets as targets
+from tests.simulation.fuzzing import FuzzError, Tally, play
+from tests.simulation.garlic_farm_fuzz import subject
 
 SHORT = {"upgrade": 1_500, "requests": 3_000, "replies": 5_000, "json": 5_000}
 
 
 @pytest.mark.parametrize("what", targets.TARGETS)
 def test_mutated_inputs_raise_the_one_error_and_nothing_else(what: str) -> None:
-    tally = fuzzing.Tally()
-    fuzzing.fuzz(targets.TARGETS[what](), randrange(2**32), SHORT[what], tally)
+    tally = Tally()
+    play(subject(targets.TARGETS[what]()), randrange(2**32), SHORT[what], tally)
     assert tally.inputs == SHORT[what]
     assert len(tally.outcomes) > 1
 
@@ -32,8 +33,8 @@ def test_a_gzip_bomb_is_refused_when_it_reaches_the_limit() -> None:
 
 def test_the_fuzz_catches_a_server_that_does_not_look_at_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Gatekeeper, "knows", lambda *_: True)
-    with pytest.raises(targets.FuzzError, match="did not prove the password"):
-        fuzzing.fuzz(targets.UpgradeTarget(), 1, 20_000, fuzzing.Tally())
+    with pytest.raises(FuzzError, match="did not prove the password"):
+        play(subject(targets.UpgradeTarget()), 1, 20_000, Tally())
 
 
 def test_the_fuzz_catches_a_server_that_takes_a_handshake_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,12 +42,12 @@ def test_the_fuzz_catches_a_server_that_takes_a_handshake_twice(monkeypatch: pyt
     target = targets.UpgradeTarget()
     genuine = b"s" + target._genuine(Random(3))
     assert target.check(genuine, Random(0)) == "server upgraded"
-    with pytest.raises(targets.FuzzError, match="twice with the same proof"):
+    with pytest.raises(FuzzError, match="twice with the same proof"):
         target.check(genuine, Random(0))
 
 
 def test_the_fuzz_catches_a_codec_that_forgets_a_field(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "encode_reply", lambda reply: encode_reply(reply)[:-1])
     target = targets.ReplyTarget()
-    with pytest.raises(targets.FuzzError):
-        fuzzing.fuzz(target, 1, 1_000, fuzzing.Tally())
+    with pytest.raises(FuzzError):
+        play(subject(target), 1, 1_000, Tally())

@@ -8,7 +8,8 @@ import random
 import pytest
 
 from gossip.core.reconnect import Reconnect
-from tests.simulation.gossip_fuzz import PERIODS_TO_AGREE, TUNING, FuzzError, Tally, fuzz_round
+from tests.simulation.fuzzing import FuzzError
+from tests.simulation.gossip_fuzz import PERIODS_TO_AGREE, TUNING, Tally, fuzz_round
 from tests.simulation.gossip_wire_group import WireGroup
 
 

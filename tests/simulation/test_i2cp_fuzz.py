@@ -9,13 +9,14 @@ import pytest
 
 from bridge.wire.i2cp import FrameReader, encode
 from bridge.wire.i2cp_messages import I2cpError
-from tests.simulation import i2cp_fuzz as fuzzing
+from tests.simulation import i2cp_fuzz
+from tests.simulation.fuzzing import FuzzError, Tally, play
 
 
 def test_mutated_streams_raise_the_one_error_or_are_encoded_alike_and_no_session_is_forged() -> None:
-    tally = fuzzing.Tally()
-    fuzzing.fuzz(randrange(2**32), 4_000, tally)
-    assert tally.outcomes.keys() == fuzzing.OUTCOMES
+    tally = Tally()
+    play(i2cp_fuzz.subject(), randrange(2**32), 4_000, tally)
+    assert tally.outcomes.keys() == i2cp_fuzz.OUTCOMES
 
 
 def test_an_announced_flood_is_refused_before_it_is_kept() -> None:
@@ -27,6 +28,6 @@ def test_an_announced_flood_is_refused_before_it_is_kept() -> None:
 
 
 def test_the_fuzz_catches_a_codec_that_forgets_a_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fuzzing, "encode", lambda message: encode(message)[:-1])
-    with pytest.raises(fuzzing.FuzzError, match="encoded to other bytes"):
-        fuzzing.fuzz(1, 1_000, fuzzing.Tally())
+    monkeypatch.setattr(i2cp_fuzz, "encode", lambda message: encode(message)[:-1])
+    with pytest.raises(FuzzError, match="encoded to other bytes"):
+        play(i2cp_fuzz.subject(), 1, 1_000, Tally())
