@@ -99,7 +99,8 @@ def submit(*, entry: str, request_id: str | None, node: str | None, as_json: boo
     if as_json:
         print_json(submit_document(answer))
     elif answer.outcome is SubmitOutcome.COMMITTED:
-        click.echo(f"Committed at index {answer.index}, term {answer.term}.")
+        refused = f" The farm refused what it asks for, nothing changed: {answer.reason}" if answer.reason else ""
+        click.echo(f"Committed at index {answer.index}, term {answer.term}.{refused}")
     if answer.outcome is not SubmitOutcome.COMMITTED:
         fail(_reason(answer))
 

@@ -161,6 +161,7 @@ class SubmitAnswer:
     index: int | None = None
     term: int | None = None
     reason: str = ""
+    """Why it is not committed; of a wish that is, why the state machine refused it (empty: it did not)."""
     leader_id: int | None = None
     leader_endpoint: str | None = None
     request: str | None = None

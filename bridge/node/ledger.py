@@ -138,7 +138,7 @@ class Ledger:
         return self._configuration_indexes[place - 1] if place else 0
 
     def refusal_of(self, index: Index) -> str | None:
-        """Why the state machine refused the wish at `index`; None if it did not, or that is long ago."""
+        """Why the wish at `index` changed nothing; None if it was granted, or that is long ago."""
         return self._refusals.get(index)
 
     def history_ends_at(self, index: Index) -> None:
@@ -228,8 +228,9 @@ class Ledger:
             case _:
                 pass
         for change in changes:
-            if isinstance(change, WishRefused):
-                self._refusals[index] = change.reason
+            refusal = _refusal_in(change)
+            if refusal is not None:
+                self._refusals[index] = refusal
                 if len(self._refusals) > REFUSALS_MAX:
                     del self._refusals[min(self._refusals)]
             if index > self._history_ends:
@@ -297,6 +298,16 @@ def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911
             return _event_of_weights(change)
         case _:
             assert_never(change)
+
+
+def _refusal_in(change: Change) -> str | None:
+    match change:
+        case WishRefused(_, reason):
+            return reason
+        case EntryTooEarly(kind, needed):
+            return f"not all servers of the farm understand {kind} yet: it counts from the feature level {needed} on"
+        case _:
+            return None
 
 
 def _event_of_weights(change: WeightsChange) -> tuple[str, dict[str, Scalar]]:

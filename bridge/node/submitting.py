@@ -2,6 +2,7 @@
 
     entry ─▶ names a request? else give it the next number of this node ─▶ replica, repeated while its fate is unknown
           ─▶ committed ─▶ applied here ─▶ the table tells where its first copy stands │ expired
+                                          └─▶ the ledger tells why it changed nothing, if a wish was refused
 
 A submission of which nobody knows whether it was committed is submitted again, the same bytes. That may leave several
 copies in the log; all but the first have no effect, and the answer gives the place of the first. A caller that names
@@ -78,7 +79,8 @@ class Submitting:
             first = self._ledger.farm.position_of(request)
             if first is None:
                 return SubmitAnswer(SubmitOutcome.EXPIRED, reason=EXPIRED, request=str(request))
-            return replace(answer, index=first.index, term=first.term)
+            refusal = self._ledger.refusal_of(first.index)
+            return replace(answer, index=first.index, term=first.term, reason=refusal or "")
         reason = f"committed at index {answer.index}; this node has not applied it yet, so whether it was a repetition"
         return SubmitAnswer(SubmitOutcome.UNKNOWN, reason=f"{reason} is not known", request=str(request))
 

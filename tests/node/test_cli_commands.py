@@ -227,6 +227,14 @@ def test_an_entry_is_submitted_and_its_index_printed(node: Node, garlicfarm: Cal
     assert node.submitted == [b'{"a": 1}', b'{"b": 2}']
 
 
+def test_an_entry_that_changed_nothing_is_told_with_the_reason(node: Node, garlicfarm: Callable[..., Result]) -> None:
+    node.outcome = replace(node.outcome, reason="made from the log up to 1; one from up to 1 was accepted")
+    result = garlicfarm("submit", '{"factors": {}}')
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Committed at index 218, term 3. The farm refused what it asks for")
+    assert result.stdout.endswith("nothing changed: made from the log up to 1; one from up to 1 was accepted\n")
+
+
 @pytest.mark.parametrize(
     ("outcome", "words"),
     [

@@ -11,10 +11,10 @@ import trio.testing
 from trio.testing import MockClock
 
 from bridge.core.control import SubmitAnswer, SubmitOutcome
-from bridge.core.records import Clock
+from bridge.core.records import Clock, Factors, Level
 from bridge.node.replica import Replica
 from bridge.node.submitting import Submitting, sealed
-from bridge.wire.application import BRACKETS_LIMIT
+from bridge.wire.application import BRACKETS_LIMIT, encode
 from consensus.core.sessions import RequestId
 from tests.node.farm_stage import NOW_MS, OWN, Stage, machine_clock
 
@@ -105,6 +105,21 @@ async def test_no_more_are_under_way_than_the_farm_remembers() -> None:
         assert len(under_way) == 16
         free.set()
     assert len(under_way) == 20
+
+
+async def test_a_committed_wish_that_the_farm_refused_is_told_with_the_reason() -> None:
+    stage = Stage()
+    through = submitting(stage)
+    wish = encode(Factors(1, "formula", {"a" * 52: 1.5}))
+    too_early = await through.submit(wish)
+    await stage.append(encode(Level(2, "0.1.0")))
+    accepted = await through.submit(wish)
+    repeated = await through.submit(wish)
+    assert [answer.outcome for answer in (too_early, accepted, repeated)] == [SubmitOutcome.COMMITTED] * 3
+    assert "the feature level 2" in too_early.reason
+    assert accepted.reason == ""
+    assert repeated.reason == "made from the log up to 1; one from up to 1 was accepted"
+    assert (too_early.index, accepted.index, repeated.index) == (1, 3, 4)
 
 
 async def test_what_was_committed_and_is_not_applied_here_in_time_is_unknown() -> None:
