@@ -1,27 +1,30 @@
 """Feedback: after each batch the judgement of the leaves is brought up to date, and now and then it is submitted.
 
     batch ──▶ recent rows ──▶ Weighing ──▶ proposal? ──▶ caught up? ──▶ POST /v1/submit to any node that answers
+                                                                         ──▶ told: accepted, or refused and why
 
 A driver that starts anew remembers nothing, so before its first batch it looks at the `WARM_ENTRIES` entries before it.
 While it works through a backlog it submits nothing: what was right an hour ago is nobody's business now. Caught up is
 who is at most `BEHIND_MS` of log time behind the farm.
 
-The farm accepts an entry only if it was made from more of the log than the last one, so a batch that is repeated after
-a crash, or a second pipeline by mistake, changes nothing twice. And it needs none of this: whatever fails here, in
-reading, judging or submitting, is told and counted, and the tables go on.
+The farm accepts an entry only if it was made from more of the log than the last one, so what a batch that is repeated
+after a crash submits again changes nothing. That it is in the log does not mean that it was accepted: the node that
+takes it says so. And the farm needs none of this: whatever fails here, in reading, judging or submitting, is told and
+counted, and the tables go on.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.endpoint import LOST, Credentials, Endpoint
 from pipeline.feedback_rows import recent
 from pipeline.log_client import FarmLog, FarmLogError
-from pipeline.weighing import Proposal, Weighing
+from pipeline.weighing import Proposal, Row, Weighing
 
 WARM_ENTRIES = 20_000
 BEHIND_MS = 120_000
@@ -29,6 +32,15 @@ BEHIND_MS = 120_000
 
 class NotSubmittedError(Exception):
     """A proposal was not committed: who said what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A proposal is in the log."""
+
+    index: int
+    refusal: str = ""
+    """Why the farm did not accept it; empty: it did."""
 
 
 class Submission(Protocol):
@@ -42,8 +54,8 @@ class Submission(Protocol):
         """Log time of the newest committed entry."""
         ...
 
-    def submit(self, entry: Mapping[str, object]) -> int:
-        """Have one application entry committed; its index. Raises `NotSubmittedError`."""
+    def submit(self, entry: Mapping[str, object]) -> Submitted:
+        """Have one application entry committed. Raises `NotSubmittedError`."""
         ...
 
 
@@ -65,8 +77,8 @@ class NodeSubmission:
         newest = next(iter(log.range(commit, commit + 1, page_size=1)), None)
         return None if newest is None else newest.log_time_ms
 
-    def submit(self, entry: Mapping[str, object]) -> int:
-        """Once: an entry of unknown fate is not repeated, the next proposal comes anyhow."""
+    def submit(self, entry: Mapping[str, object]) -> Submitted:
+        """By the first node that takes it. Where no answer came the next one is asked: `throughIndex` counts once."""
         said: list[str] = []
         for address in self.addresses:
             try:
@@ -75,16 +87,19 @@ class NodeSubmission:
             except LOST as error:
                 said.append(f"{address}: {str(error) or type(error).__name__}")
                 continue
-            if answer.get("outcome") == "committed":
-                return int(answer["index"])
-            said.append(f"{address}: {answer.get('outcome')} {answer.get('reason') or ''}".strip())
-            if answer.get("outcome") == "unknown":
+            outcome, index, reason = answer.get("outcome"), answer.get("index"), str(answer.get("reason") or "")
+            if outcome == "committed" and isinstance(index, int):
+                return Submitted(index, reason)
+            if outcome == "committed":
+                reason = f"and names the index {index!r}: it may be in the log, or not"
+            said.append(f"{address}: {outcome} {reason}".strip())
+            if outcome in {"committed", "unknown"}:
                 break
         raise NotSubmittedError("; ".join(said))
 
 
 class Feedback:
-    """Listens to the batches of one run. Without a `submission` it only judges."""
+    """Listens to the batches of one run. Without a `submission` it does nothing."""
 
     def __init__(
         self,
@@ -99,7 +114,8 @@ class Feedback:
         self._tell = tell
         self._warm = False
         self.weighing = Weighing()
-        self.submitted = 0
+        self.accepted = 0
+        self.refused = 0
         self.failed = 0
 
     def after_batch(self, entries: DataFrame) -> None:
@@ -109,33 +125,39 @@ class Feedback:
         try:
             rows = recent(entries)
             if rows and not self._warm:
-                self._look_back(self._submission, rows[0].index)
+                # Where that fails, the next batch looks back over this one as well.
+                rows = [*self._before(self._submission, rows[0].index), *rows]
+                self._warm = True
             for row in rows:
                 self.weighing.observe(row)
             proposal = self.weighing.propose()
             if proposal is not None:
                 self._propose(self._submission, proposal)
-        except (FarmLogError, NotSubmittedError, PySparkException) as error:
+        except (FarmLogError, NotSubmittedError, PySparkException, Py4JError) as error:
             self.failed += 1
             self._tell(f"factors not submitted: {str(error).strip().splitlines()[0]}")
 
-    def _look_back(self, submission: Submission, first: int) -> None:
-        self._warm = True
+    def _before(self, submission: Submission, first: int) -> list[Row]:
+        """The rows of what lies before the first batch of this run."""
         start = max(first - WARM_ENTRIES, submission.oldest())
         if start >= first:
-            return
+            return []
         options = {**self._source, "start": str(start), "end": str(first - 1)}
-        for row in recent(self._session.read.format("farm").options(**options).load()):
-            self.weighing.observe(row)
+        return recent(self._session.read.format("farm").options(**options).load())
 
     def _propose(self, submission: Submission, proposal: Proposal) -> None:
         newest_ms = submission.log_time_ms()
         if newest_ms is None or newest_ms - self.weighing.log_time_ms > BEHIND_MS:
             return
         self.weighing.submitted()
-        index = submission.submit(proposal.entry())
-        self.submitted += 1
-        self._tell(
+        found = submission.submit(proposal.entry())
+        entry = (
             f"factors of {len(proposal.factors)} leaves, made from the log up to {proposal.through_index}, are entry"
-            f" {index}"
+            f" {found.index}"
         )
+        if found.refusal:
+            self.refused += 1
+            self._tell(f"{entry}, which the farm did not accept: {found.refusal}")
+        else:
+            self.accepted += 1
+            self._tell(entry)

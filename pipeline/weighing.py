@@ -5,22 +5,32 @@
 The publisher weighs each report as it comes, by what the router says of this moment. The pipeline adds what only a
 history shows. Formula `strain-1`:
 
-    lag           smoothed job lag of the leaf's server, in seconds, at most 1          each report counts one half
+    lag           smoothed job lag of a server, in seconds, at most 1                   each report counts one half
     absence       share of reporting periods without a report of the server             each period counts one fifth
-    illness       share of reports in which the leaf was not healthy                    each report counts one half
+    illness       share of its reports in which the leaf was not healthy                each report counts one half
     strain        0.6 lag + 0.2 absence + 0.2 illness                                   0 … 1
-    wanted        1 + 2 (strain - median strain of all leaves),  within 0.5 … 2
+                  of a leaf that several servers report: the least of theirs
+    middle        the median over the servers of the median strain of each one's leaves;
+                  who is absent more often than not is left out, unless all are
+    wanted        1 + 2 (strain - middle),  within 0.5 … 2
 
-It is relative to the median, because clients must go somewhere: were all of a farm strained, dearer entries all around
-would say nothing. What a destination carries (bandwidth, connections, tunnels) is left out, because the publisher's
-cost has it already; counted here once more, later and for longer, it would be what makes a feedback loop swing: clients
-keep the structure for minutes, so they come back when the load that drove them away is long over. Of the lag a part
-remains that load causes; the smoothing, the publisher's damping and the pause between two entries are what calms that.
+A server's first report counts whole. The leaves of a server are those of its last report: one that is not in it is
+gone, and its factor fades.
+
+It is relative to the middle, because clients must go somewhere: were all of a farm strained, dearer entries all around
+would say nothing. Each server speaks for itself alone: naming another's leaf can only make it cheaper, as it can with
+the publisher's own cost, and however many leaves a server names, it moves the middle by one voice.
+
+What a destination carries (bandwidth, connections, tunnels) is left out, because the publisher's cost has it already;
+counted here once more, later and for longer, it would be what makes a feedback loop swing: clients keep the structure
+for minutes, so they come back when the load that drove them away is long over. Of the lag a part remains that load
+causes; the smoothing, the publisher's damping and the pause between two entries are what calms that.
 
 *When an entry is proposed.* The publisher moves a factor by a tenth an entry and forgets it within ten minutes
 (docs/publisher.md); `Standing` reckons with both, from the `factors` entries that it sees in the log. A proposal is due
 when some leaf's factor is off by more than 5 % from where an entry would bring it, but not sooner than ten reporting
-periods (five minutes with the usual 30 s, and never longer) after the last entry. Figures come from reports and clock
+periods (five minutes with the usual 30 s, and never longer) after the last entry. The farm has room for 1,024 factors;
+of more leaves those go without that would move least. Figures come from reports and clock
 entries only: an entry of ours says what we wanted, and taking it for a figure would be listening to our own voice.
 
 All of it follows from the entries and their log time, in order. Started anew and shown the recent past again, the
@@ -33,7 +43,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from statistics import median
-from typing import TypeVar
 
 FORMULA = "strain-1"
 LAG_SHARE, ABSENCE_SHARE, ILLNESS_SHARE = 0.6, 0.2, 0.2
@@ -55,8 +64,11 @@ HOLDS_MS = 300_000
 ENDS_MS = 600_000
 
 SILENT_MS = 3_600_000
+ABSENT = 0.5
 SERVERS_MAX = 64
+LEAVES_PER_SERVER_MAX = 64
 LEAVES_MAX = 1_024
+DESTINATION_MAX_CHARACTERS = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +123,15 @@ class _Server:
     lag: float = 0.0
     absence: float = 0.0
     heard_ms: int = 0
+    illness: Mapping[str, float] = field(default_factory=dict)
+    """Of each leaf in its last report."""
     reported: bool = True
     """Since the last clock entry."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    server_id: int
-    illness: float
-    heard_ms: int
-
-
-K = TypeVar("K", int, str)
-H = TypeVar("H", _Server, _Leaf)
+    def strains(self) -> dict[str, float]:
+        """How strained each of its leaves is."""
+        shared = LAG_SHARE * self.lag + ABSENCE_SHARE * self.absence
+        return {leaf: shared + ILLNESS_SHARE * illness for leaf, illness in self.illness.items()}
 
 
 @dataclass(slots=True)
@@ -139,6 +147,10 @@ class Standing:
         factor, said_ms = self.said.get(leaf, (1.0, log_time_ms))
         left_ms = min(ENDS_MS - HOLDS_MS, max(0, ENDS_MS - (log_time_ms - said_ms)))
         return 1.0 + (factor - 1.0) * left_ms / (ENDS_MS - HOLDS_MS)
+
+    def held(self, log_time_ms: int) -> set[str]:
+        """The leaves of whose factor something is left."""
+        return {leaf for leaf, (_, said_ms) in self.said.items() if log_time_ms - said_ms < ENDS_MS}
 
     def brought_to(self, leaf: str, wanted: float, log_time_ms: int) -> float:
         """Where an entry that says `wanted` would bring it."""
@@ -166,7 +178,6 @@ class Weighing:
         self.standing = Standing()
         self.through_index = 0
         self._servers: dict[int, _Server] = {}
-        self._leaves: dict[str, _Leaf] = {}
         self.log_time_ms = 0
         self._period_ms = PERIOD_DEFAULT_MS
         self._periods = 0
@@ -190,16 +201,16 @@ class Weighing:
 
     def wanted(self) -> dict[str, float]:
         """The factor that each leaf should have by the formula."""
-        strains = {
-            name: LAG_SHARE * server.lag + ABSENCE_SHARE * server.absence + ILLNESS_SHARE * leaf.illness
-            for name, leaf in sorted(self._leaves.items())
-            if (server := self._servers.get(leaf.server_id)) is not None
-        }
+        strains: dict[str, float] = {}
+        for server in self._servers.values():
+            for leaf, strain in server.strains().items():
+                strains[leaf] = min(strain, strains.get(leaf, strain))
         if not strains:
             return {}
-        middle = median(strains.values())
+        middle = self._middle()
         return {
-            name: round(min(HIGHEST, max(LOWEST, 1 + GAIN * (strain - middle))), 3) for name, strain in strains.items()
+            leaf: round(min(HIGHEST, max(LOWEST, 1 + GAIN * (strain - middle))), 3)
+            for leaf, strain in sorted(strains.items())
         }
 
     def propose(self) -> Proposal | None:
@@ -212,11 +223,15 @@ class Weighing:
             for leaf, wanted in self.wanted().items()
             if wanted != 1 or abs(standing.at(leaf, now_ms) - 1) >= CHANGE_MIN / 10
         }
-        moves = (
-            abs(standing.brought_to(leaf, wanted, now_ms) / standing.at(leaf, now_ms) - 1)
+        moves = {
+            leaf: abs(standing.brought_to(leaf, wanted, now_ms) / standing.at(leaf, now_ms) - 1)
             for leaf, wanted in factors.items()
-        )
-        if max(moves, default=0) <= CHANGE_MIN:
+        }
+        held = standing.held(now_ms)
+        newcomers = sorted(moves.keys() - held, key=lambda leaf: (-moves[leaf], -abs(factors[leaf] - 1), leaf))
+        for leaf in newcomers[LEAVES_MAX - len(held) :]:
+            del factors[leaf], moves[leaf]
+        if max(moves.values(), default=0) <= CHANGE_MIN:
             return None
         return Proposal(self.through_index, factors)
 
@@ -228,19 +243,27 @@ class Weighing:
         pause_ms = min(PAUSE_MAX_MS, PAUSE_PERIODS * self._period_ms)
         return self._last_entry_ms is None or self.log_time_ms - self._last_entry_ms >= pause_ms
 
+    def _middle(self) -> float:
+        speaking = [server for server in self._servers.values() if server.illness]
+        present = [server for server in speaking if server.absence <= ABSENT]
+        return median(median(server.strains().values()) for server in present or speaking)
+
     def _report(self, row: ReportRow) -> None:
         known = self._servers.get(row.server_id)
+        before = _Server() if known is None else known
         lag = None if row.job_lag_ms is None else min(1.0, max(0.0, row.job_lag_ms / LAG_WORST_MS))
-        if known is None:
-            self._servers[row.server_id] = _Server(lag=lag or 0.0, heard_ms=row.log_time_ms)
-        else:
-            smoothed = known.lag if lag is None else known.lag + REPORT_WEIGHT * (lag - known.lag)
-            self._servers[row.server_id] = replace(known, lag=smoothed, heard_ms=row.log_time_ms, reported=True)
-        for name, healthy in row.leaves:
-            before = self._leaves.get(name)
+        illness = {}
+        for leaf, healthy in row.leaves[:LEAVES_PER_SERVER_MAX]:
             ill = 0.0 if healthy else 1.0
-            illness = ill if before is None else before.illness + REPORT_WEIGHT * (ill - before.illness)
-            self._leaves[name] = _Leaf(row.server_id, illness, row.log_time_ms)
+            was = before.illness.get(leaf, ill)
+            illness[leaf] = was + REPORT_WEIGHT * (ill - was)
+        self._servers[row.server_id] = replace(
+            before,
+            lag=(lag or 0.0) if known is None else _smoothed(before.lag, lag),
+            heard_ms=row.log_time_ms,
+            illness=illness,
+            reported=True,
+        )
         self._forget()
 
     def _clock(self, row: ClockRow) -> None:
@@ -257,20 +280,24 @@ class Weighing:
     def _forget(self) -> None:
         """Who is silent for an hour is gone; of too many, those that were heard longest ago."""
         oldest_ms = self.log_time_ms - SILENT_MS
-        if any(server.heard_ms < oldest_ms for server in self._servers.values()) or len(self._servers) > SERVERS_MAX:
-            self._servers = _newest(self._servers, oldest_ms, SERVERS_MAX)
-        if any(leaf.heard_ms < oldest_ms for leaf in self._leaves.values()) or len(self._leaves) > LEAVES_MAX:
-            self._leaves = _newest(self._leaves, oldest_ms, LEAVES_MAX)
+        heard = {server_id: server.heard_ms for server_id, server in self._servers.items()}
+        if len(heard) > SERVERS_MAX or min(heard.values(), default=oldest_ms) < oldest_ms:
+            newest = sorted(heard, key=lambda server_id: (heard[server_id], server_id), reverse=True)[:SERVERS_MAX]
+            self._servers = {each: self._servers[each] for each in newest if heard[each] >= oldest_ms}
 
 
-def _newest(table: dict[K, H], oldest_ms: int, limit: int) -> dict[K, H]:
-    heard = sorted(((each.heard_ms, name) for name, each in table.items() if each.heard_ms >= oldest_ms), reverse=True)
-    return {name: table[name] for _, name in heard[:limit]}
+def _smoothed(before: float, figure: float | None) -> float:
+    return before if figure is None else before + REPORT_WEIGHT * (figure - before)
 
 
-@lru_cache(maxsize=8192)
 def leaf_hash(destination: str) -> str | None:
     """Base32 of the SHA-256 of a destination in I2P's base64, as the farm names a leaf; None if it is none."""
+    return _hash(destination) if len(destination) <= DESTINATION_MAX_CHARACTERS else None
+
+
+# What is remembered is small, whatever a report holds: longer texts are no destinations to the farm either.
+@lru_cache(maxsize=8192)
+def _hash(destination: str) -> str | None:
     try:
         content = base64.b64decode(destination, altchars=b"-~", validate=True)
     except ValueError:

@@ -4,7 +4,7 @@ import base64
 import json
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -35,6 +35,8 @@ class MadeUpLog:
     """The node's trace; cursors count from `first_cursor`."""
     first_cursor: int = 1
     clock_ahead_ms: int = 0
+    submit_answer: tuple[int, Mapping[str, object]] = (200, {})
+    submitted: list[bytes] = field(default_factory=list)
 
     def happen(self, kind: str, *, log_time: bool = False, **data: Any) -> None:
         """Adds an event to the trace."""
@@ -156,8 +158,15 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self.server.log.event_page(int(query["from"][0]), int(query["limit"][0]))
         else:
             answer = self.server.log.page(int(query["from"][0]), int(query["limit"][0]))
+        self._say(200, answer)
+
+    def do_POST(self) -> None:
+        self.server.log.submitted.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self._say(*self.server.log.submit_answer)
+
+    def _say(self, status: int, answer: Mapping[str, object]) -> None:
         body = json.dumps(answer).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -4,17 +4,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import pytest
-from pyspark.sql import SparkSession
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
 
 from bridge.core.hashes import hash_of
-from pipeline.feedback import Feedback, NodeSubmission, NotSubmittedError
+from pipeline.feedback import Feedback, NotSubmittedError, Submitted
 from pipeline.feedback_rows import recent
-from pipeline.log_client import NO_CREDENTIALS
 from pipeline.run import RunSettings, run_once
-from pipeline.weighing import ClockRow, FactorsRow, ReportRow
-from tests.pipeline.farm_log_server import MadeUpLog, entries_of, served
+from pipeline.weighing import ClockRow, FactorsRow, ReportRow, Row, Weighing
+from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, entries_of, served
 
 pytestmark = pytest.mark.spark
 
@@ -37,9 +38,10 @@ def slow_farm(periods: int, slow_from: int) -> MadeUpLog:
 
 @dataclass
 class Listener:
-    """In place of a farm: takes what is submitted, or refuses it."""
+    """In place of a farm: takes what is submitted, does not accept it, or cannot be reached."""
 
     newest_ms: int | None
+    fails: str = ""
     refuses: str = ""
     first: int = 1
     taken: list[Mapping[str, object]] = field(default_factory=list)
@@ -52,29 +54,48 @@ class Listener:
         """As told."""
         return self.newest_ms
 
-    def submit(self, entry: Mapping[str, object]) -> int:
-        """Take it, or refuse it."""
-        if self.refuses:
-            raise NotSubmittedError(self.refuses)
+    def submit(self, entry: Mapping[str, object]) -> Submitted:
+        """Take it, or not."""
+        if self.fails:
+            raise NotSubmittedError(self.fails)
         self.taken.append(entry)
-        return 4711
+        return Submitted(4711, self.refuses)
 
 
 def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over(session: SparkSession) -> None:
     log = slow_farm(periods=60, slow_from=58)
+    report = {"cluster": "farm", "date": log.log_time_ms, "id": 3, "router": {"jobLag": 800.0}}
+    log.add(value=json.dumps({**report, "destinations": [{"destination": "AAAC", "healthy": True}]}))
+    last = log.commit_index
+    # what the farm takes for nothing is nothing here either
     log.add(value='{"factors": {"throughIndex": 7, "formula": "x", "factors": {"abc": 1.5, "def": "much"}}}')
+    log.add(value='{"factors": {"throughIndex": 7, "formula": "x", "factors": {"abc": NaN}}}')
     log.add(value='{"factors": "none"}')
     log.add(value='{"router": {"jobLag": "slow"}, "id": 1, "destinations": [{"destination": 5}, null, 7]}')
     log.add(value='{"router": {}, "id": "one"}')
+    log.add(value='{"cluster": "farm", "id": 3, "router": {"jobLag": 1.0}}')
+    for figure in ("NaN", "Infinity", "-1", "1e300"):
+        log.add(value=json.dumps(report).replace("800.0", figure))
+    log.add(value=json.dumps({**report, "clock": {"time": 1}}))
     log.add(value="not json")
     log.add(base64="//79")
     rows = recent(entries_of(session, log))
     # twenty minutes are forty periods, and both ends count
     assert sum(isinstance(row, ClockRow) for row in rows) == 41
     assert [row.index for row in rows] == sorted(row.index for row in rows)
-    newest = [row for row in rows if isinstance(row, ReportRow) and row.server_id == 3][-1]
-    assert (newest.job_lag_ms, newest.leaves) == (800.0, ((hash_of("AAAC"), True),))
-    assert not [row for row in rows if isinstance(row, FactorsRow) and row.factors.get("def")]
+    assert rows[-1] == ReportRow(last, log.log_time_ms, 3, 800.0, ((hash_of("AAAC"), True),))
+    assert not [row for row in rows if isinstance(row, FactorsRow)]
+
+
+def test_reports_for_several_masters_are_looked_at_like_those_for_one(session: SparkSession) -> None:
+    log = MadeUpLog()
+    log.tick(0)
+    body = {"cluster": "farm", "date": log.log_time_ms, "id": 3, "router": {"jobLag": 8.0}}
+    meta = [{"destination": leaf, "publishConfig": "auto", "canSignUntil": 2**32 - 1} for leaf in ("BBBB", "BBBC")]
+    log.add(value=json.dumps({**body, "meta": meta, "destinations": [{"destination": "AAAA", "healthy": True}]}))
+    assert recent(entries_of(session, log))[1:] == [
+        ReportRow(2, log.log_time_ms, 3, 8.0, ((hash_of("AAAA"), True),)),
+    ]
 
 
 def test_a_lagging_router_is_told_to_the_farm_once_and_with_what_was_read_before_a_restart(
@@ -100,7 +121,7 @@ def test_a_lagging_router_is_told_to_the_farm_once_and_with_what_was_read_before
     log.tick(PERIOD_MS)
     listener.newest_ms = log.log_time_ms
     feedback.after_batch(entries_of(session, log))
-    assert len(listener.taken) == feedback.submitted == 1
+    assert len(listener.taken) == feedback.accepted == 1
 
 
 def test_a_backlog_is_nobodys_business_now(session: SparkSession) -> None:
@@ -112,17 +133,78 @@ def test_a_backlog_is_nobodys_business_now(session: SparkSession) -> None:
     assert listener.taken == []
 
 
-def test_a_farm_that_refuses_is_told_of_and_stops_no_batch(session: SparkSession) -> None:
+@dataclass
+class RowsByRange:
+    """In place of a session: reading a range gives its rows, or fails."""
+
+    rows: list[Row]
+    failing: int = 0
+    _range: tuple[int, int] = (0, 0)
+
+    @property
+    def read(self) -> "RowsByRange":
+        """The reader."""
+        return self
+
+    def format(self, _: str) -> "RowsByRange":
+        """The source `farm`."""
+        return self
+
+    def options(self, start: str, end: str) -> "RowsByRange":
+        """The range."""
+        self._range = int(start), int(end)
+        return self
+
+    def load(self) -> list[Row]:
+        """The rows, as if they were a DataFrame."""
+        if self.failing:
+            self.failing -= 1
+            raise Py4JError("Job aborted due to stage failure\n\tat some.place(Some.java:1)")
+        return [row for row in self.rows if self._range[0] <= row.index <= self._range[1]]
+
+
+def test_where_looking_back_fails_the_batch_goes_on_and_the_next_one_looks_back_over_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pipeline.feedback.recent", lambda rows: rows)
+    rows: list[Row] = []
+    for period in range(8):
+        now_ms = EPOCH_MS + period * PERIOD_MS
+        rows.append(ClockRow(len(rows) + 1, now_ms, PERIOD_MS))
+        for server, leaf in LEAVES.items():
+            lag_ms = 800.0 if server == 3 and period >= 5 else 5.0
+            rows.append(ReportRow(len(rows) + 1, now_ms, server, lag_ms, ((leaf, True),)))
+    told: list[str] = []
+    listener = Listener(rows[-1].log_time_ms)
+    feedback = Feedback(cast("SparkSession", RowsByRange(rows, failing=1)), {}, listener, told.append)
+    # when what lies before the first batch cannot be read
+    feedback.after_batch(cast("DataFrame", rows[20:28]))
+    assert (feedback.failed, listener.taken) == (1, [])
+    assert told == ["factors not submitted: Job aborted due to stage failure"]
+    # then nothing of it is missing once it can
+    feedback.after_batch(cast("DataFrame", rows[28:]))
+    undisturbed = Weighing()
+    for row in rows:
+        undisturbed.observe(row)
+    assert feedback.weighing.wanted() == undisturbed.wanted()
+    assert feedback.accepted == len(listener.taken) == 1
+
+
+@pytest.mark.parametrize(
+    ("fails", "refuses", "said", "counts"),
+    [
+        ("node-1: busy", "", "factors not submitted: node-1: busy", (0, 0, 1)),
+        ("", "one from up to 19 was accepted", "did not accept: one from up to 19 was accepted", (0, 1, 0)),
+        ("", "", "are entry 4711", (1, 0, 0)),
+    ],
+)
+def test_what_became_of_a_proposal_is_told_and_stops_no_batch(
+    session: SparkSession, fails: str, refuses: str, said: str, counts: tuple[int, int, int]
+) -> None:
     told: list[str] = []
     log = slow_farm(periods=6, slow_from=3)
-    listener = Listener(log.log_time_ms, refuses="node-1: busy", first=2)
-    feedback = Feedback(session, {}, listener, told.append)
+    feedback = Feedback(session, {}, Listener(log.log_time_ms, fails, refuses, first=2), told.append)
     feedback.after_batch(entries_of(session, log))
-    assert told == ["factors not submitted: node-1: busy"]
-    assert (feedback.submitted, feedback.failed) == (0, 1)
-
-
-def test_no_node_that_answers_is_a_reason_and_no_crash(tmp_path: Path) -> None:
-    submission = NodeSubmission((str(tmp_path / "nobody.sock"), str(tmp_path / "neither.sock")), NO_CREDENTIALS)
-    with pytest.raises(NotSubmittedError, match=r"nobody\.sock.*neither\.sock"):
-        submission.submit({"factors": {}})
+    assert len(told) == 1
+    assert told[0].endswith(said)
+    assert (feedback.accepted, feedback.refused, feedback.failed) == counts

@@ -1,5 +1,6 @@
 """The judgement of the leaves: smoothed figures, factors relative to the median, and when they are proposed."""
 
+import json
 from random import Random
 
 import pytest
@@ -7,9 +8,11 @@ import pytest
 from bridge.core import weights as farm
 from bridge.core.hashes import hash_of
 from bridge.core.records import Factors
+from bridge.wire.application import ENTRY_LIMIT_BYTES
 from pipeline.weighing import (
     LEAVES_MAX,
     PAUSE_PERIODS,
+    SERVERS_MAX,
     ClockRow,
     FactorsRow,
     Proposal,
@@ -21,6 +24,8 @@ from pipeline.weighing import (
 
 PERIOD_MS = 30_000
 BEGIN_MS = 1_767_225_600_000
+REQUEST_BYTES = 150
+"""What a node adds to an entry: the name of the request."""
 
 
 class Story:
@@ -33,6 +38,7 @@ class Story:
         self.lag_ms: dict[int, float | None] = dict.fromkeys(range(1, servers + 1), 10.0)
         self.ill: set[int] = set()
         self.silent: set[int] = set()
+        self.leaves: dict[int, tuple[str, ...]] = {server: (name(server),) for server in self.lag_ms}
 
     def periods(self, count: int) -> None:
         """So many reporting periods go by."""
@@ -40,9 +46,8 @@ class Story:
             self.now_ms += PERIOD_MS
             for server, lag_ms in self.lag_ms.items():
                 if server not in self.silent:
-                    self._next(
-                        ReportRow(self._count(), self.now_ms, server, lag_ms, ((name(server), server not in self.ill),))
-                    )
+                    leaves = tuple((leaf, server not in self.ill) for leaf in self.leaves[server])
+                    self._next(ReportRow(self._count(), self.now_ms, server, lag_ms, leaves))
             self._next(ClockRow(self._count(), self.now_ms, PERIOD_MS))
 
     def submit(self, proposal: Proposal) -> bool:
@@ -204,8 +209,110 @@ def test_no_table_grows_beyond_its_bound() -> None:
     for number in range(1, 200):
         leaves = tuple((f"leaf-{number}-{each}", True) for each in range(60))
         weighing.observe(ReportRow(number, BEGIN_MS + number, number, 1.0, leaves))
-    assert len(weighing.wanted()) <= LEAVES_MAX
+    assert len(weighing.wanted()) == SERVERS_MAX * 60
     assert f"leaf-{199}-0" in weighing.wanted()
+
+
+def strained(weighing: Weighing, servers: int, since: int) -> None:
+    """A further period, in which every other server lags; each has sixty leaves."""
+    for number in range(servers):
+        leaves = tuple((f"{number:03}-{each:02}".rjust(52, "a"), True) for each in range(60))
+        lag_ms = 400.0 + number if number % 2 else 0.0
+        weighing.observe(ReportRow(since + number + 1, BEGIN_MS + since, number, lag_ms, leaves))
+    weighing.observe(ClockRow(since + servers + 1, BEGIN_MS + since, PERIOD_MS))
+
+
+def test_of_thousands_of_leaves_as_many_are_proposed_as_the_farm_has_room_for_and_an_entry_may_hold() -> None:
+    weighing, log_index = Weighing(), 0
+    for _ in range(4):
+        strained(weighing, 50, log_index)
+        log_index += 100
+    proposal = weighing.propose()
+    assert proposal is not None
+    assert len(proposal.factors) == LEAVES_MAX
+    assert min(proposal.factors.values()) > 1.25, "those that are off most"
+    assert len(json.dumps(proposal.entry())) + REQUEST_BYTES <= ENTRY_LIMIT_BYTES
+    # and when others are off most, those that the farm has keep their room until they are forgotten
+    assert weighing.standing.take(FactorsRow(log_index, weighing.log_time_ms, log_index - 1, proposal.factors))
+    weighing.observe(ClockRow(log_index + 50, BEGIN_MS + log_index + 400_000, PERIOD_MS))
+    again = weighing.propose()
+    assert again is not None
+    assert again.factors.keys() <= proposal.factors.keys()
+
+
+def test_a_report_that_names_anothers_leaf_makes_it_no_dearer() -> None:
+    story, undisturbed = Story(), Story()
+    # when a server that is ill and lags names the leaves of the others as its own
+    story.leaves[3] = (name(1), name(2), name(3))
+    for each in (story, undisturbed):
+        each.lag_ms[3] = 900.0
+        each.ill.add(3)
+        each.periods(10)
+    assert story.weighing.wanted() == undisturbed.weighing.wanted()
+
+
+@pytest.mark.parametrize("lag_ms", [0.0, 1_000.0])
+def test_a_server_has_one_voice_in_the_middle_however_many_leaves_it_names(lag_ms: float) -> None:
+    story, undisturbed = Story(servers=5), Story(servers=5)
+    for each in (story, undisturbed):
+        each.lag_ms |= {1: 100.0, 2: 200.0, 4: 300.0, 5: lag_ms}
+    story.leaves[5] = (name(5), *(f"made-up-{number}" for number in range(63)))
+    for each in (story, undisturbed):
+        each.periods(10)
+    wanted = story.weighing.wanted()
+    assert {leaf: wanted[leaf] for leaf in undisturbed.weighing.wanted()} == undisturbed.weighing.wanted()
+
+
+def test_a_leaf_that_its_server_reports_no_more_is_forgotten_at_once() -> None:
+    story = Story()
+    story.leaves[3] = (name(3), "another")
+    story.periods(5)
+    assert "another" in story.weighing.wanted()
+    story.leaves[3] = (name(3),)
+    story.periods(1)
+    assert "another" not in story.weighing.wanted()
+
+
+def test_when_most_routers_leave_the_others_cost_what_they_did() -> None:
+    story = Story(servers=5)
+    story.periods(5)
+    story.silent |= {3, 4, 5}
+    story.periods(30)
+    wanted = story.weighing.wanted()
+    assert wanted[name(1)] == wanted[name(2)] == 1.0
+    assert wanted[name(3)] == pytest.approx(1.4, abs=0.01)
+
+
+def test_when_nobody_reports_any_more_nothing_is_proposed() -> None:
+    story = Story()
+    story.lag_ms[3] = 10.0
+    story.periods(5)
+    story.silent |= {1, 2, 3}
+    for _ in range(130):
+        story.periods(1)
+        assert story.weighing.propose() is None
+    assert story.weighing.wanted() == {}
+
+
+def test_after_a_time_without_a_leader_nobody_is_blamed_for_its_silence() -> None:
+    story = Story()
+    story.periods(5)
+    story.now_ms += 3_600_000 // 2
+    story._next(ClockRow(story._count(), story.now_ms, PERIOD_MS))
+    assert set(story.weighing.wanted().values()) == {1.0}
+    for server in (1, 2, 3):
+        story._next(ReportRow(story._count(), story.now_ms, server, 10.0, ((name(server), True),)))
+        assert story.weighing.propose() is None
+
+
+@pytest.mark.parametrize("lag_ms", [float("nan"), float("inf"), float("-inf"), -5.0, 1e308])
+def test_no_figure_of_a_report_leads_out_of_bounds(lag_ms: float) -> None:
+    story = Story()
+    story.lag_ms[3] = lag_ms
+    story.periods(5)
+    story.lag_ms[3] = 10.0
+    story.periods(20)
+    assert story.weighing.wanted() == {name(server): pytest.approx(1.0, abs=0.01) for server in (1, 2, 3)}
 
 
 def test_what_counts_is_reckoned_as_the_farm_reckons_it() -> None:
@@ -230,3 +337,4 @@ def test_what_counts_is_reckoned_as_the_farm_reckons_it() -> None:
 def test_a_leaf_is_named_by_the_hash_of_its_destination() -> None:
     assert leaf_hash("AAAA") == hash_of("AAAA") == "ocpibseeq6rechq64tp3t4rkqykjfuqmi5srkdampffl24hycr6a"
     assert leaf_hash("not base64!") is None
+    assert leaf_hash("AAAA" * 513) is None, "longer than any destination that the farm takes"
