@@ -3,9 +3,9 @@
     run(work) ──▶ queue ──▶ the thread ──▶ back into the event loop, which wakes the caller
 
 trio's own `to_thread` finds a thread for each call, copies its context and counts it against a limit that all share.
-Here there is always the same thread and nothing to count, and a call costs about half: 42 µs instead of 76 µs of
-processor time, of which a small write to a quick disk has two on its way, the leader's and its follower's
-(docs/benchmarks.md). The thread begins with the first call and ends with `close`.
+Here there is always the same thread and nothing to count, and a call costs three fifths: 41 µs instead of 67 µs of
+processor time (docs/benchmarks.md, where the time of consensus goes). An entry has two such calls on its way, the
+leader's and the quicker follower's. The thread begins with the first call and ends with `close`.
 
 A call that has begun is finished even if its caller is cancelled, for nobody could say how far it came.
 """
