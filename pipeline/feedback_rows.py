@@ -36,6 +36,7 @@ _BODY = StructType(
     [
         StructField("id", LongType()),
         StructField("date", LongType()),
+        StructField("request", StringType()),
         StructField("router", StructType([StructField("jobLag", DoubleType())])),
         StructField("destinations", ArrayType(_LEAF)),
         StructField("clock", StructType([StructField("time", LongType()), StructField("period", LongType())])),
@@ -86,7 +87,7 @@ def _rows(found: SparkRow) -> Iterator[Row]:
         case router, None, None if router is not None and _is_report(body):
             named = ((leaf_hash(leaf["destination"]), leaf["healthy"]) for leaf in body["destinations"] or ())
             healthy = tuple((name, bool(well)) for name, well in named if name is not None)
-            yield ReportRow(index, log_time_ms, body["id"], router["jobLag"], healthy)
+            yield ReportRow(index, log_time_ms, body["id"], router["jobLag"], healthy, body["request"])
         case _:
             pass
 

@@ -73,13 +73,17 @@ DESTINATION_MAX_CHARACTERS = 2_048
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """A server's report. `leaves` are pairs of a destination's hash and whether it was healthy."""
+    """A server's report. `leaves` are pairs of a destination's hash and whether it was healthy.
+
+    The log may hold a report several times under one `request`; like the farm we count the first.
+    """
 
     index: int
     log_time_ms: int
     server_id: int
     job_lag_ms: float | None
     leaves: tuple[tuple[str, bool], ...] = ()
+    request: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,8 @@ class _Server:
     heard_ms: int = 0
     illness: Mapping[str, float] = field(default_factory=dict)
     """Of each leaf in its last report."""
+    request: str | None = None
+    """What its last report was submitted under."""
     reported: bool = True
     """Since the last clock entry."""
 
@@ -250,6 +256,8 @@ class Weighing:
 
     def _report(self, row: ReportRow) -> None:
         known = self._servers.get(row.server_id)
+        if known is not None and row.request is not None and row.request == known.request:
+            return
         before = _Server() if known is None else known
         lag = None if row.job_lag_ms is None else min(1.0, max(0.0, row.job_lag_ms / LAG_WORST_MS))
         illness = {}
@@ -262,6 +270,7 @@ class Weighing:
             lag=(lag or 0.0) if known is None else _smoothed(before.lag, lag),
             heard_ms=row.log_time_ms,
             illness=illness,
+            request=row.request,
             reported=True,
         )
         self._forget()

@@ -64,7 +64,7 @@ class Listener:
 
 def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over(session: SparkSession) -> None:
     log = slow_farm(periods=60, slow_from=58)
-    report = {"cluster": "farm", "date": log.log_time_ms, "id": 3, "router": {"jobLag": 800.0}}
+    report = {"cluster": "farm", "date": log.log_time_ms, "id": 3, "router": {"jobLag": 800.0}, "request": "03-1-0-6"}
     log.add(value=json.dumps({**report, "destinations": [{"destination": "AAAC", "healthy": True}]}))
     last = log.commit_index
     # what the farm takes for nothing is nothing here either
@@ -83,7 +83,7 @@ def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over(s
     # twenty minutes are forty periods, and both ends count
     assert sum(isinstance(row, ClockRow) for row in rows) == 41
     assert [row.index for row in rows] == sorted(row.index for row in rows)
-    assert rows[-1] == ReportRow(last, log.log_time_ms, 3, 800.0, ((hash_of("AAAC"), True),))
+    assert rows[-1] == ReportRow(last, log.log_time_ms, 3, 800.0, ((hash_of("AAAC"), True),), "03-1-0-6")
     assert not [row for row in rows if isinstance(row, FactorsRow)]
 
 

@@ -1,6 +1,7 @@
 """The judgement of the leaves: smoothed figures, factors relative to the median, and when they are proposed."""
 
 import json
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -194,6 +195,18 @@ def test_rows_that_were_seen_before_change_nothing() -> None:
     wanted, through = story.weighing.wanted(), story.weighing.through_index
     story.weighing.observe(ReportRow(through, story.now_ms, 1, 1_000.0, ((name(1), False),)))
     assert (story.weighing.wanted(), story.weighing.through_index) == (wanted, through)
+
+
+def test_a_report_that_is_in_the_log_twice_under_one_request_counts_once() -> None:
+    story, undisturbed = Story(), Story()
+    for each in (story, undisturbed):
+        each.periods(5)
+        row = ReportRow(each._count(), each.now_ms, 3, 800.0, ((name(3), True),), "03-1-0-6")
+        each._next(row)
+    story._next(replace(row, index=story._count()))
+    assert story.weighing.wanted() == undisturbed.weighing.wanted()
+    story._next(replace(row, index=story._count(), request="03-1-0-7"))
+    assert story.weighing.wanted()[name(3)] > undisturbed.weighing.wanted()[name(3)]
 
 
 def test_who_is_silent_for_an_hour_is_forgotten() -> None:

@@ -8,7 +8,8 @@ often. Load is the share of clients by the capacity of a router; above 60 % of i
 network, Spark, and clients that all take the cheapest leaf, who herd whatever the costs are.
 
 A step: one router loses half of its capacity, and an hour and a half later gets it back. No oscillation means: once the
-clients have had time to learn of a step, nothing moves any more but by chance, and no more than without the pipeline.
+clients have had time to learn of a step, the factor stays where it is, but for its fading between two entries, and the
+clients move no more than without the pipeline.
 """
 
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,9 @@ CHANGE_S = 65
 CLIENTS = 1_000
 STEP_S, BACK_S, END_S = 3_600, 9_000, 14_400
 SETTLING_S = 2_700
-CALM = 0.007
+SEEDS = range(4)
+FACTOR_CALM = 0.1
+SHARE_CALM = 0.007
 NAMES = {server: f"leaf{server:02}" for server in SERVERS}
 
 
@@ -116,32 +119,42 @@ def settled(series: list[float], after_s: int, until_s: int) -> list[float]:
 PHASES = ((0, STEP_S), (STEP_S, BACK_S), (BACK_S, END_S))
 
 
-def restlessness(loop: Loop) -> list[float]:
-    """How much the slowed router's share of clients moves in each phase, once it has settled."""
-    return [pstdev(settled(loop.share, after_s, until_s)) for after_s, until_s in PHASES]
+def restlessness(series: list[float]) -> list[float]:
+    """How much a figure moves in each phase, once it has settled."""
+    return [pstdev(settled(series, after_s, until_s)) for after_s, until_s in PHASES]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_after_a_step_in_load_the_loop_settles_and_does_not_swing(seed: int) -> None:
-    # given the same farm with the pipeline and without it
-    loop, alone = Loop(seed, with_pipeline=True).play(), Loop(seed, with_pipeline=False).play()
-    slow, slow_alone = (settled(each.share, STEP_S, BACK_S) for each in (loop, alone))
-    # then the pipeline has spoken, and the slowed router has fewer clients than it would have without it
-    assert loop.entries > 0, f"seed {seed}"
-    assert mean(settled(loop.factor, STEP_S, BACK_S)) > 1.1, f"seed {seed}"
-    assert mean(slow) < mean(slow_alone), f"seed {seed}"
-    # and in each phase, once it has settled, the share of clients moves hardly more than by chance
-    for moved, moved_alone in zip(restlessness(loop), restlessness(alone), strict=True):
-        assert moved <= moved_alone + CALM, f"seed {seed}: {moved:.4f} beside {moved_alone:.4f}"
-    # and when the router is well again, its factor is as it was
-    assert abs(mean(loop.factor[-20:]) - 1) < 0.1, f"seed {seed}"
+def test_after_a_step_in_load_the_loop_settles_and_does_not_swing() -> None:
+    more_restless = []
+    for seed in SEEDS:
+        # given the same farm with the pipeline and without it
+        loop, alone = Loop(seed, with_pipeline=True).play(), Loop(seed, with_pipeline=False).play()
+        slow, slow_alone = (settled(each.share, STEP_S, BACK_S) for each in (loop, alone))
+        # then the pipeline has spoken, and the slowed router has fewer clients than it would have without it
+        assert loop.entries > 0, f"seed {seed}"
+        assert mean(settled(loop.factor, STEP_S, BACK_S)) > 1.1, f"seed {seed}"
+        assert mean(slow) < mean(slow_alone), f"seed {seed}"
+        # and once it has settled, the factor moves no more than fading and being said again make of it
+        well, slowed, well_again = restlessness(loop.factor)
+        assert slowed < FACTOR_CALM, f"seed {seed}: {slowed:.3f}"
+        # and while all are well there is none
+        assert (well, well_again) == (0, 0), f"seed {seed}"
+        assert loop.factor[-1] == 1, f"seed {seed}"
+        pairs = zip(restlessness(loop.share), restlessness(alone.share), strict=True)
+        more_restless.append([moved - moved_alone for moved, moved_alone in pairs])
+    # and the share of clients moves no more than without it. In a single story it may: what publishes holds a cost
+    # until it is off by the margin, with the pipeline or without, and that happens to one of the two.
+    assert all(mean(phase) <= SHARE_CALM for phase in zip(*more_restless, strict=True)), more_restless
 
 
-def test_without_damping_and_with_ten_times_the_gain_the_same_measure_sees_it_swing(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("damped", [True, False])
+def test_with_ten_times_the_gain_the_same_measure_sees_it_swing(
+    monkeypatch: pytest.MonkeyPatch, *, damped: bool
 ) -> None:
     monkeypatch.setattr(weighing, "GAIN", 10 * weighing.GAIN)
-    monkeypatch.setattr(weighing, "DAMPING", 1.0)
-    monkeypatch.setattr(weights, "DAMPING_PERCENT", 100)
-    hot, alone = Loop(0, with_pipeline=True).play(), Loop(0, with_pipeline=False).play()
-    assert max(a - b for a, b in zip(restlessness(hot), restlessness(alone), strict=True)) > CALM
+    if not damped:
+        monkeypatch.setattr(weighing, "DAMPING", 1.0)
+        monkeypatch.setattr(weights, "DAMPING_PERCENT", 100)
+    well, slowed, well_again = restlessness(Loop(0, with_pipeline=True).play().factor)
+    assert slowed > FACTOR_CALM
+    assert min(well, well_again) > 0

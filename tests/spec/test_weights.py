@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from bridge.core.farm_state import FarmTuning
 from bridge.core.hashes import hash_of
 from bridge.core.publication import Pace, plan_publication
 from bridge.core.records import CostFactor, Exclusion, Factors, Force, Publication, PublishConfig
@@ -24,6 +25,7 @@ from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, Log, leaf, repor
 
 ONE, TWO = hash_of("leaf01"), hash_of("leaf02")
 PACE = Pace()
+MARGIN = FarmTuning().cost_margin
 
 
 def two_leaves(load: float = 0.4) -> Log:
@@ -198,6 +200,23 @@ def test_a_farm_whose_pipeline_is_silent_is_as_it_was_before_there_was_one() -> 
     log.append(factors(log, factors={ONE: 1.05}))
     for each in (log, without):
         alive(each, FACTOR_ENDS_MS)
+    assert log.farm.state.masters == without.farm.state.masters
+
+
+def test_a_pipeline_that_fell_silent_leaves_nothing_behind_but_a_cost_within_the_margin() -> None:
+    log, without = two_leaves(), two_leaves()
+    # given a pipeline that made a leaf dearer, and the same farm that never had one
+    for _ in range(5):
+        log.append(factors(log))
+    assert log.leaves["leaf01"] >= without.leaves["leaf01"] + 2 * MARGIN
+    # when it is silent for ten minutes
+    for each in (log, without):
+        alive(each, FACTOR_ENDS_MS)
+    assert not log.farm.state.weights.factors
+    assert abs(log.leaves["leaf01"] - without.leaves["leaf01"]) < MARGIN
+    # then from the next change on both are the same
+    for each in (log, without):
+        alive(each, FACTOR_ENDS_MS + 2 * PERIOD_MS, load=1.0)
     assert log.farm.state.masters == without.farm.state.masters
 
 
