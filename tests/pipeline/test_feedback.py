@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bridge.core.hashes import hash_of
 from pipeline.feedback import Feedback, NotSubmittedError, Submitted
 from pipeline.feedback_rows import recent
-from pipeline.run import RunSettings, run_once
+from pipeline.run import RunSettings, await_end, farm_stream, prepare, start_query
 from pipeline.weighing import ClockRow, FactorsRow, ReportRow, Row, Weighing
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, entries_of, served
 
@@ -109,7 +109,8 @@ def test_a_lagging_router_is_told_to_the_farm_once_and_with_what_was_read_before
         feedback = Feedback(session, source, listener, told.append)
         settings = RunSettings(tmp_path / "tables", source, judge=feedback.after_batch)
         # given a batch of one single period, before which the driver looks back; when it is read
-        run_once(session, settings)
+        prepare(settings.output)
+        await_end(session, settings, start_query(farm_stream(session, settings), settings, available_now=True))
         # then one entry says what the whole history says
         body = listener.taken[0]["factors"]
         assert isinstance(body, dict)
