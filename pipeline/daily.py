@@ -101,17 +101,19 @@ class Step:
     rows: int
 
 
-def bring_up_to_date(session: SparkSession, output: Path, daily: DailyTable, window: str) -> None:
-    """Makes the days of a table that history has changed since the last time."""
+def bring_up_to_date(
+    session: SparkSession, output: Path, daily: DailyTable, window: str, through: int | None = None
+) -> None:
+    """Makes the days of a table that history has changed since the last time; `through`: by no later batch."""
     table = output / daily.name
     table.mkdir(parents=True, exist_ok=True)
-    spans = {name: span_of(output / name) for name in daily.sources}
+    spans = {name: span_of(output / name, through) for name in daily.sources}
     made = _made(table, window)
     if made is None:
         _remove(file for file in table.iterdir() if file.name != NOTE)
     for step in steps(spans, made, window):
         uptimes = _uptimes_before(step.first, table, made) if daily.compares_uptimes else {}
-        _make(session, output, daily, window, step, uptimes)
+        _make(session, _Job(output, daily, window, step, through), uptimes)
         newest_ms = max(span.youngest_ms for span in spans.values() if span is not None)
         made = Made(window, min(newest_ms, midnight_ms(step.end)), step.first.isoformat(), uptimes)
         write_durably(table / NOTE, json.dumps(asdict(made)) + "\n")
@@ -172,19 +174,25 @@ def midnight_ms(day: date) -> int:
     return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1000
 
 
-def _make(
-    session: SparkSession,
-    output: Path,
-    daily: DailyTable,
-    window: str,
-    step: Step,
-    uptimes: dict[str, int | None],
-) -> None:
-    from_ms, before_ms = midnight_ms(step.first) - REPEATS_WITHIN_MS, midnight_ms(step.end) + window_ms(window)
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A step of a table."""
+
+    output: Path
+    daily: DailyTable
+    window: str
+    step: Step
+    through: int | None
+
+
+def _make(session: SparkSession, job: _Job, uptimes: dict[str, int | None]) -> None:
+    step, table = job.step, job.output / job.daily.name
+    from_ms = midnight_ms(step.first) - REPEATS_WITHIN_MS
+    before_ms = midnight_ms(step.end) + window_ms(job.window)
 
     def read(name: str) -> DataFrame:
         schema = HISTORY[name]
-        files = [str(file) for file in files_within(output / name, from_ms, before_ms)]
+        files = [str(file) for file in files_within(job.output / name, from_ms, before_ms, job.through)]
         rows = session.read.schema(schema).parquet(*files) if files else session.createDataFrame([], schema)
         log_time = f.col("log_time")
         return rows.where((log_time >= _moment(from_ms)) & (log_time < _moment(before_ms)))
@@ -192,15 +200,15 @@ def _make(
     fit_to_size(session, step.rows)
     earlier = session.createDataFrame([(int(server), uptime) for server, uptime in uptimes.items()], UPTIMES)
     begins_on = f.to_date("window_start")
-    rows = daily.make(read, window, earlier).where((begins_on >= step.first) & (begins_on < step.end))
+    rows = job.daily.make(read, job.window, earlier).where((begins_on >= step.first) & (begins_on < step.end))
     marked = rows.withColumn(DAY, begins_on)
     # A file a day, whichever partition writes it; of few rows it costs more to distribute them than to sort them.
     placed = marked.coalesce(1) if step.rows <= SMALL_ROWS else marked.repartition(DAY)
-    aside = output / daily.name / ASIDE
+    aside = table / ASIDE
     placed.sortWithinPartitions(DAY, "window_start", "server_id").write.mode("overwrite").partitionBy(DAY).parquet(
         str(aside)
     )
-    _put_in_place(aside, output / daily.name, step)
+    _put_in_place(aside, table, step)
 
 
 def _put_in_place(aside: Path, table: Path, step: Step) -> None:

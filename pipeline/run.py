@@ -1,6 +1,7 @@
 """The run loop: the log through Spark into the sinks, exactly once, with progress shown while a batch runs.
 
-    source `farm` ────────▶ micro-batch N ──▶ sinks.write_batch ──▶ commit of N in <output>/checkpoint ──▶ sinks.refresh
+    source `farm` ────────▶ micro-batch N ──▶ sinks.write_batch ──▶ commit of N in <output>/checkpoint
+                                                    └─▶ the thread of derived tables (`pipeline/deriving.py`)
     source `farm` ────────▶ micro-batch N ──▶ state a server ──────▶ commit of N in <output>/checkpoint-watch
     source `farm_events` ─▶ micro-batch N ──▶ table `events` ─────▶ commit of N in <output>/checkpoint-events
 
@@ -24,11 +25,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pipeline import daily, sinks, transforms, watching
+from pipeline.deriving import Deriving, running
 from pipeline.log_client import FarmLogError
 from pipeline.schemas import HISTORY
-from pipeline.session import fit_to_size
-from pipeline.spaced import Spaced
-from pipeline.table_files import merge
+from pipeline.table_files import merge, reading
 
 LAYOUT = 1
 LAYOUT_FILE = "layout.json"
@@ -37,6 +37,7 @@ CHECKPOINT, EVENTS_CHECKPOINT = "checkpoint", "checkpoint-events"
 EVENTS_TABLE = "events"
 PROGRESS_SECONDS = 1
 DERIVE_SECONDS = 60
+BESIDE_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,8 @@ def _show_nothing(_: Progress) -> None:
     """The default: no line."""
 
 
-def _judge_nothing(_: DataFrame) -> None:
-    """The default: the entries become tables and nothing else."""
+def _check_nothing() -> None:
+    """The default: nothing else can fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class RunSettings:
     window: str = transforms.DEFAULT_WINDOW
     trigger_seconds: int = 5
     progress: Callable[[Progress], None] = _show_nothing
-    judge: Callable[[DataFrame], None] = _judge_nothing
+    judge: sinks.Judge = sinks.judge_nothing
     """Gets the entries of each batch: feedback to the farm (`pipeline/feedback.py`)."""
     events: dict[str, str] | None = None
     """Options of the source `farm_events`; without them the nodes' traces are not read."""
@@ -97,17 +98,19 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
 
     Raises FarmLogError when the log cannot be read any more.
     """
+    apart = session.newSession()
     derived_at = -math.inf
 
-    def make_tables() -> None:
+    def make_tables(through: int) -> None:
         nonlocal derived_at
-        sinks.refresh(session, settings.output, settings.window)
-        show()
-        if time.monotonic() - derived_at >= DERIVE_SECONDS:
-            sinks.derive(session, settings.output, settings.window)
-            derived_at = time.monotonic()
+        with reading():
+            sinks.refresh(apart, settings.output, settings.window, through)
+            show()
+            if time.monotonic() - derived_at >= DERIVE_SECONDS:
+                sinks.derive(apart, settings.output, settings.window, through)
+                derived_at = time.monotonic()
 
-    after_batch = Spaced(make_tables)
+    deriving = Deriving(make_tables)
     prepare(settings.output)
     beside: tuple[StreamingQuery, ...] = ()
     if settings.events is not None:
@@ -115,9 +118,10 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
     if settings.watch:
         beside += (start_watch(session, settings, available_now=False),)
     try:
-        stream = farm_stream(session, settings)
-        query = start_query(stream, settings, available_now=False, after_batch=after_batch)
-        await_end(session, settings, query, beside)
+        with running(deriving, session):
+            stream = farm_stream(session, settings)
+            query = start_query(stream, settings, available_now=False, after_batch=deriving.batch_done)
+            await_end(session, settings, query, beside, deriving.check)
     finally:
         for each in beside:
             each.stop()
@@ -140,21 +144,14 @@ def start_query(
     settings: RunSettings,
     *,
     available_now: bool,
-    after_batch: Callable[[], None] | None = None,
+    after_batch: Callable[[int], None] | None = None,
 ) -> StreamingQuery:
     """Starts what writes the rows of `stream`, which has the columns of the source `farm`, into the tables."""
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        # Read once, however many look at it.
-        batch.persist()
-        try:
-            fit_to_size(batch.sparkSession, batch.count())
-            sinks.write_batch(batch, batch_id, settings.output, keep_ms=settings.keep_ms)
-            settings.judge(batch)
-        finally:
-            batch.unpersist()
+        sinks.write_batch(batch, batch_id, settings.output, keep_ms=settings.keep_ms, judge=settings.judge)
         if after_batch is not None:
-            after_batch()
+            after_batch(batch_id)
 
     return _started(stream, write, settings, CHECKPOINT, available_now=available_now)
 
@@ -194,7 +191,9 @@ def _started(
     writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(settings.output / checkpoint))
     if available_now:
         return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{settings.trigger_seconds} seconds").start()
+    # For the rows of the log somebody may be waiting; the queries beside it leave it the processors for a while.
+    seconds = settings.trigger_seconds if checkpoint == CHECKPOINT else max(settings.trigger_seconds, BESIDE_SECONDS)
+    return writer.trigger(processingTime=f"{seconds} seconds").start()
 
 
 def claim_layout(output: Path) -> None:
@@ -238,15 +237,20 @@ def _note(path: Path, content: dict[str, int]) -> None:
 
 
 def await_end(
-    session: SparkSession, settings: RunSettings, query: StreamingQuery, beside: tuple[StreamingQuery, ...] = ()
+    session: SparkSession,
+    settings: RunSettings,
+    query: StreamingQuery,
+    beside: tuple[StreamingQuery, ...] = (),
+    check: Callable[[], None] = _check_nothing,
 ) -> None:
     """Waits for the end of a query, with progress shown; raises FarmLogError with the farm's own words.
 
-    The end of a query `beside` it is the end of all, since it can only be a failure.
+    The end of a query `beside` it is the end of all, since it can only be a failure. What `check` raises ends all too.
     """
     try:
         while not query.awaitTermination(PROGRESS_SECONDS):
             settings.progress(_progress(session, query))
+            check()
             for each in beside:
                 if not each.isActive:
                     each.awaitTermination()

@@ -55,6 +55,8 @@ def open_session(master: str = "local[*]", *, shuffle_partitions: int = 2) -> Sp
         .config("spark.sql.shuffle.partitions", str(shuffle_partitions))
         .config("spark.driver.memory", "1g")
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Duser.timezone=UTC")
+        # Jobs of derived tables have a pool of their own (`pipeline/deriving.py`).
+        .config("spark.scheduler.mode", "FAIR")
         # Where in Python each column was made, for Spark's messages, costs eight calls into the JVM for one.
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
         # Not INT96, Spark's old default: it has no statistics, by which files of other days are passed over.

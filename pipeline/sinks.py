@@ -55,6 +55,14 @@ SOURCES: dict[str, frozenset[str]] = {
 """Which kinds of entry give rows of which table."""
 
 
+Judge = Callable[[DataFrame], None]
+"""What looks at the entries of a batch beside the tables: feedback to the farm."""
+
+
+def judge_nothing(_: DataFrame) -> None:
+    """The default: the entries become tables and nothing else."""
+
+
 def tables(salt: str) -> dict[str, Callable[[DataFrame], DataFrame]]:
     """How the rows of each history table are made out of classified entries."""
     return {
@@ -69,22 +77,30 @@ def tables(salt: str) -> dict[str, Callable[[DataFrame], DataFrame]]:
     }
 
 
-def write_batch(entries: DataFrame, batch_id: int, output: Path, *, keep_ms: int | None = None) -> None:
-    """Writes one micro-batch into history and the current state; repeated, it overwrites what it wrote."""
+def write_batch(
+    entries: DataFrame, batch_id: int, output: Path, *, keep_ms: int | None = None, judge: Judge = judge_nothing
+) -> None:
+    """Writes one micro-batch into history and the current state; repeated, it overwrites what it wrote.
+
+    `judge` gets the entries when they are written, with all columns that they came with.
+    """
     salt = salt_of(output)
     made_by = tables(salt)
+    # Read and parsed once, however many look at it.
     known = transforms.classified(entries).persist()
     try:
-        kinds = {row["entry"] for row in known.groupBy("entry").count().collect()}
-        wanted = [name for name, sources in SOURCES.items() if sources & kinds]
+        counted = {row["entry"]: row["count"] for row in known.groupBy("entry").count().collect()}
+        fit_to_size(entries.sparkSession, sum(counted.values()))
+        wanted = [name for name, sources in SOURCES.items() if sources & counted.keys()]
 
         def write(name: str) -> None:
             write_history(made_by[name](known), output / name, batch_id)
 
         # What somebody may be waiting for comes first; a batch that is repeated changes nothing in it.
-        _update_current(known, salt, kinds, batch_id, output)
+        _update_current(known, salt, set(counted), batch_id, output)
         with ThreadPoolExecutor(WRITERS) as writers:
             list(writers.map(write, wanted))
+        judge(known)
     finally:
         known.unpersist()
     for name in wanted:
@@ -97,21 +113,22 @@ def write_history(rows: DataFrame, table: Path, batch_id: int) -> None:
         rows.coalesce(1).write.mode("overwrite").parquet(str(table / f"{BATCH}{batch_id}"))
 
 
-def refresh(session: SparkSession, output: Path, window: str) -> None:
-    """Brings the routers' health up to what history says."""
-    daily.bring_up_to_date(session, output, daily.ROUTER_HEALTH, window)
+def refresh(session: SparkSession, output: Path, window: str, through: int | None = None) -> None:
+    """Brings the routers' health up to what history says; `through`: without what later batches wrote."""
+    daily.bring_up_to_date(session, output, daily.ROUTER_HEALTH, window, through)
 
 
-def derive(session: SparkSession, output: Path, window: str) -> None:
+def derive(session: SparkSession, output: Path, window: str, through: int | None = None) -> None:
     """Brings the other derived tables up to what history says."""
     for each in daily.OTHERS:
-        daily.bring_up_to_date(session, output, each, window)
+        daily.bring_up_to_date(session, output, each, window, through)
     fit_to_size(session, _rows_of(output, "reports", "clocks", "events"))
+    # Batches of events are numbered by themselves.
     events = history(session, output, "events")
-    clocks, reports = history(session, output, "clocks"), history(session, output, "reports")
+    clocks, reports = (history(session, output, name, through) for name in ("clocks", "reports"))
     made = {
         "leaderships": transforms.leaderships(clocks),
-        "publishers": transforms.publishers(history(session, output, "publications")),
+        "publishers": transforms.publishers(history(session, output, "publications", through)),
         "detections": transforms.detections(events, reports),
         "convergence": transforms.convergence(events),
     }
@@ -130,10 +147,10 @@ def exchange(rows: DataFrame, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def history(session: SparkSession, output: Path, table: str) -> DataFrame:
-    """One history table, empty if nothing was written yet."""
+def history(session: SparkSession, output: Path, table: str, through: int | None = None) -> DataFrame:
+    """One history table, empty if nothing was written yet; `through`: without what later batches wrote."""
     # The schema is told, not inferred: an older file lacks newer columns, and a new farm's tables have no file.
-    files = [str(file) for file in live_files(output / table)]
+    files = [str(file) for file in live_files(output / table, through)]
     if not files:
         return session.createDataFrame([], HISTORY[table])
     return session.read.schema(HISTORY[table]).parquet(*files)

@@ -28,7 +28,9 @@ not.
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -65,6 +67,7 @@ _ARROW_TYPES: dict[type[DataType], pa.DataType] = {
     TimestampType: pa.timestamp("us", tz="UTC"),
     DateType: pa.date32(),
 }
+_READING = threading.Lock()
 TIME_COLUMNS = ("log_time", "at", "window_start")
 
 
@@ -118,11 +121,18 @@ def load_manifest(table: Path) -> Manifest:
         ) from error
 
 
-def live_files(table: Path) -> list[Path]:
-    """The files that make up the table now, oldest batch first."""
+@contextmanager
+def reading() -> Iterator[None]:
+    """While the block runs, this process merges nothing: the files that were listed stay where they are."""
+    with _READING:
+        yield
+
+
+def live_files(table: Path, through: int | None = None) -> list[Path]:
+    """The files that make up the table now, oldest batch first; `through`: without those of later batches."""
     manifest = load_manifest(table)
     merged = [table / part.directory / MERGED for part in manifest.parts]
-    return merged + [file for _, directory in pending(table, manifest) for file in _data_files(directory)]
+    return merged + _pending_files(table, manifest, through)
 
 
 def pending(table: Path, manifest: Manifest) -> list[tuple[int, Path]]:
@@ -134,7 +144,7 @@ def pending(table: Path, manifest: Manifest) -> list[tuple[int, Path]]:
     ]
 
 
-def files_within(table: Path, from_ms: int, before_ms: int) -> list[Path]:
+def files_within(table: Path, from_ms: int, before_ms: int, through: int | None = None) -> list[Path]:
     """The files that may hold rows of this log time: merged ones by what the manifest says, and all that are not."""
     manifest = load_manifest(table)
     merged = [
@@ -145,19 +155,18 @@ def files_within(table: Path, from_ms: int, before_ms: int) -> list[Path]:
         and part.youngest_ms >= from_ms
         and part.oldest_ms < before_ms
     ]
-    return merged + [file for _, directory in pending(table, manifest) for file in _data_files(directory)]
+    return merged + _pending_files(table, manifest, through)
 
 
-def span_of(table: Path) -> Span | None:
+def span_of(table: Path, through: int | None = None) -> Span | None:
     """How many rows the table has and what log time they cover; None if no row has one."""
     manifest = load_manifest(table)
     seen_ms = {end for part in manifest.parts for end in (part.oldest_ms, part.youngest_ms) if end is not None}
     rows = sum(part.rows for part in manifest.parts)
-    for _, directory in pending(table, manifest):
-        for file in _data_files(directory):
-            metadata = pq.read_metadata(file)
-            rows += int(metadata.num_rows)
-            seen_ms |= _ends_of_footer_ms(metadata)
+    for file in _pending_files(table, manifest, through):
+        metadata = pq.read_metadata(file)
+        rows += int(metadata.num_rows)
+        seen_ms |= _ends_of_footer_ms(metadata)
     return Span(rows, min(seen_ms), max(seen_ms)) if seen_ms else None
 
 
@@ -174,7 +183,19 @@ def merge(
     keep_ms: int | None = None,
     from_batches: int = MERGE_FROM_BATCHES,
 ) -> Manifest:
-    """Merges what batches before `before_batch` left, if they are many; drops what is older than `keep_ms`."""
+    """Merges what batches before `before_batch` left, if they are many; drops what is older than `keep_ms`.
+
+    While the tables are read (`reading`), it leaves that to the next batch.
+    """
+    if not _READING.acquire(blocking=False):
+        return load_manifest(table)
+    try:
+        return _merged(table, schema, before_batch, keep_ms, from_batches)
+    finally:
+        _READING.release()
+
+
+def _merged(table: Path, schema: StructType, before_batch: int, keep_ms: int | None, from_batches: int) -> Manifest:
     manifest = load_manifest(table)
     _tidy(table, manifest)
     ready = [(batch, directory) for batch, directory in pending(table, manifest) if batch < before_batch]
@@ -298,6 +319,15 @@ def _tidy(table: Path, manifest: Manifest) -> None:
             shutil.rmtree(directory, ignore_errors=True)
     for directory in table.glob(f".{BATCH}*"):
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _pending_files(table: Path, manifest: Manifest, through: int | None) -> list[Path]:
+    return [
+        file
+        for batch, directory in pending(table, manifest)
+        if through is None or batch <= through
+        for file in _data_files(directory)
+    ]
 
 
 def _batches(table: Path) -> Iterator[tuple[int, Path]]:

@@ -1,6 +1,6 @@
 """What a log entry says: its JSON by a declared schema, the kind that it is, or the reason why it is none.
 
-    envelope ──▶ classified:  index, term, log_time, body_bytes
+    envelope ──▶ classified:  all columns of the envelope, and
                               json      the application entry's members (NULL where the text is not what it should be)
                               members   a configuration's members
                               entry     report, clock, publication, …, configuration, no-op; `refused` if none;
@@ -132,12 +132,7 @@ def classified(entries: DataFrame) -> DataFrame:
     )
     reason = f.when(is_application, _reason(f.col("json")))
     return parsed.select(
-        "index",
-        "term",
-        "log_time",
-        "body_bytes",
-        "json",
-        "members",
+        "*",
         reason.alias("reason"),
         f.when(reason.isNotNull(), REFUSED)
         .when(f.col("kind") == "application", _kind(f.col("json")))

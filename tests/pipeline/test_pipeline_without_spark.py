@@ -10,7 +10,6 @@ from pipeline import log_client
 from pipeline.cli import pipeline
 from pipeline.java import find_java
 from pipeline.log_client import FarmLog, FarmLogError
-from pipeline.spaced import Spaced
 from tests.pipeline.farm_log_server import served, three_servers
 
 
@@ -58,19 +57,3 @@ def test_a_directory_without_a_farm_says_how_to_start_or_name_one(
     result = CliRunner().invoke(pipeline, ["run", "--once"])
     assert result.exit_code == 1
     assert "garlicfarm up" in result.output
-
-
-def test_what_grows_with_history_takes_a_fifth_of_the_time_at_most() -> None:
-    now, done = [0.0], [0]
-
-    def ten_seconds_work() -> None:
-        now[0] += 10.0
-        done[0] += 1
-
-    spaced = Spaced(ten_seconds_work, lambda: now[0])
-    for _ in range(100):
-        spaced()
-        now[0] += 1.0
-    # 10 s of work and 40 s of rest, over and over
-    assert done[0] == 3
-    assert now[0] == 130.0
