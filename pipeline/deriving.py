@@ -50,7 +50,7 @@ class Deriving:
             began = time.monotonic()
             try:
                 self._make(batch_id)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the run loop raises it
                 with self._changed:
                     # Jobs that were cancelled because the run ends are no failure.
                     self._failure = None if self._ended else error
