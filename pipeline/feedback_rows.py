@@ -1,7 +1,8 @@
 """What the weighing looks at, out of entries of the log: few columns of the recent past, in order of index.
 
 A backlog may hold millions of entries, of which only the last minutes matter: what is older than `RECENT` before the
-newest entry is left out, and of the rest no more than `ROWS_MAX` leave Spark. Parsing is done by Spark with a declared
+newest entry is left out, and of the rest no more than `ROWS_MAX` leave Spark, fewer where an entry is large: nobody's
+entries are to fill the driver's memory. Parsing is done by Spark with a declared
 schema, as everywhere; it is a schema of its own, because this runs with every batch, and what the tables need of an
 entry takes four times as long to plan. What the farm takes for no report, clock entry or factors (a member that is
 missing, of another type or outside its range, or several kinds at once) is none here either.
@@ -27,6 +28,7 @@ from pipeline.weighing import LEAVES_PER_SERVER_MAX, ClockRow, FactorsRow, Repor
 
 RECENT = "20 minutes"
 ROWS_MAX = 50_000
+COLLECTED_MAX_BYTES = 128 * 1024 * 1024
 BODY_LIMIT_BYTES = 64 * 1024
 SERVER_ID_END = 2**31
 LAG_LIMIT_MS = 1e9
@@ -53,16 +55,17 @@ _OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_malformed", "al
 
 
 def recent(entries: DataFrame) -> list[Row]:
-    """The rows of the newest entries, at most `ROWS_MAX`, in order."""
+    """The rows of the newest entries, in order."""
     readable = entries.where(
         (f.col("kind") == "application")
         & (f.col("encoding") == "text")
         & (f.col("body_bytes") <= BODY_LIMIT_BYTES)
         & f.col("log_time").isNotNull()
     )
-    newest = readable.agg(f.max("log_time")).collect()[0][0]
+    [[newest, largest_bytes]] = readable.agg(f.max("log_time"), f.max("body_bytes")).collect()
     if newest is None:
         return []
+    most = min(ROWS_MAX, COLLECTED_MAX_BYTES // max(1, largest_bytes))
     body = f.from_json("body", _BODY, _OPTIONS)
     chosen = (
         readable.where(f.col("log_time") >= f.lit(newest) - f.expr(f"INTERVAL {RECENT}"))
@@ -72,7 +75,7 @@ def recent(entries: DataFrame) -> list[Row]:
             & f.coalesce("body.clock.time", "body.factors.throughIndex", "body.id").isNotNull()
         )
         .orderBy(f.col("index").desc())
-        .limit(ROWS_MAX)
+        .limit(most)
     )
     return list(reversed([row for found in chosen.collect() for row in _rows(found)]))
 

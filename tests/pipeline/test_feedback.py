@@ -87,6 +87,15 @@ def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over(s
     assert not [row for row in rows if isinstance(row, FactorsRow)]
 
 
+def test_where_an_entry_is_large_fewer_leave_spark(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = slow_farm(periods=3, slow_from=3)
+    large = json.dumps({"clock": {"time": log.log_time_ms}, "padding": "x" * 10_000})
+    log.add(value=large)
+    monkeypatch.setattr("pipeline.feedback_rows.COLLECTED_MAX_BYTES", 5 * len(large))
+    rows = recent(entries_of(session, log))
+    assert [row.index for row in rows] == [*range(log.commit_index - 4, log.commit_index + 1)]
+
+
 def test_reports_for_several_masters_are_looked_at_like_those_for_one(session: SparkSession) -> None:
     log = MadeUpLog()
     log.tick(0)
