@@ -34,6 +34,7 @@ class Story:
 
     def __init__(self, servers: int = 3) -> None:
         self.weighing = Weighing()
+        self.also: Weighing | None = None
         self.index = 0
         self.now_ms = BEGIN_MS
         self.lag_ms: dict[int, float | None] = dict.fromkeys(range(1, servers + 1), 10.0)
@@ -67,6 +68,8 @@ class Story:
 
     def _next(self, row: ReportRow | ClockRow | FactorsRow) -> None:
         self.weighing.observe(row)
+        if self.also is not None:
+            self.also.observe(row)
 
 
 def name(server: int) -> str:
@@ -153,6 +156,21 @@ def test_between_two_entries_lie_ten_periods_whoever_wrote_the_first() -> None:
     # a try that came to nothing counts as well
     story.weighing.submitted()
     assert story.weighing.propose() is None
+
+
+def test_of_two_pipelines_at_one_farm_one_is_accepted_and_both_pause() -> None:
+    story, other = Story(), Weighing()
+    story.lag_ms[3] = 900.0
+    story.also = other
+    story.periods(5)
+    ours, theirs = story.weighing.propose(), other.propose()
+    assert ours == theirs
+    assert ours is not None
+    assert story.submit(ours)
+    assert not story.submit(ours), "what the other one submits"
+    assert story.factor(3) == 1.1
+    story.periods(PAUSE_PERIODS - 1)
+    assert (story.weighing.propose(), other.propose()) == (None, None)
 
 
 def test_entries_move_a_factor_by_a_tenth_each_until_it_is_where_it_should_be_and_hold_it_there() -> None:
