@@ -8,8 +8,10 @@ seen. What is made anew therefore begins with the day on which the window of tha
 day; all other files stay. A table that was never made, or was made with windows of another width, is made from the
 oldest day of history on, several days at a time, so that memory does not grow with history.
 
-Two things reach across midnight. A submission that comes again is counted once if its copies are on one day, or not
-more than an hour apart (`REPEATS_WITHIN_MS`): the hour before the first day is read as well. And a router's uptime is
+Three things reach across midnight. A submission that comes again is counted once if its copies are on one day, or not
+more than an hour apart (`REACH_MS`): the hour before the first day is read as well, and with it what a destination's
+first report is compared with. Whether a reporting period is whole is known by the next one: so is the hour behind the
+last day. And a router's uptime is
 compared with that of its report before, however long ago: each server's last uptime before the first day is kept in
 the note.
 
@@ -38,12 +40,12 @@ from pipeline.session import SMALL_ROWS, fit_to_size
 from pipeline.table_files import DAY_MS, Span, files_within, span_of, write_durably
 from pipeline.transforms.windows import window_ms
 
-SHAPE = 1
+SHAPE = 2
 """Raised when a formula changes: tables that were made by the old one are made anew."""
 NOTE = "_made.json"
 ASIDE = ".new"
 DAY = "day"
-REPEATS_WITHIN_MS = 3_600_000
+REACH_MS = 3_600_000
 ROWS_AT_A_TIME = 1_000_000
 UPTIMES = StructType([StructField("server_id", LongType()), StructField("uptime_ms", LongType())])
 
@@ -187,8 +189,8 @@ class _Job:
 
 def _make(session: SparkSession, job: _Job, uptimes: dict[str, int | None]) -> None:
     step, table = job.step, job.output / job.daily.name
-    from_ms = midnight_ms(step.first) - REPEATS_WITHIN_MS
-    before_ms = midnight_ms(step.end) + window_ms(job.window)
+    from_ms = midnight_ms(step.first) - REACH_MS
+    before_ms = midnight_ms(step.end) + max(REACH_MS, window_ms(job.window))
 
     def read(name: str) -> DataFrame:
         schema = HISTORY[name]
@@ -229,7 +231,7 @@ def _uptimes_before(first: date, table: Path, made: Made | None) -> dict[str, in
         if since <= day < first:
             rows = pq.read_table(file, columns=["window_start", "server_id", "uptime_ms"]).sort_by("window_start")
             servers, told = rows.column("server_id").to_pylist(), rows.column("uptime_ms").to_pylist()
-            uptimes |= {str(server): uptime for server, uptime in zip(servers, told, strict=True)}
+            uptimes |= {str(server): uptime for server, uptime in zip(servers, told, strict=True) if uptime is not None}
     return uptimes
 
 

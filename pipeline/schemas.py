@@ -75,7 +75,7 @@ _TABLE_COLUMNS = {
         bandwidth_bytes_per_s BIGINT, cpu_percent DOUBLE, memory_percent DOUBLE, destinations INT,
         healthy_destinations INT, publishing BOOLEAN, exploratory_tunnels BIGINT,
         configured_bandwidth_bytes_per_s BIGINT, publish_config STRING, can_sign_until TIMESTAMP,
-        last_published_at TIMESTAMP, request STRING""",
+        last_published_at TIMESTAMP, request STRING, masters INT""",
     "destination_reports": """index BIGINT, log_time TIMESTAMP, server_id BIGINT, destination STRING, healthy BOOLEAN,
         uptime_ms BIGINT, configured_tunnels BIGINT, current_tunnels BIGINT, configured_bandwidth_bytes_per_s BIGINT,
         bandwidth_bytes_per_s BIGINT, configured_connections BIGINT, connections BIGINT, request STRING""",

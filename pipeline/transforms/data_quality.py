@@ -1,11 +1,15 @@
 """What is wrong with the entries themselves: repeated, late, dated by a clock that is off, or refused.
 
-    offset     = written_at - log_time                    of each report
-    clock off  : |offset| > 30 s                          the farm's own rule: such a sender cannot publish
-    late       : offset < median offset - 1.5 periods     of this server in this window
+    offset     = written_at - log_time          of each report; 0 to one period by a right clock, since log time stands
+                                                still within a period
+    clock off  : offset < -30 s, or offset > one period + 30 s
+                                                the farm's own rule: such a sender cannot publish
+    late       : offset < typical offset - 1.5 periods
+                                                typical: the median of this server's reports in the hour
 
 The median separates the two: a clock that is behind shifts all of a server's reports alike, a report that was long on
-its way lags behind its own server's others. The period is the one that the leader's clock entries tell.
+its way lags behind its own server's others. It is that of an hour, since a window may hold two reports only. The period
+is the one that the leader's clock entries tell.
 """
 
 from pyspark.sql import DataFrame
@@ -16,6 +20,7 @@ from pipeline.transforms.windows import DEFAULT_WINDOW, first_of_each_request, s
 CLOCK_OFF_MS = 30_000
 STALE_PERIODS = 1.5
 DEFAULT_PERIOD_MS = 30_000
+TYPICAL_OF = "hour"
 
 
 def data_quality(
@@ -26,21 +31,24 @@ def data_quality(
     timed = (
         reports.where(f.col("log_time").isNotNull()).withColumn("span", span(window)).withColumn("offset_ms", offset)
     )
-    counted = first_of_each_request(timed)
+    hour = f.date_trunc(TYPICAL_OF, "log_time").alias("hour")
+    counted = first_of_each_request(timed).select("*", hour)
     repeated = timed.groupBy("span", "server_id").agg(f.count("*").alias("copies"))
-    middle = counted.groupBy("span", "server_id").agg(f.percentile_approx("offset_ms", 0.5).alias("middle_ms"))
+    typical = counted.groupBy("hour", "server_id").agg(f.percentile_approx("offset_ms", 0.5).alias("typical_ms"))
     period = clocks.agg(
         f.coalesce(
             f.max_by("period_ms", f.when(f.col("period_ms").isNotNull(), f.col("index"))), f.lit(DEFAULT_PERIOD_MS)
         ).alias("period_ms")
     )
-    judged = counted.join(middle, ["span", "server_id"]).crossJoin(f.broadcast(period))
-    is_late = f.col("offset_ms") < f.col("middle_ms") - STALE_PERIODS * f.col("period_ms")
+    judged = counted.join(typical, ["hour", "server_id"]).crossJoin(f.broadcast(period))
+    is_late = f.col("offset_ms") < f.col("typical_ms") - STALE_PERIODS * f.col("period_ms")
+    right = f.col("offset_ms").between(-CLOCK_OFF_MS, f.col("period_ms") + CLOCK_OFF_MS)
     by_server = judged.groupBy("span", "server_id").agg(
         f.count("*").alias("reports"),
         f.count_if(is_late).alias("late"),
-        f.count_if(f.abs("offset_ms") > CLOCK_OFF_MS).alias("clock_off"),
-        f.first("middle_ms").cast("long").alias("clock_offset_ms"),
+        # A date beyond those that can be shown is NULL, and no right clock tells it.
+        f.count_if(~f.coalesce(right, f.lit(False))).alias("clock_off"),  # noqa: FBT003 - a column's value
+        f.percentile_approx("offset_ms", 0.5).cast("long").alias("clock_offset_ms"),
     )
     none = f.lit(0).cast("long")
     of_servers = repeated.join(by_server, ["span", "server_id"], "left").select(

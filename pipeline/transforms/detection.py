@@ -9,7 +9,12 @@ the suspicion was overheard) and ends with the next `member-alive` or `member-le
               suspect ──▶ dead                  `dead`, so far
               suspect                           `suspect`, so far
 
-An observer that restarts (`node-started`) knows nothing of its earlier life: its open episodes stay as they are.
+An observer that restarts (`node-started`) knows nothing of its earlier life: its open episodes stay as they are. A
+member that is killed and back before anybody called it dead counts as a false suspicion too: so it looks from outside.
+
+The moments of an episode lie as far apart as by the observer's own clock, which is measured against log time anew with
+each batch of events, and badly by a node that has just started. An event without log time, such as one out of a file,
+is taken at the node's own clock.
 
 Last contact is the last report of the member that the log holds from before the suspicion, of that day or the day
 before; to look through all of history for it would cost more with each week. It is the nearest thing to "when it was
@@ -20,6 +25,8 @@ carry `raftId`.
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
+
+from pipeline.transforms.entries import LATEST_MS, milliseconds
 
 WAVE_MS = 60_000
 """News of the same change to the same member that is this far apart is about two changes."""
@@ -35,39 +42,41 @@ def detections(events: DataFrame, reports: DataFrame) -> DataFrame:
     ended_before = f.sum(f.col("status").isin("alive", "left").cast("int")).over(
         in_order.rowsBetween(Window.unboundedPreceding, -1)
     )
+    notices = f.when(f.col("status").isin("suspect", "dead"), f.col("time_ms"))
     episodes = (
         _about_members(lives)
         .withColumn("episode", f.coalesce(ended_before, f.lit(0)))
         .groupBy("node", "life", "member", "episode")
         .agg(
             f.max("member_id").alias("member_id"),
-            *(_first(status).alias(f"{status}_at") for status in ("suspect", "dead", "alive", "left")),
+            f.min(notices).alias("noticed_ms"),
+            f.min_by("log_time", notices).alias("noticed_at"),
+            *(_first(status).alias(f"{status}_ms") for status in ("suspect", "dead", "alive", "left")),
         )
-        .where(f.coalesce("suspect_at", "dead_at").isNotNull())
-        .withColumn("noticed_at", f.coalesce("suspect_at", "dead_at"))
+        .where(f.col("noticed_ms").isNotNull())
         .join(_raft_ids(events), "member", "left")
     )
     outcome = (
-        f.when(f.col("left_at").isNotNull(), "left")
-        .when(f.col("alive_at").isNotNull() & f.col("dead_at").isNotNull(), "came-back")
-        .when(f.col("alive_at").isNotNull(), "false-suspicion")
-        .when(f.col("dead_at").isNotNull(), "dead")
+        f.when(f.col("left_ms").isNotNull(), "left")
+        .when(f.col("alive_ms").isNotNull() & f.col("dead_ms").isNotNull(), "came-back")
+        .when(f.col("alive_ms").isNotNull(), "false-suspicion")
+        .when(f.col("dead_ms").isNotNull(), "dead")
         .otherwise("suspect")
     )
-    contact = f.col("last_contact")
+    silent_ms = _between(f.col("last_contact"), f.col("noticed_at"))
     return _with_last_contact(episodes, reports).select(
         f.col("node").alias("observer"),
         "member",
         "member_id",
         "server_id",
         "last_contact",
-        "suspect_at",
-        "dead_at",
-        f.col("alive_at").alias("back_at"),
-        _between(contact, f.col("suspect_at")).alias("contact_to_suspect_ms"),
-        _between(contact, f.col("dead_at")).alias("contact_to_dead_ms"),
-        _between(f.col("suspect_at"), f.col("dead_at")).alias("suspect_to_dead_ms"),
-        _between(f.col("dead_at"), f.col("alive_at")).alias("dead_to_back_ms"),
+        _moment("suspect_ms").alias("suspect_at"),
+        _moment("dead_ms").alias("dead_at"),
+        _moment("alive_ms").alias("back_at"),
+        (silent_ms + f.col("suspect_ms") - f.col("noticed_ms")).alias("contact_to_suspect_ms"),
+        (silent_ms + f.col("dead_ms") - f.col("noticed_ms")).alias("contact_to_dead_ms"),
+        (f.col("dead_ms") - f.col("suspect_ms")).alias("suspect_to_dead_ms"),
+        (f.col("alive_ms") - f.col("dead_ms")).alias("dead_to_back_ms"),
         outcome.alias("outcome"),
     )
 
@@ -80,7 +89,7 @@ def convergence(events: DataFrame) -> DataFrame:
     """
     once = _named_once(events)
     nodes = once.agg(f.count_distinct("node").alias("nodes"))
-    news = _about_members(once).where(f.col("log_time").isNotNull())
+    news = _about_members(once)
     in_order = Window.partitionBy("member", "status").orderBy("log_time", "node", "cursor")
     apart = _between(f.lag("log_time").over(in_order), f.col("log_time"))
     waves = news.withColumn("begins", f.coalesce(apart > WAVE_MS, f.lit(False)).cast("int")).withColumn(  # noqa: FBT003
@@ -107,7 +116,9 @@ def convergence(events: DataFrame) -> DataFrame:
 
 
 def _named_once(events: DataFrame) -> DataFrame:
-    return events.dropDuplicates(["node", "cursor", "time_ms"])
+    """Each event once, with a log time."""
+    known = events.where(f.col("time_ms").between(0, LATEST_MS)).dropDuplicates(["node", "cursor", "time_ms"])
+    return known.withColumn("log_time", f.coalesce("log_time", milliseconds(f.col("time_ms"))))
 
 
 def _about_members(events: DataFrame) -> DataFrame:
@@ -149,7 +160,12 @@ def _with_last_contact(episodes: DataFrame, reports: DataFrame) -> DataFrame:
 
 
 def _first(status: str) -> Column:
-    return f.min(f.when(f.col("status") == status, f.col("log_time")))
+    return f.min(f.when(f.col("status") == status, f.col("time_ms")))
+
+
+def _moment(own_clock: str) -> Column:
+    """When it was in log time, by the moment at which the observer noticed."""
+    return milliseconds(f.unix_millis("noticed_at") + f.col(own_clock) - f.col("noticed_ms"))
 
 
 def _between(earlier: Column, later: Column) -> Column:

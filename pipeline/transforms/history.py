@@ -23,7 +23,7 @@ OPERATOR_KINDS = ("exclusion", "cost", "force", "eviction", *_PLAIN_KINDS)
 def reports(entries: DataFrame) -> DataFrame:
     """One row a readable report of a server."""
     json = f.col("json")
-    router, meta, destinations = json["router"], json["meta"], json["destinations"]
+    router, masters, destinations = json["router"], json["meta"], json["destinations"]
     healthy = f.size(f.filter(destinations, lambda leaf: leaf["healthy"]))
     return _table(
         "reports",
@@ -40,13 +40,14 @@ def reports(entries: DataFrame) -> DataFrame:
         memory_percent=router["memoryPercent"],
         destinations=f.when(destinations.isNull(), 0).otherwise(f.size(destinations)),
         healthy_destinations=f.when(destinations.isNull(), 0).otherwise(healthy),
-        publishing=f.coalesce(meta["publishing"], f.lit(False)),  # noqa: FBT003 - a column's value
+        publishing=f.coalesce(f.exists(masters, lambda part: part["publishing"]), f.lit(False)),  # noqa: FBT003 - a value
         exploratory_tunnels=router["exploratoryTunnels"],
         configured_bandwidth_bytes_per_s=router["configuredBandwidth"],
-        publish_config=meta["publishConfig"],
-        can_sign_until=milliseconds(meta["canSignUntil"] * 1000),
-        last_published_at=milliseconds(f.nullif(meta["lastPublishedTime"], f.lit(0))),
+        publish_config=f.array_join(f.array_distinct(_of_each(masters, "publishConfig")), ","),
+        can_sign_until=milliseconds(f.array_min(_of_each(masters, "canSignUntil")) * 1000),
+        last_published_at=milliseconds(f.nullif(f.array_max(_of_each(masters, "lastPublishedTime")), f.lit(0))),
         request=json["request"],
+        masters=f.when(masters.isNull(), 0).otherwise(f.size(masters)),
     )
 
 
@@ -176,6 +177,10 @@ def quarantine(entries: DataFrame) -> DataFrame:
         f.when(json["router"].isNotNull(), "report"),
     )
     return _table("quarantine", entries.where(f.col("entry") == REFUSED), kind=claimed)
+
+
+def _of_each(masters: Column, member: str) -> Column:
+    return f.transform(masters, lambda part: part[member])
 
 
 def pseudonym(address: Column, salt: str) -> Column:

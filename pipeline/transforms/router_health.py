@@ -6,10 +6,10 @@ from pyspark.sql import functions as f
 from pipeline.transforms.windows import (
     DEFAULT_WINDOW,
     availability,
-    expected_reports,
     first_of_each_request,
     share,
     span,
+    whole_periods,
 )
 
 
@@ -18,18 +18,16 @@ def router_health(
 ) -> DataFrame:
     """One row a server and window in which it reported (columns: `pipeline.schemas.DERIVED["router_health"]`).
 
-    An uptime reset is a report whose uptime is below the one before it, also across windows. `uptimes` (`server_id`,
+    An uptime reset is a report whose uptime is below the last one that the server told before it, also across windows
+    and across reports that do not tell it: a router that restarts cannot be asked for a while. `uptimes` (`server_id`,
     `uptime_ms`) tells the servers' last ones from before these reports.
     """
-    of_server = Window.partitionBy("server_id").orderBy("index")
-    once = first_of_each_request(reports).withColumn("earlier_ms", f.lag("uptime_ms").over(of_server))
+    in_order = Window.partitionBy("server_id").orderBy("index").rowsBetween(Window.unboundedPreceding, -1)
+    once = first_of_each_request(reports).withColumn("before_ms", f.last("uptime_ms", ignorenulls=True).over(in_order))
     if uptimes is not None:
         told = f.broadcast(uptimes.withColumnRenamed("uptime_ms", "told_ms"))
-        is_first = f.row_number().over(of_server) == 1
-        once = once.join(told, "server_id", "left").withColumn(
-            "earlier_ms", f.when(is_first, f.col("told_ms")).otherwise(f.col("earlier_ms"))
-        )
-    before = f.col("earlier_ms")
+        once = once.join(told, "server_id", "left").withColumn("before_ms", f.coalesce("before_ms", "told_ms"))
+    before = f.col("before_ms")
     counted = (
         once.withColumn("reset", f.coalesce(f.col("uptime_ms") < before, f.lit(False)).cast("int"))  # noqa: FBT003
         .where(f.col("log_time").isNotNull())
@@ -38,7 +36,8 @@ def router_health(
     use = share(f.col("bandwidth_bytes_per_s"), f.col("configured_bandwidth_bytes_per_s"))
     grouped = counted.groupBy("span", "server_id").agg(
         f.count("*").alias("reports"),
-        f.max_by("uptime_ms", "index").alias("uptime_ms"),
+        f.collect_set("log_time").alias("heard"),
+        f.max_by("uptime_ms", f.when(f.col("uptime_ms").isNotNull(), f.col("index"))).alias("uptime_ms"),
         f.sum("reset").alias("uptime_resets"),
         f.percentile_approx("job_lag_ms", [0.5, 0.95, 0.99]).alias("job_lag_ms"),
         f.avg("cpu_percent").alias("cpu_percent"),
@@ -52,12 +51,12 @@ def router_health(
         f.avg(use).alias("bandwidth_use"),
         f.avg(f.col("attached").cast("int")).alias("attached_share"),
     )
-    return grouped.join(expected_reports(clocks, window), "span", "left").select(
+    return grouped.join(whole_periods(clocks, window), "span", "left").select(
         f.col("span.start").alias("window_start"),
         f.col("span.end").alias("window_end"),
         "server_id",
         "reports",
-        availability(f.col("reports"), f.col("periods")).alias("availability"),
+        availability(f.col("heard"), f.col("periods")).alias("availability"),
         "uptime_ms",
         (f.col("uptime_resets") > 0).alias("restarted"),
         f.col("job_lag_ms")[0].alias("job_lag_p50_ms"),

@@ -1,12 +1,15 @@
-"""What the tables by window share: the window, what counts as one report, and how many were to be expected.
+"""What the tables by window share: the window, what counts as one report, in which periods one was to be expected.
 
 An entry may be in the log several times: a sender that got no answer submits it again under the same `request`, and
 only the first is applied. Whoever counts entries counts each `request` once, the one with the lowest index. Entries
-without a `request` are all counted.
+without a `request`, or with a text in it that names no submission (`docs/application-json.md`), are all counted, as the
+farm applies them all.
 
-The expected number of reports is the number of the leader's clock entries in the window: a leader writes one per
-reporting period, so it is counted from the log itself and needs no setting. A new leader writes one more at its
-election, so a window with an election may expect one too many.
+A leader writes a clock entry per reporting period, and nothing else moves log time. So a moment of log time is a
+reporting period, and which ones there were is told by the log itself and needs no setting. Servers report a little
+sooner than they must, and once more when a leaf falls ill, so it is periods that are counted and not reports: one too
+many here does not make up for one that is missing there. A period is *whole* when the leader that began it also began
+the next one. One that an election cut short, or that is not over yet, is held against nobody.
 """
 
 import re
@@ -17,6 +20,8 @@ from pyspark.sql import functions as f
 DEFAULT_WINDOW = "1 minute"
 _WIDTH = re.compile(r"([1-9][0-9]{0,5}) *(second|minute|hour|day|week)s?")
 _UNITS_MS = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
+_REQUEST = "(?s)^.{1,64}-[0-9]{1,19}-(?=[0-9]*[1-9])[0-9]{1,19}$"
+"""`CLIENT-BORN-SEQUENCE`, the sequence from 1 on."""
 
 
 def window_ms(window: str) -> int:
@@ -34,24 +39,29 @@ def span(window: str) -> Column:
 
 def first_of_each_request(entries: DataFrame, *also_by: str) -> DataFrame:
     """Without the repetitions of a submission. `also_by` tells the rows of one entry apart."""
-    named = entries.where(f.col("request").isNotNull())
+    names_one = f.coalesce(f.col("request").rlike(_REQUEST), f.lit(False))  # noqa: FBT003 - a column's value
     order = Window.partitionBy("request", *also_by).orderBy("index")
+    named = entries.where(names_one)
     first = named.withColumn("_place", f.row_number().over(order)).where(f.col("_place") == 1).drop("_place")
-    return first.unionByName(entries.where(f.col("request").isNull()))
+    return first.unionByName(entries.where(~names_one))
 
 
-def expected_reports(clocks: DataFrame, window: str) -> DataFrame:
-    """`span` and `periods`: how many reports of each server a window should hold."""
+def whole_periods(clocks: DataFrame, window: str) -> DataFrame:
+    """`span` and `periods`: the whole reporting periods that began in each window, by their log time."""
+    moments = clocks.where(f.col("log_time").isNotNull()).groupBy("log_time").agg(f.max("term").alias("term"))
+    whole = f.lead("term").over(Window.orderBy("log_time")) == f.col("term")
     return (
-        clocks.where(f.col("log_time").isNotNull())
+        moments.withColumn("whole", whole)
+        .where("whole")
         .groupBy(span(window).alias("span"))
-        .agg(f.count("*").alias("periods"))
+        .agg(f.collect_set("log_time").alias("periods"))
     )
 
 
-def availability(reports: Column, periods: Column) -> Column:
-    """Share of the reporting periods in which a report was committed, at most 1."""
-    return f.least(f.lit(1.0), reports / f.greatest(f.coalesce(periods, f.lit(1)), f.lit(1)))
+def availability(heard: Column, periods: Column) -> Column:
+    """Share of the reporting periods in which a report was committed: `heard` are those in which one was."""
+    missed = f.coalesce(f.size(f.array_except(periods, heard)), f.lit(0))
+    return f.size(heard) / (f.size(heard) + f.greatest(missed, f.lit(0)))
 
 
 def share(part: Column, whole: Column) -> Column:

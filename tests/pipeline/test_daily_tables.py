@@ -47,7 +47,7 @@ def over_days() -> tuple[MadeUpLog, list[int]]:
     periods(log, 3, 1, 2, uptime_ms=10 * MINUTE_MS)
     ends.append(log.commit_index)
     log.report(1, uptime=13 * MINUTE_MS)
-    log.entries[-1]["value"] = log.entries[-1]["value"].replace('{"cluster"', '{"request": "once", "cluster"', 1)
+    log.entries[-1]["value"] = log.entries[-1]["value"].replace('{"cluster"', '{"request": "node-0-1", "cluster"', 1)
     repeated = log.entries[-1]["value"]
     periods(log, 6, 1, uptime_ms=13 * MINUTE_MS)
     log.add(value=repeated)
