@@ -7,6 +7,7 @@ RouterInfo, which is not opened here: give a list of floodfills, or take the ans
 
 import base64
 import binascii
+import sqlite3
 from datetime import datetime
 from pathlib import Path
 
@@ -42,30 +43,33 @@ def floodfills(*, routers: Path, day: datetime | None, count: int, output: Path,
     """
     with told_plainly():
         hashes = router_hashes(routers)
-        addresses = sorted(read_names(output).values())
-        if not addresses:
-            raise FarmLogError(f"{output} knows no destination yet; run `garlicfarm pipeline run --once` first")
+        addresses = _addresses(output)
         today = utc_today() if day is None else day.date()
         session = open_session(master)
         try:
             known = session.createDataFrame([(hash_of(address),) for address in addresses], "destination STRING")
             found = session.createDataFrame([(each,) for each in hashes], "router STRING")
-            exchange(closest_floodfills(known, found, today, count), output / TABLE)
+            exchange(closest_floodfills(known, found, today, count), output / TABLE, mode=0o700)
         finally:
             session.stop()
     click.echo(f"{TABLE}: {len(addresses)} destinations, {len(hashes)} routers, around {today}. See `pipeline query`.")
 
 
 def router_hashes(place: Path) -> list[str]:
-    """Hashes in hexadecimal. Raises FarmLogError when a line is none, or there is none."""
+    """Hashes in hexadecimal, each once. Raises FarmLogError when a line is none, or there is none."""
     if place.is_dir():
         names = (file.name for file in place.rglob(f"{_PREFIX}*{_SUFFIX}"))
-        lines = [name.removeprefix(_PREFIX).removesuffix(_SUFFIX) for name in names]
+        told = [(name, name.removeprefix(_PREFIX).removesuffix(_SUFFIX)) for name in names]
     else:
-        lines = [line.strip() for line in place.read_text(encoding="utf-8").splitlines() if line.strip()]
-    hashes = sorted({_hexadecimal(line, place) for line in lines})
+        try:
+            lines = place.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise FarmLogError(f"{place} is no text: give a file with one router's hash a line, or a netDb") from error
+        told = [(f"line {number}", line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+    hashes = sorted({_hexadecimal(text, f"{place}, {where}") for where, text in told})
     if not hashes:
-        raise FarmLogError(f"{place} holds no router's hash")
+        what = f"no file {_PREFIX}HASH{_SUFFIX}" if place.is_dir() else "no line"
+        raise FarmLogError(f"{place} holds no router's hash: there is {what} in it")
     return hashes
 
 
@@ -74,7 +78,17 @@ def hash_of(address: str) -> str:
     return base64.b32decode(address.upper() + "====").hex()
 
 
-def _hexadecimal(text: str, place: Path) -> str:
+def _addresses(output: Path) -> list[str]:
+    try:
+        addresses = sorted(read_names(output).values())
+    except sqlite3.Error as error:
+        raise FarmLogError(f"who the destinations are cannot be read in {output}: {error}") from error
+    if not addresses:
+        raise FarmLogError(f"{output} knows no destination yet; run `garlicfarm pipeline run --once` first")
+    return addresses
+
+
+def _hexadecimal(text: str, place: str) -> str:
     is_hexadecimal = len(text) == 2 * HASH_BYTES
     try:
         octets = bytes.fromhex(text) if is_hexadecimal else base64.b64decode(text, altchars=b"-~", validate=True)

@@ -27,14 +27,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pipeline import daily, sinks, transforms, watching
 from pipeline.deriving import Deriving, running
 from pipeline.log_client import FarmLogError
-from pipeline.schemas import HISTORY
-from pipeline.table_files import merge, reading
+from pipeline.table_files import reading
 
-LAYOUT = 1
+LAYOUT = 2
 LAYOUT_FILE = "layout.json"
 RANGE_FILE = "range.json"
 CHECKPOINT, EVENTS_CHECKPOINT = "checkpoint", "checkpoint-events"
-EVENTS_TABLE = "events"
+EVENTS_TABLE = sinks.EVENTS
 PROGRESS_SECONDS = 1
 DERIVE_SECONDS = 60
 BESIDE_SECONDS = 5
@@ -162,9 +161,7 @@ def start_events(
     """Starts what writes the traces of the nodes into the table `events`."""
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        table = settings.output / EVENTS_TABLE
-        sinks.write_history(batch, table, batch_id)
-        merge(table, HISTORY[EVENTS_TABLE], batch_id)
+        sinks.write_events(batch, batch_id, settings.output, keep_ms=settings.keep_ms)
 
     stream = session.readStream.format("farm_events").options(**options).load()
     return _started(stream, write, settings, EVENTS_CHECKPOINT, available_now=available_now)
@@ -174,7 +171,7 @@ def start_watch(session: SparkSession, settings: RunSettings, *, available_now: 
     """Starts what watches every server: sessions, health with hysteresis, silence."""
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        watching.write_transitions(batch, batch_id, settings.output)
+        watching.write_transitions(batch, batch_id, settings.output, keep_ms=settings.keep_ms)
 
     stream = watching.watched(farm_stream(session, settings), watching.rules_for(settings.output))
     return _started(stream, write, settings, watching.CHECKPOINT, available_now=available_now)

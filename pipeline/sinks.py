@@ -25,6 +25,7 @@ import secrets
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -35,12 +36,13 @@ from pipeline import current_state, daily, transforms
 from pipeline.log_client import FarmLogError
 from pipeline.schemas import HISTORY
 from pipeline.session import fit_to_size
-from pipeline.table_files import BATCH, live_files, merge, reached
+from pipeline.table_files import BATCH, live_files, merge, reached, reading
 from pipeline.transforms.entries import SNAPSHOT
 from pipeline.transforms.history import OPERATOR_KINDS
 
 SALT_FILE = "pseudonym.salt"
 SALT_BYTES = 32
+EVENTS = "events"
 WRITERS = 4
 SOURCES: dict[str, frozenset[str]] = {
     "reports": frozenset({"report"}),
@@ -109,8 +111,18 @@ def write_batch(
 
 def write_history(rows: DataFrame, table: Path, batch_id: int) -> None:
     """One batch's directory of one table, unless its rows were merged already."""
-    if not reached(table, batch_id):
-        rows.coalesce(1).write.mode("overwrite").parquet(str(table / f"{BATCH}{batch_id}"))
+    if reached(table, batch_id):
+        return
+    directory = table / f"{BATCH}{batch_id}"
+    # One that is there already, of a run that crashed, is not to vanish while tables are made of it.
+    with reading() if directory.exists() else nullcontext():
+        rows.coalesce(1).write.mode("overwrite").parquet(str(directory))
+
+
+def write_events(rows: DataFrame, batch_id: int, output: Path, *, keep_ms: int | None = None) -> None:
+    """One batch of the nodes' traces into `events`."""
+    write_history(rows, output / EVENTS, batch_id)
+    merge(output / EVENTS, HISTORY[EVENTS], batch_id, keep_ms=keep_ms)
 
 
 def refresh(session: SparkSession, output: Path, window: str, through: int | None = None) -> None:
@@ -136,10 +148,11 @@ def derive(session: SparkSession, output: Path, window: str, through: int | None
         exchange(rows, output / name)
 
 
-def exchange(rows: DataFrame, target: Path) -> None:
+def exchange(rows: DataFrame, target: Path, *, mode: int = 0o755) -> None:
     """The directory `target` holds these rows instead of what it held."""
     aside, old = target.with_name(target.name + ".new"), target.with_name(target.name + ".old")
     rows.coalesce(1).write.mode("overwrite").parquet(str(aside))
+    aside.chmod(mode & aside.stat().st_mode)
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)

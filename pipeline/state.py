@@ -11,7 +11,11 @@
 A report is *bad* when its router is not attached, fewer than half of its destinations are healthy, or its job lag is
 above `lag_bad_ms`; *good* when none of this holds and the lag is below `lag_good_ms`. Between the two lags it is
 neither and counts for neither, so a lag at the limit does not flap. A session lasts from a server's first report to its
-silence or its router's restart (an uptime below the one before). Each change is one row of the table `transitions`.
+silence or its router's restart (an uptime below the last one told). At its beginning the first report alone decides
+whether the server is healthy. Each change is one row of the table `transitions`.
+
+A report that is in the log again, because its sender got no answer, is seen once: `request` numbers the reports of a
+sender, and one that is not above the last counts for nothing.
 
 Silence yields a row by itself: a timer fires when the watermark, which the other servers' reports and the leader's
 clock entries move on, has passed. The row carries the moment at which the silence was complete, not that of the batch
@@ -39,6 +43,8 @@ SILENT_AFTER_PERIODS = 3
 SILENT_AFTER_DEFAULT_MS = 90_000
 WATERMARK = "1 second"
 """Rows of the same log time as the last batch's must not count as late. Log time never goes back: a second is ample."""
+REQUEST_MAX, DIGITS_MAX = 128, 19
+"""Characters of what names a submission, and digits of the number at its end."""
 HEALTHY, UNHEALTHY, SILENT, UNKNOWN = "healthy", "unhealthy", "silent", ""
 
 
@@ -65,6 +71,7 @@ class Sighting:
     job_lag_ms: float | None
     destinations: int
     healthy_destinations: int
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class RouterWatch:
-    """A server as its reports so far show it. Times are log time; -1 stands for an unknown uptime."""
+    """A server as its reports so far show it. Times are log time; -1 stands for an uptime that was never told."""
 
     state: str = UNKNOWN
     last_ms: int = 0
@@ -93,10 +100,11 @@ class RouterWatch:
     good_in_a_row: int = 0
     session_started_ms: int = 0
     session_reports: int = 0
+    request: str = ""
 
     def saw(self, seen: Sighting, rules: Rules) -> tuple["RouterWatch", list[Transition]]:
         """The watch after one more report, and what has changed by it."""
-        if self.state and seen.index <= self.last_index:
+        if self.state and (seen.index <= self.last_index or _repeats(seen.request, self.request)):
             return self, []
         watch, changes = self.passed(seen.at_ms, rules)
         watch, begun = _begin(watch, seen)
@@ -105,10 +113,12 @@ class RouterWatch:
             watch,
             last_ms=seen.at_ms,
             last_index=seen.index,
-            uptime_ms=-1 if seen.uptime_ms is None else seen.uptime_ms,
+            # A router that restarts cannot be asked for a while; what it told before is what it is compared with.
+            uptime_ms=watch.uptime_ms if seen.uptime_ms is None else seen.uptime_ms,
             bad_in_a_row=watch.bad_in_a_row + 1 if verdict is False else 0 if verdict else watch.bad_in_a_row,
             good_in_a_row=watch.good_in_a_row + 1 if verdict else 0 if verdict is False else watch.good_in_a_row,
             session_reports=watch.session_reports + 1,
+            request=seen.request,
         )
         if begun:
             before = watch.state
@@ -148,6 +158,16 @@ def _begin(watch: RouterWatch, seen: Sighting) -> tuple[RouterWatch, str]:
         return watch, ""
     fresh = replace(watch, bad_in_a_row=0, good_in_a_row=0, session_started_ms=seen.at_ms, session_reports=0)
     return fresh, reason
+
+
+def _repeats(request: str, last: str) -> bool:
+    """Whether it is the last one once more, or one from before it: `CLIENT-BORN-SEQUENCE` of the same client."""
+    (sender, _, number), (last_sender, _, last_number) = request.rpartition("-"), last.rpartition("-")
+    if not sender or sender != last_sender:
+        return False
+    if not all(each.isascii() and each.isdecimal() and len(each) <= DIGITS_MAX for each in (number, last_number)):
+        return False
+    return int(number) <= int(last_number)
 
 
 def _change(watch: RouterWatch, previous: str, reason: str, at_ms: int, index: int | None) -> Transition:
@@ -212,7 +232,6 @@ class WatchProcessor(StatefulProcessor):
         watch, changes = watch.passed(int(expiredTimerInfo.getExpiryTimeInMs()), self._rules)
         if changes:
             self._watch.update(astuple(watch))
-        if changes:
             yield _rows(int(key[0]), changes)
 
     def close(self) -> None:
@@ -256,6 +275,7 @@ def sightings(entries: DataFrame) -> DataFrame:
         json["router"]["jobLag"].alias("job_lag_ms"),
         f.when(told, f.size(destinations)).otherwise(0).alias("destinations"),
         f.when(told, healthy).otherwise(0).alias("healthy_destinations"),
+        f.when(f.length(json["request"]) <= REQUEST_MAX, json["request"]).otherwise("").alias("request"),
     )
 
 
@@ -283,6 +303,7 @@ def _sightings(batch: pd.DataFrame) -> Iterator[Sighting]:
             job_lag_ms=None if pd.isna(row.job_lag_ms) else float(row.job_lag_ms),
             destinations=int(row.destinations),
             healthy_destinations=int(row.healthy_destinations),
+            request=str(row.request),
         )
 
 

@@ -130,9 +130,13 @@ def reading() -> Iterator[None]:
 
 def live_files(table: Path, through: int | None = None) -> list[Path]:
     """The files that make up the table now, oldest batch first; `through`: without those of later batches."""
-    manifest = load_manifest(table)
-    merged = [table / part.directory / MERGED for part in manifest.parts]
-    return merged + _pending_files(table, manifest, through)
+    while True:
+        manifest = load_manifest(table)
+        merged = [table / part.directory / MERGED for part in manifest.parts]
+        files = merged + _pending_files(table, manifest, through)
+        # A merge by another process meanwhile has removed directories that this manifest does not reach.
+        if load_manifest(table) == manifest:
+            return files
 
 
 def pending(table: Path, manifest: Manifest) -> list[tuple[int, Path]]:

@@ -36,15 +36,17 @@ def rules_for(output: Path) -> Rules:
     return Rules(silent_after_ms=SILENT_AFTER_DEFAULT_MS if period_ms is None else period_ms * SILENT_AFTER_PERIODS)
 
 
-def write_transitions(changes: DataFrame, batch_id: int, output: Path) -> None:
+def write_transitions(changes: DataFrame, batch_id: int, output: Path, *, keep_ms: int | None = None) -> None:
     """One batch of changes, into history and the current state."""
     table = output / TABLE
     changes.persist()
     try:
         sinks.write_history(changes, table, batch_id)
         at_ms = f.unix_millis("at").alias("order_ms")
-        rows = [row.asDict() for row in changes.select(at_ms, *TRANSITIONS.names).orderBy("order_ms").collect()]
+        # Silence may be complete at the very moment of the report that ends it.
+        in_order = changes.select(at_ms, *TRANSITIONS.names).orderBy("order_ms", f.col("index").asc_nulls_first())
+        rows = [row.asDict() for row in in_order.collect()]
     finally:
         changes.unpersist()
     current_state.update(output, {"watched": rows})
-    merge(table, TRANSITIONS, batch_id)
+    merge(table, TRANSITIONS, batch_id, keep_ms=keep_ms)

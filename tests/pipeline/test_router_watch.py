@@ -81,6 +81,23 @@ def test_a_report_that_comes_twice_counts_once() -> None:
     assert watched([*seen, seen[-1], seen[-1]]) == watched(seen)
 
 
+def test_a_report_submitted_again_counts_once_also_behind_a_newer_one() -> None:
+    seen = [replace(each, request=f"node-1-7-{number}") for number, each in enumerate(told([GOOD, BAD, BAD]), 1)]
+    again = [replace(each, index=each.index + 1) for each in seen]
+    late = replace(seen[1], index=99, at_ms=100_000)
+    assert watched([seen[0], seen[1], again[1], seen[2], again[2], late]) == watched(seen)
+    # what names no submission, or is of another life of the node, repeats nothing
+    for other in ("node-1-9-1", "once", "x-1-" + "9" * 5_000, ""):
+        assert len(watched([*seen, replace(BAD, index=99, at_ms=100_000, uptime_ms=None, request=other)])) == 2
+
+
+def test_a_restart_is_noticed_behind_reports_that_tell_no_uptime() -> None:
+    seen = told([GOOD, GOOD, GOOD, GOOD])
+    seen[1], seen[2] = replace(seen[1], uptime_ms=None), replace(seen[2], uptime_ms=None)
+    seen[3] = replace(seen[3], uptime_ms=5)
+    assert [change.reason for change in watched(seen)] == ["first report", "router restarted"]
+
+
 def _frame(seen: list[Sighting]) -> pd.DataFrame:
     return pd.DataFrame(
         {
@@ -92,6 +109,7 @@ def _frame(seen: list[Sighting]) -> pd.DataFrame:
             "job_lag_ms": [each.job_lag_ms for each in seen],
             "destinations": [each.destinations for each in seen],
             "healthy_destinations": [each.healthy_destinations for each in seen],
+            "request": [each.request for each in seen],
         }
     )
 

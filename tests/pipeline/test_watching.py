@@ -1,6 +1,7 @@
 """The stateful query over a log: a server's silence and return become rows, batch by batch or all at once."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from pyspark.sql import SparkSession
 
 from pipeline import current_state
 from pipeline.run import RunSettings, await_end, prepare, start_watch
+from pipeline.schemas import TRANSITIONS
+from pipeline.watching import write_transitions
 from tests.pipeline.farm_log_server import MadeUpLog, served
 
 pytestmark = [
@@ -50,3 +53,14 @@ def test_silence_alone_yields_a_row_and_the_current_state_shows_it(session: Spar
     ]
     watched = {row["server_id"]: row["state"] for row in current_state.read(tmp_path / "tables", "watched")}
     assert watched == {1: "healthy", 2: "silent"}
+
+
+def test_of_a_silence_and_a_return_at_the_same_moment_the_return_is_what_is_known(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    at = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    rows: list[tuple[Any, ...]] = [(5, at, 70, "silent", "healthy", "reports again", at, 1, 0)]
+    rows += [(5, at, None, "healthy", "silent", "no report", at, 3, 0)]
+    for batch, each in enumerate((rows, rows[::-1])):
+        write_transitions(session.createDataFrame(each, TRANSITIONS), batch, tmp_path)
+        assert [row["state"] for row in current_state.read(tmp_path, "watched")] == ["healthy"]
