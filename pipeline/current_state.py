@@ -82,11 +82,19 @@ def update(output: Path, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> Non
 
 
 def read(output: Path, table: str) -> list[dict[str, Any]]:
-    """All rows of one table."""
-    if not (output / FILE).exists():
+    """All rows of one table; nothing is changed by that, so the directory need not be one's own."""
+    path = output / FILE
+    if not path.exists():
         return []
-    with opened(output) as connection:
-        columns = ", ".join(f'"{column}"' for column in COLUMNS[table])
+    place = f"{path.resolve().as_uri()}?mode=ro"
+    if not os.access(output, os.W_OK) and not path.with_name(f"{FILE}-wal").exists():
+        # Even a reader makes files beside it, unless it is told that nobody writes.
+        place += "&immutable=1"
+    with closing(sqlite3.connect(place, uri=True, timeout=BUSY_SECONDS)) as connection:
+        known = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+        if not known:
+            return []
+        columns = ", ".join(f'"{column}"' if column in known else "NULL" for column in COLUMNS[table])
         rows = connection.execute(f"SELECT {columns} FROM {table} ORDER BY 1, 2").fetchall()  # noqa: S608 - own names
     return [dict(zip(COLUMNS[table], row, strict=True)) for row in rows]
 

@@ -3,18 +3,24 @@
     history and derived tables   views over the Parquet files that count at this moment (`table_files.live_files`)
     current_…                    the rows of `current.sqlite`, with times as times
 
-Nothing can be changed by a query: the connection is in memory, may read files below the output directory only, may not
-have its settings changed, and takes one statement that selects. DuckDB is told all this itself, since SQL is too large
-a language to be searched for bad words.
+Nothing can be changed by a query: the connection is in memory, may open the files of the tables and no other, not even
+what lies beside them (`names.sqlite`, the salt of the pseudonyms), may not have its settings changed, and takes one
+statement that selects. DuckDB is told all this itself, since SQL is too large a language to be searched for bad words;
+but for the kind of the statement, since EXPLAIN ANALYZE does what it explains.
 
-While the pipeline runs, files are merged and derived tables exchanged; a query that loses a file in the middle is asked
-again with the files of then.
+Rows are handed on as they are found: an answer may be larger than the memory. What DuckDB itself must hold, to sort or
+to group, may be `MEMORY_LIMIT` and is never put on the disk.
+
+While the pipeline runs, files are merged and derived tables exchanged; a query that loses a file before it has given
+rows is asked again with the files of then.
 """
 
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +32,8 @@ from pipeline import current_state
 from pipeline.schemas import DERIVED, FLOODFILLS, HISTORY, TRANSITIONS
 from pipeline.table_files import TableDamagedError, arrow_schema, live_files
 
-ATTEMPTS = 3
+ATTEMPTS = 5
+ROWS_AT_ONCE = 4_096
 MEMORY_LIMIT = "1GB"
 PARQUET_TABLES: dict[str, StructType] = {
     **HISTORY,
@@ -58,78 +65,111 @@ class QueryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Names of the columns, and the rows."""
+    """Names of the columns, each once, and the rows, which can be gone through once."""
 
     columns: tuple[str, ...]
-    rows: list[tuple[Any, ...]]
+    rows: Iterator[tuple[Any, ...]]
 
-    def documents(self) -> list[dict[str, Any]]:
+    def documents(self) -> Iterator[dict[str, Any]]:
         """The rows as objects."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
 
 
-def query(output: Path, sql: str) -> Answer:
-    """Answers one SELECT over the tables below `output`. Raises QueryError."""
-    if not output.is_dir():
-        raise QueryError(f"there are no tables in {output}; make them with `garlicfarm pipeline run --output {output}`")
-    lost: Exception | None = None
-    for _ in range(ATTEMPTS):
-        try:
-            with _connected(output) as connection:
-                return _answer(connection, sql)
-        except duckdb.IOException as error:
-            lost = error
-        except (duckdb.Error, TableDamagedError) as error:
-            raise QueryError(_words(error)) from error
-    raise QueryError(f"a file of the tables could not be read: {lost}") from lost
-
-
-def _answer(connection: duckdb.DuckDBPyConnection, sql: str) -> Answer:
-    statements = connection.extract_statements(sql)
-    if len(statements) != 1 or statements[0].type not in {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}:
-        raise QueryError("a query is one statement that selects; the tables can only be read")
-    found = connection.execute(statements[0])
-    columns = tuple(column[0] for column in found.description or ())
-    return Answer(columns, found.fetchall())
+def documents(output: Path, sql: str) -> list[dict[str, Any]]:
+    """All rows of a small answer. Raises QueryError."""
+    with asked(output, sql) as answer:
+        return list(answer.documents())
 
 
 @contextmanager
-def _connected(output: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect(":memory:") as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
-        for name, schema in PARQUET_TABLES.items():
-            _make_view(connection, output / name, name, schema)
-        for table, schema in _CURRENT_SCHEMAS.items():
-            connection.register(f"current_{table}", _arrow(current_state.read(output, table), arrow_schema(schema)))
-        connection.register("current_farm", _arrow(current_state.read(output, "farm"), _FARM))
-        connection.execute("SET allowed_directories = [$directory]", {"directory": f"{output.resolve()}/"})
-        connection.execute("SET enable_external_access = false")
-        connection.execute("SET lock_configuration = true")
-        yield connection
+def asked(output: Path, sql: str) -> Iterator[Answer]:
+    """Answers one SELECT over the tables below `output`. Raises QueryError, also while rows are taken."""
+    if not any((output / name).exists() for name in (current_state.FILE, *PARQUET_TABLES)):
+        raise QueryError(f"there are no tables in {output}; make them with `garlicfarm pipeline run --output {output}`")
+    lost: Exception | None = None
+    for _ in range(ATTEMPTS):
+        with duckdb.connect(":memory:") as connection:
+            try:
+                answer = _answer(connection, output, sql)
+            except duckdb.IOException as error:
+                lost = error
+                continue
+            except (duckdb.Error, sqlite3.Error, TableDamagedError) as error:
+                raise QueryError(_words(error)) from error
+            try:
+                yield answer
+            except duckdb.Error as error:
+                raise QueryError(_words(error)) from error
+            return
+    raise QueryError(f"a file of the tables could not be read: {lost}") from lost
 
 
-def _make_view(connection: duckdb.DuckDBPyConnection, table: Path, name: str, schema: StructType) -> None:
-    files = [str(file.resolve()) for file in _files(table, name)]
-    empty = arrow_schema(schema).empty_table()
-    connection.register(f"_{name}", empty)
-    if files:
-        listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-        # The empty table tells columns that old files lack.
-        columns = ", ".join(f'"{column}"' for column in schema.names)
-        source = (
-            f"SELECT {columns} FROM (SELECT * FROM _{name} UNION ALL BY NAME"  # noqa: S608 - own names
-            f" SELECT * FROM read_parquet([{listed}], union_by_name = true, hive_partitioning = false))"
-        )
-    else:
-        source = f"SELECT * FROM _{name}"  # noqa: S608 - own names
-    connection.execute(f"CREATE VIEW {name} AS {source}")
+def _answer(connection: duckdb.DuckDBPyConnection, output: Path, sql: str) -> Answer:
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise QueryError("a query is one statement that selects; the tables can only be read")
+    _prepare(connection, output)
+    found = connection.execute(statements[0])
+    columns = _told_apart([column[0] for column in found.description or ()])
+    # Whether all files are there is known when the first rows are.
+    first = found.fetchmany(ROWS_AT_ONCE)
+    rest = iter(lambda: found.fetchmany(ROWS_AT_ONCE), [])
+    return Answer(columns, chain(first, chain.from_iterable(rest)))
+
+
+def _told_apart(names: Sequence[str]) -> tuple[str, ...]:
+    """The names of the columns, with a number behind those that are there already."""
+    taken: list[str] = []
+    for name in names:
+        numbered = (f"{name}_{number}" for number in range(2, len(names) + 2))
+        taken.append(next(each for each in chain([name], numbered) if each not in taken))
+    return tuple(taken)
+
+
+def _prepare(connection: duckdb.DuckDBPyConnection, output: Path) -> None:
+    """Makes the views, and locks everything else."""
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
+    connection.execute("SET temp_directory = ''")
+    connection.execute("CREATE SCHEMA bare")
+    opened: list[str] = []
+    for name, schema in PARQUET_TABLES.items():
+        files = [str(file) for file in _files(output.resolve() / name, name)]
+        _make_view(connection, name, files, schema)
+        opened += files
+    for table, schema in _CURRENT_SCHEMAS.items():
+        connection.register(f"current_{table}", _arrow(current_state.read(output, table), arrow_schema(schema)))
+    connection.register("current_farm", _arrow(current_state.read(output, "farm"), _FARM))
+    connection.execute("SET allowed_paths = $files", {"files": opened})
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+def _make_view(connection: duckdb.DuckDBPyConnection, name: str, files: Sequence[str], schema: StructType) -> None:
+    columns = arrow_schema(schema)
+    if not files:
+        connection.register(name, columns.empty_table())
+        return
+    # The empty table tells columns that old files lack. In a schema of its own it is not among those of SHOW TABLES.
+    connection.register("_empty", columns.empty_table())
+    connection.execute(f"CREATE TABLE bare.{name} AS SELECT * FROM _empty")  # noqa: S608 - own names
+    connection.unregister("_empty")
+    listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+    told = ", ".join(f'"{column}"' for column in schema.names)
+    connection.execute(
+        f"CREATE VIEW {name} AS SELECT {told} FROM (SELECT * FROM bare.{name} UNION ALL BY NAME"  # noqa: S608 - own names
+        f" SELECT * FROM read_parquet([{listed}], union_by_name = true, hive_partitioning = false))"
+    )
 
 
 def _files(table: Path, name: str) -> list[Path]:
     if name in HISTORY or name == "transitions":
         return live_files(table)
-    return sorted(file for file in table.glob("*.parquet") if not file.name.startswith(("_", ".")))
+    # Between the two renames of an exchange the rows are in the old directory.
+    for directory in (table, table.with_name(f"{name}.old")):
+        if directory.exists():
+            return sorted(file for file in directory.glob("*.parquet") if not file.name.startswith(("_", ".")))
+    return []
 
 
 def _arrow(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
@@ -145,4 +185,6 @@ def _arrow(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def _words(error: Exception) -> str:
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return f"the query needs more than {MEMORY_LIMIT} of memory: ask for fewer columns or a shorter time, or group"
     return str(error).strip().split("\n\n", maxsplit=1)[0]

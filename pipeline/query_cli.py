@@ -1,22 +1,22 @@
 """The commands that read the tables and need no JVM: `query` and `report`."""
 
 import csv
-import io
 import json
+import math
+import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 ROWS_SHOWN = 200
+GAP = "  "
 NO_DUCKDB = "DuckDB is not installed; install it with: make pipeline (in the checkout of garlicfarm)"
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    query: Callable[[Path, str], "Answer"]
+    asked: Callable[[Path, str], AbstractContextManager["Answer"]]
     make_report: Callable[..., str]
 
 
@@ -47,15 +47,16 @@ def query(*, sql: str, output: Path, as_json: bool, as_csv: bool) -> None:
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv are two formats: choose one")
-    with _loaded() as parts:
-        answer = parts.query(output, sql)
-    if as_json:
-        for row in answer.documents():
-            click.echo(json.dumps(row, default=_plain))
-    elif as_csv:
-        click.echo(_as_csv(answer), nl=False)
-    else:
-        _print(answer)
+    with _loaded() as parts, parts.asked(output, sql) as answer:
+        if as_json:
+            for row in answer.documents():
+                click.echo(json.dumps({name: _finite(value) for name, value in row.items()}, default=_plain))
+        elif as_csv:
+            writer = csv.writer(sys.stdout, lineterminator="\n")
+            writer.writerow(answer.columns)
+            writer.writerows([_plain(value) for value in row] for row in answer.rows)
+        else:
+            _print(answer)
 
 
 @click.command()
@@ -80,42 +81,70 @@ def report(*, html: Path, output: Path, show_destinations: bool) -> None:
 def _loaded() -> Iterator[_Parts]:
     """What asks the tables, loaded when it is used: DuckDB is as large as all else. Errors end the command plainly."""
     try:
-        from pipeline.query import QueryError, query  # noqa: PLC0415 - see above
+        from pipeline.query import QueryError, asked  # noqa: PLC0415 - see above
         from pipeline.report import make_report  # noqa: PLC0415 - see above
     except ImportError as error:
         if error.name != "duckdb":
             raise
         raise click.ClickException(NO_DUCKDB) from error
     try:
-        yield _Parts(query, make_report)
+        yield _Parts(asked, make_report)
+    except BrokenPipeError:
+        raise
     except (QueryError, OSError) as error:
         raise click.ClickException(str(error)) from error
 
 
 def _print(answer: "Answer") -> None:
-    console = Console()
-    if not answer.columns:
-        return
-    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for column in answer.columns:
-        shown.add_column(column)
-    for row in answer.rows[:ROWS_SHOWN]:
-        shown.add_row(*("" if value is None else str(_plain(value)) for value in row))
-    console.print(shown)
-    if len(answer.rows) > ROWS_SHOWN:
-        sys.stderr.write(f"{len(answer.rows) - ROWS_SHOWN} more rows; --json and --csv give all, LIMIT fewer\n")
+    """Aligned columns that are never cut; on a terminal that is too narrow for them, a line a value."""
+    rows = [[_shown(value) for value in row] for row in islice(answer.rows, ROWS_SHOWN)]
+    names = [_printable(name) for name in answer.columns]
+    widths = [max(len(row[place]) for row in [names, *rows]) for place in range(len(names))]
+    if sys.stdout.isatty() and sum(widths) + len(GAP) * (len(names) - 1) > shutil.get_terminal_size().columns:
+        _print_one_by_one(names, rows)
+    else:
+        for number, row in enumerate([names, *rows]):
+            text = GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            click.echo(click.style(text, bold=True) if number == 0 else text)
+    if next(answer.rows, None) is not None:
+        click.echo(f"These are the first {ROWS_SHOWN} rows; --json and --csv give all, LIMIT fewer", err=True)
 
 
-def _as_csv(answer: "Answer") -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(answer.columns)
-    writer.writerows([_plain(value) for value in row] for row in answer.rows)
-    return text.getvalue()
+def _print_one_by_one(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    width = max(len(name) for name in names)
+    for number, row in enumerate(rows, 1):
+        click.echo(click.style(f"row {number}", bold=True))
+        for name, cell in zip(names, row, strict=True):
+            click.echo(f"{name.ljust(width)}{GAP}{cell}".rstrip())
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:.10g}"
+        case _:
+            return _printable(str(_plain(value)))
+
+
+def _printable(text: str) -> str:
+    """Text of entries, which anybody may have written, without what would move a terminal's cursor or hide words."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for what is no number."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _plain(value: Any) -> Any:
     match value:
+        case datetime() if value.tzinfo is None:
+            # A timestamp that a query took its zone from: as it stands, and not as if it were this machine's time.
+            return value.isoformat(timespec="milliseconds")
         case datetime():
             return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         case date():

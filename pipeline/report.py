@@ -14,21 +14,40 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import current_state
-from pipeline.plots import Bar, Series, lines, table, timeline
-from pipeline.query import query
+from pipeline.plots import Bar, Series, lines, strips, table, timeline
+from pipeline.query import documents
 
-SERVERS_SHOWN = 40
+RUNS_SHOWN = 500
+STRIPS_SHOWN, LINES_SHOWN, STRETCHES = 200, 8, 300
+"""Routers that are drawn, those that fared worst first, and pieces into which their time is cut."""
 _STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 960px; margin: 2em auto; padding: 0 1em; color: #222 }
-h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin-top: 2em } p { margin: .4em 0 }
-svg { width: 100%; height: auto; background: #fafafa; border: 1px solid #ddd }
-svg text { font-size: 11px; fill: #555 } svg .left { text-anchor: end }
-svg polyline { fill: none; stroke-width: 1.5 } svg .grid { stroke: #ddd }
+:root { color-scheme: light dark; --text: #222; --soft: #555; --line: #ddd; --ground: #fff; --plot: #fafafa }
+@media (prefers-color-scheme: dark) { :root { --text: #ddd; --soft: #aaa; --line: #444; --ground: #161616;
+--plot: #1f1f1f } }
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 960px; margin: 2em auto; padding: 0 1em; color: var(--text);
+background: var(--ground) }
+h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin-top: 2em } h3 { font-size: 1em; font-weight: normal }
+p { margin: .4em 0 } svg { width: 100%; height: auto; background: var(--plot); border: 1px solid var(--line) }
+svg text { font-size: 11px; fill: var(--soft) } svg .left { text-anchor: end }
+svg polyline { fill: none; stroke-width: 1.5 } svg .grid { stroke: var(--line) }
 .legend span { margin-right: 1em; font-size: .85em } .legend i { display: inline-block; width: .9em; height: .9em;
-margin-right: .3em } .none { color: #888 } .how { color: #666; font-size: .9em }
+margin-right: .3em } .none, .how { color: var(--soft) } .how { font-size: .9em } section { overflow-x: auto }
 table { border-collapse: collapse; font-size: .9em } th, td { text-align: left; padding: .2em .8em .2em 0;
-border-bottom: 1px solid #eee }
+border-bottom: 1px solid var(--line) }
 """
+_FARED = f"""
+    WITH windows AS (SELECT window_start, row_number() OVER (ORDER BY window_start) - 1 AS place
+                     FROM (SELECT DISTINCT window_start FROM router_health)),
+         cut AS (SELECT *, place // (SELECT (count(*) + {STRETCHES - 1}) // {STRETCHES} FROM windows) AS stretch
+                 FROM windows),
+         fared AS (SELECT h.server_id, c.place, c.stretch, h.availability, h.job_lag_p95_ms
+                   FROM router_health h JOIN cut c USING (window_start)),
+         servers AS (SELECT server_id, min(place) AS since, max(job_lag_p95_ms) AS lag,
+                       sum(availability) / ((SELECT count(*) FROM windows) - min(place)) AS availability
+                     FROM fared GROUP BY server_id)
+"""  # noqa: S608 - own names
+"""Windows numbered and cut into stretches of a few; servers as they fared from their first report to the end of it all:
+in a window without a report a server has no row, and was not available."""
 
 Ask = Callable[[str], list[dict[str, Any]]]
 
@@ -37,7 +56,7 @@ def make_report(output: Path, made_at: datetime, *, show_destinations: bool) -> 
     """The page as text. Raises QueryError."""
 
     def ask(sql: str) -> list[dict[str, Any]]:
-        return query(output, sql).documents()
+        return documents(output, sql)
 
     names = current_state.read_names(output) if show_destinations else {}
 
@@ -49,13 +68,13 @@ def make_report(output: Path, made_at: datetime, *, show_destinations: bool) -> 
         _section("Now", "The newest reports in the tables.", _now(ask)),
         _section(
             "Availability by router",
-            "Share of the reporting periods of a window in which the router's report was committed.",
-            _by_server(ask, "availability", "share", highest=1.0),
+            "Share of the reporting periods in which the router's report was committed; 0 while it was silent.",
+            _availability(ask),
         ),
         _section(
             "Lag by router",
-            "95th percentile of the job lag (or of the node's own event loop) in each window.",
-            _by_server(ask, "job_lag_p95_ms", "ms"),
+            "95th percentile of the job lag (or of the node's own event loop) in a window; of several the highest.",
+            _lag(ask),
         ),
         _section(
             "Detection",
@@ -104,25 +123,34 @@ def _now(ask: Ask) -> str:
     )
 
 
-def _by_server(ask: Ask, column: str, unit: str, *, highest: float | None = None) -> str:
-    """A line for each server; of many servers those that fared worst."""
-    worst = "avg(availability)" if column == "availability" else f"-avg({column})"
-    # A window without a report of a server that was there before and after is a gap in its line.
+def _availability(ask: Ask) -> str:
+    value = "sum(coalesce(f.availability, 0)) / count(*)"
+    return strips(_stretches(ask, "availability", STRIPS_SHOWN, value)) + _left_out(ask, STRIPS_SHOWN)
+
+
+def _lag(ask: Ask) -> str:
+    series = _stretches(ask, "lag DESC NULLS LAST", LINES_SHOWN, "max(f.job_lag_p95_ms)")
+    return lines(series, "ms") + _left_out(ask, LINES_SHOWN)
+
+
+def _stretches(ask: Ask, worst_first: str, shown: int, value: str) -> list[Series]:
+    """A value for each stretch of each server that is shown; no more of them than can be drawn leave DuckDB."""
     rows = ask(
-        f"""WITH shown AS (SELECT server_id FROM router_health GROUP BY server_id
-                           ORDER BY {worst}, server_id LIMIT {SERVERS_SHOWN}),
-                 windows AS (SELECT DISTINCT window_start FROM router_health)
-            SELECT s.server_id, w.window_start, h.{column} AS value FROM shown s CROSS JOIN windows w
-            LEFT JOIN router_health h ON h.server_id = s.server_id AND h.window_start = w.window_start
-            ORDER BY s.server_id, w.window_start"""  # noqa: S608 - own names
+        f"""{_FARED}, shown AS (SELECT * FROM servers ORDER BY {worst_first}, server_id LIMIT {shown})
+            SELECT s.server_id, min(c.window_start) AS moment, {value} AS value
+            FROM shown s JOIN cut c ON c.place >= s.since
+            LEFT JOIN fared f ON f.server_id = s.server_id AND f.place = c.place
+            GROUP BY s.server_id, c.stretch ORDER BY s.server_id, c.stretch"""  # noqa: S608 - own names
     )
-    series = [
-        Series(f"server {server}", [(row["window_start"], row["value"]) for row in of_server])
+    return [
+        Series(f"server {server}", [(row["moment"], row["value"]) for row in of_server])
         for server, of_server in groupby(rows, key=lambda row: row["server_id"])
     ]
-    more = ask("SELECT count(DISTINCT server_id) AS servers FROM router_health")[0]["servers"] - len(series)
-    note = f'<p class="how">{more} more servers fared better and are not drawn.</p>' if more > 0 else ""
-    return lines(series, unit, highest=highest) + note
+
+
+def _left_out(ask: Ask, shown: int) -> str:
+    more = ask("SELECT count(DISTINCT server_id) AS servers FROM router_health")[0]["servers"] - shown
+    return f'<p class="how">{more} more servers fared better and are not drawn.</p>' if more > 0 else ""
 
 
 def _detection(ask: Ask) -> str:
@@ -135,7 +163,7 @@ def _detection(ask: Ask) -> str:
         Series("to suspect", [(row["suspect_at"], _seconds(row["contact_to_suspect_ms"])) for row in plotted]),
         Series("to dead", [(row["suspect_at"], _seconds(row["contact_to_dead_ms"])) for row in plotted]),
     ]
-    return lines(series, "s") + table(
+    return lines(series, "s", dots=True) + table(
         ("observer", "member", "suspected", "to suspect s", "to dead s", "away s", "outcome"),
         [
             (
@@ -153,14 +181,14 @@ def _detection(ask: Ask) -> str:
 
 
 def _leaders(ask: Ask) -> str:
-    rows = ask("SELECT * FROM leaderships ORDER BY first_at DESC LIMIT 500")
+    rows = ask(f"SELECT * FROM leaderships ORDER BY first_at DESC LIMIT {RUNS_SHOWN}")  # noqa: S608 - own names
     return timeline(
         [
             Bar(
                 f"server {row['leader_id']}",
                 row["first_at"],
                 row["last_at"],
-                f"term {row['term']}: {row['clock_entries']} clock entries, gap before {row['gap_ms']} ms",
+                f"term {row['term']}: {row['clock_entries']} clock entries, {_gap(row['gap_ms'])}",
                 row["leader_id"] or 0,
             )
             for row in reversed(rows)
@@ -169,19 +197,29 @@ def _leaders(ask: Ask) -> str:
 
 
 def _publishers(ask: Ask, name_of: Callable[[str], str]) -> str:
-    rows = ask("SELECT * FROM publishers ORDER BY first_at DESC LIMIT 500")
-    return timeline(
-        [
-            Bar(
-                f"server {row['server_id']}",
-                row["first_at"],
-                row["last_at"],
-                f"{name_of(row['master'])}: {row['publications']} publications, gap before {row['gap_ms']} ms",
-                row["server_id"] or 0,
-            )
-            for row in reversed(rows)
-        ]
+    """A drawing for each master: those of a server that publishes for several would cover each other."""
+    rows = ask(
+        f"SELECT * FROM publishers ORDER BY first_at DESC LIMIT {RUNS_SHOWN}"  # noqa: S608 - own names
     )
+    by_master = {master: [row for row in reversed(rows) if row["master"] == master] for master in _masters(rows)}
+    drawn = [
+        f"<h3>{escape(name_of(master))}</h3>" + timeline([_reign(row) for row in runs])
+        for master, runs in by_master.items()
+    ]
+    return "".join(drawn) if drawn else timeline([])
+
+
+def _masters(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted({row["master"] for row in rows})
+
+
+def _reign(row: dict[str, Any]) -> Bar:
+    said = f"{row['publications']} publications, {_gap(row['gap_ms'])}"
+    return Bar(f"server {row['server_id']}", row["first_at"], row["last_at"], said, row["server_id"] or 0)
+
+
+def _gap(gap_ms: int | None) -> str:
+    return "nothing known before" if gap_ms is None else f"{gap_ms / 1000:.1f} s after the one before"
 
 
 def _destinations(ask: Ask, name_of: Callable[[str], str]) -> str:
@@ -193,7 +231,13 @@ def _destinations(ask: Ask, name_of: Callable[[str], str]) -> str:
     return table(
         ("destination", "server", "healthy", "breaks", "connections"),
         [
-            (name_of(row["destination"]), row["server_id"], f"{row['healthy']:.1%}", row["breaks"], row["connections"])
+            (
+                name_of(row["destination"]),
+                row["server_id"],
+                f"{row['healthy']:.1%}",
+                row["breaks"],
+                None if row["connections"] is None else f"{row['connections']:.0f}",
+            )
             for row in rows
         ],
     )

@@ -3,10 +3,11 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from pipeline import current_state
+from pipeline import current_state, table_files
 from pipeline.doctor import doctor, examine
+from pipeline.query import asked as asked_for
 from pipeline.query_cli import query as query_command
 from pipeline.query_cli import report as report_command
+from pipeline.report import make_report
 from pipeline.schemas import DERIVED, HISTORY
 from pipeline.table_files import TableDamagedError, arrow_schema, live_files, load_manifest, merge
 
@@ -72,18 +75,131 @@ def test_a_query_reads_history_and_current_state_in_all_formats(tmp_path: Path) 
         "SELECT 1; SELECT 2",
         "SET enable_external_access = true",
         "SELECT * FROM read_text('/etc/hostname')",
+        "SELECT * FROM read_text('{output}/pseudonym.salt')",
+        "SELECT * FROM glob('{output}/*')",
+        "SELECT * FROM read_parquet('http://127.0.0.1:1/x.parquet')",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{output}/clocks/batch_id=0/part-0.parquet'",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{output}/stolen.csv'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "PRAGMA memory_limit = '100GB'",
+        "EXPORT DATABASE '{output}/copy'",
         "ATTACH 'other.db'",
+        "SELECT nothing FROM clocks",
         "SELECT * FROM no_such_table",
         "",
     ],
 )
 def test_a_query_changes_nothing_and_reads_nothing_else(tmp_path: Path, sql: str) -> None:
     wrote(tmp_path / "clocks", 0, [clock(1)], CLOCKS)
-    before = sorted(tmp_path.rglob("*"))
-    result = CliRunner().invoke(query_command, [sql, "--output", str(tmp_path)])
+    (tmp_path / "pseudonym.salt").write_text("secret")
+
+    def everything() -> dict[Path, bytes]:
+        return {path: path.read_bytes() if path.is_file() else b"" for path in tmp_path.rglob("*")}
+
+    before = everything()
+    result = CliRunner().invoke(query_command, [sql.format(output=tmp_path), "--output", str(tmp_path)])
     assert result.exit_code == 1
     assert result.output.startswith("Error: ")
+    assert "secret" not in result.output
+    assert everything() == before
+
+
+def test_a_query_that_needs_too_much_memory_says_so_and_leaves_nothing_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrote(tmp_path / "clocks", 0, [clock(1)], CLOCKS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pipeline.query.MEMORY_LIMIT", "20MB")
+    before = sorted(tmp_path.rglob("*"))
+    sql = "SELECT range || 'a' AS a FROM range(10000000) ORDER BY hash(a)"
+    result = CliRunner().invoke(query_command, [sql, "--output", str(tmp_path)])
+    assert (result.exit_code, "needs more than 20MB of memory" in result.output) == (1, True)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_anybody_may_have_written_is_shown_without_power_over_the_terminal(tmp_path: Path) -> None:
+    wrote(tmp_path / "clocks", 0, [clock(1)], CLOCKS)
+    shown = asked(tmp_path, "SELECT chr(27) || '[31m[/red] [b]' AS \"a[/x]\", true AS b, NULL AS c FROM clocks")
+    assert shown.splitlines() == ["a[/x]            b     c", "\N{REPLACEMENT CHARACTER}[31m[/red] [b]  true"]
+
+
+def test_values_that_json_and_this_machines_zone_have_no_say_in_are_told_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    time.tzset()
+    wrote(tmp_path / "clocks", 0, [clock(1)], CLOCKS)
+    sql = "SELECT index, index, 'nan'::DOUBLE AS n, log_time::TIMESTAMP AS t, [log_time] AS l FROM clocks"
+    row = json.loads(asked(tmp_path, sql, "--json"))
+    monkeypatch.undo()
+    time.tzset()
+    assert row == {
+        "index": 1,
+        "index_2": 1,
+        "n": None,
+        "t": "2026-01-01T12:00:01.000",
+        "l": ["2026-01-01T12:00:01.000Z"],
+    }
+
+
+def test_an_answer_larger_than_what_is_shown_is_handed_on_row_by_row(tmp_path: Path) -> None:
+    wrote(tmp_path / "clocks", 0, [clock(1)], CLOCKS)
+    with asked_for(tmp_path, "SELECT range, repeat('x', 1000) AS text FROM range(100000000000)") as answer:
+        assert next(answer.rows)[0] == 0
+    shown = CliRunner().invoke(query_command, ["FROM range(100000000000)", "--output", str(tmp_path)])
+    assert shown.stdout.splitlines()[-1] == "199"
+    assert "first 200 rows" in shown.stderr
+    names = asked(tmp_path, "SHOW TABLES", "--csv").split()
+    assert {"clocks", "router_health", "current_routers"} <= set(names)
+    assert not [name for name in names if name.startswith("_")], "what the views stand on is not told"
+
+
+def test_a_directory_without_tables_and_a_damaged_state_are_errors_in_words(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    result = CliRunner().invoke(query_command, ["SELECT 1", "--output", str(tmp_path / "empty")])
+    assert "there are no tables in" in result.output
+    (tmp_path / "current.sqlite").write_bytes(b"no database" * 100)
+    result = CliRunner().invoke(query_command, ["SELECT 1", "--output", str(tmp_path)])
+    assert (result.exit_code, "not a database" in result.output) == (1, True)
+
+
+def test_the_current_state_is_read_without_being_changed(tmp_path: Path) -> None:
+    current_state.update(tmp_path, {"routers": [{"server_id": 3, "index": 9}]})
+    with closing(sqlite3.connect(tmp_path / "current.sqlite")) as connection:
+        connection.execute("ALTER TABLE routers DROP COLUMN masters")
+        connection.execute("DROP TABLE watched")
+        connection.commit()
+    before = (tmp_path / "current.sqlite").read_bytes()
+    assert [(row["server_id"], row["masters"]) for row in current_state.read(tmp_path, "routers")] == [(3, None)]
+    assert current_state.read(tmp_path, "watched") == []
+    assert (tmp_path / "current.sqlite").read_bytes() == before
+
+
+def test_a_merge_between_a_look_at_the_manifest_and_one_at_the_directories_hides_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "clocks"
+    for batch in range(4):
+        wrote(table, batch, [clock(batch)], CLOCKS)
+    load, merges = table_files.load_manifest, [4]
+
+    def loaded_before_a_merge(place: Path) -> table_files.Manifest:
+        manifest = load(place)
+        if merges:
+            before = merges.pop()
+            merge(place, HISTORY["clocks"], before, from_batches=2)
+        return manifest
+
+    monkeypatch.setattr(table_files, "load_manifest", loaded_before_a_merge)
+    assert sum(pq.ParquetFile(file).metadata.num_rows for file in live_files(table)) == 4
+
+
+def test_between_the_two_renames_of_an_exchange_the_old_rows_are_read(tmp_path: Path) -> None:
+    derived(tmp_path, "leaderships", [{"term": 7}])
+    (tmp_path / "leaderships").rename(tmp_path / "leaderships.old")
+    wrote(tmp_path / "clocks", 0, [clock(1)], CLOCKS)
+    assert asked(tmp_path, "SELECT term FROM leaderships", "--csv") == "term\n7\n"
 
 
 def test_an_older_row_does_not_replace_a_newer_one_in_the_current_state(tmp_path: Path) -> None:
@@ -234,6 +350,38 @@ def test_the_report_is_one_page_that_loads_nothing_and_names_no_destination_unas
     assert "d-0123456789ab" in plain
     assert "q" * 52 not in plain
     assert "q" * 52 + ".b32.i2p" in page("--show-destinations")
+
+
+def test_a_router_that_is_silent_is_shown_as_not_available_and_many_windows_as_few(tmp_path: Path) -> None:
+    minute = timedelta(minutes=1)
+    told = [(n, server) for n in range(2_000) for server in range(1, 12) if server != 7 or n < 1_001]
+    derived(
+        tmp_path,
+        "router_health",
+        [
+            {"window_start": NOON + n * minute, "server_id": server, "availability": 1.0, "job_lag_p95_ms": 1234.0}
+            for n, server in told
+        ],
+    )
+    derived(
+        tmp_path,
+        "publishers",
+        [
+            {"master": master, "server_id": 1, "first_at": NOON, "last_at": NOON + minute, "publications": 3}
+            for master in ("d-<b>", "d-2")
+        ],
+    )
+    page = make_report(tmp_path, NOON, show_destinations=False)
+    strips = page[page.index("Availability by router") : page.index("Lag by router")]
+    assert strips.count("<rect") == 12, "one that was well for each, and two for the one that fell silent"
+    assert "server 7, 01-02 04:41 to 01-02 21:22: 0.0%" in strips
+    lag = page[page.index("Lag by router") : page.index("Detection")]
+    assert lag.count("<polyline") == 8
+    assert "3 more servers fared better" in lag
+    assert "1,234" in lag
+    assert page.count("<h3>") == 2, "each master has its drawing"
+    assert "d-&lt;b&gt;" in page
+    assert len(page) < 100_000
 
 
 def test_the_names_behind_the_pseudonyms_are_for_the_owner_alone(tmp_path: Path) -> None:
