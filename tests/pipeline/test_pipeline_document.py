@@ -1,0 +1,38 @@
+"""docs/pipeline.md tells every column of every table, with its type, and none that is not there."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import ArrayType, DataType
+
+from pipeline.current_state import COLUMNS
+from pipeline.query import PARQUET_TABLES
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text(encoding="utf-8")
+_NAMES = re.compile(r"`([a-z0-9_]+)`")
+
+
+def type_name(kind: DataType) -> str:
+    """What DESCRIBE calls it, about."""
+    return f"{kind.elementType.simpleString()}[]" if isinstance(kind, ArrayType) else kind.simpleString()
+
+
+def told(table: str) -> dict[str, str]:
+    """The columns of a table as the document has them: name and type."""
+    begin = DOCUMENT.index(f"\n**`{table}`**: ")
+    lines = DOCUMENT[begin:].split("\n| column | type |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return {name: kind for names, kind, *_ in cells for name in _NAMES.findall(names)}
+
+
+@pytest.mark.parametrize("table", sorted(PARQUET_TABLES))
+def test_every_column_of_a_table_is_in_the_document_with_its_type(table: str) -> None:
+    assert told(table) == {field.name: type_name(field.dataType) for field in PARQUET_TABLES[table]}
+
+
+def test_the_tables_of_the_current_state_are_in_the_document() -> None:
+    part = DOCUMENT[DOCUMENT.index("### Current state") : DOCUMENT.index("### Merging and retention")]
+    assert set(re.findall(r"^\| `([a-z]+)` \|", part, re.MULTILINE)) == set(COLUMNS)
+    (of_farm,) = (line for line in part.splitlines() if line.startswith("| `farm`"))
+    assert set(_NAMES.findall(of_farm)) == {*COLUMNS["farm"], "farm"}
