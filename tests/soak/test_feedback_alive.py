@@ -162,12 +162,11 @@ class Watch:
             if hash_of(leaf.destination) == self.leaf
         )
 
-    def raised(self, since: int) -> tuple[int, int] | None:
-        """Index and `throughIndex` of the first factors that were made after `since` and let the leaf cost more."""
-        for index, said in self._factors():
-            if said["throughIndex"] >= since and said["factors"].get(self.leaf, 1) > DEARER:
-                return index, said["throughIndex"]
-        return None
+    def raised(self) -> tuple[int, int] | None:
+        """Index and `throughIndex` of the first factors that let the leaf cost more."""
+        # A lag that is not much yet may be enough for them; then they come before the report that we wait for.
+        dearer = ((index, said) for index, said in self._factors() if said["factors"].get(self.leaf, 1) > DEARER)
+        return next(((index, said["throughIndex"]) for index, said in dearer), None)
 
     def lowered(self, after: int) -> bool:
         """Whether the last factors after that entry let the leaf go."""
@@ -232,9 +231,7 @@ def test_a_router_that_is_slowed_down_rises_in_cost_within_three_batches_and_com
         with slowed_down(victim):
             rise = wait_until(dearer, BOUND_S, "it costs more", farm.logs)
             first = wait_until(watch.slow_report, BOUND_S, "a report that shows the lag", farm.logs)
-            index, through = wait_until(
-                lambda: watch.raised(first), BOUND_S, "factors that name the leaf", lambda: tail(said)
-            )
+            index, through = wait_until(watch.raised, BOUND_S, "factors that name the leaf", lambda: tail(said))
             batches = Batches.of(output)
             highest = wait_until(dearer_than_any_report, BOUND_S, "it costs more than by reports", lambda: tail(said))
         # then the published structure and the pipeline say so within three batches after a report shows it
