@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.endpoint import LOST, Credentials, Endpoint
 from pipeline.feedback_rows import recent
 from pipeline.log_client import FarmLog, FarmLogError
+from pipeline.transforms import classified
 from pipeline.weighing import Proposal, Row, Weighing
 
 WARM_ENTRIES = 20_000
@@ -119,7 +120,7 @@ class Feedback:
         self.failed = 0
 
     def after_batch(self, entries: DataFrame) -> None:
-        """Take the entries of one batch into account; never raises for what the farm or Spark refuses."""
+        """Take the classified entries of one batch into account; never raises for what the farm or Spark refuses."""
         if self._submission is None:
             return
         try:
@@ -143,7 +144,7 @@ class Feedback:
         if start >= first:
             return []
         options = {**self._source, "start": str(start), "end": str(first - 1)}
-        return recent(self._session.read.format("farm").options(**options).load())
+        return recent(classified(self._session.read.format("farm").options(**options).load()))
 
     def _propose(self, submission: Submission, proposal: Proposal) -> None:
         newest_ms = submission.log_time_ms()

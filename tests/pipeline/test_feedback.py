@@ -14,6 +14,7 @@ from bridge.core.hashes import hash_of
 from pipeline.feedback import Feedback, NotSubmittedError, Submitted
 from pipeline.feedback_rows import recent
 from pipeline.run import RunSettings, await_end, farm_stream, prepare, start_query
+from pipeline.transforms import classified
 from pipeline.weighing import ClockRow, FactorsRow, ReportRow, Row, Weighing
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, entries_of, served
 
@@ -79,7 +80,7 @@ def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over(s
     log.add(value=json.dumps({**report, "clock": {"time": 1}}))
     log.add(value="not json")
     log.add(base64="//79")
-    rows = recent(entries_of(session, log))
+    rows = recent(classified(entries_of(session, log)))
     # twenty minutes are forty periods, and both ends count
     assert sum(isinstance(row, ClockRow) for row in rows) == 41
     assert [row.index for row in rows] == sorted(row.index for row in rows)
@@ -92,7 +93,7 @@ def test_where_an_entry_is_large_fewer_leave_spark(session: SparkSession, monkey
     large = json.dumps({"clock": {"time": log.log_time_ms}, "padding": "x" * 10_000})
     log.add(value=large)
     monkeypatch.setattr("pipeline.feedback_rows.COLLECTED_MAX_BYTES", 5 * len(large))
-    rows = recent(entries_of(session, log))
+    rows = recent(classified(entries_of(session, log)))
     assert [row.index for row in rows] == [*range(log.commit_index - 4, log.commit_index + 1)]
 
 
@@ -102,7 +103,7 @@ def test_reports_for_several_masters_are_looked_at_like_those_for_one(session: S
     body = {"cluster": "farm", "date": log.log_time_ms, "id": 3, "router": {"jobLag": 8.0}}
     meta = [{"destination": leaf, "publishConfig": "auto", "canSignUntil": 2**32 - 1} for leaf in ("BBBB", "BBBC")]
     log.add(value=json.dumps({**body, "meta": meta, "destinations": [{"destination": "AAAA", "healthy": True}]}))
-    assert recent(entries_of(session, log))[1:] == [
+    assert recent(classified(entries_of(session, log)))[1:] == [
         ReportRow(2, log.log_time_ms, 3, 8.0, ((hash_of("AAAA"), True),)),
     ]
 
@@ -130,17 +131,30 @@ def test_a_lagging_router_is_told_to_the_farm_once_and_with_what_was_read_before
     # and the next batch, a period later, repeats nothing
     log.tick(PERIOD_MS)
     listener.newest_ms = log.log_time_ms
-    feedback.after_batch(entries_of(session, log))
+    feedback.after_batch(classified(entries_of(session, log)))
     assert len(listener.taken) == feedback.accepted == 1
 
 
-def test_a_backlog_is_nobodys_business_now(session: SparkSession) -> None:
-    log = slow_farm(periods=6, slow_from=3)
-    listener = Listener(log.log_time_ms + 121_000, first=2)
-    feedback = Feedback(session, {}, listener, lambda _: None)
-    feedback.after_batch(entries_of(session, log))
-    assert feedback.weighing.propose() is not None
-    assert listener.taken == []
+# -- what becomes of the rows: without Spark ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is a list of rows."""
+    monkeypatch.setattr("pipeline.feedback.classified", lambda rows: rows)
+    monkeypatch.setattr("pipeline.feedback.recent", lambda rows: rows)
+
+
+def rows_of_slow_farm(periods: int, slow_from: int) -> list[Row]:
+    """What is looked at of `slow_farm`."""
+    rows: list[Row] = []
+    for period in range(periods):
+        now_ms = EPOCH_MS + period * PERIOD_MS
+        rows.append(ClockRow(len(rows) + 1, now_ms, PERIOD_MS))
+        for server, leaf in LEAVES.items():
+            lag_ms = 800.0 if server == 3 and period >= slow_from else 5.0
+            rows.append(ReportRow(len(rows) + 1, now_ms, server, lag_ms, ((leaf, True),)))
+    return rows
 
 
 @dataclass
@@ -173,26 +187,37 @@ class RowsByRange:
         return [row for row in self.rows if self._range[0] <= row.index <= self._range[1]]
 
 
-def test_where_looking_back_fails_the_batch_goes_on_and_the_next_one_looks_back_over_both(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("pipeline.feedback.recent", lambda rows: rows)
-    rows: list[Row] = []
-    for period in range(8):
-        now_ms = EPOCH_MS + period * PERIOD_MS
-        rows.append(ClockRow(len(rows) + 1, now_ms, PERIOD_MS))
-        for server, leaf in LEAVES.items():
-            lag_ms = 800.0 if server == 3 and period >= 5 else 5.0
-            rows.append(ReportRow(len(rows) + 1, now_ms, server, lag_ms, ((leaf, True),)))
-    told: list[str] = []
+def batch(rows: list[Row]) -> DataFrame:
+    """The rows in place of their DataFrame."""
+    return cast("DataFrame", rows)
+
+
+def feedback_of(rows: list[Row], listener: Listener, told: list[str], failing: int = 0) -> Feedback:
+    """Feedback that reads these rows when it looks back."""
+    return Feedback(cast("SparkSession", RowsByRange(rows, failing)), {}, listener, told.append)
+
+
+@pytest.mark.usefixtures("_no_spark")
+def test_a_backlog_is_nobodys_business_now() -> None:
+    rows, told = rows_of_slow_farm(6, 3), list[str]()
+    listener = Listener(rows[-1].log_time_ms + 121_000)
+    feedback = feedback_of(rows, listener, told)
+    feedback.after_batch(batch(rows))
+    assert feedback.weighing.propose() is not None
+    assert (listener.taken, told) == ([], [])
+
+
+@pytest.mark.usefixtures("_no_spark")
+def test_where_looking_back_fails_the_batch_goes_on_and_the_next_one_looks_back_over_both() -> None:
+    rows, told = rows_of_slow_farm(8, 5), list[str]()
     listener = Listener(rows[-1].log_time_ms)
-    feedback = Feedback(cast("SparkSession", RowsByRange(rows, failing=1)), {}, listener, told.append)
+    feedback = feedback_of(rows, listener, told, failing=1)
     # when what lies before the first batch cannot be read
-    feedback.after_batch(cast("DataFrame", rows[20:28]))
+    feedback.after_batch(batch(rows[20:28]))
     assert (feedback.failed, listener.taken) == (1, [])
     assert told == ["factors not submitted: Job aborted due to stage failure"]
     # then nothing of it is missing once it can
-    feedback.after_batch(cast("DataFrame", rows[28:]))
+    feedback.after_batch(batch(rows[28:]))
     undisturbed = Weighing()
     for row in rows:
         undisturbed.observe(row)
@@ -208,13 +233,13 @@ def test_where_looking_back_fails_the_batch_goes_on_and_the_next_one_looks_back_
         ("", "", "are entry 4711", (1, 0, 0)),
     ],
 )
+@pytest.mark.usefixtures("_no_spark")
 def test_what_became_of_a_proposal_is_told_and_stops_no_batch(
-    session: SparkSession, fails: str, refuses: str, said: str, counts: tuple[int, int, int]
+    fails: str, refuses: str, said: str, counts: tuple[int, int, int]
 ) -> None:
-    told: list[str] = []
-    log = slow_farm(periods=6, slow_from=3)
-    feedback = Feedback(session, {}, Listener(log.log_time_ms, fails, refuses, first=2), told.append)
-    feedback.after_batch(entries_of(session, log))
+    rows, told = rows_of_slow_farm(6, 3), list[str]()
+    feedback = feedback_of(rows, Listener(rows[-1].log_time_ms, fails, refuses), told)
+    feedback.after_batch(batch(rows))
     assert len(told) == 1
     assert told[0].endswith(said)
     assert (feedback.accepted, feedback.refused, feedback.failed) == counts
