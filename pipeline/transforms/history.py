@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from pipeline.schemas import HISTORY
-from pipeline.transforms.entries import REFUSED, milliseconds
+from pipeline.transforms.entries import REFUSED, milliseconds, parts_in_masters, seconds
 
 _BASE32_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUV"
 _BASE32_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
@@ -23,7 +23,7 @@ OPERATOR_KINDS = ("exclusion", "cost", "force", "eviction", *_PLAIN_KINDS)
 def reports(entries: DataFrame) -> DataFrame:
     """One row a readable report of a server."""
     json = f.col("json")
-    router, masters, destinations = json["router"], json["meta"], json["destinations"]
+    router, masters, destinations = json["router"], parts_in_masters(json["meta"]), json["destinations"]
     healthy = f.size(f.filter(destinations, lambda leaf: leaf["healthy"]))
     return _table(
         "reports",
@@ -44,7 +44,7 @@ def reports(entries: DataFrame) -> DataFrame:
         exploratory_tunnels=router["exploratoryTunnels"],
         configured_bandwidth_bytes_per_s=router["configuredBandwidth"],
         publish_config=f.array_join(f.array_distinct(_of_each(masters, "publishConfig")), ","),
-        can_sign_until=milliseconds(f.array_min(_of_each(masters, "canSignUntil")) * 1000),
+        can_sign_until=seconds(f.array_min(_of_each(masters, "canSignUntil"))),
         last_published_at=milliseconds(f.nullif(f.array_max(_of_each(masters, "lastPublishedTime")), f.lit(0))),
         request=json["request"],
         masters=f.when(masters.isNull(), 0).otherwise(f.size(masters)),
