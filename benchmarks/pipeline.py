@@ -108,7 +108,7 @@ def _tables(directory: Path, runs: int) -> list[Figure]:
             settings = RunSettings(directory / "tables", source)
             prepare(settings.output)
             began = time.perf_counter()
-            await_end(session, settings, start_query(stream(settings), settings, available_now=True))
+            await_end(session, settings, lambda: start_query(stream(settings), settings, available_now=True))
             took = time.perf_counter() - began
             shutil.rmtree(settings.output)
             return took

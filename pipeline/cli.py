@@ -5,6 +5,7 @@ Exit codes are those of every command: 0 done, 1 refused or failed with the reas
 
 import json
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.claims import alone_in
 from pipeline.cli_options import (
+    Finite,
     LogPlace,
     ProgressLine,
+    Start,
     StatusLine,
     a_window,
     place_options,
@@ -29,10 +33,10 @@ from pipeline.floodfill_cli import floodfills
 from pipeline.generate import generate
 from pipeline.load_model import LoadModel
 from pipeline.query_cli import query, report
-from pipeline.run import RunSettings, claim_range, run_forever, run_once
+from pipeline.run import RunSettings, claim_range, prepare, run_forever, run_once
 from pipeline.session import open_session
 from pipeline.sinks import derive
-from pipeline.source import DEFAULT_ENTRIES_PER_BATCH
+from pipeline.source import DEFAULT_ENTRIES_PER_BATCH, SNAPSHOT
 from pipeline.table_files import DAY_MS
 from pipeline.transforms import DEFAULT_WINDOW
 
@@ -62,6 +66,7 @@ pipeline.add_command(floodfills)
 )
 @click.option(
     "--start",
+    type=Start(),
     default="oldest",
     show_default=True,
     help="Where a new output directory begins: oldest, snapshot (with --directory), or an index.",
@@ -97,7 +102,7 @@ pipeline.add_command(floodfills)
     metavar="PATTERN",
     help="Read events out of these files, one on each line as /v1/events gives it, instead of from the nodes.",
 )
-@click.option("--keep-days", type=click.FloatRange(min=0.01), help="Drop history older than this. Default: keep all.")
+@click.option("--keep-days", type=Finite(min=0.01), help="Drop history older than this. Default: keep all.")
 @click.option(
     "--watch/--no-watch",
     default=None,
@@ -125,36 +130,44 @@ def run(
     """Read the log and keep the tables; with --once print router health and end."""
     watches = not once if watch is None else watch
     submits = not once and place.directory is None if submit is None else submit
+    if start == SNAPSHOT and place.directory is None:
+        raise click.BadParameter(
+            "'snapshot' needs --directory: a running node gives entries only", param_hint="--start"
+        )
+    if trace_files is not None and not with_events:
+        raise click.UsageError("--trace-files says where events are read, and --no-events that none are: choose one")
+    line = ProgressLine()
 
     def show() -> None:
+        line.clear()
         _print(last_rows(output, ROWS_SHOWN), as_json=as_json)
 
-    with told_plainly():
+    with told_plainly(line), ExitStack() as held:
         source = {**place.options(), "start": start, "maxEntriesPerBatch": str(entries_per_batch)}
         submission = place.submission() if submits else None
-        session = open_session(master)
-        feedback = Feedback(session, source, submission, lambda text: click.echo(text, err=True))
         events = traces_of(source, trace_files) if with_events else None
+        held.enter_context(alone_in(output))
+        prepare(output)
+        session = held.enter_context(open_session(master))
+        feedback = Feedback(session, source, submission, line.tell)
         settings = RunSettings(
             output,
             source,
             window,
             trigger_seconds,
-            ProgressLine(),
+            line,
             feedback.after_batch,
             events,
             watches,
             None if keep_days is None else int(keep_days * DAY_MS),
+            line.tell,
         )
-        try:
-            if once:
-                run_once(session, settings)
-                show()
-                derive(session, output, window)
-            else:
-                run_forever(session, settings, show)
-        finally:
-            session.stop()
+        if once:
+            run_once(session, settings)
+            show()
+            derive(session, output, window)
+        else:
+            run_forever(session, settings, show)
 
 
 @pipeline.command()
@@ -190,27 +203,27 @@ def backfill(
 ) -> None:
     """Make the tables of a part of the log, with both ends, in a directory of their own."""
     if last < first:
-        raise click.BadParameter(f"--to {last} lies before --from {first}")
-    with told_plainly():
+        raise click.UsageError(f"--to {last} lies before --from {first}")
+    line = ProgressLine()
+    with told_plainly(line), ExitStack() as held:
         source = {
             **place.options(),
             "start": str(first),
             "end": str(last),
             "maxEntriesPerBatch": str(entries_per_batch),
         }
+        held.enter_context(alone_in(output))
         claim_range(output, first, last)
-        session = open_session(master)
-        try:
-            run_once(session, RunSettings(output, source, window, progress=ProgressLine()))
-            derive(session, output, window)
-        finally:
-            session.stop()
+        prepare(output)
+        session = held.enter_context(open_session(master))
+        run_once(session, RunSettings(output, source, window, progress=line, tell=line.tell))
+        derive(session, output, window)
     click.echo(f"Entries {first} to {last} are in {output}.")
 
 
 @pipeline.command("generate")
 @click.option("--routers", default=20, show_default=True, type=click.IntRange(1, 100_000))
-@click.option("--days", default=1.0, show_default=True, type=click.FloatRange(0.001, 3650))
+@click.option("--days", default=1.0, show_default=True, type=Finite(0.001, 3650))
 @click.option("--seed", default=1, show_default=True, type=int, help="The same seed gives the same bytes.")
 @click.option(
     "--short-destinations",
@@ -226,11 +239,10 @@ def backfill(
 )
 def generate_log(*, routers: int, days: float, seed: int, short_destinations: bool, output: Path) -> None:
     """Write the log of a made-up farm, for load tests and demonstrations: read it with `run --directory`."""
-    with told_plainly():
+    line = StatusLine()
+    with told_plainly(line):
         model = LoadModel(routers, days, seed, short_destinations)
-        line = StatusLine()
         done = generate(output, model, lambda entries: line.show(f"{entries} entries"))
-        line.clear()
     click.echo(
         f"{done.entries} entries in {output}: {done.reports} reports of {routers} routers over {days:g} days,"
         f" {done.leader_changes} changes of the leader, {done.hostile} hostile entries."

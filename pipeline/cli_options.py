@@ -1,5 +1,7 @@
 """What the pipeline's commands share: where the log is read, a line that shows progress, and errors told plainly."""
 
+import math
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,10 +15,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from pipeline.endpoint import TCP_SCHEME, CredentialError, load_credentials
+from pipeline.failures import reason_of
 from pipeline.feedback import NodeSubmission
 from pipeline.java import NoJavaError
 from pipeline.log_client import FarmLog, FarmLogError
 from pipeline.run import Progress
+from pipeline.scratch import ScratchError
+from pipeline.source import OLDEST, SNAPSHOT
 from pipeline.stored_log import StoredLog
 from pipeline.transforms.windows import window_ms
 
@@ -32,20 +37,22 @@ class LogPlace:
     directory: Path | None
     token_file: Path | None
     certificate: Path | None
+    committed_through: int | None = None
 
     def options(self) -> dict[str, str]:
         """Options of the source `farm`. Raises FarmLogError when nobody answers there, before a JVM is started."""
         if self.directory is not None:
             if self.nodes:
                 raise FarmLogError("--node and --directory are two places: choose one")
-            StoredLog(self.directory)
-            return {"directory": str(self.directory.resolve())}
+            return self._stored(self.directory)
+        if self.committed_through is not None:
+            raise FarmLogError("--committed-through is about a --directory: running nodes know what is committed")
         addresses = self._addresses()
         try:
             credentials = load_credentials(self.token_file, self.certificate)
         except CredentialError as error:
             raise FarmLogError(str(error)) from error
-        FarmLog(addresses, credentials).cluster_id()
+        FarmLog(addresses, credentials).standing()
         found = {"node": ",".join(addresses)}
         if self.token_file is not None:
             found["tokenFile"] = str(self.token_file.resolve())
@@ -62,6 +69,19 @@ class LogPlace:
         except CredentialError as error:
             raise FarmLogError(str(error)) from error
 
+    def _stored(self, directory: Path) -> dict[str, str]:
+        first, committed = StoredLog(directory, self.committed_through).bounds()
+        if committed < first - 1 or not committed:
+            raise FarmLogError(
+                f"of the log in {directory} nothing is known to be committed: a node notes it in committed.json, every"
+                " half minute and when it stops. Wait for that; or, where the note is lost and you know that the farm"
+                " was stopped in order, say how far with --committed-through (`garlicfarm log verify` tells its end)",
+            )
+        found = {"directory": str(directory.resolve())}
+        if self.committed_through is not None:
+            found["committedThrough"] = str(self.committed_through)
+        return found
+
     def _addresses(self) -> tuple[str, ...]:
         if not self.nodes:
             found = sorted(Path("farm-state").glob(f"*/{CONTROL_SOCKET}"))
@@ -77,7 +97,8 @@ class LogPlace:
 def traces_of(source: dict[str, str], files: str | None) -> dict[str, str] | None:
     """Options of the source `farm_events`: files, or the nodes of these options of `farm`; None for a directory."""
     if files is not None:
-        return {"files": files}
+        # By their whole path: under that name the checkpoint knows them, wherever the next run is started.
+        return {"files": ",".join(str(Path(part.strip()).absolute()) for part in files.split(",") if part.strip())}
     if "node" not in source:
         return None
     return {name: source[name] for name in ("node", "tokenFile", "certificate") if name in source}
@@ -125,6 +146,12 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
         help="For https: the control.crt of the nodes, one after the other in one file.",
     )
+    @click.option(
+        "--committed-through",
+        type=click.IntRange(min=1),
+        metavar="INDEX",
+        help="With --directory: entries up to INDEX are committed, where the node's own note (committed.json) is lost.",
+    )
     @wraps(command)
     def taking(
         *,
@@ -132,11 +159,36 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
         directory: Path | None,
         token_file: Path | None,
         certificate: Path | None,
+        committed_through: int | None,
         **others: Any,
     ) -> None:
-        command(place=LogPlace(nodes, directory, token_file, certificate), **others)
+        command(place=LogPlace(nodes, directory, token_file, certificate, committed_through), **others)
 
     return taking
+
+
+class Start(click.ParamType[str]):
+    """Where reading begins: `oldest`, `snapshot`, or an index."""
+
+    name = "start"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuses anything else before a JVM is started."""
+        text = str(value)
+        if text not in {OLDEST, SNAPSHOT} and not (text.isascii() and text.isdecimal() and int(text) > 0):
+            self.fail(f"{text!r} is neither 'oldest' nor 'snapshot' nor an index of the log, from 1 on.", param, ctx)
+        return text
+
+
+class Finite(click.FloatRange):
+    """A number within a range; not NaN, which every range lets through, nor infinite."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no number to count with.", param, ctx)
+        return number
 
 
 class StatusLine:
@@ -144,18 +196,28 @@ class StatusLine:
 
     def __init__(self) -> None:
         self._shows = sys.stderr.isatty()
+        self._written = 0
 
     def show(self, text: str) -> None:
         """The line says `text` from now on."""
         if self._shows:
-            sys.stderr.write("\r" + text[:LINE_WIDTH].ljust(LINE_WIDTH))
+            # One column less than there are, or the terminal begins a new line.
+            width = min(LINE_WIDTH, shutil.get_terminal_size().columns - 1)
+            sys.stderr.write("\r" + text[:width].ljust(width))
             sys.stderr.flush()
+            self._written = width
 
     def clear(self) -> None:
         """The line is gone."""
-        if self._shows:
-            sys.stderr.write("\r" + " " * LINE_WIDTH + "\r")
+        if self._written:
+            sys.stderr.write("\r" + " " * self._written + "\r")
             sys.stderr.flush()
+            self._written = 0
+
+    def tell(self, text: str) -> None:
+        """Says something that stays, on a line of its own."""
+        self.clear()
+        click.echo(text, err=True)
 
 
 class ProgressLine(StatusLine):
@@ -164,18 +226,29 @@ class ProgressLine(StatusLine):
     def __call__(self, progress: Progress) -> None:
         """Shows one state of it."""
         batch = "first batch" if progress.batch < 0 else f"batch {progress.batch} done"
+        place = f", entry {progress.read_through}" if progress.read_through else ""
+        place += f" of {progress.newest}" if progress.read_through and progress.newest else ""
         tasks = f", {progress.tasks_done} of {progress.tasks} tasks" if progress.tasks else ""
-        self.show(f"{batch}, {progress.entries_per_s:.0f} entries/s{tasks}: {progress.message}")
+        self.show(f"{batch}{place}, {progress.entries_per_s:.0f} entries/s{tasks}: {progress.message}")
 
 
 @contextmanager
-def told_plainly() -> Iterator[None]:
-    """Turns what can go wrong into the end of the command with the reason; Ctrl-C just ends it."""
+def told_plainly(line: StatusLine | None = None) -> Iterator[None]:
+    """Turns what can go wrong into the end of the command with the reason; Ctrl-C just ends it.
+
+    `line` is removed from the screen first.
+    """
     try:
-        yield
+        try:
+            yield
+        finally:
+            if line is not None:
+                line.clear()
     except KeyboardInterrupt:
         sys.exit(0)
-    except (FarmLogError, NoJavaError, OSError) as error:
+    except (FarmLogError, NoJavaError, ScratchError) as error:
         raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(reason_of(str(error))) from error
     except (PySparkException, Py4JError) as error:
-        raise click.ClickException(f"Spark refused: {str(error).strip().splitlines()[0]}") from error
+        raise click.ClickException(f"Spark refused: {reason_of(str(error))}") from error

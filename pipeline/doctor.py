@@ -11,16 +11,20 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 import psutil
 
 from pipeline.java import NoJavaError, find_java
+from pipeline.scratch import ScratchError, scratch_directory
 
 INSTALL = "make pipeline (in the checkout of garlicfarm)"
 PACKAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
@@ -35,6 +39,8 @@ WARN_FREE_BYTES = 5 * 1024**3
 LEAST_FREE_BYTES = 512 * 1024**2
 LEAST_MEMORY_BYTES = 2 * 1024**3
 OLDEST_PYTHON = (3, 11)
+JAVA_SECONDS, CONNECT_SECONDS = 30, 5
+_OTHER_TMPDIR = "set TMPDIR to another directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +53,16 @@ class Finding:
     action: str = ""
 
 
-def examine(output: Path, node: Path | None, environment: dict[str, str], scratch: Path) -> list[Finding]:
-    """Looks at everything; changes nothing but a small directory in `scratch`."""
+def examine(output: Path, node: str | None, environment: dict[str, str]) -> list[Finding]:
+    """Looks at everything; changes nothing but a small directory of this user's below the temporary one."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         _python,
         _packages,
-        lambda: _java(environment, scratch),
+        lambda: _java(environment),
         _loopback,
         _memory,
-        lambda: _disk(output),
+        lambda: _disk("disk", output, "choose another --output", "keep fewer days with --keep-days"),
+        lambda: _disk("scratch", Path(tempfile.gettempdir()), _OTHER_TMPDIR, _OTHER_TMPDIR),
         lambda: _farm(node),
     ]
     return [finding for check in checks for finding in check()]
@@ -69,11 +76,11 @@ def examine(output: Path, node: Path | None, environment: dict[str, str], scratc
     type=click.Path(path_type=Path, file_okay=False),
     help="Where the tables are or will be.",
 )
-@click.option("--node", type=click.Path(path_type=Path), help="The control socket that will be read.")
+@click.option("--node", metavar="ADDRESS", help="The node that will be read: as for `pipeline run`.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def doctor(*, output: Path, node: Path | None, as_json: bool) -> None:
+def doctor(*, output: Path, node: str | None, as_json: bool) -> None:
     """Check Java, versions, ports, memory, disk: what is missing and how to get it."""
-    findings = examine(output, node, dict(os.environ), Path(click.get_app_dir("garlicfarm")))
+    findings = examine(output, node, dict(os.environ))
     problems = [finding.name for finding in findings if finding.result == "problem"]
     if as_json:
         document = {"schema": 1, "healthy": not problems, "checks": [asdict(finding) for finding in findings]}
@@ -110,15 +117,26 @@ def _packages() -> Iterator[Finding]:
             yield Finding(name, "ok", version)
 
 
-def _java(environment: dict[str, str], scratch: Path) -> Iterator[Finding]:
+def _java(environment: dict[str, str]) -> Iterator[Finding]:
     try:
-        java = find_java(environment, scratch)
+        java = find_java(environment, scratch_directory())
+        program = "java" if java.home is None else java.home / "bin" / "java"
+        # As Spark calls it: the extra's own Java needs its wrapper, which a mount without `exec` keeps from running.
+        command = [program, "--add-modules=jdk.incubator.vector", "-version"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=JAVA_SECONDS, check=False)  # noqa: S603
     except NoJavaError as error:
         yield Finding("Java", "problem", "none found", str(error))
-    except OSError as error:
-        yield Finding("Java", "problem", f"cannot be prepared: {error}", f"make {scratch} writable")
+    except ScratchError as error:
+        yield Finding("Java", "problem", "cannot be prepared", str(error))
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Finding("Java", "problem", f"cannot be run: {error}", f"if programs may not run there, {_OTHER_TMPDIR}")
     else:
-        yield Finding("Java", "ok", f"found by {java.found}")
+        version = next((line for line in ended.stderr.splitlines() if "version" in line), "")
+        if ended.returncode or not version:
+            told = (ended.stderr.strip().splitlines() or ["nothing"])[0]
+            yield Finding("Java", "problem", f"found by {java.found}, does not run: {told}", "set JAVA_HOME to another")
+        else:
+            yield Finding("Java", "ok", f"found by {java.found}: {version}")
 
 
 def _loopback() -> Iterator[Finding]:
@@ -145,40 +163,48 @@ def _memory() -> Iterator[Finding]:
         yield Finding("memory", "ok", text)
 
 
-def _disk(output: Path) -> Iterator[Finding]:
-    place = output.absolute()
+def _disk(name: str, wanted: Path, elsewhere: str, less: str) -> Iterator[Finding]:
+    place = wanted.absolute()
     while not place.exists():
         place = place.parent
-    if not os.access(place, os.W_OK):
-        yield Finding("disk", "problem", f"{place} cannot be written", "choose another --output")
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        yield Finding(name, "problem", f"{place} cannot be written", elsewhere)
         return
     free = shutil.disk_usage(place).free
-    text = f"{free / 1024**3:.1f} GiB free for {output}"
+    text = f"{free / 1024**3:.1f} GiB free for {wanted}"
     if free < LEAST_FREE_BYTES:
-        yield Finding("disk", "problem", text, "free some space, or choose another --output")
+        yield Finding(name, "problem", text, f"free some space, or {elsewhere}")
     elif free < WARN_FREE_BYTES:
-        yield Finding("disk", "warning", text, "history grows: free some space, or keep fewer days with --keep-days")
+        yield Finding(name, "warning", text, f"free some space, or {less}")
     else:
-        yield Finding("disk", "ok", text)
+        yield Finding(name, "ok", text)
 
 
-def _farm(node: Path | None) -> Iterator[Finding]:
-    sockets = (
-        [node / "control.sock" if node.is_dir() else node]
-        if node
-        else sorted(Path("farm-state").glob("*/control.sock"))
-    )
-    if not sockets:
+def _farm(node: str | None) -> Iterator[Finding]:
+    addresses = [node] if node else [str(path) for path in sorted(Path("farm-state").glob("*/control.sock"))]
+    if not addresses:
         yield Finding("farm", "warning", "no node below ./farm-state", "name a node with --node, or start one")
-    for path in sockets:
+    for address in addresses:
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-                client.settimeout(5)
-                client.connect(str(path))
-        except OSError as error:
-            yield Finding("farm", "warning", f"{path} does not answer: {error}", "start the node, or name another")
+            _reach(address)
+        except (OSError, ValueError) as error:
+            yield Finding("farm", "warning", f"{address} does not answer: {error}", "start the node, or name another")
         else:
-            yield Finding("farm", "ok", f"{path} answers")
+            yield Finding("farm", "ok", f"{address} answers")
+
+
+def _reach(address: str) -> None:
+    """Connects, and says nothing. Raises OSError or ValueError."""
+    if address.startswith("https://"):
+        url = urlsplit(address)
+        if url.hostname is None or url.port is None:
+            raise ValueError("an address of TCP is https://HOST:PORT")
+        with socket.create_connection((url.hostname, url.port), timeout=CONNECT_SECONDS):
+            return
+    path = Path(address)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(CONNECT_SECONDS)
+        client.connect(str(path / "control.sock" if path.is_dir() else path))
 
 
 def _dotted(version: tuple[int, ...]) -> str:

@@ -8,9 +8,10 @@ it anew. So, other than with `farm`:
 
 * *All* nodes are read, not the first that answers. One that does not answer is passed over, and read when it is back.
 * An offset names for each node its life (the generation, which a restart raises) and the next cursor in it.
-* What a node had overwritten, or took with it, before it was read leaves one row of kind `events-lost`. A batch that is
-  repeated after a crash of the pipeline gives the same rows for as long as the rings still hold them.
-* `clock_offset_ms` is the node's clock less log time, both out of one view that is asked for when a batch is planned.
+* What a node had overwritten, or took with it after a batch was planned, leaves one row of kind `events-lost`. A batch
+  that is repeated after a crash of the pipeline gives the same rows for as long as the rings still hold them.
+* `clock_offset_ms` is the node's clock less log time, both out of one view that is asked for when a batch is planned;
+  it is part of the offset.
 
 `files` are lines of JSON, each an event as `/v1/events` gives it; an offset in one is a number of bytes.
 
@@ -18,6 +19,7 @@ Options: `node` or `files`, separated by commas; `tokenFile` and `certificate` a
 """
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,9 +30,10 @@ from pyspark.sql.types import StructType
 from pipeline.endpoint import CredentialError, Credentials, load_credentials
 from pipeline.log_client import FarmLogError
 from pipeline.schemas import EVENTS
-from pipeline.traces import EventRow, FileTrace, NodeTrace, Stretch, Trace
+from pipeline.traces import EventRow, FileTrace, NodeTrace, Stretch, Trace, same_place
 
 ROWS_PER_RECORD_BATCH = 10_000
+ASKED_AT_ONCE = 16
 _ARROW_SCHEMA = pa.schema(
     [
         pa.field("node", pa.string(), nullable=False),
@@ -124,12 +127,14 @@ class _Reader:
 
     def _ends(self, start: dict[str, str]) -> dict[str, str]:
         """Up to where each trace can be read; one that does not answer stays where it is."""
-        ends = dict(start)
-        for trace in self._traces:
-            end = trace.end(start.get(trace.name))
-            if end is not None:
-                ends[trace.name] = end
-        return ends
+
+        def end(trace: Trace) -> str | None:
+            return trace.end(start.get(trace.name))
+
+        # At the same time: a node that hangs takes ten seconds.
+        with ThreadPoolExecutor(min(len(self._traces), ASKED_AT_ONCE)) as asking:
+            found = zip(self._traces, asking.map(end, self._traces), strict=True)
+            return {**start, **{trace.name: where for trace, where in found if where is not None}}
 
     def _between(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         return [
@@ -161,7 +166,10 @@ class FarmEventsStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAva
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
         """Up to where each trace can be read. Rings are small, so that all of it is taken at once."""
         del limit
-        return self._ends(start) if self._until is None else {**start, **self._until}
+        if self._until is None:
+            return self._ends(start)
+        moved = {name: end for name, end in self._until.items() if not same_place(start.get(name, ""), end)}
+        return {**start, **moved}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fixes where a run with `availableNow` ends.

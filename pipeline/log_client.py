@@ -3,32 +3,41 @@
 Runs inside Spark's planner and worker processes, which share no memory with anything: it is synchronous, made anew from
 picklable values, and keeps one connection for as long as one range is read.
 
-    bounds()            where the log begins and how far it is committed: GET /v1/log
-    cluster_id()        whose log it is: a checkpoint of one farm must not be continued on another
+    standing(cluster)   whose log it is, where it begins, how far it is committed: by the first node that answers
+    standings(cluster)  the same of every node that answers
     range(first, end)   the entries between, from whichever node has them
 
 *Failover.* A node may die in the middle of a range, lag behind the one that announced the end of it, have compacted
 more than another, or belong to another farm. Each is a reason to go on with the next address at the very entry that is
 missing: an index holds the same entry at every node. Only when all of them failed, time and again, the range is given
-up, with what each of them said.
+up, with what each of them said; sooner if they answered than if they were silent, as during a restart of the farm.
 """
 
+import base64
+import http.client
+import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from pipeline.endpoint import LOST, Credentials, Endpoint
-
-T = TypeVar("T")
 
 NO_CREDENTIALS = Credentials()
 ROUNDS = 20
 ROUND_PAUSE_SECONDS = 1.0
+SILENCE_SECONDS = 120.0
+"""How long a farm of which no node answers is waited for."""
 
 COMPACTED = (
     "start again with a new output directory: from the oldest entry that a node still has (which is where a new one"
     " begins), or with --directory STATE_DIR --start snapshot from what the snapshot of a node holds"
+)
+
+
+OTHER_CLUSTER = (
+    "another farm, or one that was made anew by `garlicfarm recover`, which numbers its servers anew, is read into"
+    " another output directory"
 )
 
 
@@ -42,15 +51,24 @@ class FarmSilentError(FarmLogError):
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One committed entry. `body` is its text, or base64 of its bytes when `encoding` says so."""
+    """One committed entry. `body` is its bytes."""
 
     index: int
     term: int
     kind: str
     log_time_ms: int | None
     """None for an entry that is too old for the node to tell."""
-    body: str
-    encoding: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a log stands at one place."""
+
+    cluster: str
+    first_index: int
+    commit_index: int
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,36 +87,42 @@ class FarmLog:
     addresses: tuple[str, ...]
     credentials: Credentials = NO_CREDENTIALS
 
-    def cluster_id(self) -> str:
-        """The id of the cluster that the answering node belongs to.
+    def standing(self, cluster: str | None = None) -> Standing:
+        """As the first node tells that answers and belongs to `cluster`, or to any.
 
-        Raises FarmLogError when no node answers or the node belongs to no cluster yet.
+        Raises FarmSilentError when some do not answer or are in no cluster yet, FarmLogError when all belong elsewhere.
         """
-        found = self._ask(_cluster_id)
-        if found is None:
-            raise FarmLogError("the node has not joined a cluster yet; wait until `garlicfarm status` shows a leader")
+        failures = _Failures()
+        for found in self._asked(cluster, failures):
+            return found
+        raise failures.of_all(cluster)
+
+    def standings(self, cluster: str | None = None) -> list[Standing]:
+        """Of all nodes that answer and belong to `cluster`, or to that of the first. Raises as `standing`."""
+        failures = _Failures()
+        found: list[Standing] = []
+        for each in self._asked(cluster, failures):
+            if not found or each.cluster == found[0].cluster:
+                found.append(each)
+        if not found:
+            raise failures.of_all(cluster)
         return found
 
     def bounds(self) -> tuple[int, int]:
         """First index that the log still holds, and the commit index."""
-        page = self._ask(lambda node: _page(node, 1, 1))
-        return page.first_index, page.commit_index
+        found = self.standing()
+        return found.first_index, found.commit_index
 
-    def oldest(self) -> int:
+    def oldest(self, cluster: str | None = None) -> int:
         """The first index that any node which answers still holds."""
-        found = []
-        for address in self.addresses:
-            try:
-                found.append(FarmLog((address,), self.credentials).bounds()[0])
-            except FarmLogError:
-                continue
-        return min(found) if found else self.bounds()[0]
+        return min(each.first_index for each in self.standings(cluster))
 
     def range(self, first: int, end: int, *, page_size: int, cluster: str | None = None) -> Iterator[LogEntry]:
         """Committed entries with first <= index < end, in order; raises FarmLogError when one is not to be had."""
-        following = first
-        failures: dict[str, str] = {}
-        for _ in range(ROUNDS):
+        following, rounds, heard = first, 0, time.monotonic()
+        failures = _Failures()
+        while rounds < ROUNDS and time.monotonic() - heard <= SILENCE_SECONDS:
+            begun, answered = following, False
             for address in self.addresses:
                 try:
                     with Endpoint(address, self.credentials) as node:
@@ -109,21 +133,70 @@ class FarmLog:
                                 yield entry
                         return
                 except LOST as error:
-                    failures[address] = _words(error)
+                    failures.add(address, error)
+                    answered = answered or not _is_silence(error)
+            if answered or following > begun:
+                rounds, heard = 0 if following > begun else rounds + 1, time.monotonic()
             time.sleep(ROUND_PAUSE_SECONDS)
-        raise FarmLogError(f"entry {following} is not to be had: {_told(failures)}")
+        raise FarmLogError(f"entry {following} is not to be had: {failures}")
 
-    def _ask(self, question: Callable[[Endpoint], T]) -> T:
-        failures: dict[str, str] = {}
+    def _asked(self, cluster: str | None, failures: "_Failures") -> Iterator[Standing]:
+        """What each node answers that belongs to the cluster; `failures` gets what is wrong with the others."""
         for address in self.addresses:
             try:
                 with Endpoint(address, self.credentials) as node:
-                    return question(node)
+                    found = _standing(node)
+                    _check_same(found.cluster, cluster)
             except LOST as error:
-                failures[address] = _words(error)
-        raise FarmSilentError(
-            f"no node's control endpoint answered ({_told(failures)}); is the farm running? Name another with --node.",
+                failures.add(address, error)
+            else:
+                yield found
+
+
+class _ForeignError(ValueError):
+    """The node belongs to another cluster."""
+
+
+class _Failures:
+    """What is wrong with which node."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, Exception] = {}
+
+    def add(self, address: str, error: Exception) -> None:
+        self._told[address] = error
+
+    def __str__(self) -> str:
+        return "; ".join(f"{address}: {_words(error)}" for address, error in self._told.items())
+
+    def of_all(self, cluster: str | None) -> FarmLogError:
+        """The error when it is all of them."""
+        foreign = [isinstance(error, _ForeignError) for error in self._told.values()]
+        if foreign and all(foreign):
+            return FarmLogError(f"what was read so far is of the cluster {cluster} ({self}): {OTHER_CLUSTER}")
+        hint = f" And {OTHER_CLUSTER}." if any(foreign) else ""
+        return FarmSilentError(
+            f"no node's control endpoint answered ({self}); is the farm running? Name another with --node.{hint}"
         )
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _is_silence(error: Exception) -> bool:
+    """Whether nobody was there, other than somebody who said no."""
+    return isinstance(error, OSError | http.client.HTTPException) and not isinstance(
+        error, ssl.SSLError | PermissionError
+    )
+
+
+def _standing(node: Endpoint) -> Standing:
+    cluster = _cluster_id(node)
+    if cluster is None:
+        raise ValueError("it has not joined a cluster yet: `garlicfarm status` shows a leader when it has")
+    page = _page(node, 1, 1)
+    return Standing(cluster, page.first_index, page.commit_index, node.address)
 
 
 def _cluster_id(node: Endpoint) -> str | None:
@@ -132,8 +205,13 @@ def _cluster_id(node: Endpoint) -> str | None:
 
 
 def _check_cluster(node: Endpoint, cluster: str | None) -> None:
-    if cluster is not None and (found := _cluster_id(node)) != cluster:
-        raise ValueError(f"belongs to the cluster {found}, not to {cluster}")
+    if cluster is not None:
+        _check_same(_cluster_id(node), cluster)
+
+
+def _check_same(found: str | None, cluster: str | None) -> None:
+    if cluster is not None and found != cluster:
+        raise _ForeignError(f"belongs to the cluster {found}, not to {cluster}")
 
 
 def _entries(node: Endpoint, first: int, limit: int) -> tuple[LogEntry, ...]:
@@ -162,20 +240,10 @@ def _page(node: Endpoint, first: int, limit: int) -> LogPage:
 
 def _entry(item: dict[str, Any]) -> LogEntry:
     text = item.get("value")
-    encoding = "text" if isinstance(text, str) else "base64"
     return LogEntry(
         index=int(item["index"]),
         term=int(item["term"]),
         kind=str(item["kind"]),
         log_time_ms=None if item["logTimeMs"] is None else int(item["logTimeMs"]),
-        body=text if isinstance(text, str) else str(item["base64"]),
-        encoding=encoding,
+        body=text.encode("utf-8", "replace") if isinstance(text, str) else base64.b64decode(str(item["base64"])),
     )
-
-
-def _words(error: Exception) -> str:
-    return str(error) or type(error).__name__
-
-
-def _told(failures: dict[str, str]) -> str:
-    return "; ".join(f"{address}: {text}" for address, text in failures.items())

@@ -6,8 +6,9 @@
 Everything here is pickled: a partition goes to the process that reads it, and so does the object that reads.
 """
 
-import base64
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -15,19 +16,25 @@ from pyspark.sql.datasource import InputPartition
 
 from pipeline.endpoint import Credentials
 from pipeline.envelope import Row
-from pipeline.log_client import FarmLog, FarmLogError
+from pipeline.log_client import OTHER_CLUSTER, FarmLog, FarmLogError, Standing
 from pipeline.stored_log import StoredLog, StoredPlace
+
+LOOK_AROUND_SECONDS = 10.0
+"""After how long without anything new all nodes are asked."""
 
 
 class LogRange(InputPartition):
     """Entries with first <= index < end, to be read by one task."""
 
-    def __init__(self, first: int, end: int, cluster: str, place: StoredPlace | None = None) -> None:
+    def __init__(
+        self, first: int, end: int, cluster: str, *, place: StoredPlace | None = None, addresses: tuple[str, ...] = ()
+    ) -> None:
         super().__init__((first, end))
         self.first = first
         self.end = end
         self.cluster = cluster
         self.place = place
+        self.addresses = addresses
 
 
 class SnapshotRange(InputPartition):
@@ -41,13 +48,10 @@ class SnapshotRange(InputPartition):
 class LogRanges(Protocol):
     """Where the log is read. Raises FarmLogError from every method."""
 
-    def cluster_id(self) -> str:
-        """Whose log it is."""
+    def standing(self, cluster: str | None = None, *, of_all: bool = False) -> Standing:
+        """How the log of `cluster`, or of any, stands; `of_all` the nodes: as far as one of them has it."""
 
-    def bounds(self) -> tuple[int, int]:
-        """The first index that is there, and the commit index."""
-
-    def oldest(self) -> int:
+    def oldest(self, cluster: str) -> int:
         """The first index that can be had anywhere."""
 
     def snapshot_index(self) -> int:
@@ -61,23 +65,37 @@ class LogRanges(Protocol):
 
 
 class NodeRanges:
-    """Control endpoints."""
+    """Control endpoints.
+
+    The node that answered last is asked first: one that is gone, or hangs, costs its time once and not with each batch.
+    One that is cut off from its farm answers as well, and knows of nothing new. So when nothing was new for a while,
+    all are asked, and the one that knows most is asked first from then on.
+    """
 
     def __init__(self, addresses: tuple[str, ...], credentials: Credentials, page_size: int) -> None:
         self._log = FarmLog(addresses, credentials)
         self._page_size = page_size
+        self._commit_index = 0
+        self._moved_at = time.monotonic()
 
-    def cluster_id(self) -> str:
-        """Whose log it is."""
-        return self._log.cluster_id()
+    def standing(self, cluster: str | None = None, *, of_all: bool = False) -> Standing:
+        """As the node says that is asked first."""
+        if of_all or time.monotonic() - self._moved_at > LOOK_AROUND_SECONDS:
+            all_of_them = self._log.standings(cluster)
+            most = max(all_of_them, key=lambda each: each.commit_index)
+            found = replace(most, first_index=min(each.first_index for each in all_of_them))
+            self._moved_at = time.monotonic()
+        else:
+            found = self._log.standing(cluster)
+        if found.commit_index > self._commit_index:
+            self._commit_index, self._moved_at = found.commit_index, time.monotonic()
+        others = tuple(address for address in self._log.addresses if address != found.address)
+        self._log = FarmLog((found.address, *others), self._log.credentials)
+        return found
 
-    def bounds(self) -> tuple[int, int]:
-        """As the first node that answers says."""
-        return self._log.bounds()
-
-    def oldest(self) -> int:
+    def oldest(self, cluster: str) -> int:
         """Of all nodes that answer."""
-        return self._log.oldest()
+        return self._log.oldest(cluster)
 
     def snapshot_index(self) -> int:
         """A node gives entries only."""
@@ -87,17 +105,16 @@ class NodeRanges:
         )
 
     def plan(self, first: int, end: int, cluster: str) -> LogRange:
-        """A range stands for itself."""
-        return LogRange(first, end, cluster)
+        """A range, and in which order the nodes are asked."""
+        return LogRange(first, end, cluster, addresses=self._log.addresses)
 
     def rows(self, partition: LogRange | SnapshotRange) -> Iterator[Row]:
         """Asked for page by page."""
         if isinstance(partition, SnapshotRange):
             raise FarmLogError("a control endpoint gives no snapshot")
-        entries = self._log.range(partition.first, partition.end, page_size=self._page_size, cluster=partition.cluster)
-        for entry in entries:
-            body = entry.body.encode("utf-8", "replace") if entry.encoding == "text" else base64.b64decode(entry.body)
-            yield entry.index, entry.term, entry.kind, entry.log_time_ms, body
+        log = FarmLog(partition.addresses or self._log.addresses, self._log.credentials)
+        for entry in log.range(partition.first, partition.end, page_size=self._page_size, cluster=partition.cluster):
+            yield entry.index, entry.term, entry.kind, entry.log_time_ms, entry.body
 
 
 class DirectoryRanges:
@@ -121,17 +138,20 @@ class DirectoryRanges:
             self._opened = StoredLog(self._directory, self._committed_through)
         return self._opened
 
-    def cluster_id(self) -> str:
-        """Whose log it is."""
-        return self._log.cluster_id()
+    def standing(self, cluster: str | None = None, *, of_all: bool = False) -> Standing:
+        """As of now; there is one place only."""
+        del of_all
+        first, commit = self._log.bounds()
+        found = self._log.cluster_id()
+        if cluster is not None and found != cluster:
+            raise FarmLogError(
+                f"what was read so far is of the cluster {cluster}, and '{self._directory}' of {found}: {OTHER_CLUSTER}"
+            )
+        return Standing(found, first, commit)
 
-    def bounds(self) -> tuple[int, int]:
-        """As of now."""
-        return self._log.bounds()
-
-    def oldest(self) -> int:
+    def oldest(self, cluster: str) -> int:
         """There is one place only."""
-        return self._log.bounds()[0]
+        return self.standing(cluster).first_index
 
     def snapshot_index(self) -> int:
         """The index at which the snapshot stands."""
@@ -139,7 +159,7 @@ class DirectoryRanges:
 
     def plan(self, first: int, end: int, cluster: str) -> LogRange:
         """A range with the place where its reader begins."""
-        return LogRange(first, end, cluster, self._log.place(first))
+        return LogRange(first, end, cluster, place=self._log.place(first))
 
     def rows(self, partition: LogRange | SnapshotRange) -> Iterator[Row]:
         """Read from the file."""

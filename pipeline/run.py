@@ -19,14 +19,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pipeline import daily, sinks, transforms, watching
 from pipeline.deriving import Deriving, running
 from pipeline.log_client import FarmLogError
+from pipeline.side_by_side import Kept, RunningQuery, SideBySide
 from pipeline.table_files import reading
 
 LAYOUT = 2
@@ -48,10 +49,18 @@ class Progress:
     tasks_done: int
     tasks: int
     message: str
+    read_through: int = 0
+    """The last entry that was read; 0 if it is not known yet."""
+    newest: int = 0
+    """The last entry that is there."""
 
 
 def _show_nothing(_: Progress) -> None:
     """The default: no line."""
+
+
+def _tell_nothing(_: str) -> None:
+    """The default: nobody listens."""
 
 
 def _check_nothing() -> None:
@@ -75,6 +84,8 @@ class RunSettings:
     """Whether the servers are watched by the stateful query."""
     keep_ms: int | None = None
     """How much history is kept, in log time; None keeps all."""
+    tell: Callable[[str], None] = _tell_nothing
+    """Hears what an operator should know while the run goes on."""
 
 
 def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
@@ -84,10 +95,11 @@ def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
     """
     prepare(settings.output)
     if settings.events is not None:
-        await_end(session, settings, start_events(session, settings, settings.events, available_now=True))
-    await_end(session, settings, start_query(farm_stream(session, settings), settings, available_now=True))
+        options = settings.events
+        await_end(session, settings, lambda: start_events(session, settings, options, available_now=True))
+    await_end(session, settings, lambda: start_query(farm_stream(session, settings), settings, available_now=True))
     if settings.watch:
-        await_end(session, settings, start_watch(session, settings, available_now=True))
+        await_end(session, settings, lambda: start_watch(session, settings, available_now=True))
     sinks.refresh(session, settings.output, settings.window)
     return daily.health_of(session, settings.output)
 
@@ -111,19 +123,31 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
 
     deriving = Deriving(make_tables)
     prepare(settings.output)
-    beside: tuple[StreamingQuery, ...] = ()
+
+    def begin() -> StreamingQuery:
+        stream = farm_stream(session, settings)
+        return start_query(stream, settings, available_now=False, after_batch=deriving.batch_done)
+
+    kept = [Kept("the tables", begin)]
     if settings.events is not None:
-        beside += (start_events(session, settings, settings.events, available_now=False),)
+        options = settings.events
+        kept.append(Kept("the events", lambda: start_events(session, settings, options, available_now=False)))
     if settings.watch:
-        beside += (start_watch(session, settings, available_now=False),)
-    try:
-        with running(deriving, session):
-            stream = farm_stream(session, settings)
-            query = start_query(stream, settings, available_now=False, after_batch=deriving.batch_done)
-            await_end(session, settings, query, beside, deriving.check)
-    finally:
-        for each in beside:
-            each.stop()
+        kept.append(_kept_watch(session, settings))
+    with running(deriving, session):
+        _follow(session, settings, kept, deriving.check)
+
+
+def _kept_watch(session: SparkSession, settings: RunSettings) -> Kept:
+    """The watch over the servers, begun anew when the farm's reporting period is another than it began with."""
+    rules = watching.rules_for(settings.output)
+
+    def begin() -> StreamingQuery:
+        nonlocal rules
+        rules = watching.rules_for(settings.output)
+        return start_watch(session, settings, available_now=False)
+
+    return Kept("the watch", begin, lambda: watching.rules_for(settings.output) != rules)
 
 
 def prepare(output: Path) -> None:
@@ -233,45 +257,45 @@ def _note(path: Path, content: dict[str, int]) -> None:
     aside.rename(path)
 
 
-def await_end(
-    session: SparkSession,
-    settings: RunSettings,
-    query: StreamingQuery,
-    beside: tuple[StreamingQuery, ...] = (),
-    check: Callable[[], None] = _check_nothing,
+def await_end(session: SparkSession, settings: RunSettings, begin: Callable[[], RunningQuery]) -> None:
+    """Begins a query and waits for its end, with progress shown; raises FarmLogError with the farm's own words."""
+    _follow(session, settings, [Kept("the run", begin)])
+
+
+def _follow(
+    session: SparkSession, settings: RunSettings, kept: list[Kept], check: Callable[[], None] = _check_nothing
 ) -> None:
-    """Waits for the end of a query, with progress shown; raises FarmLogError with the farm's own words.
-
-    The end of a query `beside` it is the end of all, since it can only be a failure. What `check` raises ends all too.
-    """
+    """Until all queries have ended, or one of them has failed. What `check` raises ends all too."""
+    side_by_side = SideBySide(kept, settings.tell)
     try:
-        while not query.awaitTermination(PROGRESS_SECONDS):
-            settings.progress(_progress(session, query))
+        while side_by_side.step():
+            side_by_side.wait(PROGRESS_SECONDS)
+            if side_by_side.running is not None:
+                settings.progress(_progress(session, side_by_side.running))
             check()
-            for each in beside:
-                if not each.isActive:
-                    each.awaitTermination()
-    except StreamingQueryException as error:
-        raise FarmLogError(_reason(str(error))) from error
     finally:
-        query.stop()
+        side_by_side.stop()
 
 
-def _progress(session: SparkSession, query: StreamingQuery) -> Progress:
+def _progress(session: SparkSession, query: RunningQuery) -> Progress:
     tracker = session.sparkContext.statusTracker()
     stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     last = query.lastProgress
+    read_through, newest = (0, 0) if last is None else _places(last)
     return Progress(
         batch=-1 if last is None else int(last["batchId"]),
         entries_per_s=0.0 if last is None else float(last["processedRowsPerSecond"] or 0.0),
         tasks_done=sum(stage.numCompletedTasks for stage in stages if stage is not None),
         tasks=sum(stage.numTasks for stage in stages if stage is not None),
         message=str(query.status["message"]),
+        read_through=read_through,
+        newest=newest,
     )
 
 
-def _reason(text: str) -> str:
-    """The farm's own words out of Spark's report of a failed Python call."""
-    marker = "FarmLogError: "
-    lines = [line.partition(marker)[2] for line in text.splitlines() if marker in line]
-    return lines[-1] if lines else text.strip().splitlines()[0]
+def _places(progress: Any) -> tuple[int, int]:
+    """Up to which entry a query has read, and which is the newest; zeros for one that does not read entries."""
+    (source,) = progress["sources"]
+    places = (json.loads(source[name] or "null") or {} for name in ("endOffset", "latestOffset"))
+    read, newest = (int(place.get("next", 1)) - 1 for place in places)
+    return read, newest

@@ -5,13 +5,12 @@ Workers would take `python3` from PATH; they are told to run this very interpret
 
 import os
 import sys
-import tempfile
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from pipeline.events_source import FarmEventsDataSource
 from pipeline.java import find_java
+from pipeline.scratch import run_directory, scratch_directory
 from pipeline.source import FarmDataSource
 
 SMALL_ROWS = 20_000
@@ -20,6 +19,7 @@ _OF_SIZE = {
     "spark.sql.codegen.factoryMode": ("NO_CODEGEN", "FALLBACK"),
 }
 """What is set for few rows, and, as Spark has it by itself, for many."""
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Duser.timezone=UTC"
 _LOGGING = """# Spark's own word on every start is nothing that an operator can do something about.
 rootLogger.level = error
 rootLogger.appenderRef.stdout.ref = console
@@ -34,10 +34,9 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 def open_session(master: str = "local[*]", *, shuffle_partitions: int = 2) -> SparkSession:
     """A session with the source `farm` registered, in UTC, bound to loopback when local.
 
-    Raises NoJavaError. The caller stops the session.
+    Raises NoJavaError, ScratchError. The caller stops the session.
     """
-    scratch = Path(tempfile.gettempdir()) / f"garlicfarm-spark-{os.getuid()}"
-    scratch.mkdir(mode=0o700, exist_ok=True)
+    scratch, own = scratch_directory(), run_directory()
     java = find_java(dict(os.environ), scratch)
     if java.home is not None:
         os.environ["JAVA_HOME"] = str(java.home)
@@ -54,14 +53,14 @@ def open_session(master: str = "local[*]", *, shuffle_partitions: int = 2) -> Sp
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", str(shuffle_partitions))
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Duser.timezone=UTC")
+        .config("spark.driver.extraJavaOptions", f'{_JAVA_OPTIONS} "-Djava.io.tmpdir={own}"')
         # Jobs of derived tables have a pool of their own (`pipeline/deriving.py`).
         .config("spark.scheduler.mode", "FAIR")
         # Where in Python each column was made, for Spark's messages, costs eight calls into the JVM for one.
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
         # Not INT96, Spark's old default: it has no statistics, by which files of other days are passed over.
         .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .config("spark.sql.warehouse.dir", str(own / "warehouse"))
         .config(
             "spark.sql.streaming.stateStore.providerClass",
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",

@@ -31,9 +31,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from pipeline import log_client
 from pipeline.endpoint import CredentialError, Credentials, load_credentials
 from pipeline.envelope import SCHEMA, record_batches
-from pipeline.log_client import COMPACTED, FarmLogError, FarmSilentError
+from pipeline.log_client import COMPACTED, FarmLogError, FarmSilentError, Standing
 from pipeline.log_ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
 
 __all__ = ["SCHEMA", "FarmDataSource"]
@@ -41,8 +42,6 @@ __all__ = ["SCHEMA", "FarmDataSource"]
 DEFAULT_PAGE_SIZE = 1_000
 DEFAULT_ENTRIES_PER_BATCH = 100_000
 DEFAULT_ENTRIES_PER_PARTITION = 50_000
-SILENCE_SECONDS = 120.0
-"""How long a stream outlives a farm of which no node answers."""
 OLDEST, SNAPSHOT = "oldest", "snapshot"
 
 Offset = dict[str, int | str]
@@ -134,22 +133,27 @@ class _Reader:
 
     def _begin(self) -> Offset:
         """Where a new reader begins."""
-        cluster = self._ranges.cluster_id()
+        found = self._ranges.standing(of_all=True)
         if self._bounds.start == SNAPSHOT:
             covered = self._ranges.snapshot_index()
-            return {"next": covered + 1, "cluster": cluster, "snapshot": covered}
-        first, _ = self._ranges.bounds()
+            return {"next": covered + 1, "cluster": found.cluster, "snapshot": covered}
         if self._bounds.start == OLDEST:
-            return {"next": max(first, 1), "cluster": cluster}
-        self._refuse_compacted(int(self._bounds.start), first)
-        return {"next": int(self._bounds.start), "cluster": cluster}
+            return {"next": max(found.first_index, 1), "cluster": found.cluster}
+        start = int(self._bounds.start)
+        self._refuse_compacted(start, found)
+        if start > found.commit_index + 1:
+            raise FarmLogError(
+                f"the log is known to be committed up to entry {found.commit_index}, and reading is to begin with"
+                f" {start}: choose an earlier one",
+            )
+        return {"next": start, "cluster": found.cluster}
 
     def _end(self, commit: int) -> int:
         """One beyond the last entry that is wanted and committed."""
         return commit + 1 if self._bounds.end is None else min(commit, self._bounds.end) + 1
 
-    def _refuse_compacted(self, following: int, first: int) -> None:
-        if following < first and following < (oldest := self._ranges.oldest()):
+    def _refuse_compacted(self, following: int, found: Standing) -> None:
+        if following < found.first_index and following < (oldest := self._ranges.oldest(found.cluster)):
             raise FarmLogError(
                 f"entries {following} to {oldest - 1} were compacted away before they were read; {COMPACTED}"
             )
@@ -171,7 +175,7 @@ class FarmBatchReader(_Reader, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Ranges that cover everything from the first entry wanted to the commit index."""
         start = self._begin()
-        _, commit = self._ranges.bounds()
+        commit = self._ranges.standing(str(start["cluster"])).commit_index
         return self._partitions(start, self._end(commit))
 
 
@@ -180,8 +184,10 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def __init__(self, ranges: LogRanges, bounds: Bounds) -> None:
         super().__init__(ranges, bounds)
+        self._available_now = False
         self._stop_before: int | None = None
         self._silent_since: float | None = None
+        self._newest: Offset | None = None
 
     # The names below are Spark's.
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -199,45 +205,43 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         except FarmSilentError:
             if self._silent_since is None:
                 self._silent_since = time.monotonic()
-            if self._stop_before is not None or time.monotonic() - self._silent_since > SILENCE_SECONDS:
+            if self._available_now or time.monotonic() - self._silent_since > log_client.SILENCE_SECONDS:
                 raise
             return start
         self._silent_since = None
         return end
 
     def _latest(self, start: Offset, limit: ReadLimit) -> Offset:
-        cluster = self._ranges.cluster_id()
-        if cluster != start["cluster"]:
-            raise FarmLogError(
-                f"the checkpoint is of the cluster {start['cluster']} and the node belongs to {cluster};"
-                " use another output directory for another farm",
-            )
-        following = int(start["next"])
-        first, commit = self._ranges.bounds()
-        self._refuse_compacted(following, first)
-        end = self._end(commit)
-        if self._stop_before is not None:
-            end = min(end, self._stop_before)
+        following, cluster = int(start["next"]), str(start["cluster"])
+        found = self._ranges.standing(cluster, of_all=self._available_now and self._stop_before is None)
+        self._newest = {"next": found.commit_index + 1, "cluster": cluster}
+        self._refuse_compacted(following, found)
+        end = self._fixed_end(found.commit_index) if self._available_now else self._end(found.commit_index)
         if isinstance(limit, ReadMaxRows) and not isinstance(limit, ReadAllAvailable):
             end = min(end, following + limit.max_rows)
         if end <= following and "snapshot" not in start:
             return start
         return {"next": max(end, following), "cluster": cluster}
 
-    def reportLatestOffset(self) -> Offset:  # noqa: N802
-        """The commit index, for the query's progress."""
-        _, commit = self._ranges.bounds()
-        return {"next": commit + 1, "cluster": self._ranges.cluster_id()}
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fixes where a run with `availableNow` ends."""
-        _, commit = self._ranges.bounds()
+    def _fixed_end(self, commit: int) -> int:
+        """Where a run with `availableNow` ends: where the log did when its first batch was planned."""
+        if self._stop_before is not None:
+            return self._stop_before
         if self._bounds.end is not None and commit < self._bounds.end:
             raise FarmLogError(
                 f"entries up to {self._bounds.end} are wanted and the log is known to be committed up to {commit} only;"
                 " choose an earlier end, or wait",
             )
         self._stop_before = self._end(commit)
+        return self._stop_before
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        """The commit index, for the query's progress: as the last question has shown it. Never a reason to fail."""
+        return self._newest
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The run has an end, which the planning of its first batch fixes."""
+        self._available_now = True
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Ranges that cover [start, end)."""

@@ -4,11 +4,14 @@
     stretch(start, end)   what lies between two offsets, with what a reader elsewhere needs to know
     rows(stretch)         its events
 
-The offset of a node is `GENERATION:CURSOR`: cursors begin at 1 in each life of a node, and the generation tells lives
-apart. The offset of a file is a number of bytes, up to the end of its last whole line.
+The offset of a node is `GENERATION:CURSOR:CLOCK_OFFSET_MS:TAKEN_AT_MS:NAME`. Cursors begin at 1 in each life of a node,
+and the generation tells lives apart. The rest is what rows are made with beside the events: it is noted with the place,
+so that a batch which is repeated makes the same ones. The offset of a file is a number of bytes, up to the end of its
+last whole line.
 """
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +23,9 @@ from pipeline.log_client import FarmLogError
 PAGE_EVENTS = 1_000
 LINE_LIMIT_BYTES = 1024 * 1024
 EVENTS_LOST = "events-lost"
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999, the latest that a reader in Python can show."""
+_CURSORS_END = 2**63
 
 EventRow = tuple[str, int, int, int | None, int | None, str, str]
 """Node, cursor, time and log time in milliseconds, the clock's offset, kind, data as JSON."""
@@ -67,31 +73,36 @@ class NodeTrace:
         return self.address
 
     def end(self, start: str | None) -> str | None:
-        """Beyond the newest event."""
+        """Beyond the newest event, with what the node's own picture says of its clock; `start` if nothing happened."""
         try:
             with Endpoint(self.address, self.credentials) as node:
-                generation = int(node.get("/v1/view")["node"]["generation"])
+                view = node.get("/v1/view")
+                generation = int(view["node"]["generation"])
                 following = _following(start, generation)
                 while True:
                     page = node.get(f"/v1/events?from={following}&limit={PAGE_EVENTS}")
                     following = int(page["next"])
                     if len(page["events"]) < PAGE_EVENTS:
-                        return f"{generation}:{following}"
+                        break
+                log_time_ms, now_ms = view["raft"]["logTimeMs"], _time_ms(view["takenAtMs"])
+                offset = "" if log_time_ms is None else now_ms - _time_ms(log_time_ms)
+                found = f"{generation}:{following}:{offset}:{now_ms}:{view['node']['name']}"
         except (*LOST, KeyError):
             return None
+        return start if start is not None and same_place(start, found) else found
 
     def stretch(self, start: str | None, end: str) -> Stretch:
-        """With what the node's own picture says of its clock."""
+        """As the two offsets say; nobody is asked."""
         generation, following = _parsed(end)
-        first = _following(start, generation)
-        try:
-            with Endpoint(self.address, self.credentials) as node:
-                view = node.get("/v1/view")
-                log_time_ms, now_ms = view["raft"]["logTimeMs"], int(view["takenAtMs"])
-                offset_ms = None if log_time_ms is None else now_ms - int(log_time_ms)
-                return Stretch(first, following, generation, str(view["node"]["name"]), now_ms, offset_ms)
-        except (*LOST, KeyError):
-            return Stretch(first, following, generation, self.address)
+        _, _, offset, now, name = (*end.split(":", 4), "", "", "")[:5]
+        return Stretch(
+            first=_following(start, generation),
+            end=following,
+            generation=generation,
+            node=name or self.address,
+            planned_at_ms=int(now or 0),
+            clock_offset_ms=int(offset) if offset else None,
+        )
 
     def rows(self, stretch: Stretch) -> Iterator[EventRow]:
         """Page by page; what is gone leaves a row of its own."""
@@ -130,6 +141,12 @@ class FileTrace:
         offset = int(start or 0)
         try:
             with Path(self.path).open("rb") as file:
+                size_bytes = file.seek(0, os.SEEK_END)
+                if size_bytes < offset:
+                    raise FarmLogError(
+                        f"the trace {self.path} has {size_bytes} bytes, and {offset} were read before: it was cut or"
+                        " replaced. Name the new one otherwise; what was read stays in the tables",
+                    )
                 file.seek(offset)
                 while line := file.readline(LINE_LIMIT_BYTES):
                     if len(line) == LINE_LIMIT_BYTES:
@@ -160,17 +177,29 @@ class FileTrace:
     def _row(self, line: bytes, offset: int) -> EventRow:
         try:
             return _row(json.loads(line), None)
-        except (ValueError, TypeError, KeyError) as error:
-            raise FarmLogError(f"the trace {self.path} holds at byte {offset} what is no event: {error!r}") from error
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise FarmLogError(
+                f"the trace {self.path} holds at byte {offset} what is no event ({error!r}): remove that line, with the"
+                " run stopped, or leave the file out",
+            ) from error
 
 
 def _row(event: dict[str, Any], clock_offset_ms: int | None) -> EventRow:
-    time_ms, told_ms = int(event["timeMs"]), event["logTimeMs"]
-    log_time_ms = int(told_ms) if told_ms is not None else None
+    time_ms, told_ms = _time_ms(event["timeMs"]), event["logTimeMs"]
+    log_time_ms = _time_ms(told_ms) if told_ms is not None else None
     if log_time_ms is None and clock_offset_ms is not None:
         log_time_ms = time_ms - clock_offset_ms
     data = json.dumps(event["data"], separators=(",", ":"))
-    return str(event["node"]), int(event["cursor"]), time_ms, log_time_ms, clock_offset_ms, str(event["kind"]), data
+    cursor = event["cursor"]
+    if not isinstance(cursor, int) or not 0 <= cursor < _CURSORS_END:
+        raise ValueError(f"the cursor {cursor!r}")
+    return str(event["node"]), cursor, time_ms, log_time_ms, clock_offset_ms, str(event["kind"]), data
+
+
+def _time_ms(value: Any) -> int:
+    if not isinstance(value, int) or not 0 <= value <= LATEST_MS:
+        raise ValueError(f"the time {value!r}")
+    return value
 
 
 def _lost(stretch: Stretch, count: int, cursor: int, time_ms: int) -> EventRow:
@@ -188,5 +217,10 @@ def _following(start: str | None, generation: int) -> int:
 
 
 def _parsed(offset: str) -> tuple[int, int]:
-    generation, _, following = offset.partition(":")
+    generation, following, *_ = offset.split(":")
     return int(generation), int(following)
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two offsets are of the same place."""
+    return one.split(":")[:2] == other.split(":")[:2]

@@ -19,6 +19,7 @@ from pipeline.schemas import TRANSITIONS
 from pipeline.state import SILENT_AFTER_DEFAULT_MS, SILENT_AFTER_PERIODS, WATERMARK, Rules, sightings, transitions
 from pipeline.table_files import merge
 from pipeline.transforms import classified
+from pipeline.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
 
 TABLE = "transitions"
 CHECKPOINT = "checkpoint-watch"
@@ -33,7 +34,10 @@ def watched(entries: DataFrame, rules: Rules) -> DataFrame:
 def rules_for(output: Path) -> Rules:
     """The rules, with the silence that suits the farm's reporting period as far as an earlier batch has seen it."""
     period_ms = next((row["period_ms"] for row in current_state.read(output, "farm")), None)
-    return Rules(silent_after_ms=SILENT_AFTER_DEFAULT_MS if period_ms is None else period_ms * SILENT_AFTER_PERIODS)
+    # Anybody who can submit can write what looks like a clock entry; the farm takes no other period from it either.
+    if period_ms is None or not PERIOD_MIN_MS <= period_ms <= PERIOD_MAX_MS:
+        return Rules(silent_after_ms=SILENT_AFTER_DEFAULT_MS)
+    return Rules(silent_after_ms=period_ms * SILENT_AFTER_PERIODS)
 
 
 def write_transitions(changes: DataFrame, batch_id: int, output: Path, *, keep_ms: int | None = None) -> None:

@@ -1,6 +1,6 @@
 """A farm's committed log out of a directory: a stopped node's, a running one's, or a backup. Read-only, no lock.
 
-    DIR/raft/…             the log and its snapshot (DIR may also be this directory itself)
+    DIR/raft/…             the log and its snapshot (DIR may also be this directory itself, or what `recover` set aside)
     DIR/formation.json     which cluster, and the log time of the empty log; absent in some backups
     DIR/committed.json     how far the node knew the log to be committed
 
@@ -82,14 +82,22 @@ class StoredFarm:
         self._told = committed_through
         own = directory / RAFT_DIRECTORY
         self._raft = own if own.is_dir() else directory
+        # What `recover` set aside as `raft.of-…` lies beside the notes of the new cluster, which are not about it.
+        beside = (self._raft.parent,) if self._raft.name == RAFT_DIRECTORY else ()
+        self._notes = tuple(dict.fromkeys((directory, *beside)))
         self._clocks: dict[str, _Clocks] = {}
         self._decoded: tuple[Index, FarmSnapshot] | None = None
         self._log = self._open()
         self.cluster_id, self._base_ms = self._founding()
 
     def refresh(self) -> None:
-        """Look again: a running node has gone on."""
+        """Look again: a running node has gone on. Or was made anew: another cluster, another storage in its place."""
+        before = self._log.binding
         self._log = self._open()
+        self.cluster_id, self._base_ms = self._founding()
+        if self._log.binding != before:
+            self._clocks.clear()
+            self._decoded = None
 
     @property
     def first_index(self) -> Index:
@@ -100,7 +108,7 @@ class StoredFarm:
     def commit_index(self) -> Index:
         """Up to where entries are known to be committed."""
         snapshot = 0 if self._log.snapshot is None else self._log.snapshot.last.index
-        noted = max(read_commit_note(place) or 0 for place in (self.directory, self._raft.parent))
+        noted = max(read_commit_note(place) or 0 for place in self._notes)
         return max(snapshot, noted, self._told or 0)
 
     def anchor(self, index: Index) -> Anchor:
@@ -152,7 +160,7 @@ class StoredFarm:
             raise StoredFarmError(str(error)) from error
 
     def _founding(self) -> tuple[str, int | None]:
-        for place in (self.directory, self._raft.parent):
+        for place in self._notes:
             try:
                 with (place / FORMATION_FILE).open("rb") as file:
                     state = decode_formation_state(file.read(FORMATION_STATE_LIMIT_BYTES + 1))
@@ -192,12 +200,18 @@ class StoredFarm:
         return snapshot.moment_times_ms[place] if place >= 0 else None
 
     def _search(self, segment: StoredSegment) -> _Clocks:
-        """All clock entries of a segment; what was found before is not searched again."""
+        """All clock entries of a segment that are committed; what was found before is not searched again.
+
+        Those behind are not kept: a new leader may put other entries in their place.
+        """
         clocks = self._clocks.setdefault(segment.file, _Clocks())
         if segment is not self._log.segments[-1] and clocks.complete:
             return clocks
+        committed = self.commit_index
         try:
             for offset, header, payload in self._log.records_holding(segment, _CLOCK_KEY, clocks.searched_bytes):
+                if header.index > committed:
+                    return clocks
                 clocks.searched_bytes = offset + header.size_bytes
                 if header.kind == COMMAND:
                     before_ms = clocks.times_ms[-1] if clocks.times_ms else None

@@ -90,7 +90,7 @@ def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over(s
 
 def test_where_an_entry_is_large_fewer_leave_spark(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     log = slow_farm(periods=3, slow_from=3)
-    large = json.dumps({"clock": {"time": log.log_time_ms}, "padding": "x" * 10_000})
+    large = json.dumps({"clock": {"time": log.log_time_ms, "id": 1}, "padding": "x" * 10_000})
     log.add(value=large)
     monkeypatch.setattr("pipeline.feedback_rows.COLLECTED_MAX_BYTES", 5 * len(large))
     rows = recent(classified(entries_of(session, log)))
@@ -120,7 +120,7 @@ def test_a_lagging_router_is_told_to_the_farm_once_and_with_what_was_read_before
         settings = RunSettings(tmp_path / "tables", source, judge=feedback.after_batch)
         # given a batch of one single period, before which the driver looks back; when it is read
         prepare(settings.output)
-        await_end(session, settings, start_query(farm_stream(session, settings), settings, available_now=True))
+        await_end(session, settings, lambda: start_query(farm_stream(session, settings), settings, available_now=True))
         # then one entry says what the whole history says
         body = listener.taken[0]["factors"]
         assert isinstance(body, dict)

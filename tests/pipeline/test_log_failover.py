@@ -2,15 +2,17 @@
 
 import copy
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pipeline import log_client, source
+from pipeline import log_client, log_ranges
+from pipeline.endpoint import Credentials
 from pipeline.envelope import SCHEMA
 from pipeline.log_client import FarmLog, FarmLogError, FarmSilentError, LogEntry
-from pipeline.source import FarmDataSource
+from pipeline.source import FarmDataSource, FarmStreamReader
 from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
 
 
@@ -18,6 +20,7 @@ from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds follow one another at once."""
     monkeypatch.setattr(log_client, "ROUND_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(log_client, "SILENCE_SECONDS", 3600.0)
 
 
 def read(log: FarmLog, end: int, cluster: str) -> Iterator[LogEntry]:
@@ -75,12 +78,103 @@ def test_a_stream_outlives_a_farm_that_is_silent_for_a_moment_and_not_one_that_i
     stream = FarmDataSource({"node": str(tmp_path / "one.sock")}).streamReader(SCHEMA)
     with served(log, tmp_path / "one.sock"):
         start = stream.initialOffset()
-    # while nobody answers there is nothing new
+    # while nobody answers there is nothing new, and what the progress is told of is what was known
     assert stream.latestOffset(start, ReadAllAvailable()) == start
+    assert stream.reportLatestOffset() is None
     with served(log, tmp_path / "one.sock"):
         assert stream.latestOffset(start, ReadAllAvailable())["next"] == log.commit_index + 1
+    assert stream.reportLatestOffset() == {"next": log.commit_index + 1, "cluster": log.cluster_id}
     # until it has been too long
     stream.latestOffset(start, ReadAllAvailable())
-    monkeypatch.setattr(source, "SILENCE_SECONDS", -1.0)
+    monkeypatch.setattr(log_client, "SILENCE_SECONDS", -1.0)
     with pytest.raises(FarmSilentError, match="is the farm running"):
         stream.latestOffset(start, ReadAllAvailable())
+
+
+def test_a_range_waits_for_a_farm_that_is_silent_for_longer_than_for_one_that_says_no(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, waited = three_servers(minutes=1), [0]
+    farm = FarmLog((str(tmp_path / "one.sock"),))
+    with ExitStack() as later:
+
+        def come_back(_: float) -> None:
+            waited[0] += 1
+            if waited[0] == 2 * log_client.ROUNDS:
+                later.enter_context(served(log, tmp_path / "one.sock"))
+
+        monkeypatch.setattr("pipeline.log_client.time.sleep", come_back)
+        assert len(list(read(farm, 5, log.cluster_id))) == 4
+    assert waited[0] == 2 * log_client.ROUNDS
+    # but not for ever
+    monkeypatch.setattr(log_client, "SILENCE_SECONDS", -1.0)
+    with pytest.raises(FarmLogError, match="is not to be had"):
+        list(read(farm, 5, log.cluster_id))
+
+
+def stream_of(*addresses: str) -> FarmStreamReader:
+    stream = FarmDataSource({"node": ",".join(addresses)}).streamReader(SCHEMA)
+    assert isinstance(stream, FarmStreamReader)
+    return stream
+
+
+def test_a_node_that_is_cut_off_from_its_farm_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a node, asked first, that answers and knows of nothing new
+    whole = three_servers(minutes=2)
+    cut_off = copy.deepcopy(whole)
+    cut_off.entries = cut_off.entries[:10]
+    with served(cut_off, tmp_path / "one.sock") as first, served(whole, tmp_path / "two.sock") as second:
+        # then a run to the end of the log knows the end from the other one
+        stream = stream_of(first, second)
+        start = stream.initialOffset()
+        stream.prepareForTriggerAvailableNow()
+        assert stream.latestOffset(start, ReadAllAvailable())["next"] == whole.commit_index + 1
+        # and one that follows the log finds it out when nothing was new for a while
+        stream = stream_of(first, second)
+        assert stream.latestOffset(start, ReadAllAvailable())["next"] == 11
+        monkeypatch.setattr(log_ranges, "LOOK_AROUND_SECONDS", -1.0)
+        assert stream.latestOffset(start, ReadAllAvailable())["next"] == whole.commit_index + 1
+        # and stays with the one that knows more
+        monkeypatch.setattr(log_ranges, "LOOK_AROUND_SECONDS", 3600.0)
+        assert stream.latestOffset(start, ReadAllAvailable())["next"] == whole.commit_index + 1
+
+
+def test_who_answered_last_is_asked_first(tmp_path: Path) -> None:
+    log, nobody = three_servers(minutes=1), str(tmp_path / "nobody.sock")
+    with served(log, tmp_path / "one.sock") as first:
+        ranges = log_ranges.NodeRanges((nobody, first), Credentials(), 100)
+        found = ranges.standing()
+        assert ranges.plan(1, 5, found.cluster).addresses == (first, nobody)
+
+
+def test_a_new_stream_begins_with_the_oldest_entry_that_any_node_has(tmp_path: Path) -> None:
+    whole = three_servers(minutes=1)
+    forgetful = copy.deepcopy(whole)
+    forgetful.first_index, forgetful.entries = 8, forgetful.entries[7:]
+    with served(forgetful, tmp_path / "one.sock") as first, served(whole, tmp_path / "two.sock") as second:
+        assert stream_of(first, second).initialOffset()["next"] == 1
+
+
+def test_nodes_of_no_cluster_or_another_one_are_passed_over_by_a_stream_as_well(tmp_path: Path) -> None:
+    ours, foreign, joining = (three_servers(minutes=1) for _ in range(3))
+    foreign.cluster_id, joining.cluster_id = "ff" * 16, ""
+    start: dict[str, int | str] = {"next": 1, "cluster": ours.cluster_id}
+    with (
+        served(foreign, tmp_path / "one.sock") as first,
+        served(joining, tmp_path / "two.sock") as second,
+        served(ours, tmp_path / "three.sock") as third,
+    ):
+        end = stream_of(first, second, third).latestOffset(start, ReadAllAvailable())
+        assert end == {"next": ours.commit_index + 1, "cluster": ours.cluster_id}
+        # who is about to join may be of ours
+        with pytest.raises(FarmSilentError, match="not joined a cluster yet"):
+            FarmLog((first, second)).standing(ours.cluster_id)
+        with pytest.raises(FarmLogError, match="garlicfarm recover") as refused:
+            stream_of(first).latestOffset(start, ReadAllAvailable())
+        assert not isinstance(refused.value, FarmSilentError)
+
+
+def test_an_index_that_is_not_there_yet_is_no_place_to_begin(tmp_path: Path) -> None:
+    log = three_servers(minutes=1)
+    with served(log, tmp_path / "one.sock") as first, pytest.raises(FarmLogError, match="choose an earlier one"):
+        FarmDataSource({"node": first, "start": "5000"}).streamReader(SCHEMA).initialOffset()

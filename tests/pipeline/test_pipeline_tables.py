@@ -23,7 +23,7 @@ from pipeline.schemas import DERIVED, EVENTS, HISTORY
 from pipeline.sinks import derive, history, refresh, write_batch
 from pipeline.source import FarmDataSource
 from pipeline.table_files import live_files
-from pipeline.transforms import DEFAULT_WINDOW, closest_floodfills, convergence, detections
+from pipeline.transforms import DEFAULT_WINDOW, classified, closest_floodfills, convergence, detections
 from pipeline.transforms.floodfills import routing_key
 from tests.pipeline.farm_log_server import MadeUpLog, entries_of, served, three_servers
 
@@ -142,13 +142,30 @@ def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(
     log.add(value='{"router": {"uptime": 5}}')
     log.add(value='{"id": 1, "date": 99999999999999999999999999, "router": {}}')
     log.add(value='{"padding": "' + "x" * 70_000 + '"}')
+    log.add(value="{'admission': {'node': '0123456789abcdef'}}")
+    log.add(value='{"admission": {"node": "0123456789abcdef"}} and more')
+    log.add(value='{"factors": {"throughIndex": 1, "formula": "f", "factors": {"a": 1e999}}}')
+    log.add(value='{"clock": {"time": 1767225600000}}')
+    log.add(value='{"cost": {"hash": "a"}}')
     health = health_of(session, log, tmp_path / "tables")
     reasons = [row["reason"] for row in history(session, tmp_path / "tables", "quarantine").orderBy("index").collect()]
     assert reasons[0] == "not the JSON that a server writes"
     assert reasons[1] == "not UTF-8"
-    assert "larger than" in reasons[-1]
-    assert len(reasons) == 7
+    assert "larger than" in reasons[6]
+    assert reasons[7:] == [
+        "not the JSON that a server writes",
+        "not the JSON that a server writes",
+        "a value outside its range",
+        "a clock entry without a time or its leader",
+        "an operator's word without what it is about",
+    ]
     assert [row["reports"] for row in health] == [6, 6, 6]
+
+
+def test_a_filter_by_what_entries_are_parses_each_of_them_once(session: SparkSession) -> None:
+    rows = classified(entries_of(session, three_servers(minutes=1))).where("entry = 'report'").select("json.id")
+    plan = rows._jdf.queryExecution().optimizedPlan().toString()
+    assert plan.count("from_json") <= 4
 
 
 def test_tables_whose_checkpoint_is_gone_are_not_mixed_with_new_ones(ran: Ran) -> None:

@@ -57,3 +57,25 @@ def test_a_directory_without_a_farm_says_how_to_start_or_name_one(
     result = CliRunner().invoke(pipeline, ["run", "--once"])
     assert result.exit_code == 1
     assert "garlicfarm up" in result.output
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (["--start", "yesterday"], "neither 'oldest' nor 'snapshot' nor an index"),
+        (["--start", "snapshot"], "needs --directory"),
+        (["--keep-days", "nan"], "no number to count with"),
+        (["--no-events", "--trace-files", "x"], "choose one"),
+    ],
+)
+def test_a_wrong_option_is_told_before_anything_is_read(wrong: list[str], told: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(pipeline, ["run", "--once", "--output", str(tmp_path / "tables"), *wrong])
+    assert result.exit_code == 2
+    assert told in " ".join(result.output.split()).replace("\u2502 ", "")
+    assert not (tmp_path / "tables").exists()
+
+
+def test_the_operators_word_on_what_is_committed_is_about_a_directory(tmp_path: Path) -> None:
+    result = CliRunner().invoke(pipeline, ["run", "--once", "--node", str(tmp_path), "--committed-through", "5"])
+    assert result.exit_code == 1
+    assert "--directory" in result.output

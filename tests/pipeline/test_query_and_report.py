@@ -391,9 +391,7 @@ def test_the_names_behind_the_pseudonyms_are_for_the_owner_alone(tmp_path: Path)
 
 def test_the_doctor_says_what_is_missing_and_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    findings = {
-        finding.name: finding for finding in examine(tmp_path / "tables", None, {"PATH": ""}, tmp_path / "java")
-    }
+    findings = {finding.name: finding for finding in examine(tmp_path / "tables", None, {"PATH": ""})}
     assert findings["Java"].result == "ok"
     assert findings["pyspark"].result == "ok"
     assert (findings["farm"].result, "--node" in findings["farm"].action) == ("warning", True)

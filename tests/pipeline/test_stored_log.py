@@ -18,6 +18,7 @@ from consensus.node.directory import Directory
 from consensus.node.snapshots import SnapshotFiles, SnapshotWriter
 from consensus.node.verification import Verdict, verify_storage
 from consensus.wire.record import decode_segment_header
+from pipeline.cli_options import LogPlace
 from pipeline.envelope import SCHEMA, Row, record_batches
 from pipeline.generate import generate
 from pipeline.load_model import EPOCH_MS, LoadModel
@@ -100,6 +101,49 @@ def test_nothing_is_read_beyond_what_is_known_to_be_committed(tmp_path: Path) ->
     (tmp_path / "farm" / "committed.json").unlink()
     assert StoredLog(tmp_path / "farm").bounds() == (1, 0), "without the note nothing is known"
     assert StoredLog(tmp_path / "farm", committed_through=8).bounds() == (1, 8), "but for the operator's word"
+
+
+def test_a_directory_of_which_nothing_is_known_to_be_committed_is_told_with_what_to_do(tmp_path: Path) -> None:
+    written(tmp_path / "farm", *[b"{}"] * 9)
+    (tmp_path / "farm" / "committed.json").unlink()
+    with pytest.raises(FarmLogError, match="--committed-through"):
+        LogPlace((), tmp_path / "farm", None, None).options()
+    options = LogPlace((), tmp_path / "farm", None, None, committed_through=8).options()
+    stream = FarmDataSource(options).streamReader(SCHEMA)
+    assert stream.latestOffset(stream.initialOffset(), ReadAllAvailable())["next"] == 9
+
+
+def test_what_recover_set_aside_is_not_judged_by_the_new_clusters_notes(tmp_path: Path) -> None:
+    written(tmp_path / "farm", *[b"{}"] * 9)
+    own = StoredLog(tmp_path / "farm").cluster_id()
+    (tmp_path / "farm" / "raft").rename(tmp_path / "farm" / "raft.of-01020304")
+    aside = StoredLog(tmp_path / "farm" / "raft.of-01020304")
+    assert aside.cluster_id() != own
+    assert aside.bounds() == (1, 0)
+    assert StoredLog(tmp_path / "farm" / "raft.of-01020304", committed_through=10).bounds() == (1, 10)
+
+
+def test_a_directory_that_becomes_another_clusters_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    written(tmp_path / "farm", *[b"{}"] * 9)
+    stream = FarmDataSource({"directory": str(tmp_path / "farm")}).streamReader(SCHEMA)
+    start = stream.initialOffset()
+    shutil.rmtree(tmp_path / "farm")
+    small_farm(tmp_path / "farm")
+    with pytest.raises(FarmLogError, match="garlicfarm recover"):
+        stream.latestOffset(start, ReadAllAvailable())
+
+
+def test_a_clock_entry_that_is_not_committed_yet_is_nothing_to_go_by(tmp_path: Path) -> None:
+    # given a search while the newest entries, a clock entry among them, may still be replaced
+    written(tmp_path / "farm", clock(EPOCH_MS + 1_000), b"{}", clock(EPOCH_MS + 2_000), b"{}")
+    write_commit_note(tmp_path / "farm", 3)
+    log = StoredLog(tmp_path / "farm")
+    log.place(3)
+    (clocks,) = log._farm._clocks.values()
+    assert [*clocks.indexes] == [2]
+    # then they are looked at when they are
+    write_commit_note(tmp_path / "farm", 5)
+    assert log.place(5).index == 4
 
 
 def test_a_copy_without_the_ballot_is_read_as_well(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_every_event_is_read_once_with_the_clocks_offset_against_log_time(tmp_pa
     node = a_node_with_five_events()
     with served(node, tmp_path / "control.sock") as address:
         end, rows = read(trace_of(address))
-        assert end == "1:6"
+        assert end.startswith("1:6:")
         assert [row[1] for row in rows] == [1, 2, 3, 4, 5]
         assert {row[4] for row in rows} == {2_000}
         assert {row[3] for row in rows} == {node.log_time_ms}, "told by the event, or reckoned from the offset"
@@ -60,16 +60,40 @@ def test_a_restarted_node_is_read_from_the_beginning_of_its_new_life(tmp_path: P
     with served(node, tmp_path / "control.sock") as address:
         end, _ = read(trace_of(address))
         node.generation, node.events = 2, node.events[:1]
-        assert read(trace_of(address), end) == ("2:2", read(trace_of(address))[1])
+        begun, rows = read(trace_of(address), end)
+        assert begun.startswith("2:2:")
+        assert [row[1] for row in rows] == [1]
 
 
 def test_what_a_node_took_along_between_planning_and_reading_is_counted_and_stops_nothing(tmp_path: Path) -> None:
     with served(a_node_with_five_events(), tmp_path / "control.sock") as address:
         trace = trace_of(address)
-        stretch = trace.stretch(None, "1:6")
+        end = trace.end(None)
+        assert end is not None
+    stretch = trace.stretch(None, end)
     (row,) = trace.rows(stretch)
     assert (row[0], row[5], json.loads(row[6])) == ("node-1", EVENTS_LOST, {"lost": 5})
-    assert trace.end("1:6") is None, "it does not answer, and stays where it is"
+    assert trace.end(end) is None, "it does not answer, and stays where it is"
+
+
+def test_a_batch_that_is_repeated_when_the_clock_has_moved_gives_the_same_rows(tmp_path: Path) -> None:
+    node = a_node_with_five_events()
+    with served(node, tmp_path / "control.sock") as address:
+        trace = trace_of(address)
+        end, rows = read(trace)
+        node.clock_ahead_ms += 700
+        assert list(trace.rows(trace.stretch(None, end))) == rows
+        # and where nothing happened there is nothing new, however the clock goes
+        assert trace.end(end) == end
+
+
+def test_a_trace_file_that_became_shorter_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(json.dumps(event) + "\n" for event in a_node_with_five_events().events))
+    end, _ = read(FileTrace(str(path)))
+    path.write_text("")
+    with pytest.raises(FarmLogError, match="cut or replaced"):
+        FileTrace(str(path)).end(end)
 
 
 def test_a_trace_file_is_read_by_whole_lines(tmp_path: Path) -> None:
@@ -83,9 +107,19 @@ def test_a_trace_file_is_read_by_whole_lines(tmp_path: Path) -> None:
     assert [row[5] for row in read(FileTrace(str(path)), end)[1]] == ["publication-accepted"]
 
 
-def test_a_line_that_is_no_event_names_its_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"cursor": 1}',
+        "[" * 100_000,
+        '{"cursor": 1, "timeMs": 1e999, "logTimeMs": null, "node": "a", "kind": "b", "data": {}}',
+        '{"cursor": 1, "timeMs": 99999999999999999999, "logTimeMs": null, "node": "a", "kind": "b", "data": {}}',
+        '{"cursor": 9223372036854775808, "timeMs": 1, "logTimeMs": null, "node": "a", "kind": "b", "data": {}}',
+    ],
+)
+def test_a_line_that_is_no_event_names_its_place(tmp_path: Path, line: str) -> None:
     path = tmp_path / "trace.jsonl"
-    path.write_text('{"cursor": 1}\n')
+    path.write_text(line + "\n")
     with pytest.raises(FarmLogError, match="at byte 0"):
         read(FileTrace(str(path)))
 

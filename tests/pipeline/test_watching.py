@@ -45,7 +45,7 @@ def test_silence_alone_yields_a_row_and_the_current_state_shows_it(session: Spar
         settings = RunSettings(tmp_path / "tables", {"node": address})
         prepare(settings.output)
         current_state.update(settings.output, {"farm": [{"farm": 1, "index": 1, "period_ms": 10_000}]})
-        await_end(session, settings, start_watch(session, settings, available_now=True))
+        await_end(session, settings, lambda: start_watch(session, settings, available_now=True))
     assert states_of(session, tmp_path / "tables") == [
         (1, "", "healthy"),
         (2, "", "healthy"),

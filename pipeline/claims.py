@@ -1,0 +1,37 @@
+"""One pipeline at a time writes into an output directory.
+
+Two that write the same batch would each merge and exchange files that the other is reading. So a run holds a lock on
+`<output>/.lock` for as long as it lives; the kernel gives it back, however the run ended.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline.log_client import FarmLogError
+
+LOCK_FILE = ".lock"
+
+
+@contextmanager
+def alone_in(output: Path) -> Iterator[None]:
+    """Nobody else writes into `output` while the block runs. Raises FarmLogError when somebody does, or nobody can."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        lock = os.open(output / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise FarmLogError(
+            f"{output} cannot be written: {error.strerror or error}; let this user write it, or choose another --output"
+        ) from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FarmLogError(
+                f"another pipeline writes into {output}: stop that one, or choose another --output"
+            ) from None
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,55 @@
+"""What Spark's report of a failure says to an operator: the cause out of a page of frames, and what to do about it.
+
+A failure on its way from a Python process through the JVM and back gathers the text of each: the farm's own words lie
+in the middle of it. They are told alone, since they say what to do by themselves. Else it is the last line of a Python
+traceback, and else Spark's own first line.
+"""
+
+import re
+
+_OWN = "FarmLogError: "
+_LOST_STARTS = (
+    "Python worker failed to connect back",
+    "Timed out while waiting for the Python worker to connect back",
+)
+_NO_SPACE = re.compile(r"No space left on device|disk is full|Disk quota exceeded", re.IGNORECASE)
+_FREE_SPACE = (
+    "free some space for --output and for the temporary directory (TMPDIR), then run the same command again: it goes on"
+    " where it was"
+)
+_NO_RIGHT = re.compile(
+    r"Read-only file system|Permission denied|readonly database|unable to open database", re.IGNORECASE
+)
+_GIVE_RIGHT = "let this user write --output and all that is in it, or choose another --output"
+_NO_MEMORY = re.compile(r"OutOfMemoryError|Java heap space|GC overhead limit")
+_GIVE_MEMORY = "name fewer --entries-per-batch"
+_ADVICE = ((_NO_SPACE, _FREE_SPACE), (_NO_RIGHT, _GIVE_RIGHT), (_NO_MEMORY, _GIVE_MEMORY))
+_EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning): .+")
+_TRACEBACK = "Traceback (most recent call last):"
+LINE_LIMIT = 400
+
+
+def is_lost_start(text: str) -> bool:
+    """Whether a Python process did not call back in time when it was started: worth another try."""
+    return any(words in text for words in _LOST_STARTS)
+
+
+def reason_of(text: str) -> str:
+    """What an operator should read of a report of failure."""
+    lines = text.strip().splitlines() or ["no reason was given"]
+    own = [line.partition(_OWN)[2].strip() for line in lines if _OWN in line]
+    if own:
+        return own[-1]
+    cause = _cause(lines)
+    advice = next((advice for pattern, advice in _ADVICE if pattern.search(text)), None)
+    return cause if advice is None else f"{cause}; {advice}"
+
+
+def _cause(lines: list[str]) -> str:
+    """The last line of the last traceback, which names the exception; the first line where there is none."""
+    begun = max((number for number, line in enumerate(lines) if _TRACEBACK in line), default=None)
+    if begun is not None:
+        told = next((line.strip() for line in lines[begun + 1 :] if _EXCEPTION.match(line.strip())), None)
+        if told is not None:
+            return told[:LINE_LIMIT]
+    return lines[0].strip()[:LINE_LIMIT]

@@ -1,0 +1,90 @@
+"""Where the pipeline's processes keep what is no table: below the temporary directory, of this user alone.
+
+    /tmp/garlicfarm-spark-UID/           0700
+        java-home/, log4j2.properties    the same for every run
+        runs/NAME/                       what the JVM of one run writes: shuffles, spilled rows, artifacts, native code
+        runs/NAME/lock                   held by the run for as long as it lives
+
+Spark removes what it wrote when it ends, and leaves it lying when it is killed. So each run gets a directory that its
+JVM takes for its temporary one, and begins by removing those of runs that are gone: whose lock nobody holds. The kernel
+gives a lock back with the life of its holder, however that ended.
+
+The directory holds a program that is executed (`java-home/bin/java`), and `/tmp` is everybody's: one that another user
+has made beforehand is refused.
+"""
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from functools import cache
+from pathlib import Path
+
+_RUNS, _LOCK = "runs", "lock"
+_held: list[int] = []
+"""Locks of this process; closed by its end."""
+
+
+class ScratchError(Exception):
+    """The directory cannot be used: says why, and what to do."""
+
+
+def scratch_directory() -> Path:
+    """The directory of this user, made if it is not there. Raises ScratchError."""
+    path = Path(tempfile.gettempdir()) / f"garlicfarm-spark-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise ScratchError(f"{path} cannot be made: {error.strerror or error}; {_ELSEWHERE}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise ScratchError(
+            f"{path} is no directory that this user alone can write, and a program will be executed from there;"
+            f" remove it, or {_ELSEWHERE}"
+        )
+    return path
+
+
+_ELSEWHERE = "set TMPDIR to a directory that you can write"
+
+
+@cache
+def run_directory() -> Path:
+    """A directory for what this process's JVM writes, after those of runs that are gone were removed.
+
+    Raises ScratchError.
+    """
+    runs = scratch_directory() / _RUNS
+    try:
+        runs.mkdir(mode=0o700, exist_ok=True)
+        # Held while directories come and go: one that is just being made is not taken for one that was left.
+        among = os.open(runs / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(among, fcntl.LOCK_EX)
+            for each in runs.iterdir():
+                if each.is_dir() and not _is_held(each):
+                    shutil.rmtree(each, ignore_errors=True)
+            made = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=runs))
+            lock = os.open(made / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _held.append(lock)
+        finally:
+            os.close(among)
+    except OSError as error:
+        raise ScratchError(f"{runs} cannot be written: {error.strerror or error}; {_ELSEWHERE}") from error
+    return made
+
+
+def _is_held(directory: Path) -> bool:
+    try:
+        lock = os.open(directory / _LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False

@@ -1,0 +1,84 @@
+"""What a run writes beside its tables is its own, and what killed runs left is removed by the next."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline import claims, scratch
+from pipeline.log_client import FarmLogError
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the directory that other runs on this machine use."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+def other_run(code: str, place: Path) -> "subprocess.Popen[str]":
+    """Another process that does this, says so, and waits for its end."""
+    environment = {**os.environ, "TMPDIR": str(place)}
+    command = [sys.executable, "-c", f"import sys\n{code}\nprint('held', flush=True)\nsys.stdin.read()"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def killed(process: "subprocess.Popen[str]") -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:
+    code = "from pipeline.scratch import run_directory\n(run_directory() / 'artifacts').mkdir()"
+    living, dying = other_run(code, tmp_path), other_run(code, tmp_path)
+    try:
+        runs = scratch.scratch_directory() / "runs"
+        assert len([*runs.glob("*/artifacts")]) == 2
+        killed(dying)
+        own = scratch.run_directory.__wrapped__()
+        assert own.parent == runs
+        (left,) = runs.glob("*/artifacts")
+        assert left.parent.name.startswith(f"{living.pid}-")
+    finally:
+        killed(living)
+
+
+def test_a_directory_that_somebody_else_can_write_is_refused(tmp_path: Path) -> None:
+    (tmp_path / f"garlicfarm-spark-{os.getuid()}").mkdir()
+    (tmp_path / f"garlicfarm-spark-{os.getuid()}").chmod(0o777)
+    with pytest.raises(scratch.ScratchError, match="remove it, or set TMPDIR"):
+        scratch.scratch_directory()
+
+
+def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(mode=0o700)
+    (tmp_path / f"garlicfarm-spark-{os.getuid()}").symlink_to(tmp_path / "mine")
+    with pytest.raises(scratch.ScratchError, match="this user alone"):
+        scratch.scratch_directory()
+
+
+def test_two_pipelines_do_not_write_into_one_directory_and_a_killed_one_is_in_nobodys_way(tmp_path: Path) -> None:
+    output = tmp_path / "tables"
+    other = other_run(
+        f"from pathlib import Path\nfrom pipeline.claims import alone_in\nheld = alone_in(Path({str(output)!r}))\n"
+        "held.__enter__()",
+        tmp_path,
+    )
+    try:
+        with pytest.raises(FarmLogError, match="another pipeline writes"), claims.alone_in(output):
+            pass
+    finally:
+        killed(other)
+    with claims.alone_in(output):
+        pass
+
+
+def test_an_output_directory_that_cannot_be_made_is_told_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    with pytest.raises(FarmLogError, match="choose another --output"), claims.alone_in(tmp_path / "file" / "tables"):
+        pass

@@ -1,0 +1,187 @@
+"""Queries begin one after the other, and one whose start was lost begins again."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pipeline.failures import reason_of
+from pipeline.log_client import FarmLogError
+from pipeline.side_by_side import LOST_STARTS_MAX, Kept, RunningQuery, SideBySide
+
+LOST = "Query [id = 1] terminated with exception: Python worker failed to connect back."
+
+
+@dataclass
+class MadeUpQuery:
+    """A query that does what a test says."""
+
+    isActive: bool = True  # noqa: N815 - Spark's name
+    lastProgress: Any = None  # noqa: N815 - Spark's name
+    status: dict[str, Any] = field(
+        default_factory=lambda: {"isTriggerActive": True, "message": "Getting offsets from it"}
+    )
+    failure: Exception | None = None
+
+    def exception(self) -> Exception | None:
+        """What it died of."""
+        return self.failure
+
+    def awaitTermination(self, timeout: int) -> bool:  # noqa: N802 - Spark's name
+        """Never waits."""
+        del timeout
+        return not self.isActive
+
+    def stop(self) -> None:
+        """Ends it."""
+        self.isActive = False
+
+    def rest(self) -> None:
+        """It has nothing to do."""
+        self.status = {"isTriggerActive": False, "message": "Waiting for next trigger"}
+
+    def die(self, reason: str) -> None:
+        """It ends for this reason."""
+        self.isActive, self.failure = False, RuntimeError(reason)
+
+
+class Told:
+    """Two queries beside each other, what was begun, and what the operator heard."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str, MadeUpQuery]] = []
+        self.heard: list[str] = []
+        self.is_out_of_date = False
+        kept = [Kept("first", self._begin("first")), Kept("second", self._begin("second"), lambda: self.is_out_of_date)]
+        self.side_by_side = SideBySide(kept, self.heard.append)
+
+    def _begin(self, name: str) -> Any:
+        def begin() -> RunningQuery:
+            query = MadeUpQuery()
+            self.begun.append((name, query))
+            return query
+
+        return begin
+
+    def names(self) -> list[str]:
+        """Of all that were begun, in order."""
+        return [name for name, _ in self.begun]
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+def test_a_query_begins_when_those_before_it_have_come_to_rest(told: Told) -> None:
+    assert told.side_by_side.step()
+    assert told.side_by_side.step()
+    assert told.names() == ["first"]
+    told.begun[0][1].rest()
+    assert told.side_by_side.step()
+    assert told.names() == ["first", "second"]
+
+
+def test_a_query_that_always_has_work_lets_the_next_one_begin_behind_its_first_batch(told: Told) -> None:
+    told.side_by_side.step()
+    told.begun[0][1].lastProgress = {"batchId": 0}
+    told.side_by_side.step()
+    assert told.names() == ["first", "second"]
+
+
+def test_a_query_that_died_of_a_lost_start_begins_again_and_the_operator_hears_of_it(told: Told) -> None:
+    told.side_by_side.step()
+    told.begun[0][1].die(LOST)
+    assert told.side_by_side.step()
+    assert told.names() == ["first", "first"]
+    assert "more than ten seconds to start" in told.heard[0]
+
+
+def test_a_start_that_fails_before_there_is_a_query_counts_as_well() -> None:
+    heard: list[str] = []
+    outcomes: list[RuntimeError | MadeUpQuery] = [_refused(LOST), MadeUpQuery()]
+
+    def begin() -> RunningQuery:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    side_by_side = SideBySide([Kept("it", begin)], heard.append)
+    side_by_side.step()
+    side_by_side.step()
+    assert (len(heard), outcomes) == (1, [])
+
+
+def _refused(text: str) -> Any:
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - beside its only use
+
+    return Py4JError(text)
+
+
+def test_starts_that_are_lost_again_and_again_are_the_end_with_what_to_do(told: Told) -> None:
+    told.side_by_side.step()
+    for _ in range(LOST_STARTS_MAX):
+        told.begun[-1][1].die(LOST)
+        told.side_by_side.step()
+    told.begun[-1][1].die(LOST)
+    with pytest.raises(FarmLogError, match="Free some processor"):
+        told.side_by_side.step()
+    assert len(told.heard) == LOST_STARTS_MAX
+
+
+def test_a_batch_that_was_done_makes_up_for_the_starts_that_were_lost_before(told: Told) -> None:
+    told.side_by_side.step()
+    for _ in range(2 * LOST_STARTS_MAX):
+        told.begun[-1][1].lastProgress = {"batchId": 1}
+        told.side_by_side.step()
+        next(query for name, query in reversed(told.begun) if name == "first").die(LOST)
+        told.side_by_side.step()
+    assert told.names().count("first") == 2 * LOST_STARTS_MAX + 1
+
+
+def test_any_other_death_is_the_end_of_all_with_the_farms_own_words(told: Told) -> None:
+    told.side_by_side.step()
+    told.begun[0][1].rest()
+    told.side_by_side.step()
+    told.begun[1][1].die("a page of frames\nFarmLogError: entries 1 to 5 were compacted away\nmore of them")
+    with pytest.raises(FarmLogError, match=r"^entries 1 to 5 were compacted away$"):
+        told.side_by_side.step()
+    told.side_by_side.stop()
+    assert not told.begun[0][1].isActive
+
+
+def test_a_query_that_is_out_of_date_begins_anew_when_it_rests(told: Told) -> None:
+    told.side_by_side.step()
+    told.begun[0][1].rest()
+    told.side_by_side.step()
+    second = told.begun[1][1]
+    told.is_out_of_date = True
+    told.side_by_side.step()
+    assert second.isActive, "not in the middle of a batch"
+    second.rest()
+    told.side_by_side.step()
+    assert not second.isActive
+    assert told.names() == ["first", "second", "second"]
+
+
+def test_all_have_come_to_their_end_when_each_has(told: Told) -> None:
+    told.side_by_side.step()
+    told.begun[0][1].stop()
+    assert told.side_by_side.step()
+    told.begun[1][1].stop()
+    assert not told.side_by_side.step()
+
+
+def test_an_operator_reads_the_cause_and_what_to_do_and_no_frames() -> None:
+    report = (
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] An\n"
+        "Traceback (most recent call last):\n"
+        '  File "pipeline/sinks.py", line 170, in salt_of\n'
+        "    os.open(aside)\n"
+        "OSError: [Errno 28] No space left on device: 'tables/x'\n"
+        "\n"
+        "\tat py4j.Protocol.getReturnValue(Protocol.java:476)\n"
+    )
+    assert reason_of(report).startswith("OSError: [Errno 28] No space left on device: 'tables/x'; free some space")
+    assert reason_of("Could not parse Master URL: 'x'\n\tat somewhere") == "Could not parse Master URL: 'x'"
