@@ -12,15 +12,18 @@ from pipeline.transforms.windows import (
     whole_periods,
 )
 
+WITHIN_MS = 3_600_000
+
 
 def destination_health(destination_reports: DataFrame, clocks: DataFrame, window: str = DEFAULT_WINDOW) -> DataFrame:
     """One row a destination, server and window (columns: `pipeline.schemas.DERIVED["destination_health"]`).
 
-    `breaks` counts the reports that call it unhealthy where the one before, also in an earlier window, called it
-    healthy: how often it broke, not for how long.
+    `breaks` counts the reports that call it unhealthy where the one before, within an hour and also in an earlier
+    window, called it healthy: how often it broke, not for how long. (Days are made one by one, with the hour before.)
     """
     in_order = Window.partitionBy("destination", "server_id").orderBy("index")
-    broke = f.lag("healthy").over(in_order) & ~f.col("healthy")
+    since_ms = f.unix_millis("log_time") - f.unix_millis(f.lag("log_time").over(in_order))
+    broke = f.lag("healthy").over(in_order) & ~f.col("healthy") & (since_ms <= WITHIN_MS)
     counted = (
         first_of_each_request(destination_reports, "destination")
         .withColumn("broke", f.coalesce(broke, f.lit(False)).cast("long"))  # noqa: FBT003 - a column's value

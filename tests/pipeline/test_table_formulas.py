@@ -68,9 +68,10 @@ def test_a_restart_is_noticed_behind_reports_that_tell_no_uptime(session: SparkS
 def test_a_destination_that_breaks_between_two_windows_broke_once(session: SparkSession) -> None:
     healthy = (True, True, False, False, True, False)
     told = [{**report(at), "destination": "d-1", "healthy": each} for at, each in enumerate(healthy)]
+    told += [{**report(at), "destination": "d-1", "healthy": each} for at, each in ((6, True), (200, False))]
     reports = rows_of(session, "destination_reports", told)
     rows = transforms.destination_health(reports, clocks(session, (0, 1)), "1 minute").orderBy("window_start").collect()
-    assert [row["breaks"] for row in rows] == [0, 1, 1]
+    assert [row["breaks"] for row in rows] == [0, 1, 1, 0, 0], "what comes an hour later did not break just now"
 
 
 def test_late_reports_and_clocks_that_are_off_are_told_apart_also_where_a_window_holds_two_reports(
