@@ -65,9 +65,10 @@ class LogPlace:
         if self.directory is not None:
             raise FarmLogError("--submit needs a farm that runs: a --directory is read only")
         try:
-            return NodeSubmission(self._addresses(), load_credentials(self.token_file, self.certificate))
+            addresses, credentials = self._addresses(), load_credentials(self.token_file, self.certificate)
         except CredentialError as error:
             raise FarmLogError(str(error)) from error
+        return NodeSubmission(addresses, credentials, FarmLog(addresses, credentials).standing().cluster)
 
     def _stored(self, directory: Path) -> dict[str, str]:
         first, committed = StoredLog(directory, self.committed_through).bounds()

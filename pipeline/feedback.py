@@ -22,6 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.endpoint import LOST, Credentials, Endpoint
+from pipeline.failures import reason_of
 from pipeline.feedback_rows import recent
 from pipeline.log_client import FarmLog, FarmLogError
 from pipeline.transforms import classified
@@ -62,20 +63,21 @@ class Submission(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NodeSubmission:
-    """Submits by whichever of the nodes answers."""
+    """Submits by whichever of the nodes answers and belongs to `cluster`; None: whichever answers."""
 
     addresses: tuple[str, ...]
     credentials: Credentials
+    cluster: str | None = None
 
     def oldest(self) -> int:
         """As the nodes tell."""
-        return FarmLog(self.addresses, self.credentials).oldest()
+        return FarmLog(self.addresses, self.credentials).oldest(self.cluster)
 
     def log_time_ms(self) -> int | None:
         """As the first node that answers tells."""
         log = FarmLog(self.addresses, self.credentials)
-        _, commit = log.bounds()
-        newest = next(iter(log.range(commit, commit + 1, page_size=1)), None)
+        commit = log.standing(self.cluster).commit_index
+        newest = next(iter(log.range(commit, commit + 1, page_size=1, cluster=self.cluster)), None)
         return None if newest is None else newest.log_time_ms
 
     def submit(self, entry: Mapping[str, object]) -> Submitted:
@@ -84,6 +86,10 @@ class NodeSubmission:
         for address in self.addresses:
             try:
                 with Endpoint(address, self.credentials) as node:
+                    found = None if self.cluster is None else node.get("/v1/cluster").get("clusterId")
+                    if found != self.cluster:
+                        said.append(f"{address}: belongs to the cluster {found}, not to {self.cluster}")
+                        continue
                     answer = node.post("/v1/submit", entry)
             except LOST as error:
                 said.append(f"{address}: {str(error) or type(error).__name__}")
@@ -136,7 +142,7 @@ class Feedback:
                 self._propose(self._submission, proposal)
         except (FarmLogError, NotSubmittedError, PySparkException, Py4JError) as error:
             self.failed += 1
-            self._tell(f"factors not submitted: {str(error).strip().splitlines()[0]}")
+            self._tell(f"factors not submitted: {reason_of(str(error))}")
 
     def _before(self, submission: Submission, first: int) -> list[Row]:
         """The rows of what lies before the first batch of this run."""

@@ -60,6 +60,16 @@ def test_an_entry_of_unknown_fate_is_not_repeated(tmp_path: Path) -> None:
     assert other.submitted == []
 
 
+def test_a_node_of_another_farm_is_told_nothing(tmp_path: Path) -> None:
+    other, ours = answering(outcome="committed", index=1), answering(outcome="committed", index=2)
+    other.cluster_id = "another"
+    with served(other, tmp_path / "a.sock") as one, served(ours, tmp_path / "b.sock") as two:
+        assert NodeSubmission((one, two), NO_CREDENTIALS, ours.cluster_id).submit(FACTORS) == Submitted(2)
+        with pytest.raises(NotSubmittedError, match="belongs to the cluster another, not to"):
+            NodeSubmission((one,), NO_CREDENTIALS, ours.cluster_id).submit(FACTORS)
+    assert other.submitted == []
+
+
 def test_a_node_that_is_down_busy_or_does_not_allow_it_is_passed_over(tmp_path: Path) -> None:
     busy = answering(HTTPStatus.SERVICE_UNAVAILABLE, outcome="busy")
     words = "this token only reads; use the one in the node's control.admin.token"
