@@ -41,8 +41,12 @@ def reason_of(text: str) -> str:
     if own:
         return own[-1]
     cause = _cause(lines)
-    advice = next((advice for pattern, advice in _ADVICE if pattern.search(text)), None)
-    return cause if advice is None else f"{cause}; {advice}"
+    for pattern, advice in _ADVICE:
+        # Of what advice is known for, the line that tells it says more than the first one.
+        if found := [line.strip() for line in lines if pattern.search(line)]:
+            told = cause if pattern.search(cause) else found[0].removeprefix("Caused by: ")[:LINE_LIMIT]
+            return f"{told}; {advice}"
+    return cause
 
 
 def _cause(lines: list[str]) -> str:

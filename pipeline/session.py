@@ -4,7 +4,9 @@ Workers would take `python3` from PATH; they are told to run this very interpret
 """
 
 import os
+import signal
 import sys
+import threading
 
 from pyspark.sql import SparkSession
 
@@ -70,6 +72,9 @@ def open_session(master: str = "local[*]", *, shuffle_partitions: int = 2) -> Sp
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     session = builder.getOrCreate()
+    if threading.current_thread() is threading.main_thread():
+        # PySpark's own handler calls the JVM, which it cannot in the middle of another call: pages of frames at Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     session.sparkContext.setLogLevel("ERROR")
     session.dataSource.register(FarmDataSource)
     session.dataSource.register(FarmEventsDataSource)

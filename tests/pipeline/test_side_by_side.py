@@ -184,4 +184,8 @@ def test_an_operator_reads_the_cause_and_what_to_do_and_no_frames() -> None:
         "\tat py4j.Protocol.getReturnValue(Protocol.java:476)\n"
     )
     assert reason_of(report).startswith("OSError: [Errno 28] No space left on device: 'tables/x'; free some space")
+    wrapped = (
+        "An error occurred while calling o1.parquet.\n\tat x\nCaused by: java.io.IOException: No space left on device"
+    )
+    assert reason_of(wrapped).startswith("java.io.IOException: No space left on device; free some space")
     assert reason_of("Could not parse Master URL: 'x'\n\tat somewhere") == "Could not parse Master URL: 'x'"
