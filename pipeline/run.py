@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pipeline import daily, sinks, transforms, watching
 from pipeline.deriving import Deriving, running
+from pipeline.interrupt import deferred
 from pipeline.log_client import FarmLogError
 from pipeline.side_by_side import Kept, RunningQuery, SideBySide
 from pipeline.table_files import reading
@@ -267,14 +268,19 @@ def _follow(
 ) -> None:
     """Until all queries have ended, or one of them has failed. What `check` raises ends all too."""
     side_by_side = SideBySide(kept, settings.tell)
-    try:
-        while side_by_side.step():
-            side_by_side.wait(PROGRESS_SECONDS)
-            if side_by_side.running is not None:
-                settings.progress(_progress(session, side_by_side.running))
-            check()
-    finally:
-        side_by_side.stop()
+    with deferred() as interrupt:
+        try:
+            while side_by_side.step():
+                side_by_side.wait(PROGRESS_SECONDS)
+                if side_by_side.running is not None:
+                    settings.progress(_progress(session, side_by_side.running))
+                check()
+                interrupt.check()
+        except KeyboardInterrupt:
+            settings.tell("ending: the batches that run are given up, and the next run repeats them")
+            raise
+        finally:
+            side_by_side.stop()
 
 
 def _progress(session: SparkSession, query: RunningQuery) -> Progress:
