@@ -29,6 +29,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -149,11 +150,13 @@ def health_of(session: SparkSession, output: Path) -> DataFrame:
 def last_rows(output: Path, count: int) -> list[dict[str, Any]]:
     """The last rows of the routers' health, in order, without a query of Spark."""
     rows: list[dict[str, Any]] = []
-    for _, file in reversed(list(day_files(output / ROUTER_HEALTH.name))):
-        table = pq.read_table(file).sort_by([("window_start", "ascending"), ("server_id", "ascending")])
-        rows = table.slice(max(0, table.num_rows - (count - len(rows)))).to_pylist() + rows
-        if len(rows) >= count:
-            break
+    for _, path in reversed(list(day_files(output / ROUTER_HEALTH.name))):
+        with pq.ParquetFile(path) as file:
+            for number in reversed(range(file.num_row_groups)):
+                group = file.read_row_group(number)
+                rows = group.slice(max(0, group.num_rows - (count - len(rows)))).to_pylist() + rows
+                if len(rows) >= count:
+                    return rows
     return rows
 
 
@@ -229,9 +232,16 @@ def _uptimes_before(first: date, table: Path, made: Made | None) -> dict[str, in
     since = date.fromisoformat(made.uptimes_before) if made is not None and known else date.min
     for day, file in day_files(table):
         if since <= day < first:
-            rows = pq.read_table(file, columns=["window_start", "server_id", "uptime_ms"]).sort_by("window_start")
-            servers, told = rows.column("server_id").to_pylist(), rows.column("uptime_ms").to_pylist()
-            uptimes |= {str(server): uptime for server, uptime in zip(servers, told, strict=True) if uptime is not None}
+            rows = pq.read_table(file, columns=["server_id", "uptime_ms"])
+            # In the order of windows, as it was written. A day of a large farm is not to become Python's objects.
+            last = rows.filter(pc.field("uptime_ms").is_valid()).group_by("server_id", use_threads=False)
+            told = last.aggregate([("uptime_ms", "last")])
+            uptimes |= {
+                str(server): uptime
+                for server, uptime in zip(
+                    told.column("server_id").to_pylist(), told.column("uptime_ms_last").to_pylist(), strict=True
+                )
+            }
     return uptimes
 
 

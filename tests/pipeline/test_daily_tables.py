@@ -155,6 +155,7 @@ def test_windows_of_another_width_make_the_table_anew_from_its_oldest_day(sessio
 
 def test_the_last_rows_are_told_without_a_query(grown: tuple[Path, list[dict[str, int]]]) -> None:
     rows = rows_of(grown[0], "router_health")
+    assert rows == sorted(rows, key=lambda row: (row["window_start"], row["server_id"]))
     assert last_rows(grown[0], 8) == rows[-8:]
     assert last_rows(grown[0], 1_000) == rows
 
