@@ -81,9 +81,10 @@ def unharmed(farm: Farm, node: Node) -> Iterator[dict[str, int]]:
 
 
 def sameness(view: FarmView) -> tuple[object, ...]:
-    """What rubbish must not change."""
+    """What rubbish must not change. The feature level may rise meanwhile: a new farm raises it behind its settling."""
     members = {(member.node_id, member.generation) for member in view.members}
-    return (view.farm, view.node.generation, view.node.pid, members, view.raft.voters)
+    farm = (view.farm.label, view.farm.cluster, view.farm.cluster_id, view.farm.expect)
+    return (farm, view.node.generation, view.node.pid, members, view.raft.voters)
 
 
 def real_datagrams(farm: Farm) -> list[bytes]:
