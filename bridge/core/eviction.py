@@ -8,6 +8,11 @@ submit, and with the new ones a member of the table is still a voter. The boxes 
 server gets that, also one that is down at the moment, and because nobody can make the farm take another key for the new
 one without being its leader. Whoever is evicted may have the entry as well and can open none of its boxes.
 
+Whoever hears of its eviction stops, and nobody talks to it any more, so its vote is lost from that moment: in a group
+of four with one dead the leader would be without a majority before it could remove anybody. Therefore a voter gives up
+its vote first and is thrown out as a learner, which still hears of it (`vote_goes_first`). Where the farm has no voter
+to spare it keeps its seat, empty, until another takes it.
+
 Only the boxes of the last era are kept. Eras count up: of two evictions that begin the same one, the second is refused,
 and whoever asked for it asks again.
 """
@@ -55,18 +60,23 @@ def sponsors_needed(voters: int) -> int:
     return max(SPONSORS_LEAST, voters // 2 + 1)
 
 
-def majority_lost(voters: Collection[int], well: Collection[int], server_id: int | None) -> str | None:
+def vote_goes_first(voters: Collection[int], server_id: int | None, expect: int) -> bool:
+    """Whether this voter loses its vote before the eviction; a group of fewer than `expect` voters is never made."""
+    return server_id in voters and len(voters) > expect
+
+
+def majority_lost(voters: Collection[int], well: Collection[int], server_id: int | None, expect: int) -> str | None:
     """Why the farm would stand still without this server; `well` are those that answer, the leader among them."""
     if server_id is None or server_id not in voters:
         return None
-    rest = set(voters) - {server_id}
-    there = rest & set(well)
-    if 2 * len(there) > len(rest):
+    there = set(voters) & set(well) - {server_id}
+    deciding = len(voters) - vote_goes_first(voters, server_id, expect)
+    if 2 * len(there) > deciding:
         return None
     return (
-        f"of the {len(rest)} voters that would remain only {len(there)} can be reached, which is no majority: the farm"
-        " would stand still. Start the others first; or force it, and `garlicfarm recover` makes a farm of what is left"
-        " if it comes to that"
+        f"of the {len(voters) - 1} voters that would remain only {len(there)} can be reached, which is no majority:"
+        " the farm would stand still. Start the others first; or force it, and `garlicfarm recover` makes a farm of"
+        " what is left if it comes to that"
     )
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from bridge.core.admission import Admitted, Standing, approval_refusal, holder_of, raft_id_of, refusal
 from bridge.core.control import Scalar
-from bridge.core.eviction import majority_lost
+from bridge.core.eviction import majority_lost, vote_goes_first
 from bridge.core.farm_state import FarmState
 from bridge.core.feature_level import SUPPORTED_LEVEL, needed_level
 from bridge.core.founding import Founding
@@ -29,19 +29,24 @@ from bridge.node.control_routes import Answer, Handler, Refused, Request
 from bridge.node.event_log import EventLog
 from bridge.node.farm_keys import FarmKeys
 from bridge.node.ledger import Ledger, clock_ms
-from bridge.node.reconciling import group_of
+from bridge.node.reconciling import PASSING, group_of
 from bridge.node.replica import Replica
 from bridge.node.roster import Listed, Roster
 from bridge.wire.application import encode
 from bridge.wire.backup import Backup, BackupHead, encode_backup
 from bridge.wire.identity_entries import BOXES_LIMIT
 from bridge.wire.key_box import EraKey, new_key, seal_key
-from consensus.core.effects import Outcome
+from consensus.core.configuration import ChangeRefusal
+from consensus.core.effects import ChangeOutcome, Outcome
 from consensus.core.position import Configuration, LogPosition
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
 
 BACKUP_TYPE = "application/octet-stream"
 APPLY_PATIENCE_S = 10.0
+VOTE_PATIENCE_S = 10.0
+VOTE_AGAIN_S = 0.1
+WAITED_FOR = PASSING - {ChangeRefusal.NOT_LEADER, ChangeRefusal.LEADERSHIP_LOST}
+"""Refusals after which the same leader may be asked again."""
 
 
 class _Which(Struct, forbid_unknown_fields=True):
@@ -188,10 +193,13 @@ class IdentityOffice:
             text = f"{node_id.hex()} is evicted already. To replace the farm's keys once more, force it"
             raise Refused(409, "evicted-already", text)
         group = group_of(farm.replica.server.describe().raft, farm.answered_within_ms)
-        obstacle = majority_lost(group.voters, group.answering | {group.own_id}, server_id)
+        expect = self._farm_keys.current.expect
+        obstacle = majority_lost(group.voters, group.answering | {group.own_id}, server_id, expect)
         if obstacle is not None and not which.force:
             raise Refused(409, "no-majority", obstacle)
-        eviction, left_out = self._eviction(state, node_id)
+        if obstacle is None and server_id is not None and vote_goes_first(group.voters, server_id, expect):
+            await self._take_vote(farm, server_id)
+        eviction, left_out = self._eviction(farm.ledger.state, node_id)
         await self._commit(farm, eviction)
         if farm.ledger.state.rekeying.era != eviction.era:
             raise Refused(409, "not-evicted", "somebody else evicted at the same time, and that came first: ask again")
@@ -209,6 +217,24 @@ class IdentityOffice:
                 "votesStill": server_id is not None and server_id in raft.configuration.voter_ids,
             }
         )
+
+    async def _take_vote(self, farm: _Farm, server_id: int) -> None:
+        """Make a learner of a voter: it still gets the log, and so hears that it is out."""
+        server, ended = farm.replica.server, None
+        with trio.move_on_after(VOTE_PATIENCE_S):
+            while True:
+                now = server.describe().raft.configuration
+                leaving = tuple(each for each in now.voters if each.server_id == server_id)
+                staying = tuple(each for each in now.voters if each.server_id != server_id)
+                ended = await server.change_configuration(staying, (*now.learners, *leaving))
+                if ended.outcome is ChangeOutcome.COMMITTED:
+                    return
+                if ended.outcome is not ChangeOutcome.REFUSED or ended.refusal not in WAITED_FOR:
+                    break
+                await trio.sleep(VOTE_AGAIN_S)
+        why = "no majority answers" if ended is None or ended.refusal is None else ended.refusal.value
+        text = f"the vote of server {server_id} could not be taken from it: {why}. Nobody was evicted; ask again"
+        raise Refused(503, "not-evicted", text)
 
     def _target(self, state: FarmState, wanted: str) -> tuple[bytes, int | None]:
         known = {each.node_id: number for number, each in state.admitted.items()}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bridge.core.admission import ADMITTED_MAX, AdmissionRefused, Admitted, ServerAdmitted, ServerRetired, Standing
-from bridge.core.eviction import EvictionRefused, ServerEvicted, evict, majority_lost, sponsors_needed
+from bridge.core.eviction import EvictionRefused, ServerEvicted, evict, majority_lost, sponsors_needed, vote_goes_first
 from bridge.core.farm import EntryTooEarly, Farm, LevelRaised
 from bridge.core.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, needed_level, next_level
 from bridge.core.hashes import hash_of
@@ -183,23 +183,31 @@ def test_one_router_alone_never_vouches_for_a_key(voters: int, needed: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("voters", "well", "evicted", "lost"),
+    ("voters", "well", "evicted", "expect", "lost"),
     [
-        ({1, 2, 3}, {1, 2, 3}, 3, False),
-        ({1, 2, 3}, {1, 3}, 3, True),
-        ({1, 2, 3}, {1, 2}, 3, False),
-        ({1, 2, 3, 4}, {1, 2, 4}, 4, False),
-        ({1, 2, 3, 4, 5}, {1, 2, 5}, 5, True),
-        ({1, 2, 3}, {1}, 9, False),
-        ({1, 2, 3}, {1}, None, False),
+        ({1, 2, 3}, {1, 2, 3}, 3, 3, False),
+        ({1, 2, 3}, {1, 3}, 3, 3, True),
+        ({1, 2, 3}, {1, 2}, 3, 3, False),
+        ({1, 2, 3, 4}, {1, 2, 4}, 4, 3, False),
+        ({1, 2, 3, 4}, {1, 2, 4}, 4, 4, True),
+        ({1, 2, 3, 4, 5}, {1, 2, 5}, 5, 3, True),
+        ({1, 2}, {1, 2}, 2, 2, True),
+        ({1, 2, 3}, {1}, 9, 3, False),
+        ({1, 2, 3}, {1}, None, 3, False),
     ],
 )
 def test_an_eviction_that_would_leave_no_majority_has_to_be_forced(
-    voters: set[int], well: set[int], evicted: int | None, *, lost: bool
+    voters: set[int], well: set[int], evicted: int | None, expect: int, *, lost: bool
 ) -> None:
-    reason = majority_lost(voters, well, evicted)
+    reason = majority_lost(voters, well, evicted, expect)
     assert (reason is not None) is lost
     assert reason is None or "which is no majority: the farm would stand still" in reason
+
+
+def test_a_voter_loses_its_vote_before_its_eviction_where_the_farm_has_one_to_spare() -> None:
+    assert vote_goes_first({1, 2, 3, 4}, 4, expect=3)
+    assert not vote_goes_first({1, 2, 3}, 3, expect=3), "the farm would have fewer voters than founded it"
+    assert not vote_goes_first({1, 2, 3, 4}, 5, expect=3), "a learner has none"
 
 
 def test_who_was_thrown_out_stays_out_of_a_recovered_farm() -> None:
