@@ -23,6 +23,7 @@ from pipeline.run import Progress
 from pipeline.scratch import ScratchError
 from pipeline.source import OLDEST, SNAPSHOT
 from pipeline.stored_log import StoredLog
+from pipeline.table_files import TableDamagedError
 from pipeline.transforms.windows import window_ms
 
 CONTROL_SOCKET = "control.sock"
@@ -247,7 +248,7 @@ def told_plainly(line: StatusLine | None = None) -> Iterator[None]:
                 line.clear()
     except KeyboardInterrupt:
         sys.exit(0)
-    except (FarmLogError, NoJavaError, ScratchError) as error:
+    except (FarmLogError, NoJavaError, ScratchError, TableDamagedError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(reason_of(str(error))) from error

@@ -11,9 +11,8 @@ oldest day of history on, several days at a time, so that memory does not grow w
 Three things reach across midnight. A submission that comes again is counted once if its copies are on one day, or not
 more than an hour apart (`REACH_MS`): the hour before the first day is read as well, and with it what a destination's
 first report is compared with. Whether a reporting period is whole is known by the next one: so is the hour behind the
-last day. And a router's uptime is
-compared with that of its report before, however long ago: each server's last uptime before the first day is kept in
-the note.
+last day. And a router's uptime is compared with that of its report before, however long ago: each server's last uptime
+before the first day is kept in the note.
 
 A file is exchanged by one rename, and the note is written when all files of a step are in place. A crash in between
 makes the same days again, of the same rows. To make the whole table anew each time would be simpler, and would in the
@@ -38,7 +37,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pipeline import transforms
 from pipeline.schemas import DERIVED, HISTORY
 from pipeline.session import SMALL_ROWS, fit_to_size
-from pipeline.table_files import DAY_MS, Span, files_within, span_of, write_durably
+from pipeline.table_files import DAY_MS, Span, damage_told, files_within, span_of, write_durably
 from pipeline.transforms.windows import window_ms
 
 SHAPE = 2
@@ -151,7 +150,7 @@ def last_rows(output: Path, count: int) -> list[dict[str, Any]]:
     """The last rows of the routers' health, in order, without a query of Spark."""
     rows: list[dict[str, Any]] = []
     for _, path in reversed(list(day_files(output / ROUTER_HEALTH.name))):
-        with pq.ParquetFile(path) as file:
+        with damage_told(path, _made_anew(path.parent)), pq.ParquetFile(path) as file:
             for number in reversed(range(file.num_row_groups)):
                 group = file.read_row_group(number)
                 rows = group.slice(max(0, group.num_rows - (count - len(rows)))).to_pylist() + rows
@@ -166,7 +165,7 @@ def day_files(table: Path) -> Iterator[tuple[date, Path]]:
         try:
             yield date.fromisoformat(file.stem), file
         except ValueError:
-            continue  # of an earlier version, which had one file for all days
+            continue  # not written here: no day bears that name
 
 
 def day_of(moment_ms: int, window: str) -> date:
@@ -232,7 +231,8 @@ def _uptimes_before(first: date, table: Path, made: Made | None) -> dict[str, in
     since = date.fromisoformat(made.uptimes_before) if made is not None and known else date.min
     for day, file in day_files(table):
         if since <= day < first:
-            rows = pq.read_table(file, columns=["server_id", "uptime_ms"])
+            with damage_told(file, _made_anew(table)):
+                rows = pq.read_table(file, columns=["server_id", "uptime_ms"])
             # In the order of windows, as it was written. A day of a large farm is not to become Python's objects.
             last = rows.filter(pc.field("uptime_ms").is_valid()).group_by("server_id", use_threads=False)
             told = last.aggregate([("uptime_ms", "last")])
@@ -252,6 +252,10 @@ def _made(table: Path, window: str) -> Made | None:
     except (OSError, ValueError, TypeError):
         return None  # never made, or the note is lost: history has all that is needed
     return made if (made.window, made.shape) == (window, SHAPE) else None
+
+
+def _made_anew(table: Path) -> str:
+    return f"remove {table / NOTE}, and the next run makes this table anew out of history"
 
 
 def _moment(moment_ms: int) -> Column:

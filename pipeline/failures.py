@@ -7,7 +7,7 @@ traceback, and else Spark's own first line.
 
 import re
 
-_OWN = "FarmLogError: "
+_OWN = re.compile(r"(?:FarmLogError|TableDamagedError): (.*)")
 _LOST_STARTS = (
     "Python worker failed to connect back",
     "Timed out while waiting for the Python worker to connect back",
@@ -37,7 +37,7 @@ def is_lost_start(text: str) -> bool:
 def reason_of(text: str) -> str:
     """What an operator should read of a report of failure."""
     lines = text.strip().splitlines() or ["no reason was given"]
-    own = [line.partition(_OWN)[2].strip() for line in lines if _OWN in line]
+    own = [found[1].strip() for found in map(_OWN.search, lines) if found is not None]
     if own:
         return own[-1]
     cause = _cause(lines)

@@ -28,7 +28,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -36,7 +35,7 @@ from pipeline import current_state, daily, transforms
 from pipeline.log_client import FarmLogError
 from pipeline.schemas import HISTORY
 from pipeline.session import fit_to_size
-from pipeline.table_files import BATCH, live_files, merge, reached, reading
+from pipeline.table_files import BATCH, live_files, merge, reached, reading, rows_in
 from pipeline.transforms.entries import SNAPSHOT
 from pipeline.transforms.history import OPERATOR_KINDS
 
@@ -171,7 +170,7 @@ def history(session: SparkSession, output: Path, table: str, through: int | None
 
 def _rows_of(output: Path, *names: str) -> int:
     """How many rows these tables have, as the ends of their files tell."""
-    return sum(int(pq.read_metadata(file).num_rows) for name in names for file in live_files(output / name))
+    return sum(rows_in(file) for name in names for file in live_files(output / name))
 
 
 def salt_of(output: Path) -> str:

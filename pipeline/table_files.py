@@ -71,8 +71,12 @@ _READING = threading.Lock()
 TIME_COLUMNS = ("log_time", "at", "window_start")
 
 
+FROM_THE_LOG = "restore it from a backup, or make the tables anew from the log in another output directory"
+"""What to do about a damaged table that nothing else can be made of."""
+
+
 class TableDamagedError(OSError):
-    """A table's manifest cannot be read: which, and what to do."""
+    """A table's file cannot be read: which, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +119,23 @@ def load_manifest(table: Path) -> Manifest:
     except FileNotFoundError:
         return Manifest()
     except (ValueError, KeyError, TypeError) as error:
-        raise TableDamagedError(
-            f"{path} is damaged ({error!r}): restore it from a backup, or make the tables anew from the log in another"
-            " output directory"
-        ) from error
+        raise TableDamagedError(f"{path} is damaged ({error!r}): {FROM_THE_LOG}") from error
+
+
+@contextmanager
+def damage_told(file: Path, remedy: str = FROM_THE_LOG) -> Iterator[None]:
+    """While the block reads this file: one that is no Parquet is a TableDamagedError with the `remedy`."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        # In one line: it may travel through the JVM, whose report is read by lines.
+        raise TableDamagedError(f"{file} is damaged ({' '.join(str(error).split())}): {remedy}") from error
+
+
+def rows_in(file: Path) -> int:
+    """How many rows a file has, as its end tells. Raises TableDamagedError."""
+    with damage_told(file):
+        return int(pq.read_metadata(file).num_rows)
 
 
 @contextmanager
@@ -168,7 +185,8 @@ def span_of(table: Path, through: int | None = None) -> Span | None:
     seen_ms = {end for part in manifest.parts for end in (part.oldest_ms, part.youngest_ms) if end is not None}
     rows = sum(part.rows for part in manifest.parts)
     for file in _pending_files(table, manifest, through):
-        metadata = pq.read_metadata(file)
+        with damage_told(file):
+            metadata = pq.read_metadata(file)
         rows += int(metadata.num_rows)
         seen_ms |= _ends_of_footer_ms(metadata)
     return Span(rows, min(seen_ms), max(seen_ms)) if seen_ms else None
@@ -270,7 +288,7 @@ def _write_part(table: Path, sources: list[Path], schema: pa.Schema, first: int,
 
 def _record_batches(source: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a file that this or an earlier version wrote: a column that it lacks is NULL."""
-    with pq.ParquetFile(source) as file:
+    with damage_told(source), pq.ParquetFile(source) as file:
         for batch in file.iter_batches(ROWS_PER_STEP):
             columns = [
                 batch.column(field.name).cast(field.type)

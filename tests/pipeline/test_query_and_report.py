@@ -18,13 +18,14 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline import current_state, table_files
+from pipeline.daily import last_rows
 from pipeline.doctor import doctor, examine
 from pipeline.query import asked as asked_for
 from pipeline.query_cli import query as query_command
 from pipeline.query_cli import report as report_command
 from pipeline.report import make_report
 from pipeline.schemas import DERIVED, HISTORY
-from pipeline.table_files import TableDamagedError, arrow_schema, live_files, load_manifest, merge
+from pipeline.table_files import TableDamagedError, arrow_schema, live_files, load_manifest, merge, span_of
 
 duckdb = pytest.importorskip("duckdb", reason="the extra `pipeline` of an older version is installed")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -292,6 +293,20 @@ def test_a_damaged_manifest_is_an_error_that_says_what_to_do(tmp_path: Path) -> 
     (tmp_path / "clocks" / "_manifest.json").write_text("{")
     with pytest.raises(TableDamagedError, match="restore it from a backup"):
         load_manifest(tmp_path / "clocks")
+
+
+def test_a_damaged_file_of_a_table_is_an_error_that_says_which_and_what_to_do(tmp_path: Path) -> None:
+    batch = tmp_path / "reports" / "batch_id=0"
+    day = tmp_path / "router_health" / "2026-11-22.parquet"
+    for file in (batch / "part-0.parquet", batch / "_SUCCESS", day):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"half of a fi")
+    with pytest.raises(TableDamagedError, match=r"part-0\.parquet is damaged .*: restore it from a backup"):
+        span_of(tmp_path / "reports")
+    with pytest.raises(TableDamagedError, match=r"part-0\.parquet is damaged"):
+        merge(tmp_path / "reports", HISTORY["reports"], before_batch=1, from_batches=1)
+    with pytest.raises(TableDamagedError, match=r"2026-11-22\.parquet is damaged .*: remove .*_made\.json"):
+        last_rows(tmp_path, 10)
 
 
 def derived(output: Path, name: str, rows: list[dict[str, Any]]) -> None:

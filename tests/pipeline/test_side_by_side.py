@@ -188,4 +188,6 @@ def test_an_operator_reads_the_cause_and_what_to_do_and_no_frames() -> None:
         "An error occurred while calling o1.parquet.\n\tat x\nCaused by: java.io.IOException: No space left on device"
     )
     assert reason_of(wrapped).startswith("java.io.IOException: No space left on device; free some space")
+    damaged = "py4j.Py4JError: x\npipeline.table_files.TableDamagedError: a.parquet is damaged: remove it\n\tat y"
+    assert reason_of(damaged) == "a.parquet is damaged: remove it"
     assert reason_of("Could not parse Master URL: 'x'\n\tat somewhere") == "Could not parse Master URL: 'x'"
