@@ -73,8 +73,9 @@ def majority_lost(voters: Collection[int], well: Collection[int], server_id: int
     deciding = len(voters) - vote_goes_first(voters, server_id, expect)
     if 2 * len(there) > deciding:
         return None
+    empty = "" if deciding < len(voters) else f", the evicted one's empty seat (a farm of {expect} needs it) among them"
     return (
-        f"of the {len(voters) - 1} voters that would remain only {len(there)} can be reached, which is no majority:"
+        f"of the {deciding} voters that there would be{empty}, only {len(there)} can be reached, which is no majority:"
         " the farm would stand still. Start the others first; or force it, and `garlicfarm recover` makes a farm of"
         " what is left if it comes to that"
     )

@@ -204,6 +204,17 @@ def test_an_eviction_that_would_leave_no_majority_has_to_be_forced(
     assert reason is None or "which is no majority: the farm would stand still" in reason
 
 
+def test_a_refused_eviction_says_which_voters_would_decide() -> None:
+    of_five = majority_lost({1, 2, 3, 4, 5}, {1, 2, 5}, 5, expect=3)
+    assert of_five is not None
+    assert of_five.startswith("of the 4 voters that there would be, only 2 can be reached")
+    of_three = majority_lost({1, 2, 3}, {1, 3}, 3, expect=3)
+    assert of_three is not None
+    assert of_three.startswith(
+        "of the 3 voters that there would be, the evicted one's empty seat (a farm of 3 needs it)"
+    )
+
+
 def test_a_voter_loses_its_vote_before_its_eviction_where_the_farm_has_one_to_spare() -> None:
     assert vote_goes_first({1, 2, 3, 4}, 4, expect=3)
     assert not vote_goes_first({1, 2, 3}, 3, expect=3), "the farm would have fewer voters than founded it"
