@@ -12,6 +12,7 @@ import http.client
 import json
 import socket
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,11 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 TIMEOUT_SECONDS = 10.0
+"""How long nothing may come."""
+ANSWER_SECONDS = 60.0
+"""How long a whole answer may take: what comes in drops is no answer either."""
 RESPONSE_LIMIT_BYTES = 64 * 1024 * 1024
+READ_AT_ONCE_BYTES = 1024 * 1024
 CREDENTIAL_LIMIT_BYTES = 1024 * 1024
 TCP_SCHEME = "https"
 _PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
@@ -149,16 +154,28 @@ class Endpoint:
     def _exchange(self, method: str, target: str, content: str | None) -> tuple[int, dict[str, Any]]:
         self._connection.request(method, target, body=content, headers=self._headers)
         response = self._connection.getresponse()
-        body = response.read(RESPONSE_LIMIT_BYTES + 1)
-        if len(body) > RESPONSE_LIMIT_BYTES:
-            raise ValueError(f"the answer is larger than {RESPONSE_LIMIT_BYTES} bytes")
+        body = _whole(response)
         try:
             answer = json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"status {response.status}: {body[:200].decode('utf-8', 'replace')}") from error
         if not isinstance(answer, dict):
             raise TypeError("the answer is not a JSON object")
         return response.status, answer
+
+
+def _whole(response: http.client.HTTPResponse) -> bytes:
+    """The body of an answer, within bounds of size and time."""
+    ends_at, pieces, size_bytes = time.monotonic() + ANSWER_SECONDS, list[bytes](), 0
+    while piece := response.read1(READ_AT_ONCE_BYTES):
+        pieces.append(piece)
+        size_bytes += len(piece)
+        if size_bytes > RESPONSE_LIMIT_BYTES:
+            raise ValueError(f"the answer is larger than {RESPONSE_LIMIT_BYTES} bytes")
+        if time.monotonic() > ends_at:
+            raise TimeoutError(f"the answer was not complete after {ANSWER_SECONDS:.0f} s")
+    response.close()  # all of it was taken: the connection is free for the next question
+    return b"".join(pieces)
 
 
 LOST = (OSError, http.client.HTTPException, ValueError, TypeError)

@@ -17,7 +17,8 @@ import base64
 import http.client
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,11 @@ ROUNDS = 20
 ROUND_PAUSE_SECONDS = 1.0
 SILENCE_SECONDS = 120.0
 """How long a farm of which no node answers is waited for."""
+ASKED_AT_ONCE = 16
+LOG_TIME_END_MS = 2**32 * 1000
+"""Log time lies below, in the year 2106: a second of it must fit into four bytes of what is published."""
+_NUMBERS_END = 2**63
+_SHOWN = 100
 
 COMPACTED = (
     "start again with a new output directory: from the oldest entry that a node still has (which is where a new one"
@@ -93,17 +99,27 @@ class FarmLog:
         Raises FarmSilentError when some do not answer or are in no cluster yet, FarmLogError when all belong elsewhere.
         """
         failures = _Failures()
-        for found in self._asked(cluster, failures):
-            return found
+        for address in self.addresses:
+            answer = self._asked(address, cluster)
+            if isinstance(answer, Standing):
+                return answer
+            failures.add(address, answer)
         raise failures.of_all(cluster)
 
     def standings(self, cluster: str | None = None) -> list[Standing]:
-        """Of all nodes that answer and belong to `cluster`, or to that of the first. Raises as `standing`."""
+        """Of all nodes that answer and belong to `cluster`, or to that of the first. Raises as `standing`.
+
+        They are asked at the same time: however many hang, it takes no longer than one that does.
+        """
         failures = _Failures()
         found: list[Standing] = []
-        for each in self._asked(cluster, failures):
-            if not found or each.cluster == found[0].cluster:
-                found.append(each)
+        with ThreadPoolExecutor(min(max(len(self.addresses), 1), ASKED_AT_ONCE)) as asking:
+            answers = asking.map(lambda address: self._asked(address, cluster), self.addresses)
+            for address, answer in zip(self.addresses, answers, strict=True):
+                if not isinstance(answer, Standing):
+                    failures.add(address, answer)
+                elif not found or answer.cluster == found[0].cluster:
+                    found.append(answer)
         if not found:
             raise failures.of_all(cluster)
         return found
@@ -114,8 +130,8 @@ class FarmLog:
         return found.first_index, found.commit_index
 
     def oldest(self, cluster: str | None = None) -> int:
-        """The first index that any node which answers still holds."""
-        return min(each.first_index for each in self.standings(cluster))
+        """The first index from which on the nodes that answer have every entry."""
+        return first_without_gap(self.standings(cluster))
 
     def range(self, first: int, end: int, *, page_size: int, cluster: str | None = None) -> Iterator[LogEntry]:
         """Committed entries with first <= index < end, in order; raises FarmLogError when one is not to be had."""
@@ -140,17 +156,29 @@ class FarmLog:
             time.sleep(ROUND_PAUSE_SECONDS)
         raise FarmLogError(f"entry {following} is not to be had: {failures}")
 
-    def _asked(self, cluster: str | None, failures: "_Failures") -> Iterator[Standing]:
-        """What each node answers that belongs to the cluster; `failures` gets what is wrong with the others."""
-        for address in self.addresses:
-            try:
-                with Endpoint(address, self.credentials) as node:
-                    found = _standing(node)
-                    _check_same(found.cluster, cluster)
-            except LOST as error:
-                failures.add(address, error)
-            else:
-                yield found
+    def _asked(self, address: str, cluster: str | None) -> Standing | Exception:
+        """What a node of the cluster answers, or what is wrong with it."""
+        try:
+            with Endpoint(address, self.credentials) as node:
+                found = _standing(node)
+                _check_same(found.cluster, cluster)
+        except LOST as error:
+            return error
+        return found
+
+
+def first_without_gap(standings: Sequence[Standing]) -> int:
+    """The first index from which on some node has each entry, up to the newest one.
+
+    A node that has just come holds nothing yet and says that its log begins with 1; one that was cut off for long ends
+    before the others begin. Neither has an entry that leads to those of the others.
+    """
+    newest, *others = sorted(standings, key=lambda each: each.commit_index, reverse=True)
+    first = newest.first_index
+    for each in others:
+        if each.commit_index >= first - 1:
+            first = min(first, each.first_index)
+    return first
 
 
 class _ForeignError(ValueError):
@@ -216,6 +244,8 @@ def _check_same(found: str | None, cluster: str | None) -> None:
 
 def _entries(node: Endpoint, first: int, limit: int) -> tuple[LogEntry, ...]:
     page = _page(node, first, limit)
+    if len(page.entries) > limit:
+        raise ValueError(f"asked for {limit} entries it gave {len(page.entries)}")
     if first < page.first_index:
         raise ValueError(f"entries {first} to {page.first_index - 1} were compacted away; {COMPACTED}")
     if not page.entries:
@@ -223,6 +253,8 @@ def _entries(node: Endpoint, first: int, limit: int) -> tuple[LogEntry, ...]:
     for place, entry in enumerate(page.entries, start=first):
         if entry.index != place:
             raise ValueError(f"asked for entry {place} it gave entry {entry.index}")
+    if page.entries[-1].index > page.commit_index:
+        raise ValueError(f"it gave entry {page.entries[-1].index} and has committed up to {page.commit_index} only")
     return page.entries
 
 
@@ -230,8 +262,8 @@ def _page(node: Endpoint, first: int, limit: int) -> LogPage:
     answer = node.get(f"/v1/log?from={first}&limit={limit}")
     try:
         return LogPage(
-            first_index=int(answer["firstIndex"]),
-            commit_index=int(answer["commitIndex"]),
+            first_index=_number(answer["firstIndex"]),
+            commit_index=_number(answer["commitIndex"]),
             entries=tuple(_entry(item) for item in answer["entries"]),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -239,11 +271,26 @@ def _page(node: Endpoint, first: int, limit: int) -> LogPage:
 
 
 def _entry(item: dict[str, Any]) -> LogEntry:
-    text = item.get("value")
+    kind, time_ms, text = item["kind"], item["logTimeMs"], item.get("value")
+    if not isinstance(kind, str) or not kind.isascii():
+        raise ValueError(f"the kind {kind!r}")
+    if time_ms is not None and _number(time_ms) >= LOG_TIME_END_MS:
+        raise ValueError(f"the log time {time_ms}")
     return LogEntry(
-        index=int(item["index"]),
-        term=int(item["term"]),
-        kind=str(item["kind"]),
-        log_time_ms=None if item["logTimeMs"] is None else int(item["logTimeMs"]),
-        body=text.encode("utf-8", "replace") if isinstance(text, str) else base64.b64decode(str(item["base64"])),
+        index=_number(item["index"]),
+        term=_number(item["term"]),
+        kind=kind,
+        log_time_ms=time_ms,
+        body=text.encode("utf-8", "replace") if isinstance(text, str) else _octets(item["base64"]),
     )
+
+
+def _octets(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _number(value: Any) -> int:
+    """What fits into a column of the tables; a count or a moment, and no truth or fraction."""
+    if type(value) is not int or not 0 <= value < _NUMBERS_END:
+        raise ValueError(f"the number {value!r}"[:_SHOWN])
+    return value

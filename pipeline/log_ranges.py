@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pipeline.endpoint import Credentials
 from pipeline.envelope import Row
-from pipeline.log_client import OTHER_CLUSTER, FarmLog, FarmLogError, Standing
+from pipeline.log_client import OTHER_CLUSTER, FarmLog, FarmLogError, Standing, first_without_gap
 from pipeline.stored_log import StoredLog, StoredPlace
 
 LOOK_AROUND_SECONDS = 10.0
@@ -83,7 +83,7 @@ class NodeRanges:
         if of_all or time.monotonic() - self._moved_at > LOOK_AROUND_SECONDS:
             all_of_them = self._log.standings(cluster)
             most = max(all_of_them, key=lambda each: each.commit_index)
-            found = replace(most, first_index=min(each.first_index for each in all_of_them))
+            found = replace(most, first_index=first_without_gap(all_of_them))
             self._moved_at = time.monotonic()
         else:
             found = self._log.standing(cluster)
@@ -142,12 +142,9 @@ class DirectoryRanges:
         """As of now; there is one place only."""
         del of_all
         first, commit = self._log.bounds()
-        found = self._log.cluster_id()
-        if cluster is not None and found != cluster:
-            raise FarmLogError(
-                f"what was read so far is of the cluster {cluster}, and '{self._directory}' of {found}: {OTHER_CLUSTER}"
-            )
-        return Standing(found, first, commit)
+        if cluster is not None:
+            self._check_cluster(cluster)
+        return Standing(self._log.cluster_id(), first, commit)
 
     def oldest(self, cluster: str) -> int:
         """There is one place only."""
@@ -159,6 +156,8 @@ class DirectoryRanges:
 
     def plan(self, first: int, end: int, cluster: str) -> LogRange:
         """A range with the place where its reader begins."""
+        # A batch that is repeated is planned by its noted ends alone, without a question for the log's own.
+        self._check_cluster(cluster)
         return LogRange(first, end, cluster, place=self._log.place(first))
 
     def rows(self, partition: LogRange | SnapshotRange) -> Iterator[Row]:
@@ -172,4 +171,12 @@ class DirectoryRanges:
                 )
             yield from rows
         elif partition.place is not None:
+            self._check_cluster(partition.cluster)
             yield from self._log.rows(partition.place, partition.first, partition.end)
+
+    def _check_cluster(self, cluster: str) -> None:
+        found = self._log.cluster_id()
+        if found != cluster:
+            raise FarmLogError(
+                f"what was read so far is of the cluster {cluster}, and '{self._directory}' of {found}: {OTHER_CLUSTER}"
+            )

@@ -34,7 +34,7 @@ from pyspark.sql.types import StructType
 from pipeline import log_client
 from pipeline.endpoint import CredentialError, Credentials, load_credentials
 from pipeline.envelope import SCHEMA, record_batches
-from pipeline.log_client import COMPACTED, FarmLogError, FarmSilentError, Standing
+from pipeline.log_client import COMPACTED, OTHER_CLUSTER, FarmLogError, FarmSilentError, Standing
 from pipeline.log_ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
 
 __all__ = ["SCHEMA", "FarmDataSource"]
@@ -127,6 +127,8 @@ class _Reader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of one range."""
+        if partition.value is None:
+            return iter(())  # so Spark asks where nothing was planned
         if not isinstance(partition, LogRange | SnapshotRange):
             raise FarmLogError(f"the source 'farm' cannot read the partition {partition!r}")
         return record_batches(self._ranges.rows(partition))
@@ -244,5 +246,18 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         self._available_now = True
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Ranges that cover [start, end)."""
+        """Ranges that cover [start, end).
+
+        Where the first batch of all was interrupted, Spark asks for its beginning once more, and that may be another.
+        """
+        if start["cluster"] != end["cluster"]:
+            raise FarmLogError(
+                f"what was read so far is of the cluster {end['cluster']}, and what is there of {start['cluster']}:"
+                f" {OTHER_CLUSTER}"
+            )
+        if int(start["next"]) > int(end["next"]):
+            raise FarmLogError(
+                f"entries up to {int(end['next']) - 1} were to be read, and compacted away while the run was"
+                f" interrupted: what is left begins with {start['next']}; {COMPACTED}"
+            )
         return self._partitions(start, int(end["next"]))

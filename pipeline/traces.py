@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,11 +22,14 @@ from pipeline.endpoint import LOST, Credentials, Endpoint
 from pipeline.log_client import FarmLogError
 
 PAGE_EVENTS = 1_000
+PAGES_AT_ONCE = 100
+"""Twenty times what a node keeps. Who has more to tell is none, and is not listened to for ever."""
 LINE_LIMIT_BYTES = 1024 * 1024
 EVENTS_LOST = "events-lost"
 LATEST_MS = 253_402_300_799_999
 """The end of the year 9999, the latest that a reader in Python can show."""
-_CURSORS_END = 2**63
+_COUNTS_END = 2**63
+_SHOWN = 100
 
 EventRow = tuple[str, int, int, int | None, int | None, str, str]
 """Node, cursor, time and log time in milliseconds, the clock's offset, kind, data as JSON."""
@@ -77,18 +81,13 @@ class NodeTrace:
         try:
             with Endpoint(self.address, self.credentials) as node:
                 view = node.get("/v1/view")
-                generation = int(view["node"]["generation"])
-                following = _following(start, generation)
-                while True:
-                    page = node.get(f"/v1/events?from={following}&limit={PAGE_EVENTS}")
-                    following = int(page["next"])
-                    if len(page["events"]) < PAGE_EVENTS:
-                        break
+                generation = _count(view["node"]["generation"])
+                following = _newest(node, _following(start, generation))
                 log_time_ms, now_ms = view["raft"]["logTimeMs"], _time_ms(view["takenAtMs"])
                 offset = "" if log_time_ms is None else now_ms - _time_ms(log_time_ms)
-                found = f"{generation}:{following}:{offset}:{now_ms}:{view['node']['name']}"
+                found = f"{generation}:{following}:{offset}:{now_ms}:{_text(view['node']['name'])}"
         except (*LOST, KeyError):
-            return None
+            return None  # nobody answers, or nobody who has a trace
         return start if start is not None and same_place(start, found) else found
 
     def stretch(self, start: str | None, end: str) -> Stretch:
@@ -109,17 +108,19 @@ class NodeTrace:
         following = stretch.first
         try:
             with Endpoint(self.address, self.credentials) as node:
-                same_life = int(node.get("/v1/view")["node"]["generation"]) == stretch.generation
-                while same_life and following < stretch.end:
+                pages = PAGES_AT_ONCE if node.get("/v1/view")["node"]["generation"] == stretch.generation else 0
+                while pages and following < stretch.end:
+                    pages -= 1
                     page = node.get(f"/v1/events?from={following}&limit={min(PAGE_EVENTS, stretch.end - following)}")
                     rows = [_row(event, stretch.clock_offset_ms) for event in page["events"]]
                     if not rows:
                         break
+                    _check_order(rows, following)
                     if rows[0][1] > following:
                         yield _lost(stretch, min(rows[0][1], stretch.end) - following, rows[0][1] - 1, rows[0][2])
                     yield from (row for row in rows if row[1] < stretch.end)
                     following = rows[-1][1] + 1
-        except (*LOST, KeyError):
+        except (*LOST, KeyError, RecursionError):
             pass  # the node has gone, and took along what is missing
         if following < stretch.end:
             yield _lost(stretch, stretch.end - following, stretch.end - 1, stretch.planned_at_ms)
@@ -184,27 +185,66 @@ class FileTrace:
             ) from error
 
 
+def _newest(node: Endpoint, following: int) -> int:
+    """The cursor behind the newest event, or behind as many as are taken at once."""
+    begun = following
+    for _ in range(PAGES_AT_ONCE):
+        page = node.get(f"/v1/events?from={following}&limit={PAGE_EVENTS}")
+        following = _count(page["next"])
+        if len(page["events"]) < PAGE_EVENTS:
+            break
+    if following < begun:
+        raise ValueError(f"its trace ends before {begun}, in the same life")
+    return following
+
+
+def _check_order(rows: list[EventRow], following: int) -> None:
+    cursors = [following - 1, *(row[1] for row in rows)]
+    if any(after <= before for before, after in pairwise(cursors)):
+        raise ValueError(f"a page of its trace from {following} on is not in order")
+
+
 def _row(event: dict[str, Any], clock_offset_ms: int | None) -> EventRow:
+    """One event. Raises ValueError, TypeError, KeyError or RecursionError for what is none."""
     time_ms, told_ms = _time_ms(event["timeMs"]), event["logTimeMs"]
-    log_time_ms = _time_ms(told_ms) if told_ms is not None else None
-    if log_time_ms is None and clock_offset_ms is not None:
-        log_time_ms = time_ms - clock_offset_ms
-    data = json.dumps(event["data"], separators=(",", ":"))
-    cursor = event["cursor"]
-    if not isinstance(cursor, int) or not 0 <= cursor < _CURSORS_END:
-        raise ValueError(f"the cursor {cursor!r}")
-    return str(event["node"]), cursor, time_ms, log_time_ms, clock_offset_ms, str(event["kind"]), data
+    log_time_ms = _reckoned(time_ms, clock_offset_ms) if told_ms is None else _time_ms(told_ms)
+    data = event["data"]
+    if not isinstance(data, dict):
+        raise TypeError(f"the facts {data!r}"[:_SHOWN])
+    facts = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    cursor, node, kind = _count(event["cursor"]), _text(event["node"]), _text(event["kind"])
+    return node, cursor, time_ms, log_time_ms, clock_offset_ms, kind, facts
+
+
+def _reckoned(time_ms: int, clock_offset_ms: int | None) -> int | None:
+    """Log time by a node's clock; None where that is unknown, or no time that can be shown."""
+    if clock_offset_ms is None or not 0 <= time_ms - clock_offset_ms <= LATEST_MS:
+        return None
+    return time_ms - clock_offset_ms
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _COUNTS_END:
+        raise ValueError(f"the number {value!r}"[:_SHOWN])
+    return value
 
 
 def _time_ms(value: Any) -> int:
-    if not isinstance(value, int) or not 0 <= value <= LATEST_MS:
-        raise ValueError(f"the time {value!r}")
+    if type(value) is not int or not 0 <= value <= LATEST_MS:
+        raise ValueError(f"the time {value!r}"[:_SHOWN])
+    return value
+
+
+def _text(value: Any) -> str:
+    # Half a pair of UTF-16 is text in JSON, and none that a table could hold.
+    if not isinstance(value, str) or value.encode("utf-8", "replace").decode() != value:
+        raise ValueError(f"the text {value!r}"[:_SHOWN])
     return value
 
 
 def _lost(stretch: Stretch, count: int, cursor: int, time_ms: int) -> EventRow:
     offset_ms = stretch.clock_offset_ms
-    log_time_ms = None if offset_ms is None else time_ms - offset_ms
+    log_time_ms = _reckoned(time_ms, offset_ms)
     return stretch.node, cursor, time_ms, log_time_ms, offset_ms, EVENTS_LOST, json.dumps({"lost": count})
 
 

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pipeline import log_client, log_ranges
@@ -155,6 +156,33 @@ def test_a_new_stream_begins_with_the_oldest_entry_that_any_node_has(tmp_path: P
         assert stream_of(first, second).initialOffset()["next"] == 1
 
 
+def test_what_leads_to_no_newer_entry_is_no_place_to_begin(tmp_path: Path) -> None:
+    # given a node that holds nothing yet, one that was cut off long ago, and two that have compacted the log since
+    whole = three_servers(minutes=1)
+    just_come, cut_off, forgetful, lagging = (copy.deepcopy(whole) for _ in range(4))
+    just_come.entries = []
+    cut_off.entries = cut_off.entries[:4]
+    forgetful.first_index, forgetful.entries = 12, forgetful.entries[11:]
+    lagging.first_index, lagging.entries = 8, lagging.entries[7:11]
+    with (
+        served(just_come, tmp_path / "one.sock") as one,
+        served(cut_off, tmp_path / "two.sock") as two,
+        served(forgetful, tmp_path / "three.sock") as three,
+        served(lagging, tmp_path / "four.sock") as four,
+    ):
+        # then a new run begins behind the gap
+        stream = stream_of(one, two, three, four)
+        start = stream.initialOffset()
+        assert start["next"] == 8
+        end = stream.latestOffset(start, ReadAllAvailable())
+        (partition,) = stream.partitions(start, end)
+        rows = [index for batch in stream.read(partition) for index in batch.column("index").to_pylist()]
+        assert rows == list(range(8, whole.commit_index + 1))
+        # and one that was to read on within it hears of it, before anything is planned
+        with pytest.raises(FarmLogError, match="entries 5 to 7 were compacted away"):
+            stream.latestOffset({**start, "next": 5}, ReadAllAvailable())
+
+
 def test_nodes_of_no_cluster_or_another_one_are_passed_over_by_a_stream_as_well(tmp_path: Path) -> None:
     ours, foreign, joining = (three_servers(minutes=1) for _ in range(3))
     foreign.cluster_id, joining.cluster_id = "ff" * 16, ""
@@ -178,3 +206,11 @@ def test_an_index_that_is_not_there_yet_is_no_place_to_begin(tmp_path: Path) -> 
     log = three_servers(minutes=1)
     with served(log, tmp_path / "one.sock") as first, pytest.raises(FarmLogError, match="choose an earlier one"):
         FarmDataSource({"node": first, "start": "5000"}).streamReader(SCHEMA).initialOffset()
+
+
+def test_where_nothing_is_committed_yet_there_is_no_row(tmp_path: Path) -> None:
+    log = three_servers(minutes=1)
+    with served(log, tmp_path / "one.sock") as first:
+        reader = FarmDataSource({"node": first, "start": str(log.commit_index + 1)}).reader(SCHEMA)
+        assert reader.partitions() == []
+        assert list(reader.read(InputPartition(None))) == [], "that is what Spark asks then"
