@@ -114,6 +114,8 @@ class _Reader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of one stretch."""
+        if partition.value is None:
+            return  # so Spark asks where nothing was planned
         if not isinstance(partition, StretchOfTrace):
             raise FarmLogError(f"the source 'farm_events' cannot read the partition {partition!r}")
         rows: list[EventRow] = []
@@ -157,6 +159,7 @@ class FarmEventsStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAva
 
     def __init__(self, traces: tuple[Trace, ...]) -> None:
         super().__init__(traces)
+        self._available_now = False
         self._until: dict[str, str] | None = None
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
@@ -166,18 +169,20 @@ class FarmEventsStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAva
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
         """Up to where each trace can be read. Rings are small, so that all of it is taken at once."""
         del limit
-        if self._until is None:
+        if not self._available_now:
             return self._ends(start)
+        if self._until is None:
+            self._until = self._ends(start)
         moved = {name: end for name, end in self._until.items() if not same_place(start.get(name, ""), end)}
         return {**start, **moved}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fixes where a run with `availableNow` ends.
+        """The run has an end, which the planning of its first batch fixes.
 
-        Without it Spark makes one batch of such a run, and if that is one which a crash interrupted, nothing behind it
-        is read.
+        Without this method Spark makes one batch of such a run, and if that is one which a crash interrupted, nothing
+        behind it is read.
         """
-        self._until = self._ends({})
+        self._available_now = True
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         """One partition for each trace in which something happened."""

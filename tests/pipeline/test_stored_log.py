@@ -133,6 +133,37 @@ def test_a_directory_that_becomes_another_clusters_while_it_is_read_is_refused(t
         stream.latestOffset(start, ReadAllAvailable())
 
 
+def test_a_batch_that_is_repeated_out_of_another_clusters_directory_is_refused(tmp_path: Path) -> None:
+    # given a batch that was planned and then interrupted, and another farm in its directory by the next run
+    written(tmp_path / "farm", *[b"{}"] * 9)
+    options = {"directory": str(tmp_path / "farm")}
+    stream = FarmDataSource(options).streamReader(SCHEMA)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    planned = stream.partitions(start, end)
+    shutil.rmtree(tmp_path / "farm")
+    small_farm(tmp_path / "farm")
+    # then neither its plan is made again, be it the first batch of all or a later one, nor an older plan carried out
+    later = FarmDataSource(options).streamReader(SCHEMA)
+    for begun in (start, later.initialOffset()):
+        with pytest.raises(FarmLogError, match="garlicfarm recover"):
+            later.partitions(begun, end)
+    with pytest.raises(FarmLogError, match="garlicfarm recover"):
+        list(FarmDataSource(options).streamReader(SCHEMA).read(planned[0]))
+
+
+def test_a_first_batch_whose_entries_were_compacted_while_the_run_was_interrupted_is_told(tmp_path: Path) -> None:
+    with_snapshot(tmp_path / "farm")
+    options = {"directory": str(tmp_path / "farm"), "committedThrough": "9"}
+    stream = FarmDataSource(options).streamReader(SCHEMA)
+    end = {**stream.initialOffset(), "next": 4}
+    for segment in (tmp_path / "farm" / "raft").glob("*.segment"):
+        segment.unlink()
+    later = FarmDataSource({"directory": str(tmp_path / "farm")}).streamReader(SCHEMA)
+    with pytest.raises(FarmLogError, match=r"entries up to 3 .* begins with 6; .* new output directory"):
+        later.partitions(later.initialOffset(), end)
+
+
 def test_a_clock_entry_that_is_not_committed_yet_is_nothing_to_go_by(tmp_path: Path) -> None:
     # given a search while the newest entries, a clock entry among them, may still be replaced
     written(tmp_path / "farm", clock(EPOCH_MS + 1_000), b"{}", clock(EPOCH_MS + 2_000), b"{}")

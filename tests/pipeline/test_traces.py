@@ -2,14 +2,20 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pipeline.endpoint import Credentials
+from pipeline.events_source import FarmEventsDataSource, FarmEventsStreamReader
 from pipeline.log_client import FarmLogError
-from pipeline.traces import EVENTS_LOST, EventRow, FileTrace, NodeTrace, Trace
+from pipeline.schemas import EVENTS
+from pipeline.traces import EVENTS_LOST, EventRow, FileTrace, NodeTrace, Trace, same_place
 from tests.pipeline.farm_log_server import MadeUpLog, served
 
 
@@ -96,6 +102,35 @@ def test_a_trace_file_that_became_shorter_is_told(tmp_path: Path) -> None:
         FileTrace(str(path)).end(end)
 
 
+def run_that_ends(**options: str) -> FarmEventsStreamReader:
+    stream = FarmEventsDataSource(options).streamReader(EVENTS)
+    assert isinstance(stream, FarmEventsStreamReader)
+    stream.prepareForTriggerAvailableNow()
+    return stream
+
+
+def test_a_trace_file_that_became_shorter_is_told_by_a_run_that_ends_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    lines = [json.dumps(event) + "\n" for event in a_node_with_five_events().events]
+    path.write_text("".join(lines))
+    stream = FarmEventsDataSource({"files": str(path)}).streamReader(EVENTS)
+    start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    path.write_text(lines[0])
+    stream = run_that_ends(files=str(path))
+    with pytest.raises(FarmLogError, match="cut or replaced"):
+        stream.latestOffset(start, ReadAllAvailable())
+
+
+def test_a_run_that_ends_takes_what_was_there_when_its_first_batch_was_planned(tmp_path: Path) -> None:
+    node = a_node_with_five_events()
+    with served(node, tmp_path / "control.sock") as address:
+        stream = run_that_ends(node=address)
+        end = stream.latestOffset({}, ReadAllAvailable())
+        node.happen("leader-elected", term=2)
+        assert stream.latestOffset(end, ReadAllAvailable()) == end
+        assert same_place(end[address], "1:6")
+
+
 def test_a_trace_file_is_read_by_whole_lines(tmp_path: Path) -> None:
     node = a_node_with_five_events()
     path = tmp_path / "trace.jsonl"
@@ -115,13 +150,32 @@ def test_a_trace_file_is_read_by_whole_lines(tmp_path: Path) -> None:
         '{"cursor": 1, "timeMs": 1e999, "logTimeMs": null, "node": "a", "kind": "b", "data": {}}',
         '{"cursor": 1, "timeMs": 99999999999999999999, "logTimeMs": null, "node": "a", "kind": "b", "data": {}}',
         '{"cursor": 9223372036854775808, "timeMs": 1, "logTimeMs": null, "node": "a", "kind": "b", "data": {}}',
+        '{"cursor": true, "timeMs": 1, "logTimeMs": null, "node": "a", "kind": "b", "data": {}}',
+        '{"cursor": 1, "timeMs": 1, "logTimeMs": null, "node": "\\ud800", "kind": "b", "data": {}}',
+        '{"cursor": 1, "timeMs": 1, "logTimeMs": null, "node": "a", "kind": ["b"], "data": {}}',
+        '{"cursor": 1, "timeMs": 1, "logTimeMs": null, "node": "a", "kind": "b", "data": {"lag": NaN}}',
+        '{"cursor": 1, "timeMs": 1, "logTimeMs": null, "node": "a", "kind": "b", "data": []}',
     ],
 )
 def test_a_line_that_is_no_event_names_its_place(tmp_path: Path, line: str) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text(line + "\n")
-    with pytest.raises(FarmLogError, match="at byte 0"):
-        read(FileTrace(str(path)))
+    with pytest.raises(FarmLogError, match="at byte 0") as told:
+        list(source_of_files(path))
+    assert len(str(told.value)) < 1_000
+
+
+def source_of_files(path: Path) -> Iterator[pa.RecordBatch]:
+    """What Spark gets of a file, as it gets it."""
+    reader = FarmEventsDataSource({"files": str(path)}).reader(EVENTS)
+    for partition in reader.partitions():
+        yield from reader.read(partition)
+
+
+def test_where_nothing_is_there_to_be_read_there_is_no_row(tmp_path: Path) -> None:
+    reader = FarmEventsDataSource({"node": str(tmp_path / "nobody.sock")}).reader(EVENTS)
+    assert reader.partitions() == []
+    assert list(reader.read(InputPartition(None))) == [], "that is what Spark asks then"
 
 
 @pytest.mark.spark
