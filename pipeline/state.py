@@ -227,12 +227,15 @@ class WatchProcessor(StatefulProcessor):
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803
         """Log time has passed the moment of silence."""
-        del timerValues
-        watch, _ = self._load()
-        watch, changes = watch.passed(int(expiredTimerInfo.getExpiryTimeInMs()), self._rules)
+        del expiredTimerInfo
+        watch, silent_at_ms = self._load()
+        watch, changes = watch.passed(int(timerValues.getCurrentWatermarkInMs()), self._rules)
         if changes:
             self._watch.update(astuple(watch))
             yield _rows(int(key[0]), changes)
+        elif silent_at_ms is not None:
+            # It was set when a shorter silence counted. Without another one nothing would tell of this one.
+            self._handle.registerTimer(silent_at_ms)
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -114,6 +114,34 @@ def _frame(seen: list[Sighting]) -> pd.DataFrame:
     )
 
 
+def _milliseconds(moment: Any) -> int:
+    return round(pd.Timestamp(moment).timestamp() * 1000)
+
+
+def simulated(processor: WatchProcessor) -> TwsTester:
+    return TwsTester(
+        processor, timeMode="EventTime", eventTimeExtractor=lambda row: int(row["log_time"].value // 1_000_000)
+    )
+
+
+def test_silence_is_told_however_the_reporting_period_changed_meanwhile() -> None:
+    # given a server that says nothing more, and a period that becomes longer before it counts as silent
+    processor = WatchProcessor(Rules(silent_after_ms=6_000))
+    tester = simulated(processor)
+    tester.testInPandas(7, _frame(told([GOOD])))
+    processor._rules = Rules(silent_after_ms=90_000)
+    assert not len(tester.setWatermark(119_000))
+    silent = tester.setWatermark(130_000)
+    assert [(row.state, row.reason) for row in silent.itertuples()] == [(SILENT, "no report for 90000 ms")]
+    assert [_milliseconds(moment) for moment in silent["at"]] == [120_000]
+    # and one that becomes shorter, also if log time passes both at once
+    tester.testInPandas(8, _frame([replace(GOOD, at_ms=131_000)]))
+    processor._rules = Rules(silent_after_ms=6_000)
+    silent = tester.setWatermark(300_000)
+    assert [(row.server_id, row.reason) for row in silent.itertuples()] == [(8, "no report for 6000 ms")]
+    assert [_milliseconds(moment) for moment in silent["at"]] == [137_000]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_depend_on_the_log_alone_and_not_on_how_it_was_cut_into_batches(seed: int) -> None:
     random = Random(seed)
@@ -127,11 +155,7 @@ def test_rows_depend_on_the_log_alone_and_not_on_how_it_was_cut_into_batches(see
     expected = [(change.at_ms, change.state, change.reason) for change in watched(seen, end_ms)]
 
     def cut(places: list[int]) -> list[tuple[int, str, str]]:
-        tester = TwsTester(
-            WatchProcessor(RULES),
-            timeMode="EventTime",
-            eventTimeExtractor=lambda row: int(row["log_time"].value // 1_000_000),
-        )
+        tester = simulated(WatchProcessor(RULES))
         frames: list[Any] = []
         for start, stop in pairwise([0, *places, len(seen)]):
             if start == stop:
