@@ -28,10 +28,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from pipeline.schemas import HISTORY, TRANSITIONS
+from pipeline.table_files import TableDamagedError
 
 FILE = "current.sqlite"
 NAMES_FILE = "names.sqlite"
 BUSY_SECONDS = 10.0
+_DAMAGED = frozenset({"SQLITE_NOTADB", "SQLITE_CORRUPT"})
 KEYS: dict[str, tuple[str, ...]] = {
     "farm": ("farm",),
     "routers": ("server_id",),
@@ -52,8 +54,9 @@ ORDER = {"farm": "index", "routers": "index", "destinations": "index", "publishe
 
 @contextmanager
 def opened(output: Path) -> Iterator[sqlite3.Connection]:
-    """The state's file, for reading and writing; made if it is not there."""
-    with closing(sqlite3.connect(output / FILE, timeout=BUSY_SECONDS)) as connection:
+    """The state's file, for reading and writing; made if it is not there. Raises TableDamagedError, OSError."""
+    path = output / FILE
+    with _damage_told(path), closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
         for table, columns in COLUMNS.items():
@@ -61,7 +64,8 @@ def opened(output: Path) -> Iterator[sqlite3.Connection]:
             if not known:
                 keys = ", ".join(f'"{key}"' for key in KEYS[table])
                 declared = ", ".join(f'"{column}"' for column in columns)
-                connection.execute(f"CREATE TABLE {table} ({declared}, PRIMARY KEY ({keys}))")
+                # Two queries of a run may come here at the same moment.
+                connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({declared}, PRIMARY KEY ({keys}))")
             for column in columns:
                 if known and column not in known:
                     connection.execute(f'ALTER TABLE {table} ADD COLUMN "{column}"')
@@ -82,7 +86,10 @@ def update(output: Path, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> Non
 
 
 def read(output: Path, table: str) -> list[dict[str, Any]]:
-    """All rows of one table; nothing is changed by that, so the directory need not be one's own."""
+    """All rows of one table; nothing is changed by that, so the directory need not be one's own.
+
+    Raises TableDamagedError, OSError.
+    """
     path = output / FILE
     if not path.exists():
         return []
@@ -90,7 +97,7 @@ def read(output: Path, table: str) -> list[dict[str, Any]]:
     if not os.access(output, os.W_OK) and not path.with_name(f"{FILE}-wal").exists():
         # Even a reader makes files beside it, unless it is told that nobody writes.
         place += "&immutable=1"
-    with closing(sqlite3.connect(place, uri=True, timeout=BUSY_SECONDS)) as connection:
+    with _damage_told(path), closing(sqlite3.connect(place, uri=True, timeout=BUSY_SECONDS)) as connection:
         known = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
         if not known:
             return []
@@ -100,21 +107,39 @@ def read(output: Path, table: str) -> list[dict[str, Any]]:
 
 
 def remember_names(output: Path, names: Mapping[str, str]) -> None:
-    """Notes which address is behind which pseudonym, in a file that only its owner can read."""
+    """Notes which address is behind which pseudonym, in a file that only its owner can read.
+
+    Raises TableDamagedError, OSError.
+    """
     path = output / NAMES_FILE
     if not path.exists():
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
-    with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection, connection:
+    with _damage_told(path), closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection, connection:
         connection.execute("CREATE TABLE IF NOT EXISTS names (destination PRIMARY KEY, address)")
         connection.executemany("INSERT OR IGNORE INTO names VALUES (?, ?)", names.items())
 
 
 def read_names(output: Path) -> dict[str, str]:
-    """Pseudonyms and the addresses behind them."""
-    if not (output / NAMES_FILE).exists():
+    """Pseudonyms and the addresses behind them. Raises TableDamagedError, OSError."""
+    path = output / NAMES_FILE
+    if not path.exists():
         return {}
-    with closing(sqlite3.connect(output / NAMES_FILE, timeout=BUSY_SECONDS)) as connection:
+    with _damage_told(path), closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection:
         return dict(connection.execute("SELECT destination, address FROM names").fetchall())
+
+
+@contextmanager
+def _damage_told(path: Path) -> Iterator[None]:
+    """While the block has this file open: damage is a TableDamagedError with what to do, all else an OSError."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorname", "") in _DAMAGED:
+            raise TableDamagedError(
+                f"{path} is damaged ({error}): stop the run and remove it, with {path.name}-wal and {path.name}-shm if"
+                " they are there; what it held comes again with the next entries about it"
+            ) from error
+        raise OSError(f"{path} cannot be used: {error}") from error
 
 
 def _upsert(connection: sqlite3.Connection, table: str, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -131,7 +131,7 @@ def test_silence_is_told_however_the_reporting_period_changed_meanwhile() -> Non
     tester.testInPandas(7, _frame(told([GOOD])))
     processor._rules = Rules(silent_after_ms=90_000)
     assert not len(tester.setWatermark(119_000))
-    silent = tester.setWatermark(130_000)
+    silent: Any = tester.setWatermark(130_000)
     assert [(row.state, row.reason) for row in silent.itertuples()] == [(SILENT, "no report for 90000 ms")]
     assert [_milliseconds(moment) for moment in silent["at"]] == [120_000]
     # and one that becomes shorter, also if log time passes both at once
