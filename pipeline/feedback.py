@@ -126,7 +126,7 @@ class Feedback:
         self.failed = 0
 
     def after_batch(self, entries: DataFrame) -> None:
-        """Take the classified entries of one batch into account; never raises for what the farm or Spark refuses."""
+        """Take the classified entries of one batch into account; never raises: the tables do not depend on it."""
         if self._submission is None:
             return
         try:
@@ -143,6 +143,9 @@ class Feedback:
         except (FarmLogError, NotSubmittedError, PySparkException, Py4JError) as error:
             self.failed += 1
             self._tell(f"factors not submitted: {reason_of(str(error))}")
+        except Exception as error:  # noqa: BLE001 - a batch that failed of one entry would fail whenever it is repeated
+            self.failed += 1
+            self._tell(f"factors not submitted, by a fault of the pipeline: {error!r}")
 
     def _before(self, submission: Submission, first: int) -> list[Row]:
         """The rows of what lies before the first batch of this run."""

@@ -6,18 +6,21 @@ entries are to fill the driver's memory. What an entry is, the tables' own rules
 (`pipeline.transforms.entries`), which are the farm's: what it takes for nothing is nothing here either.
 """
 
+import re
 from collections.abc import Iterator
 
 from pyspark.sql import DataFrame
 from pyspark.sql import Row as SparkRow
 from pyspark.sql import functions as f
 
+from pipeline.transforms.windows import REQUEST
 from pipeline.weighing import ClockRow, FactorsRow, ReportRow, Row, leaf_hash
 
 RECENT = "20 minutes"
 ROWS_MAX = 50_000
 COLLECTED_MAX_BYTES = 128 * 1024 * 1024
 KINDS = ("report", "clock", "factors")
+_LEAF = re.compile("[a-z2-7]{52}")
 
 
 def recent(classified: DataFrame) -> list[Row]:
@@ -34,7 +37,7 @@ def recent(classified: DataFrame) -> list[Row]:
             f.unix_millis("log_time").alias("log_time_ms"),
             "entry",
             json["id"].alias("server_id"),
-            json["request"].alias("request"),
+            f.when(json["request"].rlike(REQUEST), json["request"]).alias("request"),
             json["router"]["jobLag"].alias("job_lag_ms"),
             json["destinations"]["destination"].alias("leaves"),
             json["destinations"]["healthy"].alias("healthy"),
@@ -54,7 +57,9 @@ def _rows(found: SparkRow) -> Iterator[Row]:
         case "clock":
             yield ClockRow(index, log_time_ms, found["period_ms"])
         case "factors":
-            yield FactorsRow(index, log_time_ms, found["through_index"], found["factors"])
+            # The tables take texts as they are and keep JSON's null; to the farm such an entry is none.
+            if all(_LEAF.fullmatch(leaf) and factor is not None for leaf, factor in found["factors"].items()):
+                yield FactorsRow(index, log_time_ms, found["through_index"], found["factors"])
         case _:
             told = zip(found["leaves"] or (), found["healthy"] or (), strict=True)
             named = ((leaf_hash(destination), bool(healthy)) for destination, healthy in told)

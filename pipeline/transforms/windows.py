@@ -20,7 +20,8 @@ from pyspark.sql import functions as f
 DEFAULT_WINDOW = "1 minute"
 _WIDTH = re.compile(r"([1-9][0-9]{0,5}) *(second|minute|hour|day|week)s?")
 _UNITS_MS = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
-_REQUEST = "(?s)^.{1,64}-[0-9]{1,19}-(?=[0-9]*[1-9])[0-9]{1,19}$"
+_WIDEST_MS = 366 * _UNITS_MS["day"]
+REQUEST = "(?s)^.{1,64}-[0-9]{1,19}-(?=[0-9]*[1-9])[0-9]{1,19}$"
 """`CLIENT-BORN-SEQUENCE`, the sequence from 1 on."""
 
 
@@ -29,17 +30,21 @@ def window_ms(window: str) -> int:
     found = _WIDTH.fullmatch(window.strip().lower())
     if found is None:
         raise ValueError(f"{window!r} is no width of a window: say 30 seconds, 5 minutes, 1 hour, 1 day or the like")
-    return int(found[1]) * _UNITS_MS[found[2]]
+    width_ms = int(found[1]) * _UNITS_MS[found[2]]
+    if width_ms > _WIDEST_MS:
+        raise ValueError(f"{window!r} is wider than a year: name a shorter window")
+    return width_ms
 
 
 def span(window: str) -> Column:
     """The window of log time that a row is in."""
-    return f.window("log_time", window)
+    # Spark itself does not know all the words that `window_ms` does.
+    return f.window("log_time", f"{window_ms(window)} milliseconds")
 
 
 def first_of_each_request(entries: DataFrame, *also_by: str) -> DataFrame:
     """Without the repetitions of a submission. `also_by` tells the rows of one entry apart."""
-    names_one = f.coalesce(f.col("request").rlike(_REQUEST), f.lit(False))  # noqa: FBT003 - a column's value
+    names_one = f.coalesce(f.col("request").rlike(REQUEST), f.lit(False))  # noqa: FBT003 - a column's value
     order = Window.partitionBy("request", *also_by).orderBy("index")
     named = entries.where(names_one)
     first = named.withColumn("_place", f.row_number().over(order)).where(f.col("_place") == 1).drop("_place")

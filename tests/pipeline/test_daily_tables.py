@@ -144,7 +144,7 @@ def test_after_a_crash_between_the_files_and_the_note_the_same_days_are_made_aga
 
 
 def test_windows_of_another_width_make_the_table_anew_from_its_oldest_day(session: SparkSession, at_once: Path) -> None:
-    daily.bring_up_to_date(session, at_once, daily.ROUTER_HEALTH, "7 minutes")
+    daily.bring_up_to_date(session, at_once, daily.ROUTER_HEALTH, "7minutes")
     rows = rows_of(at_once, "router_health")
     assert {row["window_end"] - row["window_start"] for row in rows} == {
         rows[0]["window_end"] - rows[0]["window_start"]
@@ -179,3 +179,9 @@ def test_a_window_that_reaches_across_midnight_belongs_to_the_day_on_which_it_be
 def test_what_is_no_width_of_a_window_is_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match="no width of a window"):
         window_ms(text)
+
+
+def test_a_window_of_centuries_which_would_end_in_a_year_that_cannot_be_shown_is_refused() -> None:
+    assert window_ms("366 days") == 366 * DAY_MS
+    with pytest.raises(ValueError, match="wider than a year"):
+        window_ms("999999 weeks")

@@ -67,8 +67,14 @@ def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over(s
     log = slow_farm(periods=60, slow_from=58)
     report = {"cluster": "farm", "date": log.log_time_ms, "id": 3, "router": {"jobLag": 800.0}, "request": "03-1-0-6"}
     log.add(value=json.dumps({**report, "destinations": [{"destination": "AAAC", "healthy": True}]}))
+    # a name of a submission that is none
+    log.add(value=json.dumps({**report, "request": "once"}))
+    leaf = hash_of("AAAC")
+    log.add(value=json.dumps({"factors": {"throughIndex": 7, "formula": "x", "factors": {leaf: 1.5}}}))
     last = log.commit_index
     # what the farm takes for nothing is nothing here either
+    log.add(value=json.dumps({"factors": {"throughIndex": 7, "formula": "x", "factors": {leaf: None}}}))
+    log.add(value='{"factors": {"throughIndex": 7, "formula": "x", "factors": {"no-hash": 1.5}}}')
     log.add(value='{"factors": {"throughIndex": 7, "formula": "x", "factors": {"abc": 1.5, "def": "much"}}}')
     log.add(value='{"factors": {"throughIndex": 7, "formula": "x", "factors": {"abc": NaN}}}')
     log.add(value='{"factors": "none"}')
@@ -84,8 +90,12 @@ def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over(s
     # twenty minutes are forty periods, and both ends count
     assert sum(isinstance(row, ClockRow) for row in rows) == 41
     assert [row.index for row in rows] == sorted(row.index for row in rows)
-    assert rows[-1] == ReportRow(last, log.log_time_ms, 3, 800.0, ((hash_of("AAAC"), True),), "03-1-0-6")
-    assert not [row for row in rows if isinstance(row, FactorsRow)]
+    assert rows[-3:-1] == [
+        ReportRow(last - 2, log.log_time_ms, 3, 800.0, ((leaf, True),), "03-1-0-6"),
+        ReportRow(last - 1, log.log_time_ms, 3, 800.0, (), None),
+    ]
+    assert rows[-1] == FactorsRow(last, log.log_time_ms, 7, {leaf: 1.5})
+    assert [row for row in rows if isinstance(row, FactorsRow)] == rows[-1:]
 
 
 def test_where_an_entry_is_large_fewer_leave_spark(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +232,19 @@ def test_where_looking_back_fails_the_batch_goes_on_and_the_next_one_looks_back_
     for row in rows:
         undisturbed.observe(row)
     assert feedback.weighing.wanted() == undisturbed.wanted()
+    assert feedback.accepted == len(listener.taken) == 1
+
+
+@pytest.mark.usefixtures("_no_spark")
+def test_an_entry_that_the_judgement_fails_of_stops_no_batch_and_hides_no_later_one() -> None:
+    rows, told = rows_of_slow_farm(7, 5), list[str]()
+    listener = Listener(rows[-1].log_time_ms)
+    feedback = feedback_of(rows, listener, told)
+    unheard = cast("float", None)
+    feedback.after_batch(batch([*rows[:24], FactorsRow(25, rows[23].log_time_ms, 7, {"leaf": unheard})]))
+    assert feedback.failed == len(told) == 1
+    assert told[0].startswith("factors not submitted, by a fault of the pipeline: TypeError(")
+    feedback.after_batch(batch(rows[25:]))
     assert feedback.accepted == len(listener.taken) == 1
 
 
