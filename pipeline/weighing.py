@@ -7,6 +7,7 @@ history shows. Formula `strain-1`:
 
     lag           smoothed job lag of a server, in seconds, at most 1                   each report counts one half
     absence       share of reporting periods without a report of the server             each period counts one fifth
+                  where log time moves by more than 1.5 periods at once, nobody led: that is one period
     illness       share of its reports in which the leaf was not healthy                each report counts one half
     strain        0.6 lag + 0.2 absence + 0.2 illness                                   0 … 1
                   of a leaf that several servers report: the least of theirs
@@ -187,6 +188,7 @@ class Weighing:
         self.log_time_ms = 0
         self._period_ms = PERIOD_DEFAULT_MS
         self._periods = 0
+        self._clock_ms: int | None = None
         self._last_entry_ms: int | None = None
 
     def observe(self, row: Row) -> None:
@@ -279,12 +281,23 @@ class Weighing:
         if row.period_ms is not None and PERIOD_MIN_MS <= row.period_ms <= PERIOD_MAX_MS:
             self._period_ms = row.period_ms
         self._periods += 1
+        patience_ms, unproven_ms = self._period_ms * 3 // 2, self._unproven_ms(row.log_time_ms)
+        self._clock_ms = row.log_time_ms
         for server_id, server in self._servers.items():
+            heard_ms = server.heard_ms + unproven_ms
             # Reports and clock entries come at their own pace, so one may miss the other by a moment.
-            present = server.reported or row.log_time_ms - server.heard_ms <= self._period_ms * 3 // 2
+            present = server.reported or row.log_time_ms - heard_ms <= patience_ms
             absence = server.absence + PERIOD_WEIGHT * ((0.0 if present else 1.0) - server.absence)
-            self._servers[server_id] = replace(server, absence=absence, reported=False)
+            self._servers[server_id] = replace(server, absence=absence, heard_ms=heard_ms, reported=False)
         self._forget()
+
+    def _unproven_ms(self, log_time_ms: int) -> int:
+        """How much of an advance of log time says nothing about who was silent, as the farm reckons it.
+
+        While nobody leads no report can be committed: who happened to report just before is no better than the others.
+        """
+        advance_ms = 0 if self._clock_ms is None else log_time_ms - self._clock_ms
+        return advance_ms - self._period_ms if advance_ms > self._period_ms * 3 // 2 else 0
 
     def _forget(self) -> None:
         """Who is silent for an hour is gone; of too many, those that were heard longest ago."""

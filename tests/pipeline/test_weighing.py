@@ -336,6 +336,24 @@ def test_after_a_time_without_a_leader_nobody_is_blamed_for_its_silence() -> Non
         assert story.weighing.propose() is None
 
 
+@pytest.mark.parametrize("outage_periods", [2, 60, 3_000])
+def test_who_reported_just_before_the_farm_lost_its_leader_is_no_better_than_the_others(outage_periods: int) -> None:
+    story = Story()
+    story.periods(5)
+    # when one server reports, and then nobody leads for a while
+    story._next(ReportRow(story._count(), story.now_ms, 1, 10.0, ((name(1), True),)))
+    story.now_ms += outage_periods * PERIOD_MS
+    story._next(ClockRow(story._count(), story.now_ms, PERIOD_MS))
+    # then nobody is dearer for it, nobody is forgotten, and who does stay away from here on is
+    assert story.weighing.wanted() == {name(server): 1.0 for server in (1, 2, 3)}
+    assert story.weighing.propose() is None
+    story.silent.add(2)
+    story.periods(3)
+    wanted = story.weighing.wanted()
+    assert wanted[name(1)] == wanted[name(3)] == 1.0
+    assert wanted[name(2)] > 1.1
+
+
 @pytest.mark.parametrize("lag_ms", [float("nan"), float("inf"), float("-inf"), -5.0, 1e308])
 def test_no_figure_of_a_report_leads_out_of_bounds(lag_ms: float) -> None:
     story = Story()
