@@ -40,7 +40,7 @@ from pipeline.session import SMALL_ROWS, fit_to_size
 from pipeline.table_files import DAY_MS, Span, damage_told, files_within, span_of, write_durably
 from pipeline.transforms.windows import window_ms
 
-SHAPE = 2
+SHAPE = 3
 """Raised when a formula changes: tables that were made by the old one are made anew."""
 NOTE = "_made.json"
 ASIDE = ".new"

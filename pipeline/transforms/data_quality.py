@@ -9,17 +9,19 @@
 
 The median separates the two: a clock that is behind shifts all of a server's reports alike, a report that was long on
 its way lags behind its own server's others. It is that of an hour, since a window may hold two reports only. The period
-is the one that the leader's clock entries tell.
+is the one that the last clock entry before the report tells, within the hour (of the reports before the hour's first
+one: that one), so that it does not matter which days are made at once. A period that the farm would not take is none:
+anybody who can submit can write what looks like a clock entry.
 """
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from pipeline.transforms.windows import DEFAULT_WINDOW, first_of_each_request, span
+from pipeline.weighing import PERIOD_DEFAULT_MS, PERIOD_MAX_MS, PERIOD_MIN_MS
 
 CLOCK_OFF_MS = 30_000
 STALE_PERIODS = 1.5
-DEFAULT_PERIOD_MS = 30_000
 TYPICAL_OF = "hour"
 
 
@@ -31,16 +33,10 @@ def data_quality(
     timed = (
         reports.where(f.col("log_time").isNotNull()).withColumn("span", span(window)).withColumn("offset_ms", offset)
     )
-    hour = f.date_trunc(TYPICAL_OF, "log_time").alias("hour")
-    counted = first_of_each_request(timed).select("*", hour)
+    counted = _with_period(first_of_each_request(timed), clocks)
     repeated = timed.groupBy("span", "server_id").agg(f.count("*").alias("copies"))
     typical = counted.groupBy("hour", "server_id").agg(f.percentile_approx("offset_ms", 0.5).alias("typical_ms"))
-    period = clocks.agg(
-        f.coalesce(
-            f.max_by("period_ms", f.when(f.col("period_ms").isNotNull(), f.col("index"))), f.lit(DEFAULT_PERIOD_MS)
-        ).alias("period_ms")
-    )
-    judged = counted.join(typical, ["hour", "server_id"]).crossJoin(f.broadcast(period))
+    judged = counted.join(typical, ["hour", "server_id"])
     is_late = f.col("offset_ms") < f.col("typical_ms") - STALE_PERIODS * f.col("period_ms")
     right = f.col("offset_ms").between(-CLOCK_OFF_MS, f.col("period_ms") + CLOCK_OFF_MS)
     by_server = judged.groupBy("span", "server_id").agg(
@@ -77,3 +73,21 @@ def data_quality(
     return both.select(
         f.col("span.start").alias("window_start"), f.col("span.end").alias("window_end"), *both.columns[1:]
     )
+
+
+def _with_period(timed: DataFrame, clocks: DataFrame) -> DataFrame:
+    """The reports with their `hour` and the `period_ms` that the farm had then."""
+    hour = f.date_trunc(TYPICAL_OF, "log_time").alias("hour")
+    told = f.when(f.col("period_ms").between(PERIOD_MIN_MS, PERIOD_MAX_MS), f.col("period_ms")).alias("period_ms")
+    reports = timed.select("index", "span", "server_id", "offset_ms", hour, f.lit(None).cast("long").alias("period_ms"))
+    periods = clocks.where(f.col("log_time").isNotNull()).select("index", hour, told)
+    in_order = Window.partitionBy("hour").orderBy("index")
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    at_all = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    period = f.coalesce(
+        f.last("period_ms", ignorenulls=True).over(so_far),
+        f.first("period_ms", ignorenulls=True).over(at_all),
+        f.lit(PERIOD_DEFAULT_MS),
+    )
+    both = reports.unionByName(periods, allowMissingColumns=True).withColumn("period_ms", period)
+    return both.where(f.col("server_id").isNotNull())

@@ -92,6 +92,29 @@ def test_late_reports_and_clocks_that_are_off_are_told_apart_also_where_a_window
     ]
 
 
+def test_a_clock_is_off_by_the_period_that_the_farm_had_then_whatever_else_claims_to_be_a_clock_entry(
+    session: SparkSession,
+) -> None:
+    # given a period of 30 s, of 2 s three hours later, and two entries that only look as if they were a leader's
+    periods = [(0, 1, 30_000), (0, 50, 2**52), (360, 100, 2_000), (360, 150, 1)]
+    told = [{"index": index, "log_time": NOON + PERIOD * at, "period_ms": each} for at, index, each in periods]
+    # when reports are 59 s and 61 s ahead, then 31 s and 33 s, and others lag 44 s and 46 s, then 2 s and 4 s
+    early = [report(0, offset_s=each) | {"index": 60} for each in (59.0, 61.0)]
+    late = [report(360, offset_s=each) | {"index": 160} for each in (31.0, 33.0)]
+    slow = [report(0, server=2, offset_s=each) | {"index": 61} for each in (9.0, 9.0, 9.0, -35.0, -37.0)]
+    slower = [report(360, server=2, offset_s=each) | {"index": 161} for each in (9.0, 9.0, 9.0, 7.0, 5.0)]
+    reports = rows_of(session, "reports", early + late + slow + slower)
+    found = transforms.data_quality(reports, rows_of(session, "clocks", told), rows_of(session, "quarantine", []))
+    rows = found.orderBy("server_id", "window_start").collect()
+    # then of each pair one is within a period and 30 s, and one is more than one and a half periods behind the others
+    assert [(row["server_id"], row["reports"], row["late"], row["clock_off"]) for row in rows] == [
+        (1, 2, 0, 1),
+        (1, 2, 0, 1),
+        (2, 5, 1, 2),
+        (2, 5, 1, 0),
+    ]
+
+
 def test_only_a_request_that_names_a_submission_makes_a_second_copy_a_repetition(session: SparkSession) -> None:
     told = [
         report(at, request=request) for at, request in enumerate(("a-b-1-2", "a-b-1-2", "once", "once", "x-1-0", None))
