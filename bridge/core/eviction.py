@@ -10,8 +10,9 @@ one without being its leader. Whoever is evicted may have the entry as well and 
 
 Whoever hears of its eviction stops, and nobody talks to it any more, so its vote is lost from that moment: in a group
 of four with one dead the leader would be without a majority before it could remove anybody. Therefore a voter gives up
-its vote first and is thrown out as a learner, which still hears of it (`vote_goes_first`). Where the farm has no voter
-to spare it keeps its seat, empty, until another takes it.
+its vote first and is thrown out as a learner, which still hears of it (`vote_goes_first`); until the eviction is
+applied the leader does not promote it again, well as it is. Where the farm has no voter to spare it keeps its seat,
+empty, until another takes it.
 
 Only the boxes of the last era are kept. Eras count up: of two evictions that begin the same one, the second is refused,
 and whoever asked for it asks again.

@@ -82,6 +82,8 @@ class Group:
     """Learners that are close behind the leader's log."""
     removed: frozenset[int] = frozenset()
     """Who is to go by an operator's word."""
+    losing_vote: frozenset[int] = frozenset()
+    """Who is thrown out at this moment, and gives up its vote first: it must not get it back in between."""
 
     @property
     def members(self) -> frozenset[int]:
@@ -298,7 +300,7 @@ class _Moment:
             and sighting.may_vote
             and self._settled(sighting.node_id)
             and not self._is_out(each)
-            and each not in self.group.removed
+            and each not in self.group.removed | self.group.losing_vote
         ]
 
     def _promotions(self) -> list[Proposal]:

@@ -238,6 +238,7 @@ class Node:
                     ledger=ledger,
                     roster=roster,
                     announce=presence.tell,
+                    losing_vote=lambda: office.losing_vote,
                     trace=self.trace,
                     alarms=self.alarms,
                 )

@@ -73,6 +73,8 @@ class IdentityOffice:
         self._farm_keys = farm_keys
         self._trace = trace
         self._farm: _Farm | None = None
+        self.losing_vote: frozenset[int] = frozenset()
+        """Who is being thrown out: as a learner that is caught up and well it would otherwise be given a vote again."""
 
     def founded(self, replica: Replica, ledger: Ledger, founding: Founding, answered_within_ms: int) -> None:
         """From now on there is a log."""
@@ -197,10 +199,15 @@ class IdentityOffice:
         obstacle = majority_lost(group.voters, group.answering | {group.own_id}, server_id, expect)
         if obstacle is not None and not which.force:
             raise Refused(409, "no-majority", obstacle)
-        if obstacle is None and server_id is not None and vote_goes_first(group.voters, server_id, expect):
-            await self._take_vote(farm, server_id)
-        eviction, left_out = self._eviction(farm.ledger.state, node_id)
-        await self._commit(farm, eviction)
+        going = frozenset(() if server_id is None else (server_id,))
+        self.losing_vote |= going
+        try:
+            if obstacle is None and server_id is not None and vote_goes_first(group.voters, server_id, expect):
+                await self._take_vote(farm, server_id)
+            eviction, left_out = self._eviction(farm.ledger.state, node_id)
+            await self._commit(farm, eviction)
+        finally:
+            self.losing_vote -= going
         if farm.ledger.state.rekeying.era != eviction.era:
             raise Refused(409, "not-evicted", "somebody else evicted at the same time, and that came first: ask again")
         facts: dict[str, Scalar] = {"id": node_id.hex(), "era": eviction.era, "sealedFor": len(eviction.boxes)}

@@ -70,7 +70,10 @@ class OwnIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcilingParts:
-    """What it works with. `announce` tells routers their Raft ids through this node's metadata."""
+    """What it works with.
+
+    `announce` tells routers their Raft ids through this node's metadata; `losing_vote` tells who is just being evicted.
+    """
 
     settings: ReconcileSettings
     answered_within_ms: int
@@ -81,6 +84,7 @@ class ReconcilingParts:
     ledger: Ledger
     roster: Roster
     announce: Callable[[tuple[tuple[bytes, int], ...]], None]
+    losing_vote: Callable[[], frozenset[int]] = frozenset
     trace: EventLog
     alarms: Alarms
 
@@ -117,7 +121,11 @@ class Reconciling:
         raft = parts.replica.server.describe().raft
         admitted, group = (
             parts.ledger.state.admitted,
-            replace(group_of(raft, parts.answered_within_ms), removed=frozenset(parts.ledger.state.removed)),
+            replace(
+                group_of(raft, parts.answered_within_ms),
+                removed=frozenset(parts.ledger.state.removed),
+                losing_vote=parts.losing_vote(),
+            ),
         )
         listed = [each for each in parts.roster.members() if each.metadata.cluster == parts.cluster]
         decision = reconciler.decide(now_ms(), self._sightings(listed), admitted, group)

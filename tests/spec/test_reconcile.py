@@ -54,6 +54,7 @@ class Story:
         self.silent: set[int] = set()
         self.not_serving: set[int] = set()
         self.removed: set[int] = set()
+        self.losing_vote: set[int] = set()
         self.decision = Decision()
 
     def sightings(self) -> tuple[Sighting, ...]:
@@ -86,6 +87,7 @@ class Story:
             frozenset(answering),
             frozenset(self.learners & answering),
             frozenset(self.removed),
+            frozenset(self.losing_vote),
         )
 
     def look(self) -> Proposal | None:
@@ -131,6 +133,17 @@ def test_a_newcomer_is_admitted_gets_the_log_and_votes_one_step_at_a_time() -> N
     story = Story()
     story.status[4] = ALIVE
     assert story.live(3 * SETTLE_MS) == [Admit(identity(4), "node-4"), AddLearner(4), Promote(4)]
+
+
+def test_a_voter_that_gives_up_its_vote_to_be_evicted_does_not_get_it_back_in_between() -> None:
+    story = Story(voters=4)
+    assert story.live(3 * SETTLE_MS) == []
+    # when it has become a learner, and the eviction is not in the log yet
+    story.voters, story.learners, story.losing_vote = {1, 2, 3}, {4}, {4}
+    assert story.live(3 * SETTLE_MS) == []
+    # then it votes again only if the eviction came to nothing
+    story.losing_vote = set()
+    assert story.live(LOOK_MS) == [Promote(4)]
 
 
 def test_a_newcomer_that_was_admitted_and_has_not_started_is_waited_for() -> None:

@@ -1,0 +1,130 @@
+"""An eviction asked for at the leader: who is to go gives up its vote first, and nobody gives it back meanwhile."""
+
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+import trio
+
+from bridge.core.admission import Admitted
+from bridge.core.eviction import evict
+from bridge.core.farm_state import FarmState
+from bridge.core.feature_level import SUPPORTED_LEVEL
+from bridge.core.records import Eviction
+from bridge.node.control_routes import Refused, Request
+from bridge.node.event_log import EventLog
+from bridge.node.identity_office import IdentityOffice
+from bridge.wire.application import decode
+from consensus.core.effects import ChangeOutcome, ChangeResolved, Outcome, Resolve
+from consensus.core.position import Configuration, LogPosition, Server, ServerId
+
+LEADER, STOLEN = 1, 4
+EVICT_STOLEN = Request("POST", "/v1/nodes/evict", b'{"node": "node-4"}')
+
+
+def identity(number: int) -> bytes:
+    """The NodeId of router `number`."""
+    return bytes([number]) * 8
+
+
+def servers(*numbers: int) -> tuple[Server, ...]:
+    """With Raft ids."""
+    return tuple(Server(ServerId(number), f"tcp://127.0.0.1:{number}") for number in numbers)
+
+
+def office() -> IdentityOffice:
+    """Of router 1, whose farm has no gossip that could carry keys."""
+    agent = SimpleNamespace(node_id=identity(LEADER), key_chain=None)
+    roster = SimpleNamespace(members=tuple)
+    farm_keys = SimpleNamespace(current=SimpleNamespace(expect=3))
+    return IdentityOffice(cast("Any", agent), cast("Any", roster), cast("Any", farm_keys), EventLog("a", lambda: 0))
+
+
+@dataclass
+class FakeLeader:
+    """Replica, server and ledger in one, of a farm of four that do what it is asked for at once."""
+
+    office: IdentityOffice
+    outcome: Outcome = Outcome.COMMITTED
+    """Of proposals."""
+    leads: bool = True
+    voters: tuple[Server, ...] = servers(1, 2, 3, 4)
+    learners: tuple[Server, ...] = ()
+    asked: list[tuple[str, set[int]]] = field(default_factory=list)
+    """What for, and who was losing the vote by then."""
+    state: FarmState = field(
+        default_factory=lambda: FarmState(
+            0,
+            level=SUPPORTED_LEVEL,
+            admitted={number: Admitted(identity(number), f"node-{number}") for number in (1, 2, 3, 4)},
+        )
+    )
+
+    def __post_init__(self) -> None:
+        self.office.founded(cast("Any", self), cast("Any", self), cast("Any", None), 1_000)
+
+    @property
+    def server(self) -> "FakeLeader":
+        """Of the replica."""
+        return self
+
+    def describe(self) -> SimpleNamespace:
+        """Everybody answers."""
+        followers = [SimpleNamespace(server_id=number, match=9, contact_ms=1) for number in (2, 3, 4)]
+        configuration = Configuration(self.voters, (), self.learners)
+        raft = SimpleNamespace(
+            server_id=LEADER, configuration=configuration, followers=followers, commit_index=9, last=None
+        )
+        return SimpleNamespace(raft=raft)
+
+    async def change_configuration(self, voters: tuple[Server, ...], learners: tuple[Server, ...]) -> ChangeResolved:
+        """Committed."""
+        await trio.lowlevel.checkpoint()
+        self.asked.append(("change", set(self.office.losing_vote)))
+        self.voters, self.learners = voters, learners
+        return ChangeResolved(1, ChangeOutcome.COMMITTED)
+
+    async def propose(self, commands: tuple[bytes, ...]) -> Resolve:
+        """As decided; an eviction has its effect in the farm's state."""
+        await trio.lowlevel.checkpoint()
+        self.asked.append(("eviction", set(self.office.losing_vote)))
+        if self.outcome is not Outcome.COMMITTED:
+            return Resolve(1, self.outcome)
+        eviction = decode(commands[0])
+        assert isinstance(eviction, Eviction)
+        admitted, rekeying, _ = evict(self.state.admitted, self.state.rekeying, eviction)
+        self.state = replace(self.state, admitted=admitted, rekeying=rekeying)
+        return Resolve(1, Outcome.COMMITTED, LogPosition(9, 1), ServerId(LEADER))
+
+    async def wait_applied(self, index: int) -> int:
+        """It is."""
+        await trio.lowlevel.checkpoint()
+        return index
+
+
+async def asked(office: IdentityOffice) -> dict[str, Any]:
+    """The answer to the eviction of router 4."""
+    _, evicting = office.handlers["/v1/nodes/evict"]
+    answer = await evicting(EVICT_STOLEN, "")
+    found: dict[str, Any] = msgspec.json.decode(answer.body)
+    return found
+
+
+async def test_from_before_the_vote_is_taken_until_the_eviction_is_applied_it_is_not_given_back() -> None:
+    leader = FakeLeader(office())
+    told = await asked(leader.office)
+    assert leader.asked == [("change", {STOLEN}), ("eviction", {STOLEN})]
+    assert (told["raftId"], told["era"], told["votesStill"]) == (STOLEN, 1, False)
+    assert [each.server_id for each in leader.learners] == [STOLEN]
+    # By now the log itself keeps it from voting.
+    assert leader.office.losing_vote == set()
+
+
+async def test_an_eviction_that_comes_to_nothing_holds_no_vote_back() -> None:
+    leader = FakeLeader(office(), outcome=Outcome.UNKNOWN)
+    with pytest.raises(Refused, match="leadership changed, or no majority answers"):
+        await asked(leader.office)
+    assert leader.asked == [("change", {STOLEN}), ("eviction", {STOLEN})]
+    assert leader.office.losing_vote == set()
