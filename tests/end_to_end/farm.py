@@ -8,10 +8,10 @@ that not even a killed test run leaves a process behind.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -23,11 +23,12 @@ from typing import Self, TypeVar
 import msgspec
 import psutil
 
-from bridge.core.control import EntryKind, LogEntryView, SubmitAnswer, SubmitOutcome
-from bridge.core.view import FarmView, RaftRole
+from bridge.core.control import EntryKind, LogEntryView, SubmitAnswer
+from bridge.core.view import FarmView, MemberStatus, RaftRole
 from bridge.node.control_client import ControlClient, ControlError, ask
 from bridge.node.control_socket import SOCKET_NAME
 from bridge.node.local_farm import REPORTING_PERIOD_MS, prepare
+from tests.end_to_end.layout import Read, read_meta_lease_set
 
 POLL_S = 0.05
 LOG_TAIL_BYTES = 4_000
@@ -37,6 +38,11 @@ END_BOUND_S = 20.0
 PUBLISHER_BOUND_S = 10 * 3 * REPORTING_PERIOD_MS / 1000
 START_BOUND_S = 60.0
 """Ten times the goals, and for the start whatever a loaded machine may need."""
+PASSING = re.compile(
+    "only the leader decides|is no majority|no majority answers|Nobody was evicted; ask again|(is|are) down, |"
+    "not known to have "
+)
+"""Refusals that an election, or a process that got no processor time for a second, explains: they end by themselves."""
 
 T = TypeVar("T")
 
@@ -216,6 +222,14 @@ class Node:
         """The Meta LS2 that its router keeps."""
         return sorted((self.directory / "published").glob("*.meta-ls2"))
 
+    def published(self) -> list[Read]:
+        """What its router keeps, read and verified; a structure may be taken back since it was listed."""
+        found = []
+        for path in self.structures():
+            with suppress(FileNotFoundError):
+                found.append(read_meta_lease_set(path))
+        return found
+
 
 class Farm:
     """Several nodes; a context manager that ends them all."""
@@ -275,7 +289,9 @@ class Farm:
         views = [node.view() for node in self.nodes]
         agreed = {(view.raft.leader_id, view.raft.term) for view in views} == {(said.node.raft_id, said.raft.term)}
         level = all(view.raft.applied_index >= said.raft.commit_index for view in views)
-        reported = len(said.reports) == len(self.nodes) and not any(report.stale for report in said.reports)
+        # One that has gone may have left a report, which grows old.
+        fresh = {report.raft_id for report in said.reports if not report.stale}
+        reported = fresh >= {view.node.raft_id for view in views}
         # With a publisher that lives; a structure may still be on its way.
         published = bool(said.publishing) and said.publishing[0].publisher_name is not None
         return leader if agreed and level and reported and published else None
@@ -283,6 +299,42 @@ class Farm:
     def wait_settled(self, timeout_s: float = START_BOUND_S) -> Node:
         """The leader of a farm in which everybody is well."""
         return self.wait_until(self.settled, timeout_s, "every node runs, follows one leader and reports")
+
+    def wait_acquainted(self) -> None:
+        """Until gossip has told every node of the life that every other one lives now: Raft may be quicker."""
+
+        def acquainted() -> bool:
+            views = [node.view() for node in self.nodes]
+            lives = {(view.node.node_id, view.node.generation) for view in views}
+            return all(
+                lives <= {(each.node_id, each.generation) for each in view.members if each.status is MemberStatus.ALIVE}
+                for view in views
+            )
+
+        self.wait_until(acquainted, START_BOUND_S, "every node hears every other one")
+
+    def led_by_another(self, node: Node) -> Node:
+        """The leader, and if an election has made `node` that, whoever leads after it has handed over."""
+
+        def another() -> Node | None:
+            found = self.leader()
+            if found is node:
+                node.ask(lambda client: client.transfer())
+            return found if found is not node else None
+
+        return self.wait_until(another, START_BOUND_S, f"another node than {node.name} leads")
+
+    def wait_done(self, *arguments: str | Path, at: Callable[[], Node]) -> "subprocess.CompletedProcess[str]":
+        """A command that succeeds, asked again as long as it is refused for a reason that passes."""
+        said: list[subprocess.CompletedProcess[str]] = []
+
+        def done() -> bool:
+            said.append(call(*arguments, "--node", at().directory))
+            return said[-1].returncode == 0 or PASSING.search(said[-1].stderr) is None
+
+        self.wait_until(done, START_BOUND_S, f"`{' '.join(map(str, arguments))}` is not refused for the moment")
+        assert said[-1].returncode == 0, said[-1].stderr + self.logs()
+        return said[-1]
 
     def wait_log(self, node: Node, wanted: dict[int, str]) -> None:
         """Wait until `node` shows the log up to the last of `wanted`, and check that every one is where it was."""
@@ -305,52 +357,6 @@ def marks(entries: dict[int, LogEntryView]) -> dict[int, str]:
             if mark is not None:
                 found[index] = str(mark)
     return found
-
-
-class Submitter:
-    """Submits marked entries to the nodes in turn, from a thread, and notes each acknowledgement."""
-
-    def __init__(self, farm: Farm, nodes: Iterable[Node], prefix: str) -> None:
-        self._farm = farm
-        self._nodes = list(nodes)
-        self._prefix = prefix
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"submitter {prefix}")
-        self.acknowledged: dict[int, str] = {}
-        self.errors: list[str] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.is_set():
-            node = self._nodes[number % len(self._nodes)]
-            number += 1
-            mark = f"{self._prefix}-{number}"
-            try:
-                answer = node.submit({"mark": mark})
-            except ControlError:
-                time.sleep(POLL_S)
-                continue
-            if answer.outcome is SubmitOutcome.COMMITTED and answer.index is not None:
-                if answer.index in self.acknowledged:
-                    self.errors.append(f"index {answer.index} was given out twice")
-                self.acknowledged[answer.index] = mark
-
-    def wait_for(self, more: int, timeout_s: float) -> None:
-        """Until so many more are acknowledged."""
-        wanted = len(self.acknowledged) + more
-        self._farm.wait_until(
-            lambda: len(self.acknowledged) >= wanted, timeout_s, f"{more} more acknowledged submissions"
-        )
 
 
 def local_farm(directory: Path, servers: int) -> Farm:

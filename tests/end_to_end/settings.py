@@ -3,6 +3,7 @@
 import shutil
 import socket
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 from bridge.node.key_files import save_farm_key, save_master_key, save_signing_key
@@ -95,9 +96,15 @@ def addresses(node: Node) -> tuple[str, str]:
     return settings["gossip"]["bind"], settings["consensus"]["bind"]
 
 
+def _copy_if_there(source: str, target: str) -> None:
+    with suppress(FileNotFoundError):  # a running node has replaced it since it was listed
+        shutil.copy2(source, target)
+
+
 def copy_of(node: Node, directory: Path, *without: str) -> Node:
     """A copy of a node's state directory, configured for ports of its own."""
-    shutil.copytree(node.directory, directory, ignore=shutil.ignore_patterns("*.sock", "*.log", *without))
+    ignore = shutil.ignore_patterns("*.sock", "*.log", *without)
+    shutil.copytree(node.directory, directory, ignore=ignore, copy_function=_copy_if_there)
     gossip, consensus = addresses(node)
     text = node.configuration.read_text().replace(str(node.directory), str(directory))
     text = text.replace(f'bind = "{gossip}"', f'bind = "{LOOPBACK}:{free_port(socket.SOCK_DGRAM)}"')

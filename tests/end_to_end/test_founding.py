@@ -25,6 +25,11 @@ def founded(farm: Farm) -> bool:
     return all(view.node.phase is Phase.FOUNDED and view.raft.leader_id is not None for view in views)
 
 
+def no_alarm(node: Node) -> bool:
+    """Whether nothing stands on its board; what it says of its start ends by itself."""
+    return not node.view().alarms
+
+
 def heard_of_the_other_farm(node: Node) -> bool:
     """Whether it counted datagrams sealed with another farm's key."""
     return node.counters().get("gossip_dropped_other_farm", 0) > 0
@@ -67,7 +72,7 @@ def test_two_farms_on_the_same_ports_and_broadcast_address_find_their_own_and_st
             names = {node.name for node in farm.nodes}
             for node in farm.nodes:
                 assert {member.name for member in node.view().members} <= names
-                assert not node.view().alarms
+                farm.wait_until(partial(no_alarm, node), START_BOUND_S, f"{node.name} has no alarm")
                 farm.wait_until(
                     partial(heard_of_the_other_farm, node),
                     START_BOUND_S,

@@ -20,7 +20,7 @@ from consensus.wire.garlic_farm.errors import GarlicFarmError
 from consensus.wire.garlic_farm.proxy import ProxyMode
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller
-from tests.end_to_end.farm import START_BOUND_S, Farm, call, tail
+from tests.end_to_end.farm import START_BOUND_S, Farm, tail
 from tests.end_to_end.i2p_farm import I2pFarm
 from tests.end_to_end.settings import LOOPBACK, free_port
 from tests.i2p_proxy import I2pProxy
@@ -81,8 +81,7 @@ def test_a_farm_without_gossip_is_founded_grows_and_shrinks_through_a_proxy_that
             lambda: all(node.view().raft.applied_index >= reached for node in founders), START_BOUND_S, "all are level"
         )
         stolen = next(node for node in founders if node is not leading)
-        done = call("node", "evict", stolen.name, "--yes", "--node", leading.directory)
-        assert done.returncode == 0, done.stderr
+        done = three.wait_done("node", "evict", stolen.name, "--yes", at=lambda: three.led_by_another(stolen))
         assert "No key was replaced" in done.stdout
         assert all(node.name in done.stdout for node in founders)
         assert stolen.ended(START_BOUND_S) == 1

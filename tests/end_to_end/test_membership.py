@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from bridge.core.view import Phase, RaftRole, ServerRole
-from tests.end_to_end.farm import LEADER_BOUND_S, START_BOUND_S, Farm, Node, Submitter, call, local_farm, marks
+from tests.end_to_end.farm import LEADER_BOUND_S, START_BOUND_S, Farm, Node, call, local_farm
 from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
+from tests.end_to_end.submitter import Submitter
 
 pytestmark = pytest.mark.processes
 
@@ -51,7 +52,7 @@ def voters(node: Node) -> set[str | None]:
 
 
 def test_a_fourth_node_becomes_a_voter_and_the_farm_goes_on_without_its_leader(growing: Farm) -> None:
-    leader = growing.wait_settled()
+    growing.wait_settled()
     with Submitter(growing, growing.nodes[:3], "joining") as submitter:
         fourth = newcomer(growing, "node-4")
         submitter.wait_for(5, START_BOUND_S)
@@ -61,17 +62,27 @@ def test_a_fourth_node_becomes_a_voter_and_the_farm_goes_on_without_its_leader(g
             return any(node.counters().get("garlic_farm_log_packs_sent") for node in growing.nodes)
 
         growing.wait_until(by_log_packs, START_BOUND_S, "it was invited, and given the log in packs")
-        links = leader.view().raft.links
-        assert {link.name for link in links} == {node.name for node in growing.nodes} - {leader.name}
-        assert all("configurations" in link.extensions for link in links if link.connected)
-        view = fourth.view()
-        assert view.node.raft_id == 4
-        assert view.node.phase is Phase.FOUNDED
-        assert view.raft.role is RaftRole.FOLLOWER
+        leader = growing.led_by_another(fourth)
+        others = {node.name for node in growing.nodes} - {leader.name}
+        growing.wait_until(
+            lambda: {link.name for link in leader.view().raft.links} == others, START_BOUND_S, "it has links to all"
+        )
+        assert all("configurations" in link.extensions for link in leader.view().raft.links if link.connected)
+
+        def follows() -> bool:
+            growing.led_by_another(fourth)
+            view = fourth.view()
+            return (view.node.raft_id, view.node.phase, view.raft.role) == (4, Phase.FOUNDED, RaftRole.FOLLOWER)
+
+        growing.wait_until(follows, START_BOUND_S, "the fourth node is a server that follows")
         submitter.wait_for(5, START_BOUND_S)
-    assert {m.name: m.server_role for m in leader.view().members} == dict.fromkeys(
-        ("node-1", "node-2", "node-3", "node-4"), ServerRole.VOTER
+    voting = dict.fromkeys(("node-1", "node-2", "node-3", "node-4"), ServerRole.VOTER)
+    growing.wait_until(
+        lambda: {m.name: m.server_role for m in leader.view().members} == voting,
+        START_BOUND_S,
+        "it shows all as voters",
     )
+    leader = growing.led_by_another(fourth)
     leader.kill()
 
     def removed() -> bool:
@@ -81,8 +92,7 @@ def test_a_fourth_node_becomes_a_voter_and_the_farm_goes_on_without_its_leader(g
     growing.wait_until(growing.leader, LEADER_BOUND_S, "another server leads")
     assert fourth.submit({"mark": "after the leader's death"}).index is not None
     growing.wait_until(removed, START_BOUND_S, "the dead server is removed after the grace time")
-    found = marks(fourth.entries())
-    assert not {index: mark for index, mark in submitter.acknowledged.items() if found.get(index) != mark}
+    growing.wait_log(fourth, submitter.acknowledged)
     assert submitter.errors == []
     leader.start()
     growing.wait_until(lambda: len(voters(leader)) == 4, START_BOUND_S, "the server that came back votes again")
@@ -98,8 +108,12 @@ def test_a_node_that_leaves_is_removed_and_comes_back_under_its_raft_id(growing:
     assert leader.ended(START_BOUND_S) == 0
     others = [node for node in growing.nodes if node is not leader]
     growing.wait_until(lambda: all(len(voters(node)) == 3 for node in others), START_BOUND_S, "it is removed")
-    roles = {member.name: member.server_role for member in others[0].view().members}
-    assert roles == {**{node.name: ServerRole.VOTER for node in others}, leader.name: ServerRole.REMOVED}
+    roles = {**{node.name: ServerRole.VOTER for node in others}, leader.name: ServerRole.REMOVED}
+    growing.wait_until(
+        lambda: {member.name: member.server_role for member in others[0].view().members} == roles,
+        START_BOUND_S,
+        "everybody's part is shown",
+    )
     assert others[0].submit({"mark": "without it"}).index is not None
     leader.start()
     growing.wait_until(lambda: len(voters(leader)) == 4, START_BOUND_S, "it votes again")

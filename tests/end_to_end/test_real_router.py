@@ -95,13 +95,14 @@ destination = "{leaf.base64}"
                 lambda: router.structures, PATIENCE_S, "the router is handed a structure", node.log_file.read_text
             )
             assert node.stop() == 0
+            # The node has sent it; the double, a thread, may not have read it yet.
+            wait_until(lambda: "the farm's node is done" in router.goodbyes, PATIENCE_S, "the router hears the goodbye")
         finally:
             node.kill()
     structure = decode(router.structures[-1])
     assert verify(structure).holds
     assert structure.destination == master.destination
     assert [lease.destination_hash for lease in structure.leases] == [leaf.hash]
-    assert "the farm's node is done" in router.goodbyes
     written = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "word"]
     assert len(written) > 5
     assert [path for path in written if PASSWORD.encode() in path.read_bytes()] == []

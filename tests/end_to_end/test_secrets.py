@@ -2,6 +2,7 @@
 
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,10 @@ def test_no_private_key_is_in_a_log_a_journal_a_structure_a_backup_or_an_answer(
     )
     made = call("backup", farm.directory / "farm.backup", "--node", farm.nodes[0].directory)
     assert made.returncode == 0, made.stderr
-    shown = {str(path): path.read_bytes() for path in files_of(farm) if path.name not in KEY_FILES}
+    shown = {}
+    for path in files_of(farm):
+        with suppress(FileNotFoundError):  # replaced since it was listed
+            shown.update({} if path.name in KEY_FILES else {str(path): path.read_bytes()})
     for command in COMMANDS:
         done = call(*command, "--node", farm.nodes[0].directory)
         assert done.returncode == 0, done.stderr

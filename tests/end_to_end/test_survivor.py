@@ -9,7 +9,7 @@ from bridge.core.view import RaftRole
 from bridge.node.outage import QUORUM_ALARM
 from bridge.node.publishing import UNFENCED_ALARM
 from tests.end_to_end.farm import PUBLISHER_BOUND_S, START_BOUND_S, Farm, Node, call
-from tests.end_to_end.layout import Read, read_meta_lease_set
+from tests.end_to_end.layout import Read
 
 pytestmark = pytest.mark.processes
 OWN_FILES = ("node.toml", "signing.key", "leaf.destination")
@@ -22,7 +22,7 @@ def alarms(node: Node) -> dict[str, str]:
 
 def published(node: Node) -> Read | None:
     """What its router keeps."""
-    return next((read_meta_lease_set(path) for path in node.structures()), None)
+    return next(iter(node.published()), None)
 
 
 def set_aside(node: Node) -> None:
@@ -36,25 +36,31 @@ def set_aside(node: Node) -> None:
 
 def test_the_survivor_publishes_alone_and_recover_makes_a_farm_of_it(farm: Farm) -> None:
     farm.wait_settled()
-    publisher = farm.wait_until(
-        lambda: next((node for node in farm.nodes if published(node)), None), START_BOUND_S, "somebody publishes"
-    )
-    last = published(publisher)
-    assert last is not None
+
+    def publishes_all() -> tuple[Node, Read] | None:
+        # The first structure of a farm may list those leaves only that have been reported so far.
+        chosen = {each.publisher_name for node in farm.nodes for each in node.view().publishing}
+        found = [(node, read) for node in farm.nodes if chosen == {node.name} and (read := published(node))]
+        return next((each for each in found if len(each[1].entries) == len(farm.nodes)), None)
+
+    publisher, last = farm.wait_until(publishes_all, START_BOUND_S, "somebody publishes every leaf")
     survivor = next(node for node in farm.nodes if node is not publisher)
     lost = [node for node in farm.nodes if node is not survivor]
     before = survivor.view()
 
     for node in lost:
         node.kill()
-    # It may have published before, so a structure of its own is nothing new yet.
+
+    def publishes_alone() -> Read | None:
+        # It may have published before, so a structure of its own is nothing new yet; and it may hear of one death
+        # before it hears of the other. Once fewer than half of the leaves are well, all are listed.
+        found = published(survivor)
+        later = found is not None and found.published_s > last.published_s and found.entries == last.entries
+        return found if later and {QUORUM_ALARM, UNFENCED_ALARM} <= alarms(survivor).keys() else None
+
     alone = farm.wait_until(
-        lambda: found if (found := published(survivor)) and found.published_s > last.published_s else None,
-        PUBLISHER_BOUND_S,
-        "the survivor publishes alone",
+        publishes_alone, PUBLISHER_BOUND_S, "the survivor publishes all leaves, and that it is alone"
     )
-    assert alone.entries == last.entries, "fewer than half of the leaves are well, so all are listed"
-    assert {QUORUM_ALARM, UNFENCED_ALARM} <= alarms(survivor).keys()
 
     # Its process may end, too: started again it has nobody to tell it what is committed.
     survivor.kill()
@@ -91,10 +97,11 @@ def test_the_survivor_publishes_alone_and_recover_makes_a_farm_of_it(farm: Farm)
     farm.wait_until(later, START_BOUND_S, "what the new farm publishes is later than anything before")
 
     old = lost[0].start()
-    text = farm.wait_until(
-        lambda: alarms(old).get("formation"), START_BOUND_S, "the old member says that it is cut off"
+    farm.wait_until(
+        lambda: "move its state directory away" in alarms(old).get("formation", ""),
+        START_BOUND_S,
+        "the old member says that it is cut off, and the way back",
     )
-    assert "move its state directory away" in text
     assert len(survivor.view().raft.voters) == 1
     old.stop()
     for node in lost:
