@@ -42,6 +42,7 @@ __all__ = ["SCHEMA", "FarmDataSource"]
 DEFAULT_PAGE_SIZE = 1_000
 DEFAULT_ENTRIES_PER_BATCH = 100_000
 DEFAULT_ENTRIES_PER_PARTITION = 50_000
+DIGITS_MAX = 18
 OLDEST, SNAPSHOT = "oldest", "snapshot"
 
 Offset = dict[str, int | str]
@@ -113,7 +114,7 @@ class FarmDataSource(DataSource):
 
     def _positive(self, option: str, default: int) -> int:
         text = self.options.get(option, str(default))
-        if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        if not text.isascii() or not text.isdecimal() or len(text) > DIGITS_MAX or int(text) < 1:
             raise FarmLogError(f"the option {option!r} of the source 'farm' must be a positive number, not {text!r}")
         return int(text)
 

@@ -32,6 +32,7 @@ class StoredLog:
             self._farm = StoredFarm(directory, committed_through)
         except StoredFarmError as error:
             raise FarmLogError(str(error)) from error
+        self._looked = False
 
     def cluster_id(self) -> str:
         """Whose log it is."""
@@ -41,9 +42,25 @@ class StoredLog:
         """The first index that is there, and the last that is known to be committed."""
         try:
             self._farm.refresh()
+            first, commit = self._farm.first_index, self._farm.commit_index
+            if not self._looked and commit >= first:
+                self._check_end(commit)
         except StoredFarmError as error:
             raise FarmLogError(str(error)) from error
-        return self._farm.first_index, self._farm.commit_index
+        return first, commit
+
+    def _check_end(self, commit: int) -> None:
+        """What is planned is noted in a checkpoint, so a wrong end is told before anything is."""
+        if not self._farm.holds(commit):
+            # Of a running node the note may be newer than what was seen of the log just before.
+            self._farm.refresh()
+        if not self._farm.holds(commit):
+            raise FarmLogError(
+                f"the log in '{self._farm.directory}' is said to be committed up to entry {commit}, and does not hold"
+                " that one: `garlicfarm log verify` tells where it ends. Say that with --committed-through INDEX; if it"
+                " is committed.json that says more, such as in a copy that was made while the node ran, remove it there"
+            )
+        self._looked = True
 
     def place(self, index: int) -> StoredPlace:
         """Where to begin in order to read the entry at `index`."""

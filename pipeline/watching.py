@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from pipeline import current_state, sinks
 from pipeline.schemas import TRANSITIONS
 from pipeline.state import SILENT_AFTER_DEFAULT_MS, SILENT_AFTER_PERIODS, WATERMARK, Rules, sightings, transitions
-from pipeline.table_files import merge
+from pipeline.table_files import BATCH, merge
 from pipeline.transforms import classified
 from pipeline.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
 
@@ -45,11 +45,13 @@ def write_transitions(changes: DataFrame, batch_id: int, output: Path, *, keep_m
     table = output / TABLE
     changes.persist()
     try:
-        sinks.write_history(changes, table, batch_id)
         at_ms = f.unix_millis("at").alias("order_ms")
         # Silence may be complete at the very moment of the report that ends it.
         in_order = changes.select(at_ms, *TRANSITIONS.names).orderBy("order_ms", f.col("index").asc_nulls_first())
         rows = [row.asDict() for row in in_order.collect()]
+        # Nearly always nothing has changed. What an interrupted batch left is overwritten all the same.
+        if rows or (table / f"{BATCH}{batch_id}").exists():
+            sinks.write_history(changes, table, batch_id)
     finally:
         changes.unpersist()
     current_state.update(output, {"watched": rows})

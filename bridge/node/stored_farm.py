@@ -126,6 +126,19 @@ class StoredFarm:
             log_time_ms = max(_UNKNOWN if log_time_ms is None else log_time_ms, clocks.times_ms[place - 1])
         return Anchor(segment.file, clocks.offsets[place], clocks.indexes[place], log_time_ms)
 
+    def holds(self, index: Index) -> bool:
+        """Whether the entry at `index` is there and sound."""
+        try:
+            segment = self._log.segment_of(index)
+            clocks = self._search(segment)
+            place = bisect_right(clocks.indexes, index) - 1
+            start = self._log.beginning(segment)
+            if place >= 0:
+                start = Place(segment.file, clocks.offsets[place], clocks.indexes[place])
+            return any(header.index == index for _, header, _ in self._log.records(start, index + 1))
+        except (StorageError, RecordError):
+            return False
+
     def rows(self, anchor: Anchor, first: Index, end: Index) -> Iterator[StoredRow]:
         """Entries with first <= index < end, reading on from `anchor`."""
         log_time_ms = anchor.log_time_ms

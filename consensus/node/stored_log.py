@@ -44,6 +44,8 @@ from consensus.wire.record import (
 )
 from consensus.wire.snapshot_image import ImageReader
 
+LOOKS = 5
+"""How often a directory is looked at while files go away in it."""
 _CHUNK_BYTES = 1024 * 1024
 _LOOK = "look at it with `garlicfarm log verify`; if a node runs there, read from its control endpoint instead"
 
@@ -214,25 +216,37 @@ class StoredLog:
 
 
 def open_stored_log(path: Path) -> StoredLog:
-    """Look at the directory `path`; raises `StorageError` if there is no log of a server in it."""
+    """Look at the directory `path`; raises `StorageError` if there is no log of a server in it.
+
+    A server that runs there may remove a segment or a snapshot between two glances: then it is looked at again.
+    """
     reader = ReadOnlyDirectory(path)
-    try:
-        files = sorted(reader.files())
-        names = [file for file in files if file.endswith(SEGMENT_SUFFIX)]
-        segments, binding = [], None
-        for name in names:
-            header = decode_segment_header(reader.read(name, 0, SEGMENT_HEADER_BYTES))
-            if binding is not None and header.binding != binding:
-                raise StorageError(f"the segments in '{path}' are of different storages: files were mixed; {_LOOK}")
-            binding = header.binding
-            segments.append(StoredSegment(name, header.previous, header.size_bytes))
-        if binding is None:
-            binding = _owner_of_snapshot(reader, files)
-        if binding is None:
-            raise StorageError(f"there is no log of a server in '{path}': name a node's state directory or a backup")
-        snapshot, _ = stored_snapshot(reader, binding)
-    except (OSError, RecordError) as error:
-        raise StorageError(f"the log in '{path}' cannot be read ({error}): {_LOOK}") from error
+    looks = LOOKS
+    while True:
+        looks -= 1
+        try:
+            return _looked_at(path, reader)
+        except (OSError, RecordError) as error:
+            if looks and isinstance(error, FileNotFoundError):
+                continue
+            raise StorageError(f"the log in '{path}' cannot be read ({error}): {_LOOK}") from error
+
+
+def _looked_at(path: Path, reader: ReadOnlyDirectory) -> StoredLog:
+    files = sorted(reader.files())
+    names = [file for file in files if file.endswith(SEGMENT_SUFFIX)]
+    segments, binding = [], None
+    for name in names:
+        header = decode_segment_header(reader.read(name, 0, SEGMENT_HEADER_BYTES))
+        if binding is not None and header.binding != binding:
+            raise StorageError(f"the segments in '{path}' are of different storages: files were mixed; {_LOOK}")
+        binding = header.binding
+        segments.append(StoredSegment(name, header.previous, header.size_bytes))
+    if binding is None:
+        binding = _owner_of_snapshot(reader, files)
+    if binding is None:
+        raise StorageError(f"there is no log of a server in '{path}': name a node's state directory or a backup")
+    snapshot, _ = stored_snapshot(reader, binding)
     return StoredLog(path, binding, tuple(segments), snapshot)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from bridge.node.stored_farm_writer import StoredFarmWriter
 from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
 from consensus.core.position import Configuration, LogPosition, Server, ServerId
 from consensus.core.sessions import SessionTable
+from consensus.node import stored_log
 from consensus.node.directory import Directory
 from consensus.node.snapshots import SnapshotFiles, SnapshotWriter
-from consensus.node.verification import Verdict, verify_storage
+from consensus.node.verification import ReadOnlyDirectory, Verdict, verify_storage
 from consensus.wire.record import decode_segment_header
 from pipeline.cli_options import LogPlace
 from pipeline.envelope import SCHEMA, Row, record_batches
@@ -113,6 +115,39 @@ def test_a_directory_of_which_nothing_is_known_to_be_committed_is_told_with_what
     assert stream.latestOffset(stream.initialOffset(), ReadAllAvailable())["next"] == 9
 
 
+def test_an_end_that_the_log_does_not_hold_is_told_before_anything_is_planned(tmp_path: Path) -> None:
+    # given the operator's word, or a note that was copied later than the log beside it
+    written(tmp_path / "farm", clock(EPOCH_MS + 1_000), *[b"{}"] * 8)
+    assert StoredLog(tmp_path / "farm", committed_through=10).bounds() == (1, 10)
+    with pytest.raises(FarmLogError, match=r"up to entry 11, and does not hold .* --committed-through"):
+        StoredLog(tmp_path / "farm", committed_through=11).bounds()
+    write_commit_note(tmp_path / "farm", 10**18)
+    reader = FarmDataSource({"directory": str(tmp_path / "farm")}).reader(SCHEMA)
+    with pytest.raises(FarmLogError, match=r"does not hold that one.* committed\.json"):
+        reader.partitions()
+
+
+def test_files_that_go_away_between_two_glances_are_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a running server that takes a newer snapshot, or compacts its log, while its directory is looked at
+    with_snapshot(tmp_path / "farm")
+    files, glances = ReadOnlyDirectory.files, [0]
+
+    def gone_by_now(self: ReadOnlyDirectory) -> Sequence[str]:
+        glances[0] += 1
+        names = [*files(self)]
+        return [*names, f"{4:020d}.segment", f"{9:020d}.snapshot"] if glances[0] < stored_log.LOOKS else names
+
+    monkeypatch.setattr(ReadOnlyDirectory, "files", gone_by_now)
+    assert StoredLog(tmp_path / "farm").cluster_id() == CLUSTER.hex()
+    # but not for ever
+    glances[0] = -1_000
+    with pytest.raises(FarmLogError, match="cannot be read"):
+        StoredLog(tmp_path / "farm")
+    assert glances[0] == stored_log.LOOKS - 1_000
+
+
 def test_what_recover_set_aside_is_not_judged_by_the_new_clusters_notes(tmp_path: Path) -> None:
     written(tmp_path / "farm", *[b"{}"] * 9)
     own = StoredLog(tmp_path / "farm").cluster_id()
@@ -157,6 +192,7 @@ def test_a_first_batch_whose_entries_were_compacted_while_the_run_was_interrupte
     options = {"directory": str(tmp_path / "farm"), "committedThrough": "9"}
     stream = FarmDataSource(options).streamReader(SCHEMA)
     end = {**stream.initialOffset(), "next": 4}
+    (tmp_path / "farm" / "committed.json").unlink()
     for segment in (tmp_path / "farm" / "raft").glob("*.segment"):
         segment.unlink()
     later = FarmDataSource({"directory": str(tmp_path / "farm")}).streamReader(SCHEMA)

@@ -55,6 +55,22 @@ def test_silence_alone_yields_a_row_and_the_current_state_shows_it(session: Spar
     assert watched == {1: "healthy", 2: "silent"}
 
 
+def test_a_batch_in_which_nothing_changed_leaves_no_directory_unless_it_has_one(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    at = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    nothing = session.createDataFrame([], TRANSITIONS)
+    write_transitions(nothing, 0, tmp_path)
+    assert not (tmp_path / "transitions").exists()
+    # given a batch that was interrupted, and then comes to something else because the rules have changed meanwhile
+    write_transitions(
+        session.createDataFrame([(5, at, 70, "", "healthy", "first report", at, 1, 0)], TRANSITIONS), 1, tmp_path
+    )
+    assert len(states_of(session, tmp_path)) == 1
+    write_transitions(nothing, 1, tmp_path)
+    assert states_of(session, tmp_path) == []
+
+
 def test_of_a_silence_and_a_return_at_the_same_moment_the_return_is_what_is_known(
     session: SparkSession, tmp_path: Path
 ) -> None:
