@@ -94,6 +94,7 @@ def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
 
     Raises FarmLogError when the log cannot be read.
     """
+    _refuse_part(settings)
     prepare(settings.output)
     if settings.events is not None:
         options = settings.events
@@ -110,6 +111,7 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
 
     Raises FarmLogError when the log cannot be read any more.
     """
+    _refuse_part(settings)
     apart = session.newSession()
     derived_at = -math.inf
 
@@ -248,7 +250,17 @@ def claim_range(output: Path, first: int, last: int) -> None:
     except (OSError, ValueError):
         found = None
     if found != wanted:
-        raise FarmLogError(f"{output} holds another part of the log ({found}); choose another output directory")
+        told = "what another run made of the log" if found is None else f"another part of the log ({found})"
+        raise FarmLogError(f"{output} holds {told}; choose another output directory")
+
+
+def _refuse_part(settings: RunSettings) -> None:
+    """A directory that is said to hold a part of the log holds no more than that."""
+    if "end" not in settings.source and (settings.output / RANGE_FILE).exists():
+        raise FarmLogError(
+            f"{settings.output} holds a part of the log, which `garlicfarm pipeline backfill` made; choose another"
+            " output directory"
+        )
 
 
 def _note(path: Path, content: dict[str, int]) -> None:

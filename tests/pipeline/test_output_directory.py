@@ -1,0 +1,49 @@
+"""What an output directory is of is noted in it, and nothing else is mixed into it."""
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.log_client import FarmLogError
+from pipeline.run import LAYOUT, RunSettings, claim_layout, claim_range, run_forever, run_once
+
+NO_SESSION = cast("SparkSession", None)
+"""Nothing is asked of Spark before the directory is found to be the right one."""
+
+
+def test_a_part_of_the_log_is_gone_on_with_and_not_mixed_with_another(tmp_path: Path) -> None:
+    claim_range(tmp_path / "part", 1, 500)
+    claim_range(tmp_path / "part", 1, 500)
+    with pytest.raises(FarmLogError, match=r"another part of the log \(.*500"):
+        claim_range(tmp_path / "part", 1, 600)
+
+
+def test_a_run_adds_nothing_to_a_part_of_the_log_and_a_part_nothing_to_a_run(tmp_path: Path) -> None:
+    claim_range(tmp_path / "part", 1, 500)
+    settings = RunSettings(tmp_path / "part", {"node": "nowhere"})
+    with pytest.raises(FarmLogError, match="backfill"):
+        run_once(NO_SESSION, settings)
+    with pytest.raises(FarmLogError, match="backfill"):
+        run_forever(NO_SESSION, settings, lambda: None)
+    (tmp_path / "run" / "checkpoint").mkdir(parents=True)
+    with pytest.raises(FarmLogError, match="what another run made"):
+        claim_range(tmp_path / "run", 1, 500)
+
+
+@pytest.mark.parametrize("damage", ["", "[1]", "{", '{"layouts": 2}', "\ud800"])
+def test_a_damaged_note_of_the_layout_says_what_it_should_be(damage: str, tmp_path: Path) -> None:
+    (tmp_path / "layout.json").write_bytes(damage.encode("utf-8", "surrogatepass"))
+    with pytest.raises(FarmLogError, match=rf'should be {{"layout": {LAYOUT}}}'):
+        claim_layout(tmp_path)
+
+
+def test_a_checkpoint_of_another_version_is_refused_with_the_way_on(tmp_path: Path) -> None:
+    claim_layout(tmp_path)
+    claim_layout(tmp_path)
+    old = tmp_path / "old"
+    (old / "checkpoint").mkdir(parents=True)
+    for _ in range(2):
+        with pytest.raises(FarmLogError, match=r"layout 1 and this version writes .* new output directory"):
+            claim_layout(old)
