@@ -105,7 +105,9 @@ def _parts(text: str) -> list[str]:
 
 def _matching(pattern: str) -> list[Path]:
     path = Path(pattern)
-    return sorted(path.parent.glob(path.name))
+    root = Path(path.anchor)
+    inside = path.relative_to(root)
+    return sorted(root.glob(str(inside))) if inside.parts else []
 
 
 class _Reader:

@@ -271,22 +271,20 @@ def _page(node: Endpoint, first: int, limit: int) -> LogPage:
 
 
 def _entry(item: dict[str, Any]) -> LogEntry:
-    kind, time_ms, text = item["kind"], item["logTimeMs"], item.get("value")
-    if not isinstance(kind, str) or not kind.isascii():
-        raise ValueError(f"the kind {kind!r}")
-    if time_ms is not None and _number(time_ms) >= LOG_TIME_END_MS:
-        raise ValueError(f"the log time {time_ms}")
-    return LogEntry(
-        index=_number(item["index"]),
-        term=_number(item["term"]),
-        kind=kind,
-        log_time_ms=time_ms,
-        body=text.encode("utf-8", "replace") if isinstance(text, str) else _octets(item["base64"]),
-    )
-
-
-def _octets(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
+    index, term, time_ms, kind = item["index"], item["term"], item["logTimeMs"], item["kind"]
+    # In one breath: there are a hundred thousand a second.
+    if (
+        type(index) is not int
+        or type(term) is not int
+        or not 0 <= index < _NUMBERS_END > term >= 0
+        or (time_ms is not None and (type(time_ms) is not int or not 0 <= time_ms < LOG_TIME_END_MS))
+        or type(kind) is not str
+        or not kind.isascii()
+    ):
+        raise ValueError(f"the entry {index!r} of term {term!r}, kind {kind!r}, log time {time_ms!r}"[:_SHOWN])
+    text = item.get("value")
+    body = text.encode("utf-8", "replace") if type(text) is str else base64.b64decode(item["base64"], validate=True)
+    return LogEntry(index, term, kind, time_ms, body)
 
 
 def _number(value: Any) -> int:

@@ -27,7 +27,7 @@ def read_commit_note(state_dir: Path) -> int | None:
     """The index that is noted in the directory; None if none is."""
     try:
         found = json.loads((state_dir / FILE_NAME).read_bytes())["committed"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
 

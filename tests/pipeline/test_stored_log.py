@@ -102,6 +102,10 @@ def test_nothing_is_read_beyond_what_is_known_to_be_committed(tmp_path: Path) ->
     assert StoredLog(tmp_path / "farm").bounds() == (1, 6)
     (tmp_path / "farm" / "committed.json").unlink()
     assert StoredLog(tmp_path / "farm").bounds() == (1, 0), "without the note nothing is known"
+    for damaged in ("", "[", "[" * 200_000, "6", '{"committed": 1e999}', '{"committed": true}', '{"committed": -6}'):
+        (tmp_path / "farm" / "committed.json").write_text(damaged)
+        assert StoredLog(tmp_path / "farm").bounds() == (1, 0), "nor by a damaged one"
+    (tmp_path / "farm" / "committed.json").unlink()
     assert StoredLog(tmp_path / "farm", committed_through=8).bounds() == (1, 8), "but for the operator's word"
 
 

@@ -172,6 +172,25 @@ def source_of_files(path: Path) -> Iterator[pa.RecordBatch]:
         yield from reader.read(partition)
 
 
+def test_a_pattern_may_have_any_part_of_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "trace.jsonl").write_text("")
+
+    def planned(files: str) -> list[str]:
+        source = FarmEventsDataSource({"files": files})
+        return [trace.name for trace in source._traces()]
+
+    both = [str(tmp_path / name / "trace.jsonl") for name in ("one", "two")]
+    assert planned(f"{tmp_path}/*/trace.jsonl") == both
+    assert planned(f"{tmp_path}/one/*.jsonl, {tmp_path}/two/trace.jsonl") == both
+    monkeypatch.chdir(tmp_path)
+    assert planned("*/trace.jsonl") == ["one/trace.jsonl", "two/trace.jsonl"]
+    for nothing in ("/", ".", f"{tmp_path}/three/*"):
+        with pytest.raises(FarmLogError, match="no file matches"):
+            planned(nothing)
+
+
 def test_where_nothing_is_there_to_be_read_there_is_no_row(tmp_path: Path) -> None:
     reader = FarmEventsDataSource({"node": str(tmp_path / "nobody.sock")}).reader(EVENTS)
     assert reader.partitions() == []
