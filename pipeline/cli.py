@@ -142,7 +142,7 @@ def run(
         line.clear()
         _print(last_rows(output, ROWS_SHOWN), as_json=as_json)
 
-    with told_plainly(line), ExitStack() as held:
+    with told_plainly(line, endless=not once), ExitStack() as held:
         source = {**place.options(), "start": start, "maxEntriesPerBatch": str(entries_per_batch)}
         submission = place.submission() if submits else None
         events = traces_of(source, trace_files) if with_events else None

@@ -235,9 +235,10 @@ class ProgressLine(StatusLine):
 
 
 @contextmanager
-def told_plainly(line: StatusLine | None = None) -> Iterator[None]:
-    """Turns what can go wrong into the end of the command with the reason; Ctrl-C just ends it.
+def told_plainly(line: StatusLine | None = None, *, endless: bool = False) -> Iterator[None]:
+    """Turns what can go wrong into the end of the command with the reason.
 
+    Ctrl-C is how an `endless` one comes to its end; any other is cut off by it, and has not done what it should.
     `line` is removed from the screen first.
     """
     try:
@@ -246,8 +247,10 @@ def told_plainly(line: StatusLine | None = None) -> Iterator[None]:
         finally:
             if line is not None:
                 line.clear()
-    except KeyboardInterrupt:
-        sys.exit(0)
+    except KeyboardInterrupt as interrupt:
+        if endless:
+            sys.exit(0)
+        raise click.Abort from interrupt
     except (FarmLogError, NoJavaError, ScratchError, TableDamagedError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:

@@ -36,7 +36,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline import transforms
 from pipeline.schemas import DERIVED, HISTORY
-from pipeline.session import SMALL_ROWS, fit_to_size
+from pipeline.session import SMALL_ROWS, fit_to_size, rows_of_files
 from pipeline.table_files import DAY_MS, Span, damage_told, files_within, span_of, write_durably
 from pipeline.transforms.windows import window_ms
 
@@ -140,9 +140,8 @@ def steps(spans: dict[str, Span | None], made: Made | None, window: str) -> list
 
 def health_of(session: SparkSession, output: Path) -> DataFrame:
     """The routers' health, all of it, in the order of windows and servers."""
-    files = [str(file) for _, file in day_files(output / ROUTER_HEALTH.name)]
-    schema = DERIVED[ROUTER_HEALTH.name]
-    found = session.read.schema(schema).parquet(*files) if files else session.createDataFrame([], schema)
+    files = (file for _, file in day_files(output / ROUTER_HEALTH.name))
+    found = rows_of_files(session, DERIVED[ROUTER_HEALTH.name], files)
     return found.orderBy("window_start", "server_id")
 
 
@@ -195,9 +194,8 @@ def _make(session: SparkSession, job: _Job, uptimes: dict[str, int | None]) -> N
     before_ms = midnight_ms(step.end) + max(REACH_MS, window_ms(job.window))
 
     def read(name: str) -> DataFrame:
-        schema = HISTORY[name]
-        files = [str(file) for file in files_within(job.output / name, from_ms, before_ms, job.through)]
-        rows = session.read.schema(schema).parquet(*files) if files else session.createDataFrame([], schema)
+        files = files_within(job.output / name, from_ms, before_ms, job.through)
+        rows = rows_of_files(session, HISTORY[name], files)
         log_time = f.col("log_time")
         return rows.where((log_time >= _moment(from_ms)) & (log_time < _moment(before_ms)))
 

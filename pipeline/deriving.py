@@ -31,7 +31,7 @@ class Deriving:
         self._changed = threading.Condition()
         self._written = self._made = -1
         self._ended = False
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
 
     def batch_done(self, batch_id: int) -> None:
         """All tables of history hold what this batch adds to them."""
@@ -50,7 +50,8 @@ class Deriving:
             began = time.monotonic()
             try:
                 self._make(batch_id)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the run loop raises it
+            # Also what ends a process, such as nobody reading the table any more: a thread it would end unheard.
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the run loop raises it
                 with self._changed:
                     # Jobs that were cancelled because the run ends are no failure.
                     self._failure = None if self._ended else error

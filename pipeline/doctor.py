@@ -165,9 +165,10 @@ def _memory() -> Iterator[Finding]:
 
 def _disk(name: str, wanted: Path, elsewhere: str, less: str) -> Iterator[Finding]:
     place = wanted.absolute()
-    while not place.exists():
+    # Not `Path.exists`, which raises where this user may not look.
+    while not os.path.lexists(place) and place != place.parent:
         place = place.parent
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+    if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):  # noqa: PTH112 - the same
         yield Finding(name, "problem", f"{place} cannot be written", elsewhere)
         return
     free = shutil.disk_usage(place).free

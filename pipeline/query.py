@@ -105,16 +105,37 @@ def asked(output: Path, sql: str) -> Iterator[Answer]:
 
 
 def _answer(connection: duckdb.DuckDBPyConnection, output: Path, sql: str) -> Answer:
+    try:
+        sql.encode()
+    except UnicodeEncodeError as error:
+        raise QueryError("the query is no text in UTF-8") from error
     statements = connection.extract_statements(sql)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise QueryError("a query is one statement that selects; the tables can only be read")
     _prepare(connection, output)
-    found = connection.execute(statements[0])
+    with _interruptible():
+        found = connection.execute(statements[0])
+
+    def following() -> list[tuple[Any, ...]]:
+        with _interruptible():
+            return found.fetchmany(ROWS_AT_ONCE)
+
     columns = _told_apart([column[0] for column in found.description or ()])
     # Whether all files are there is known when the first rows are.
-    first = found.fetchmany(ROWS_AT_ONCE)
-    rest = iter(lambda: found.fetchmany(ROWS_AT_ONCE), [])
+    first = following()
+    rest = iter(following, [])
     return Answer(columns, chain(first, chain.from_iterable(rest)))
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C while DuckDB works, which makes another error of it, is what it is."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "interrupted" not in str(error).lower():
+            raise
+        raise KeyboardInterrupt from error
 
 
 def _told_apart(names: Sequence[str]) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def query(*, sql: str, output: Path, as_json: bool, as_csv: bool) -> None:
     with _loaded() as parts, parts.asked(output, sql) as answer:
         if as_json:
             for row in answer.documents():
-                click.echo(json.dumps({name: _finite(value) for name, value in row.items()}, default=_plain))
+                click.echo(_json(row))
         elif as_csv:
             writer = csv.writer(sys.stdout, lineterminator="\n")
             writer.writerow(answer.columns)
@@ -135,13 +135,27 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
+def _json(value: Any) -> str:
+    return json.dumps(_finite(value), default=_plain)
+
+
 def _finite(value: Any) -> Any:
-    """JSON has no word for what is no number."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """JSON has no word for what is no number, and no key but texts."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case list():
+            return [_finite(each) for each in value]
+        case dict():
+            return {str(_plain(key)): _finite(each) for key, each in value.items()}
+        case _:
+            return value
 
 
 def _plain(value: Any) -> Any:
     match value:
+        case list() | dict():
+            return _json(value)
         case datetime() if value.tzinfo is None:
             # A timestamp that a query took its zone from: as it stands, and not as if it were this machine's time.
             return value.isoformat(timespec="milliseconds")
@@ -149,7 +163,7 @@ def _plain(value: Any) -> Any:
             return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         case date():
             return value.isoformat()
-        case str() | int() | float() | list() | None:
+        case str() | int() | float() | None:
             return value
         case _:
             return str(value)

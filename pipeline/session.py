@@ -7,11 +7,16 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterable
+from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from pipeline.events_source import FarmEventsDataSource
-from pipeline.java import find_java
+from pipeline.interrupt import deferred
+from pipeline.java import find_java, use_java
 from pipeline.scratch import run_directory, scratch_directory
 from pipeline.source import FarmDataSource
 
@@ -22,6 +27,22 @@ _OF_SIZE = {
 }
 """What is set for few rows, and, as Spark has it by itself, for many."""
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Duser.timezone=UTC"
+_SETTINGS = (
+    ("spark.ui.enabled", "false"),
+    ("spark.ui.showConsoleProgress", "false"),
+    ("spark.sql.session.timeZone", "UTC"),
+    ("spark.driver.memory", "1g"),
+    # Jobs of derived tables have a pool of their own (`pipeline/deriving.py`).
+    ("spark.scheduler.mode", "FAIR"),
+    # Where in Python each column was made, for Spark's messages, costs eight calls into the JVM for one.
+    ("spark.python.sql.dataFrameDebugging.enabled", "false"),
+    # Not INT96, Spark's old default: it has no statistics, by which files of other days are passed over.
+    ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS"),
+    (
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    ),
+)
 _LOGGING = """# Spark's own word on every start is nothing that an operator can do something about.
 rootLogger.level = error
 rootLogger.appenderRef.stdout.ref = console
@@ -39,45 +60,40 @@ def open_session(master: str = "local[*]", *, shuffle_partitions: int = 2) -> Sp
     Raises NoJavaError, ScratchError. The caller stops the session.
     """
     scratch, own = scratch_directory(), run_directory()
-    java = find_java(dict(os.environ), scratch)
-    if java.home is not None:
-        os.environ["JAVA_HOME"] = str(java.home)
+    use_java(find_java(dict(os.environ), scratch), os.environ)
     if "SPARK_CONF_DIR" not in os.environ:
         (scratch / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
         os.environ["SPARK_CONF_DIR"] = str(scratch)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = (
-        SparkSession.builder.appName("garlicfarm")
-        .master(master)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", str(shuffle_partitions))
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", f'{_JAVA_OPTIONS} "-Djava.io.tmpdir={own}"')
-        # Jobs of derived tables have a pool of their own (`pipeline/deriving.py`).
-        .config("spark.scheduler.mode", "FAIR")
-        # Where in Python each column was made, for Spark's messages, costs eight calls into the JVM for one.
-        .config("spark.python.sql.dataFrameDebugging.enabled", "false")
-        # Not INT96, Spark's old default: it has no statistics, by which files of other days are passed over.
-        .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        .config("spark.sql.warehouse.dir", str(own / "warehouse"))
-        .config(
-            "spark.sql.streaming.stateStore.providerClass",
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        )
-    )
+    settings = SparkConf().setAppName("garlicfarm").setMaster(master)
+    settings.setAll([*_SETTINGS, ("spark.sql.shuffle.partitions", str(shuffle_partitions))])
+    settings.set("spark.driver.extraJavaOptions", f'{_JAVA_OPTIONS} "-Djava.io.tmpdir={own}"')
+    settings.set("spark.sql.warehouse.dir", str(own / "warehouse"))
     if master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-        builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    session = builder.getOrCreate()
-    if threading.current_thread() is threading.main_thread():
-        # PySpark's own handler calls the JVM, which it cannot in the middle of another call: pages of frames at Ctrl-C.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        settings.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
+    session = _started(settings)
     session.sparkContext.setLogLevel("ERROR")
     session.dataSource.register(FarmDataSource)
     session.dataSource.register(FarmEventsDataSource)
+    return session
+
+
+def _started(settings: SparkConf) -> SparkSession:
+    """The session; Ctrl-C meanwhile ends it as soon as it is there, and at the second time at once."""
+    with deferred() as interrupt:
+        SparkContext.getOrCreate(settings)
+        if threading.current_thread() is threading.main_thread():
+            # PySpark has put a handler of its own, which calls the JVM. It cannot in the middle of another call: pages
+            # of frames at Ctrl-C.
+            signal.signal(signal.SIGINT, interrupt.note)
+        session = SparkSession.builder.config(conf=settings).getOrCreate()
+    try:
+        interrupt.check()
+    except KeyboardInterrupt:
+        session.stop()
+        raise
     return session
 
 
@@ -89,3 +105,12 @@ def fit_to_size(session: SparkSession, rows: int) -> None:
     """
     for name, (few, many) in _OF_SIZE.items():
         session.conf.set(name, few if rows <= SMALL_ROWS else many)
+
+
+def rows_of_files(session: SparkSession, schema: StructType, files: Iterable[Path]) -> DataFrame:
+    """The rows of these Parquet files; what a file lacks of the schema is NULL. Of no files there are none."""
+    paths = [str(file) for file in files]
+    if not paths:
+        return session.createDataFrame([], schema)
+    # A bracket or a star in a directory's name is one, and no pattern.
+    return session.read.schema(schema).option("__globPaths__", "false").parquet(*paths)

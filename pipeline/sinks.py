@@ -34,13 +34,15 @@ from pyspark.sql import functions as f
 from pipeline import current_state, daily, transforms
 from pipeline.log_client import FarmLogError
 from pipeline.schemas import HISTORY
-from pipeline.session import fit_to_size
+from pipeline.session import fit_to_size, rows_of_files
 from pipeline.table_files import BATCH, live_files, merge, reached, reading, rows_in
 from pipeline.transforms.entries import SNAPSHOT
 from pipeline.transforms.history import OPERATOR_KINDS
 
 SALT_FILE = "pseudonym.salt"
 SALT_BYTES = 32
+SALT_LEAST = 16
+"""Characters of one that somebody chose: with none at all whoever has a list of addresses could tell who is who."""
 EVENTS = "events"
 WRITERS = 4
 SOURCES: dict[str, frozenset[str]] = {
@@ -148,24 +150,26 @@ def derive(session: SparkSession, output: Path, window: str, through: int | None
 
 
 def exchange(rows: DataFrame, target: Path, *, mode: int = 0o755) -> None:
-    """The directory `target` holds these rows instead of what it held."""
+    """The directory `target` holds these rows instead of what it held; who may look into it is never more than that."""
     aside, old = target.with_name(target.name + ".new"), target.with_name(target.name + ".old")
-    rows.coalesce(1).write.mode("overwrite").parquet(str(aside))
-    aside.chmod(mode & aside.stat().st_mode)
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(mode, parents=True)
+    # Spark makes its directories as it likes, so it makes them behind a door of ours.
+    written = aside / "rows"
+    rows.coalesce(1).write.mode("overwrite").parquet(str(written))
+    written.chmod(mode & written.stat().st_mode)
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
-    aside.rename(target)
+    written.rename(target)
     shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def history(session: SparkSession, output: Path, table: str, through: int | None = None) -> DataFrame:
     """One history table, empty if nothing was written yet; `through`: without what later batches wrote."""
     # The schema is told, not inferred: an older file lacks newer columns, and a new farm's tables have no file.
-    files = [str(file) for file in live_files(output / table, through)]
-    if not files:
-        return session.createDataFrame([], HISTORY[table])
-    return session.read.schema(HISTORY[table]).parquet(*files)
+    return rows_of_files(session, HISTORY[table], live_files(output / table, through))
 
 
 def _rows_of(output: Path, *names: str) -> int:
@@ -174,7 +178,7 @@ def _rows_of(output: Path, *names: str) -> int:
 
 
 def salt_of(output: Path) -> str:
-    """The secret that makes pseudonyms; made once for an output directory."""
+    """The secret that makes pseudonyms; made once for an output directory. Raises FarmLogError when it is damaged."""
     path = output / SALT_FILE
     if not path.exists():
         output.mkdir(parents=True, exist_ok=True)
@@ -185,7 +189,13 @@ def salt_of(output: Path) -> str:
             file.flush()
             os.fsync(file.fileno())
         aside.rename(path)
-    return path.read_text(encoding="ascii").strip()
+    salt = path.read_text(encoding="utf-8", errors="replace").strip()
+    if len(salt) < SALT_LEAST or not salt.isascii():
+        raise FarmLogError(
+            f"{path} is damaged: it should hold {2 * SALT_BYTES} hexadecimal digits. Restore it, since the pseudonyms"
+            " in the tables are made with it; or read the log again into another output directory"
+        )
+    return salt
 
 
 def refuse_orphaned(output: Path) -> None:

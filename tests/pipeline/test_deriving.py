@@ -1,5 +1,6 @@
 """The thread of derived tables: it takes the newest batch, rests, tells its failures, and ends when it is told."""
 
+import sys
 import threading
 
 import pytest
@@ -79,6 +80,19 @@ def test_what_goes_wrong_is_raised_in_the_run_loop() -> None:
     deriving.batch_done(0)
     thread.join(PATIENCE_S)
     with pytest.raises(OSError, match="no space left"):
+        deriving.check()
+
+
+def test_when_nobody_reads_the_table_any_more_the_run_loop_hears_of_it() -> None:
+    def leave(_: int) -> None:
+        # what `rich` does when standard output is closed
+        sys.exit(1)
+
+    deriving = Deriving(leave)
+    thread = started(deriving)
+    deriving.batch_done(0)
+    thread.join(PATIENCE_S)
+    with pytest.raises(SystemExit):
         deriving.check()
 
 

@@ -2,9 +2,13 @@
 
 import os
 import signal
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from pyspark import SparkConf
 
+from pipeline import session
 from pipeline.interrupt import deferred
 
 
@@ -31,4 +35,36 @@ def test_behind_the_run_loop_ctrl_c_is_what_it_was() -> None:
     before = signal.getsignal(signal.SIGINT)
     with deferred():
         assert signal.getsignal(signal.SIGINT) != before
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+@pytest.mark.parametrize("stage", ["context", "session"])
+def test_ctrl_c_while_spark_starts_ends_it_when_it_is_there(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def reached(name: str) -> None:
+        if name == stage:
+            press_ctrl_c()
+        done.append(name)
+
+    def context(_: SparkConf) -> None:
+        reached("context")
+
+        def calls_the_jvm(*_: Any) -> None:
+            """As PySpark's own handler does, in the middle of another call."""
+            done.append("frames")
+
+        signal.signal(signal.SIGINT, calls_the_jvm)
+
+    def opened() -> SimpleNamespace:
+        reached("session")
+        return SimpleNamespace(stop=lambda: done.append("stopped"))
+
+    builder = SimpleNamespace(config=lambda **_: SimpleNamespace(getOrCreate=opened))
+    monkeypatch.setattr(session, "SparkContext", SimpleNamespace(getOrCreate=context))
+    monkeypatch.setattr(session, "SparkSession", SimpleNamespace(builder=builder))
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        session._started(SparkConf(loadDefaults=False))
+    assert done == ["context", "session", "stopped"]
     assert signal.getsignal(signal.SIGINT) == before

@@ -237,8 +237,8 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
     ):
         log.add(value=json.dumps(entry))
     log.tick(10_000, leader=2)
-    # when the pipeline takes them in one batch and derives its tables
-    output = tmp_path / "tables"
+    # when the pipeline takes them in one batch and derives its tables, in a directory of whatever name
+    output = tmp_path / "the [old] {tables}?"
     health_of(session, log, output)
     derive(session, output, "1 minute")
 

