@@ -77,8 +77,8 @@ def _fingerprints(text: str) -> list[bytes]:
 class _UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket; the host name is only for the Host header."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
+    def __init__(self, path: str, patience_s: float) -> None:
+        super().__init__("localhost", timeout=patience_s)
         self._path = path
 
     def connect(self) -> None:
@@ -90,8 +90,8 @@ class _UnixConnection(http.client.HTTPConnection):
 class _PinnedConnection(http.client.HTTPConnection):
     """HTTP over TLS to a node that shows one of the pinned certificates."""
 
-    def __init__(self, host: str, port: int, fingerprints: frozenset[bytes]) -> None:
-        super().__init__(host, port, timeout=TIMEOUT_SECONDS)
+    def __init__(self, host: str, port: int, fingerprints: frozenset[bytes], patience_s: float) -> None:
+        super().__init__(host, port, timeout=patience_s)
         self._fingerprints = fingerprints
 
     def connect(self) -> None:
@@ -114,19 +114,20 @@ class _PinnedConnection(http.client.HTTPConnection):
 class Endpoint:
     """A conversation with one node; a context manager. Raises OSError, HTTPException, ValueError or TypeError."""
 
-    def __init__(self, address: str, credentials: Credentials) -> None:
+    def __init__(self, address: str, credentials: Credentials, patience_s: float | None = None) -> None:
         self.address = address
+        patience_s = TIMEOUT_SECONDS if patience_s is None else patience_s
         self._headers: dict[str, str] = {}
         self._connection: http.client.HTTPConnection
         if not address.startswith(f"{TCP_SCHEME}://"):
-            self._connection = _UnixConnection(address)
+            self._connection = _UnixConnection(address, patience_s)
             return
         url = urlsplit(address)
         if url.hostname is None or url.port is None:
             raise ValueError("an address of TCP is https://HOST:PORT")
         if not credentials.fingerprints or not credentials.token:
             raise ValueError("TCP needs a token and a certificate: --token-file and --certificate")
-        self._connection = _PinnedConnection(url.hostname, url.port, credentials.fingerprints)
+        self._connection = _PinnedConnection(url.hostname, url.port, credentials.fingerprints, patience_s)
         self._headers["Authorization"] = f"Bearer {credentials.token}"
 
     def __enter__(self) -> Self:

@@ -106,7 +106,7 @@ class FarmLog:
             failures.add(address, answer)
         raise failures.of_all(cluster)
 
-    def standings(self, cluster: str | None = None) -> list[Standing]:
+    def standings(self, cluster: str | None = None, patience_s: float | None = None) -> list[Standing]:
         """Of all nodes that answer and belong to `cluster`, or to that of the first. Raises as `standing`.
 
         They are asked at the same time: however many hang, it takes no longer than one that does.
@@ -114,7 +114,7 @@ class FarmLog:
         failures = _Failures()
         found: list[Standing] = []
         with ThreadPoolExecutor(min(max(len(self.addresses), 1), ASKED_AT_ONCE)) as asking:
-            answers = asking.map(lambda address: self._asked(address, cluster), self.addresses)
+            answers = asking.map(lambda address: self._asked(address, cluster, patience_s), self.addresses)
             for address, answer in zip(self.addresses, answers, strict=True):
                 if not isinstance(answer, Standing):
                     failures.add(address, answer)
@@ -156,10 +156,10 @@ class FarmLog:
             time.sleep(ROUND_PAUSE_SECONDS)
         raise FarmLogError(f"entry {following} is not to be had: {failures}")
 
-    def _asked(self, address: str, cluster: str | None) -> Standing | Exception:
+    def _asked(self, address: str, cluster: str | None, patience_s: float | None = None) -> Standing | Exception:
         """What a node of the cluster answers, or what is wrong with it."""
         try:
-            with Endpoint(address, self.credentials) as node:
+            with Endpoint(address, self.credentials, patience_s) as node:
                 found = _standing(node)
                 _check_same(found.cluster, cluster)
         except LOST as error:

@@ -21,6 +21,8 @@ from pipeline.stored_log import StoredLog, StoredPlace
 
 LOOK_AROUND_SECONDS = 10.0
 """After how long without anything new all nodes are asked."""
+LOOK_AROUND_PATIENCE_SECONDS = 1.0
+"""How long one that hangs may hold that up. Who is slower is asked again the next time."""
 
 
 class LogRange(InputPartition):
@@ -80,18 +82,27 @@ class NodeRanges:
 
     def standing(self, cluster: str | None = None, *, of_all: bool = False) -> Standing:
         """As the node says that is asked first."""
-        if of_all or time.monotonic() - self._moved_at > LOOK_AROUND_SECONDS:
-            all_of_them = self._log.standings(cluster)
-            most = max(all_of_them, key=lambda each: each.commit_index)
-            found = replace(most, first_index=first_without_gap(all_of_them))
+        looks_around = time.monotonic() - self._moved_at > LOOK_AROUND_SECONDS
+        asked = self._log.standings(cluster) if of_all else [self._log.standing(cluster)]
+        if looks_around and not of_all:
+            asked += self._others(asked[0])
+        most = max(asked, key=lambda each: each.commit_index)
+        found = replace(most, first_index=first_without_gap(asked))
+        if of_all or looks_around:
             self._moved_at = time.monotonic()
-        else:
-            found = self._log.standing(cluster)
         if found.commit_index > self._commit_index:
             self._commit_index, self._moved_at = found.commit_index, time.monotonic()
         others = tuple(address for address in self._log.addresses if address != found.address)
         self._log = FarmLog((found.address, *others), self._log.credentials)
         return found
+
+    def _others(self, known: Standing) -> list[Standing]:
+        """As those of the other nodes say that answer soon."""
+        others = tuple(address for address in self._log.addresses if address != known.address)
+        try:
+            return FarmLog(others, self._log.credentials).standings(known.cluster, LOOK_AROUND_PATIENCE_SECONDS)
+        except FarmLogError:
+            return []
 
     def oldest(self, cluster: str) -> int:
         """Of all nodes that answer."""

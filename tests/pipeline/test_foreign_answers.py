@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from pipeline import endpoint, log_client, traces
+from pipeline import endpoint, log_client, log_ranges, traces
 from pipeline.endpoint import Credentials, Endpoint
 from pipeline.log_client import FarmLog, FarmLogError
 from pipeline.traces import EVENTS_LOST, NodeTrace, same_place
@@ -165,6 +165,26 @@ def test_nodes_that_hang_are_waited_for_at_the_same_time(tmp_path: Path, monkeyp
         monkeypatch.setattr(endpoint, "TIMEOUT_SECONDS", 20.0)
         assert [found.address for found in FarmLog((one, two, three, four)).standings()] == [four]
     assert not asked.broken
+
+
+def test_a_node_that_hangs_holds_nothing_up_while_another_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, end_of_test = three_servers(minutes=1), threading.Event()
+
+    def hang(_: str) -> bytes:
+        end_of_test.wait()
+        return b"too late"
+
+    monkeypatch.setattr(endpoint, "TIMEOUT_SECONDS", 3_600.0)
+    monkeypatch.setattr(log_ranges, "LOOK_AROUND_SECONDS", -1.0)
+    monkeypatch.setattr(log_ranges, "LOOK_AROUND_PATIENCE_SECONDS", 0.05)
+    with served(log, tmp_path / "one.sock") as one, answering(tmp_path / "two.sock", hang) as two:
+        try:
+            ranges = log_ranges.NodeRanges((one, two), Credentials(), 100)
+            assert [ranges.standing(CLUSTER).commit_index for _ in range(3)] == [log.commit_index] * 3
+        finally:
+            end_of_test.set()
 
 
 def trace_of(events: Callable[[int, int], dict[str, Any]], name: str = "node-1") -> Answer:
