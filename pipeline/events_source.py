@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from pipeline.endpoint import CredentialError, Credentials, load_credentials
+from pipeline.envelope import BYTES_PER_RECORD_BATCH
 from pipeline.log_client import FarmLogError
 from pipeline.schemas import EVENTS
 from pipeline.traces import EventRow, FileTrace, NodeTrace, Stretch, Trace, same_place
@@ -121,11 +122,13 @@ class _Reader:
         if not isinstance(partition, StretchOfTrace):
             raise FarmLogError(f"the source 'farm_events' cannot read the partition {partition!r}")
         rows: list[EventRow] = []
+        size_bytes = 0
         for row in partition.trace.rows(partition.stretch):
             rows.append(row)
-            if len(rows) == ROWS_PER_RECORD_BATCH:
+            size_bytes += len(row[-1])
+            if len(rows) == ROWS_PER_RECORD_BATCH or size_bytes >= BYTES_PER_RECORD_BATCH:
                 yield _record_batch(rows)
-                rows = []
+                rows, size_bytes = [], 0
         if rows:
             yield _record_batch(rows)
 

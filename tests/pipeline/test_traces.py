@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from pipeline import events_source
 from pipeline.endpoint import Credentials
 from pipeline.events_source import FarmEventsDataSource, FarmEventsStreamReader
 from pipeline.log_client import FarmLogError
@@ -170,6 +171,15 @@ def source_of_files(path: Path) -> Iterator[pa.RecordBatch]:
     reader = FarmEventsDataSource({"files": str(path)}).reader(EVENTS)
     for partition in reader.partitions():
         yield from reader.read(partition)
+
+
+def test_large_events_end_a_record_batch_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_source, "BYTES_PER_RECORD_BATCH", 30_000)
+    node = MadeUpLog()
+    for _ in range(8):
+        node.happen("member-suspect", member="x" * 10_000)
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(event) + "\n" for event in node.events))
+    assert [batch.num_rows for batch in source_of_files(tmp_path / "trace.jsonl")] == [3, 3, 2]
 
 
 def test_a_pattern_may_have_any_part_of_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
