@@ -167,6 +167,18 @@ def test_nodes_that_hang_are_waited_for_at_the_same_time(tmp_path: Path, monkeyp
     assert not asked.broken
 
 
+def test_who_only_wants_to_know_how_far_the_log_goes_takes_no_entry_along(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def answer(target: str) -> bytes:
+        asked.append(target)
+        return log_of(page())(target)
+
+    with answering(tmp_path / "one.sock", answer) as address:
+        assert FarmLog((address,)).bounds() == (1, 1_000)
+    assert asked == ["/v1/cluster", "/v1/log?from=1&limit=0"]
+
+
 def test_a_node_that_hangs_holds_nothing_up_while_another_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
