@@ -56,6 +56,12 @@ SOURCES: dict[str, frozenset[str]] = {
     "quarantine": frozenset({"refused"}),
 }
 """Which kinds of entry give rows of which table."""
+CHECKPOINTS: dict[str, tuple[str, ...]] = {
+    "checkpoint": tuple(SOURCES),
+    "checkpoint-events": (EVENTS,),
+    "checkpoint-watch": ("transitions",),
+}
+"""Which tables' batches are numbered by which checkpoint."""
 
 
 Judge = Callable[[DataFrame], None]
@@ -199,15 +205,17 @@ def salt_of(output: Path) -> str:
 
 
 def refuse_orphaned(output: Path) -> None:
-    """Without the checkpoint batch numbers would begin again, and new batches would overwrite some of the old ones."""
-    if (output / "checkpoint").exists():
-        return
-    found = [name for name in SOURCES if (output / name).exists() and any((output / name).iterdir())]
-    if found:
-        raise FarmLogError(
-            f"{output} holds tables ({', '.join(found)}) and no checkpoint that belongs to them:"
-            " restore it, or choose another output directory; the log can be read again from its start",
-        )
+    """Without the checkpoint batch numbers would begin again, and new batches would overwrite some of the old ones.
+
+    Or be passed over, where old ones of that number were merged.
+    """
+    for checkpoint, tables_of in CHECKPOINTS.items():
+        found = [name for name in tables_of if (output / name).exists() and any((output / name).iterdir())]
+        if found and not (output / checkpoint).exists():
+            raise FarmLogError(
+                f"{output} holds tables ({', '.join(found)}) and no {checkpoint} that belongs to them: restore it, or"
+                " choose another output directory; the log can be read again from its start"
+            )
 
 
 def _update_current(known: DataFrame, salt: str, kinds: set[str], batch_id: int, output: Path) -> None:

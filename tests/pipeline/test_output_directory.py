@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.log_client import FarmLogError
-from pipeline.run import LAYOUT, RunSettings, claim_layout, claim_range, run_forever, run_once
+from pipeline.run import LAYOUT, RunSettings, claim_layout, claim_range, prepare, run_forever, run_once
 
 NO_SESSION = cast("SparkSession", None)
 """Nothing is asked of Spark before the directory is found to be the right one."""
@@ -30,6 +30,26 @@ def test_a_run_adds_nothing_to_a_part_of_the_log_and_a_part_nothing_to_a_run(tmp
     (tmp_path / "run" / "checkpoint").mkdir(parents=True)
     with pytest.raises(FarmLogError, match="what another run made"):
         claim_range(tmp_path / "run", 1, 500)
+
+
+@pytest.mark.parametrize(
+    ("table", "checkpoint"),
+    [("reports", "checkpoint"), ("events", "checkpoint-events"), ("transitions", "checkpoint-watch")],
+)
+def test_a_table_whose_checkpoint_is_gone_is_not_mixed_with_new_batches(
+    table: str, checkpoint: str, tmp_path: Path
+) -> None:
+    claim_layout(tmp_path)
+    for name in ("checkpoint", "checkpoint-events", "checkpoint-watch"):
+        (tmp_path / name).mkdir()
+    prepare(tmp_path)
+    (tmp_path / table / "batch_id=0").mkdir(parents=True)
+    prepare(tmp_path)
+    (tmp_path / checkpoint).rmdir()
+    with pytest.raises(FarmLogError, match=f"tables .{table}. and no {checkpoint} that"):
+        prepare(tmp_path)
+    (tmp_path / table).rename(tmp_path / "away")
+    prepare(tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["", "[1]", "{", '{"layouts": 2}', "\ud800"])
