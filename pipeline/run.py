@@ -293,6 +293,8 @@ def _follow(
             raise
         finally:
             side_by_side.stop()
+    # Ctrl-C may have come when the loop had looked for the last time, and there is more to do behind it.
+    interrupt.check()
 
 
 def _progress(session: SparkSession, query: RunningQuery) -> Progress:

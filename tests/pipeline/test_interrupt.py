@@ -2,14 +2,16 @@
 
 import os
 import signal
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pyspark import SparkConf
 
 from pipeline import session
 from pipeline.interrupt import deferred
+from pipeline.run import RunSettings, await_end
 
 
 def press_ctrl_c(times: int = 1) -> None:
@@ -24,6 +26,33 @@ def test_ctrl_c_takes_effect_where_the_run_loop_looks_for_it() -> None:
         press_ctrl_c()
         with pytest.raises(KeyboardInterrupt):
             interrupt.check()
+
+
+class EndingQuery:
+    """A query that has ended when it is looked at for the first time, which is when Ctrl-C is pressed."""
+
+    isActive, lastProgress = False, None  # noqa: N815 - Spark's names
+    status: ClassVar = {"message": "", "isTriggerActive": False}
+
+    def exception(self) -> None:
+        """It has ended well."""
+        press_ctrl_c()
+
+    def awaitTermination(self, _: int) -> bool:  # noqa: N802
+        """At once."""
+        return True
+
+    def stop(self) -> None:
+        """Nothing is left to stop."""
+
+
+def test_ctrl_c_that_comes_when_a_query_has_just_ended_ends_the_run(tmp_path: Path) -> None:
+    tracker = SimpleNamespace(getActiveStageIds=list)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        await_end(spark, RunSettings(tmp_path, {}), EndingQuery)
+    assert signal.getsignal(signal.SIGINT) == before
 
 
 def test_a_second_ctrl_c_does_not_wait() -> None:
