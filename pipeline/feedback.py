@@ -1,11 +1,12 @@
 """Feedback: after each batch the judgement of the leaves is brought up to date, and now and then it is submitted.
 
-    batch ──▶ recent rows ──▶ Weighing ──▶ proposal? ──▶ caught up? ──▶ POST /v1/submit to any node that answers
-                                                                         ──▶ told: accepted, or refused and why
+    batch ──▶ recent rows ──▶ Weighing ──▶ proposal? ──▶ caught up? who was removed?
+                 ──▶ POST /v1/submit to any node that answers ──▶ told: accepted, or refused and why
 
 A driver that starts anew remembers nothing, so before its first batch it looks at the `WARM_ENTRIES` entries before it.
 While it works through a backlog it submits nothing: what was right an hour ago is nobody's business now. Caught up is
-who is at most `BEHIND_MS` of log time behind the farm.
+who is at most `BEHIND_MS` of log time behind the farm. Whose reports the farm does not count, because an operator took
+the server out, it is asked as well: the entry that says so may be months old.
 
 The farm accepts an entry only if it was made from more of the log than the last one, so what a batch that is repeated
 after a crash submits again changes nothing. That it is in the log does not mean that it was accepted: the node that
@@ -13,7 +14,8 @@ takes it says so. And the farm needs none of this: whatever fails here, in readi
 counted, and the tables go on.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,7 +28,7 @@ from pipeline.failures import reason_of
 from pipeline.feedback_rows import recent
 from pipeline.log_client import FarmLog, FarmLogError
 from pipeline.transforms import classified
-from pipeline.weighing import Proposal, Row, Weighing
+from pipeline.weighing import Row, Weighing
 
 WARM_ENTRIES = 20_000
 BEHIND_MS = 120_000
@@ -56,6 +58,10 @@ class Submission(Protocol):
         """Log time of the newest committed entry."""
         ...
 
+    def removed(self) -> frozenset[int]:
+        """The servers that an operator took out of the farm. Raises `NotSubmittedError`."""
+        ...
+
     def submit(self, entry: Mapping[str, object]) -> Submitted:
         """Have one application entry committed. Raises `NotSubmittedError`."""
         ...
@@ -80,16 +86,23 @@ class NodeSubmission:
         newest = next(iter(log.range(commit, commit + 1, page_size=1, cluster=self.cluster)), None)
         return None if newest is None else newest.log_time_ms
 
+    def removed(self) -> frozenset[int]:
+        """As the first node of the farm that answers tells."""
+        said: list[str] = []
+        for address in self.addresses:
+            try:
+                with self._node(address) as node:
+                    return frozenset(node.get("/v1/view").get("removed", ()))
+            except LOST as error:
+                said.append(f"{address}: {str(error) or type(error).__name__}")
+        raise NotSubmittedError("; ".join(said))
+
     def submit(self, entry: Mapping[str, object]) -> Submitted:
         """By the first node that takes it. Where no answer came the next one is asked: `throughIndex` counts once."""
         said: list[str] = []
         for address in self.addresses:
             try:
-                with Endpoint(address, self.credentials) as node:
-                    found = None if self.cluster is None else node.get("/v1/cluster").get("clusterId")
-                    if found != self.cluster:
-                        said.append(f"{address}: belongs to the cluster {found}, not to {self.cluster}")
-                        continue
+                with self._node(address) as node:
                     answer = node.post("/v1/submit", entry)
             except LOST as error:
                 said.append(f"{address}: {str(error) or type(error).__name__}")
@@ -103,6 +116,15 @@ class NodeSubmission:
             if outcome in {"committed", "unknown"}:
                 break
         raise NotSubmittedError("; ".join(said))
+
+    @contextmanager
+    def _node(self, address: str) -> Iterator[Endpoint]:
+        """A node, if it belongs to the farm. Raises one of `LOST`."""
+        with Endpoint(address, self.credentials) as node:
+            found = None if self.cluster is None else node.get("/v1/cluster").get("clusterId")
+            if found != self.cluster:
+                raise ValueError(f"belongs to the cluster {found}, not to {self.cluster}")
+            yield node
 
 
 class Feedback:
@@ -137,9 +159,8 @@ class Feedback:
                 self._warm = True
             for row in rows:
                 self.weighing.observe(row)
-            proposal = self.weighing.propose()
-            if proposal is not None:
-                self._propose(self._submission, proposal)
+            if self.weighing.propose() is not None:
+                self._propose(self._submission)
         except (FarmLogError, NotSubmittedError, PySparkException, Py4JError) as error:
             self.failed += 1
             self._tell(f"factors not submitted: {reason_of(str(error))}")
@@ -155,9 +176,12 @@ class Feedback:
         options = {**self._source, "start": str(start), "end": str(first - 1)}
         return recent(classified(self._session.read.format("farm").options(**options).load()))
 
-    def _propose(self, submission: Submission, proposal: Proposal) -> None:
+    def _propose(self, submission: Submission) -> None:
         newest_ms = submission.log_time_ms()
         if newest_ms is None or newest_ms - self.weighing.log_time_ms > BEHIND_MS:
+            return
+        proposal = self.weighing.propose(submission.removed())
+        if proposal is None:
             return
         self.weighing.submitted()
         found = submission.submit(proposal.entry())

@@ -40,7 +40,7 @@ judgement is the same but for the first periods; who remembers nothing proposes 
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from statistics import median
@@ -207,28 +207,29 @@ class Weighing:
                 self.standing.take(row)
                 self._last_entry_ms = row.log_time_ms
 
-    def wanted(self) -> dict[str, float]:
-        """The factor that each leaf should have by the formula."""
+    def wanted(self, removed: Collection[int] = ()) -> dict[str, float]:
+        """The factor that each leaf should have by the formula, as if the `removed` servers had never reported."""
+        counted = [server for server_id, server in self._servers.items() if server_id not in removed]
         strains: dict[str, float] = {}
-        for server in self._servers.values():
+        for server in counted:
             for leaf, strain in server.strains().items():
                 strains[leaf] = min(strain, strains.get(leaf, strain))
         if not strains:
             return {}
-        middle = self._middle()
+        middle = _middle(counted)
         return {
             leaf: round(min(HIGHEST, max(LOWEST, 1 + GAIN * (strain - middle))), 3)
             for leaf, strain in sorted(strains.items())
         }
 
-    def propose(self) -> Proposal | None:
-        """What to submit now, if anything."""
+    def propose(self, removed: Collection[int] = ()) -> Proposal | None:
+        """What to submit now, if anything; the `removed` servers are those whose reports the farm does not count."""
         if self._periods < WARM_PERIODS or not self._pause_is_over():
             return None
         now_ms, standing = self.log_time_ms, self.standing
         factors = {
             leaf: wanted
-            for leaf, wanted in self.wanted().items()
+            for leaf, wanted in self.wanted(removed).items()
             if wanted != 1 or abs(standing.at(leaf, now_ms) - 1) >= CHANGE_MIN / 10
         }
         moves = {
@@ -250,11 +251,6 @@ class Weighing:
     def _pause_is_over(self) -> bool:
         pause_ms = min(PAUSE_MAX_MS, PAUSE_PERIODS * self._period_ms)
         return self._last_entry_ms is None or self.log_time_ms - self._last_entry_ms >= pause_ms
-
-    def _middle(self) -> float:
-        speaking = [server for server in self._servers.values() if server.illness]
-        present = [server for server in speaking if server.absence <= ABSENT]
-        return median(median(server.strains().values()) for server in present or speaking)
 
     def _report(self, row: ReportRow) -> None:
         known = self._servers.get(row.server_id)
@@ -280,6 +276,8 @@ class Weighing:
     def _clock(self, row: ClockRow) -> None:
         if row.period_ms is not None and PERIOD_MIN_MS <= row.period_ms <= PERIOD_MAX_MS:
             self._period_ms = row.period_ms
+        if self._clock_ms is not None and row.log_time_ms <= self._clock_ms:
+            return  # whatever is written at one moment of log time, it is one period
         self._periods += 1
         patience_ms, unproven_ms = self._period_ms * 3 // 2, self._unproven_ms(row.log_time_ms)
         self._clock_ms = row.log_time_ms
@@ -306,6 +304,12 @@ class Weighing:
         if len(heard) > SERVERS_MAX or min(heard.values(), default=oldest_ms) < oldest_ms:
             newest = sorted(heard, key=lambda server_id: (heard[server_id], server_id), reverse=True)[:SERVERS_MAX]
             self._servers = {each: self._servers[each] for each in newest if heard[each] >= oldest_ms}
+
+
+def _middle(servers: Collection[_Server]) -> float:
+    speaking = [server for server in servers if server.illness]
+    present = [server for server in speaking if server.absence <= ABSENT]
+    return median(median(server.strains().values()) for server in present or speaking)
 
 
 def _smoothed(before: float, figure: float | None) -> float:

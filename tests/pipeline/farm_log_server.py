@@ -35,6 +35,7 @@ class MadeUpLog:
     """The node's trace; cursors count from `first_cursor`."""
     first_cursor: int = 1
     clock_ahead_ms: int = 0
+    removed: tuple[int, ...] = ()
     submit_answer: tuple[int, Mapping[str, object]] = (200, {})
     submitted: list[bytes] = field(default_factory=list)
 
@@ -55,11 +56,12 @@ class MadeUpLog:
         )
 
     def view(self) -> dict[str, Any]:
-        """What the source `farm_events` reads of GET /v1/view."""
+        """What the source `farm_events` and feedback read of GET /v1/view."""
         return {
             "takenAtMs": self.log_time_ms + self.clock_ahead_ms,
             "node": {"name": "node-1", "generation": self.generation},
             "raft": {"logTimeMs": self.log_time_ms},
+            "removed": [*self.removed],
         }
 
     def event_page(self, first: int, limit: int) -> dict[str, Any]:

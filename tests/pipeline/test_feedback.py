@@ -45,6 +45,7 @@ class Listener:
     fails: str = ""
     refuses: str = ""
     first: int = 1
+    out: frozenset[int] = frozenset()
     taken: list[Mapping[str, object]] = field(default_factory=list)
 
     def oldest(self) -> int:
@@ -54,6 +55,10 @@ class Listener:
     def log_time_ms(self) -> int | None:
         """As told."""
         return self.newest_ms
+
+    def removed(self) -> frozenset[int]:
+        """As told."""
+        return self.out
 
     def submit(self, entry: Mapping[str, object]) -> Submitted:
         """Take it, or not."""
@@ -215,6 +220,20 @@ def test_a_backlog_is_nobodys_business_now() -> None:
     feedback.after_batch(batch(rows))
     assert feedback.weighing.propose() is not None
     assert (listener.taken, told) == ([], [])
+
+
+@pytest.mark.usefixtures("_no_spark")
+def test_what_a_server_reports_that_an_operator_removed_is_no_reason_to_submit() -> None:
+    rows, told = rows_of_slow_farm(6, 3), list[str]()
+    listener = Listener(rows[-1].log_time_ms, out=frozenset({3}))
+    feedback = feedback_of(rows, listener, told)
+    feedback.after_batch(batch(rows))
+    assert feedback.weighing.propose() is not None
+    assert (listener.taken, told) == ([], [])
+    # and when it is let back, it counts with all that is known of it
+    listener.out = frozenset()
+    feedback.after_batch(batch(rows))
+    assert len(listener.taken) == 1
 
 
 @pytest.mark.usefixtures("_no_spark")

@@ -70,6 +70,16 @@ def test_a_node_of_another_farm_is_told_nothing(tmp_path: Path) -> None:
     assert other.submitted == []
 
 
+def test_who_was_removed_is_asked_of_the_farms_own_nodes(tmp_path: Path) -> None:
+    other, ours = MadeUpLog(removed=(1, 2)), MadeUpLog(removed=(3,))
+    other.cluster_id = "another"
+    down = str(tmp_path / "nobody.sock")
+    with served(other, tmp_path / "a.sock") as one, served(ours, tmp_path / "b.sock") as two:
+        assert NodeSubmission((down, one, two), NO_CREDENTIALS, ours.cluster_id).removed() == {3}
+        with pytest.raises(NotSubmittedError, match=r"nobody\.sock: .*; .*a\.sock: belongs to the cluster another"):
+            NodeSubmission((down, one), NO_CREDENTIALS, ours.cluster_id).removed()
+
+
 def test_a_node_that_is_down_busy_or_does_not_allow_it_is_passed_over(tmp_path: Path) -> None:
     busy = answering(HTTPStatus.SERVICE_UNAVAILABLE, outcome="busy")
     words = "this token only reads; use the one in the node's control.admin.token"

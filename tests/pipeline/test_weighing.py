@@ -294,6 +294,35 @@ def test_a_server_has_one_voice_in_the_middle_however_many_leaves_it_names(lag_m
     assert {leaf: wanted[leaf] for leaf in undisturbed.weighing.wanted()} == undisturbed.weighing.wanted()
 
 
+def test_a_removed_server_has_no_voice_in_the_middle_and_no_leaf_of_it_is_named() -> None:
+    story, without = Story(servers=3), Story(servers=2)
+    for each in (story, without):
+        each.lag_ms |= {1: 100.0, 2: 300.0}
+    story.lag_ms[3] = 1_000.0
+    for each in (story, without):
+        each.periods(10)
+    assert story.weighing.wanted() != without.weighing.wanted()
+    assert story.weighing.wanted({3}) == without.weighing.wanted()
+    ours, expected = story.weighing.propose({3}), without.weighing.propose()
+    assert ours is not None
+    assert expected is not None
+    assert ours.factors == expected.factors
+    assert story.weighing.wanted({1, 2, 3}) == {}
+
+
+def test_what_is_written_at_one_moment_of_log_time_is_one_period_however_often() -> None:
+    story, undisturbed = Story(), Story()
+    for each in (story, undisturbed):
+        each.periods(5)
+        each.silent.add(3)
+        each.periods(2)
+    # when somebody writes what looks like clock entries, as many as it can
+    for _ in range(50):
+        story._next(ClockRow(story._count(), story.now_ms, PERIOD_MS))
+    assert story.weighing.wanted() == undisturbed.weighing.wanted()
+    assert story.weighing.wanted()[name(3)] < 1.2
+
+
 def test_a_leaf_that_its_server_reports_no_more_is_forgotten_at_once() -> None:
     story = Story()
     story.leaves[3] = (name(3), "another")
