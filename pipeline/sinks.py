@@ -38,6 +38,7 @@ from pipeline.session import fit_to_size, rows_of_files
 from pipeline.table_files import BATCH, live_files, merge, reached, reading, rows_in
 from pipeline.transforms.entries import SNAPSHOT
 from pipeline.transforms.history import OPERATOR_KINDS
+from pipeline.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
 
 SALT_FILE = "pseudonym.salt"
 SALT_BYTES = 32
@@ -230,14 +231,15 @@ def _update_current(known: DataFrame, salt: str, kinds: set[str], batch_id: int,
         rows["destinations"] = last_rows(leaves, keys["destinations"])
     if "publication" in kinds:
         rows["publishers"] = last_rows(transforms.addressed_publications(known, salt), keys["publishers"])
-    is_clock = f.col("entry") == "clock"
-    clock = f.when(is_clock, f.col("json")["clock"]["id"]), f.when(is_clock, f.col("json")["clock"]["period"])
+    clock, at_clock = f.col("json")["clock"], f.when(f.col("entry") == "clock", f.col("index"))
+    # Another period the farm does not take from a clock entry either, nor does one that tells none change it.
+    at_period = f.when(clock["period"].between(PERIOD_MIN_MS, PERIOD_MAX_MS), at_clock)
     last = known.agg(
         f.max("index").alias("index"),
         f.max("term").alias("term"),
         f.max("log_time").alias("log_time"),
-        f.max_by(clock[0], f.when(is_clock, f.col("index"))).alias("leader_id"),
-        f.max_by(clock[1], f.when(is_clock, f.col("index"))).alias("period_ms"),
+        f.max_by(clock["id"], at_clock).alias("leader_id"),
+        f.max_by(clock["period"], at_period).alias("period_ms"),
     )
     rows["farm"] = [
         {"farm": 1, "batch_id": batch_id, **row.asDict()} for row in last.collect() if row["index"] is not None

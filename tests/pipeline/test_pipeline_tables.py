@@ -279,6 +279,15 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
     assert [row["index"] for row in read(output, "farm")] == [log.commit_index]
 
 
+def test_the_reporting_period_is_the_last_one_that_the_farm_takes(session: SparkSession, tmp_path: Path) -> None:
+    log = MadeUpLog()
+    for leader, told in enumerate(({"period": 2_000}, {}, {"period": 10**12}, {"period": 5}), 1):
+        log.add(value=json.dumps({"clock": {"time": log.log_time_ms, "id": leader, **told}}))
+    write_batch(entries_of(session, log), 0, tmp_path)
+    (farm,) = read(tmp_path, "farm")
+    assert (farm["period_ms"], farm["leader_id"]) == (2_000, 4)
+
+
 def transforms_address(destination: str) -> str:
     """The b32 address, computed without the pipeline."""
     octets = base64.b64decode(destination.replace("-", "+").replace("~", "/"))
