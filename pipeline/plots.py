@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from html import escape
-from itertools import groupby, pairwise
+from itertools import groupby
 
 WIDTH, HEIGHT = 900, 220
 LEFT, RIGHT, TOP, BOTTOM = 60, 10, 10, 24
@@ -78,24 +78,28 @@ def strips(lanes: Sequence[Series]) -> str:
     moments = sorted({moment for lane in lanes for moment, _ in lane.points})
     if not moments:
         return _nothing()
-    # The last one lasts as long as the one before it.
-    until = dict(
-        pairwise([*moments, moments[-1] + (moments[-1] - moments[-2] if moments[1:] else moments[0].resolution)])
-    )
-    begin, end, left = moments[0], until[moments[-1]], _room([lane.name for lane in lanes])
+    end = moments[-1]
+    if any(lane.points[-1][1] is not None for lane in lanes):
+        # Nobody says how long the last one lasts: as long as the one before it.
+        end += moments[-1] - moments[-2] if moments[1:] else moments[0].resolution
+    begin, left = moments[0], _room([lane.name for lane in lanes])
     lane_height = LANE - 8
     height = TOP + lane_height * len(lanes) + BOTTOM
     parts = [_time_axis(begin, end, height, left)]
     for number, lane in enumerate(lanes):
         y = TOP + lane_height * number
         parts.append(f'<text x="4" y="{y + 11}">{escape(lane.name)}</text>')
-        for color, run in groupby(lane.points, key=lambda point: _level(point[1])):
+        until = [*(moment for moment, _ in lane.points[1:]), end]
+        pieces = zip(lane.points, until, strict=True)
+        for color, run in groupby(pieces, key=lambda piece: _level(piece[0][1])):
             same = list(run)
             if color:
-                x, ends = (_place(moment, begin, end, left) for moment in (same[0][0], until[same[-1][0]]))
-                said = f"{lane.name}, {same[0][0]:%m-%d %H:%M} to {until[same[-1][0]]:%m-%d %H:%M}: {_shares(same)}"
+                begins, ends = same[0][0][0], same[-1][1]
+                x, x_end = (_place(moment, begin, end, left) for moment in (begins, ends))
+                shares = _shares([point for point, _ in same])
+                said = f"{lane.name}, {begins:%m-%d %H:%M} to {ends:%m-%d %H:%M}: {shares}"
                 parts.append(
-                    f'<rect x="{x:.1f}" y="{y + 1}" width="{max(ends - x, 0.5):.1f}" height="{lane_height - 2}"'
+                    f'<rect x="{x:.1f}" y="{y + 1}" width="{max(x_end - x, 0.5):.1f}" height="{lane_height - 2}"'
                     f' fill="{color}"><title>{escape(said)}</title></rect>'
                 )
     marks = [(f"{max(least, 0):.1%} and more".replace(".0%", "%"), color) for least, color in LEVELS[:-1]]

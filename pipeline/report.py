@@ -9,7 +9,7 @@ who is behind them.
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from html import escape
-from itertools import groupby
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,13 @@ table { border-collapse: collapse; font-size: .9em } th, td { text-align: left; 
 border-bottom: 1px solid var(--line) }
 """
 _FARED = f"""
-    WITH windows AS (SELECT window_start, row_number() OVER (ORDER BY window_start) - 1 AS place
-                     FROM (SELECT DISTINCT window_start FROM router_health)),
-         cut AS (SELECT *, place // (SELECT (count(*) + {STRETCHES - 1}) // {STRETCHES} FROM windows) AS stretch
+    WITH windows AS (SELECT *, row_number() OVER in_order - 1 AS place,
+                       coalesce(window_start - lag(window_end) OVER in_order
+                                > greatest(5 * (window_end - window_start), INTERVAL 15 MINUTE), false) AS behind_gap
+                     FROM (SELECT DISTINCT window_start, window_end FROM router_health)
+                     WINDOW in_order AS (ORDER BY window_start)),
+         cut AS (SELECT *, place // (SELECT (count(*) + {STRETCHES - 1}) // {STRETCHES} FROM windows) AS stretch,
+                   sum(behind_gap::INT) OVER (ORDER BY place) AS run
                  FROM windows),
          fared AS (SELECT h.server_id, c.place, c.stretch, h.availability, h.job_lag_p95_ms
                    FROM router_health h JOIN cut c USING (window_start)),
@@ -47,7 +51,8 @@ _FARED = f"""
                      FROM fared GROUP BY server_id)
 """  # noqa: S608 - own names
 """Windows numbered and cut into stretches of a few; servers as they fared from their first report to the end of it all:
-in a window without a report a server has no row, and was not available."""
+in a window without a report a server has no row, and was not available. Where no server has a row, for longer than any
+reporting period, the farm as a whole stood still: a gap, which ends a run of windows."""
 
 Ask = Callable[[str], list[dict[str, Any]]]
 
@@ -106,7 +111,13 @@ def _now(ask: Ask) -> str:
            FROM current_routers r CROSS JOIN current_farm f LEFT JOIN current_watched w USING (server_id)
            ORDER BY r.server_id LIMIT 200"""
     )
-    return table(
+    reach = ask("SELECT index, coalesce(strftime(log_time, '%Y-%m-%d %H:%M:%S'), 'unknown') AS at FROM current_farm")
+    told = (
+        f"<p>The tables reach to entry {row['index']} of the log, at log time {escape(row['at'])}; how long ago a"
+        " report came is counted from then.</p>"
+        for row in reach
+    )
+    return "".join(told) + table(
         ("server", "last report", "uptime", "job lag", "healthy leaves", "publishes", "state"),
         [
             (
@@ -137,15 +148,25 @@ def _stretches(ask: Ask, worst_first: str, shown: int, value: str) -> list[Serie
     """A value for each stretch of each server that is shown; no more of them than can be drawn leave DuckDB."""
     rows = ask(
         f"""{_FARED}, shown AS (SELECT * FROM servers ORDER BY {worst_first}, server_id LIMIT {shown})
-            SELECT s.server_id, min(c.window_start) AS moment, {value} AS value
+            SELECT s.server_id, c.run, min(c.window_start) AS moment, max(c.window_end) AS until, {value} AS value
             FROM shown s JOIN cut c ON c.place >= s.since
             LEFT JOIN fared f ON f.server_id = s.server_id AND f.place = c.place
-            GROUP BY s.server_id, c.stretch ORDER BY s.server_id, c.stretch"""  # noqa: S608 - own names
+            GROUP BY s.server_id, c.stretch, c.run ORDER BY s.server_id, moment"""  # noqa: S608 - own names
     )
     return [
-        Series(f"server {server}", [(row["moment"], row["value"]) for row in of_server])
+        Series(f"server {server}", _points([*of_server]))
         for server, of_server in groupby(rows, key=lambda row: row["server_id"])
     ]
+
+
+def _points(rows: list[dict[str, Any]]) -> list[tuple[datetime, float | None]]:
+    """The values of one server, with nothing from the end of a run of windows on."""
+    points: list[tuple[datetime, float | None]] = []
+    for row, following in zip_longest(rows, rows[1:]):
+        points.append((row["moment"], row["value"]))
+        if row["until"] is not None and (following is None or following["run"] != row["run"]):
+            points.append((row["until"], None))
+    return points
 
 
 def _left_out(ask: Ask, shown: int) -> str:

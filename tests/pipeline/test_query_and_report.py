@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -397,6 +398,31 @@ def test_a_router_that_is_silent_is_shown_as_not_available_and_many_windows_as_f
     assert page.count("<h3>") == 2, "each master has its drawing"
     assert "d-&lt;b&gt;" in page
     assert len(page) < 100_000
+
+
+def test_a_time_in_which_the_whole_farm_stood_still_is_shown_as_nothing_known(tmp_path: Path) -> None:
+    minute = timedelta(minutes=1)
+    # given two hours of windows of a minute, ten hours of nothing, and an hour of which one server saw the second half
+    told = [(n, 1) for n in [*range(120), *range(720, 780)]] + [(n, 2) for n in range(750, 780)]
+    # of a pause as long as the longest reporting period nothing is made
+    told = [(n, server) for n, server in told if n not in range(50, 60)]
+    health = [
+        {"window_start": NOON + n * minute, "window_end": NOON + (n + 1) * minute, "server_id": server}
+        for n, server in told
+    ]
+    derived(tmp_path, "router_health", [{**row, "availability": 1.0, "job_lag_p95_ms": 2.0} for row in health])
+    current_state.update(tmp_path, {"farm": [{"farm": 1, "index": 4711, "log_time": NOON + 780 * minute}]})
+    page = make_report(tmp_path, NOON + timedelta(days=3), show_destinations=False)
+    strips = page[page.index("Availability by router") : page.index("Lag by router")]
+    assert re.findall("<title>(.*?)</title>", strips) == [
+        "server 1, 01-01 12:00 to 01-01 14:00: 100.0%",
+        "server 1, 01-02 00:00 to 01-02 01:00: 100.0%",
+        "server 2, 01-02 00:30 to 01-02 01:00: 100.0%",
+    ]
+    lag = page[page.index("Lag by router") : page.index("Detection")]
+    assert lag.count("<polyline") == 3, "no line leads across it"
+    # and a page that was made days later says so
+    assert "The tables reach to entry 4711 of the log, at log time 2026-01-02 01:00:00;" in page
 
 
 def test_the_names_behind_the_pseudonyms_are_for_the_owner_alone(tmp_path: Path) -> None:
