@@ -186,10 +186,22 @@ class Formation:
         if foundings:
             # A founder that has heard of its own cluster from observers only waits until a founder confirms it.
             foreign = [each for each in foundings if not self._has_promised(each.founders)]
-            return replace(self._durable, known=foreign[0]) if foreign else None
+            to_join = self._one_that_lives(foreign)
+            return replace(self._durable, known=to_join) if to_join is not None else None
         if self._durable.promise is not None:
             return None
         return self._first_promise(now, clock_ms)
+
+    def _one_that_lives(self, foreign: list[Founding]) -> Founding | None:
+        """The cluster to join; which is for ever, so of several it is the only one that lives, or none for now.
+
+        Whoever was just stopped to be moved out of an old cluster is in gossip's books for some seconds more.
+        """
+        if len(foreign) <= 1:
+            return foreign[0] if foreign else None
+        told = {member.notice.founding for member in self._members.values() if member.reachable}
+        living = [each for each in foreign if each in told]
+        return living[0] if len(living) == 1 else None
 
     def _own_founding(self) -> Founding | None:
         for member in self._members.values():

@@ -245,6 +245,17 @@ def test_the_cluster_of_a_dead_founder_counts_as_known() -> None:
     assert the(effects, Persist).state == FormationState(known=some_founding(C, D))
 
 
+def test_of_two_clusters_a_newcomer_joins_the_one_that_lives_and_while_both_do_it_waits() -> None:
+    """Whoever was just stopped, to be moved from the old cluster to the new one, seems alive for some seconds more."""
+    clusters = some_founding(A, B), some_founding(C, D)
+    for old, new in (clusters, clusters[::-1]):
+        core = formation(E, 2)
+        assert not has(see(core, founded(A, old), founded(C, new)), Persist)
+        assert "Two clusters live under one farm key" in core.alarms[0]
+        effects = see(core, founded(A, old, reachable=False), founded(C, new))
+        assert the(effects, Persist).state == FormationState(known=new)
+
+
 def test_a_founder_whose_storage_is_older_than_the_farm_never_votes_and_says_why() -> None:
     core = formation(A, 2)
     persist = the(see(core, founded(B, some_founding(A, B))), Persist)
