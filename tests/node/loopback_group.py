@@ -156,9 +156,15 @@ class LoopbackGroup:
         tuning: Tuning = PATIENT,
         founders: int = 3,
         connector: Connector | None = None,
+        *,
+        eager: bool = False,
     ) -> None:
-        """`connector` opens all connections, in place of TLS."""
+        """`connector` opens all connections, in place of TLS.
+
+        `eager`: the founder that starts last campaigns at once, so that a group of long timeouts has a leader soon.
+        """
         self._connector = connector
+        self._eager = eager
         self._tuning = tuning
         self._directory = directory
         self._limits = limits
@@ -235,7 +241,9 @@ class LoopbackGroup:
             founders = tuple(Server(each, self.endpoint(each)) for each in self.ids) if server_id in self.ids else ()
             seed, tally = Random(generation), Tally(self.incidents.append)
             first = Configuration(founders)
-            raft = Raft(server_id, first, recovery.ballot, recovery.log, self._tuning, GARLIC_FARM, seed, now_ms())
+            campaigns = self._eager and generation == len(self.ids)
+            waits_since = now_ms() - (self._tuning.election_timeout_max_ms if campaigns else 0)
+            raft = Raft(server_id, first, recovery.ballot, recovery.log, self._tuning, GARLIC_FARM, seed, waits_since)
             service = self._make_service()
             machine = Machine(service.execute, self._limits, service.snapshot, service.restore)
             links = PeerLinks(

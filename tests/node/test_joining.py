@@ -11,6 +11,7 @@ import trio
 from consensus.core.effects import ChangeOutcome, ChangeResolved, Outcome
 from consensus.core.position import Configuration as Members
 from consensus.core.position import Server, ServerId
+from consensus.core.tuning import Tuning
 from consensus.node.garlic_farm_client import GarlicFarmClient
 from consensus.node.garlic_farm_pipe import Lost
 from consensus.node.member_client import ask_to_add, ask_to_remove, join
@@ -29,19 +30,20 @@ from tests.node.loopback_group import PATIENT, Life, LoopbackGroup, Service, unt
 from tests.node.words_only_server import WordsOnlyServer
 
 LONG_S = 120
-CALM = replace(PATIENT, election_timeout_min_ms=1_000, election_timeout_max_ms=1_500)
+CALM = replace(PATIENT, election_timeout_min_ms=4_000, election_timeout_max_ms=6_000)
 """Nobody loses leadership because the machine is busy: these stories are not about that."""
+ELECTING = replace(PATIENT, election_timeout_min_ms=1_000, election_timeout_max_ms=1_500)
 FOURTH, FIFTH = ServerId(4), ServerId(5)
 
 
 @asynccontextmanager
 async def group(
-    path: Path, make_service: Callable[[], Service] = Service
+    path: Path, make_service: Callable[[], Service] = Service, tuning: Tuning = CALM
 ) -> AsyncIterator[tuple[LoopbackGroup, GarlicFarmClient, trio.Nursery]]:
     """Three servers that run, and a client that knows nothing but the document."""
     with trio.fail_after(LONG_S):
         async with trio.open_nursery() as nursery:
-            servers = LoopbackGroup(path, nursery, make_service=make_service, tuning=CALM)
+            servers = LoopbackGroup(path, nursery, make_service=make_service, tuning=tuning, eager=True)
             for server_id in servers.ids:
                 await servers.start(server_id)
             client = servers.client(offered=())
@@ -218,7 +220,7 @@ class AnyRules:
 
 
 async def test_a_leader_that_falls_in_the_midst_leaves_no_half_a_member(tmp_path: Path) -> None:
-    async with group(tmp_path) as (servers, client, nursery):
+    async with group(tmp_path, tuning=ELECTING) as (servers, client, nursery):
         await submit(client, [b"%d" % number for number in range(2000)])
         first = await servers.leader()
         life = await servers.start(FOURTH)
@@ -286,11 +288,13 @@ async def test_a_leader_that_knows_the_document_alone_brings_a_server_of_ours_up
 async def test_a_member_that_hears_its_leader_takes_no_invitation(tmp_path: Path) -> None:
     async with group(tmp_path) as (servers, client, _):
         await submit(client, [b"x"])
-        await until(lambda: servers.lives[ServerId(1)].server.role.leader is not None)
-        before = servers.lives[ServerId(1)].server.describe().raft
+        leader, follower = await leading(servers), servers.lives[ServerId(1)].server
+        await until(lambda: follower.describe().raft.last == leader.server.describe().raft.last)
+        assert follower.role.leader is not None
+        before = follower.describe().raft
         accepted, _ = await said(client, wire.JoinClusterRequest(STRANGE, 1, 99, 0, 3, 3, (LogEntry(99, THEIRS),)))
         assert not accepted
-        after = servers.lives[ServerId(1)].server.describe().raft
+        after = follower.describe().raft
         assert (after.term, after.last, after.voted_for) == (before.term, before.last, before.voted_for)
 
 
