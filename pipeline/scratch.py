@@ -2,6 +2,7 @@
 
     /tmp/garlicfarm-spark-UID/           0700
         java-home/, log4j2.properties    the same for every run
+        spark.log, spark.log.1           what Spark says of failures, with its frames; 10 MB each at most
         runs/NAME/                       what the JVM of one run writes: shuffles, spilled rows, artifacts, native code
         runs/NAME/lock                   held by the run for as long as it lives
 

@@ -43,14 +43,25 @@ _SETTINGS = (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     ),
 )
-_LOGGING = """# Spark's own word on every start is nothing that an operator can do something about.
+LOG_FILE = "spark.log"
+_LOGGING = """# An operator is told the reason of a failure; Spark's own word on it, with pages of frames, is in a file.
 rootLogger.level = error
-rootLogger.appenderRef.stdout.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+rootLogger.appenderRef.file.ref = file
+# At the level of the root it does not tell on every start how to change that.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+appender.file.type = RollingFile
+appender.file.name = file
+property.log = ${sys:garlicfarm.log:-${sys:java.io.tmpdir}/spark.log}
+appender.file.fileName = ${log}
+appender.file.filePattern = ${log}.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d %pid %p %c{1}: %m%n%ex
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 10MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 1
 """
 
 
@@ -60,6 +71,7 @@ def open_session(master: str = "local[*]", *, shuffle_partitions: int = 2) -> Sp
     Raises NoJavaError, ScratchError. The caller stops the session.
     """
     scratch, own = scratch_directory(), run_directory()
+    log = scratch / LOG_FILE
     use_java(find_java(dict(os.environ), scratch), os.environ)
     if "SPARK_CONF_DIR" not in os.environ:
         (scratch / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
@@ -68,7 +80,7 @@ def open_session(master: str = "local[*]", *, shuffle_partitions: int = 2) -> Sp
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = SparkConf().setAppName("garlicfarm").setMaster(master)
     settings.setAll([*_SETTINGS, ("spark.sql.shuffle.partitions", str(shuffle_partitions))])
-    settings.set("spark.driver.extraJavaOptions", f'{_JAVA_OPTIONS} "-Djava.io.tmpdir={own}"')
+    settings.set("spark.driver.extraJavaOptions", f'{_JAVA_OPTIONS} "-Djava.io.tmpdir={own}" "-Dgarlicfarm.log={log}"')
     settings.set("spark.sql.warehouse.dir", str(own / "warehouse"))
     if master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

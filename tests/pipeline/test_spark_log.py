@@ -1,0 +1,23 @@
+"""Spark's own word on a failure, with pages of frames, goes to a file; an operator is told the reason."""
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.scratch import scratch_directory
+from pipeline.session import LOG_FILE
+
+pytestmark = [
+    pytest.mark.spark,
+    # pyspark's own sockets to the JVM are closed by its finalizers
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def test_what_spark_says_of_a_failure_is_in_a_file_and_not_on_the_screen(session: SparkSession) -> None:
+    assert session._jvm is not None
+    logs = session._jvm.org.apache.logging.log4j.LogManager
+    assert [*logs.getContext(False).getConfiguration().getAppenders().keySet()] == ["file"]  # noqa: FBT003 - Java's
+    said = f"an error of the session {session.sparkContext.applicationId}"
+    logs.getLogger("garlicfarm").error(said)
+    assert said in (scratch_directory() / LOG_FILE).read_text(encoding="utf-8")
