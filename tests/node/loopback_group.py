@@ -5,7 +5,7 @@ by requests.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -52,6 +52,8 @@ PATIENT = Tuning(
     retry_ms=150,
     snapshot_chunk_bytes=64 * 1024,
 )
+CALM = replace(PATIENT, election_timeout_min_ms=4_000, election_timeout_max_ms=6_000)
+"""For an `eager` group: nobody loses leadership because the machine is busy, for stories that are not about that."""
 SMALL = StorageTuning(segment_bytes=256 * 1024)
 NOTHING_BEHIND = ServerTuning(retain_bytes=1)
 """Where a snapshot was taken, the log before it is gone."""

@@ -26,12 +26,10 @@ from consensus.wire.garlic_farm.values import (
     LogPack,
     PackedEntry,
 )
-from tests.node.loopback_group import PATIENT, Life, LoopbackGroup, Service, until
+from tests.node.loopback_group import CALM, PATIENT, Life, LoopbackGroup, Service, until
 from tests.node.words_only_server import WordsOnlyServer
 
 LONG_S = 120
-CALM = replace(PATIENT, election_timeout_min_ms=4_000, election_timeout_max_ms=6_000)
-"""Nobody loses leadership because the machine is busy: these stories are not about that."""
 ELECTING = replace(PATIENT, election_timeout_min_ms=1_000, election_timeout_max_ms=1_500)
 FOURTH, FIFTH = ServerId(4), ServerId(5)
 
@@ -70,6 +68,16 @@ async def until_members(life: Life, *members: int) -> None:
     await until(settled)
 
 
+async def until_level(leader: Life) -> None:
+    """Nobody needs the leader's log any more, so that a snapshot which takes its place is for newcomers only."""
+
+    def level() -> bool:
+        raft = leader.server.describe().raft
+        return all(each.match == raft.last.index for each in raft.followers)
+
+    await until(level)
+
+
 async def test_a_server_that_knows_the_document_alone_joins_by_log_packs_and_is_removed(tmp_path: Path) -> None:
     async with group(tmp_path) as (servers, client, nursery):
         # given a log of some length, and a server of another make
@@ -105,6 +113,7 @@ async def test_a_server_that_knows_the_document_alone_joins_by_snapshot_where_th
     async with group(tmp_path) as (servers, client, nursery):
         await submit(client, [b"%d" % number for number in range(300)])
         leader = await leading(servers)
+        await until_level(leader)
         taken = await leader.server.take_snapshot()
         assert taken is not None
         await submit(client, [b"tail"])
@@ -130,6 +139,7 @@ async def test_a_snapshot_goes_on_where_a_broken_connection_left_it(tmp_path: Pa
     async with group(tmp_path, Bulky) as (servers, client, nursery):
         await submit(client, [b"%d" % number for number in range(10)])
         leader = await leading(servers)
+        await until_level(leader)
         assert await leader.server.take_snapshot() is not None
         stranger = WordsOnlyServer(FIFTH, tmp_path / "stranger", breaks_at={"InstallSnapshotRequest"})
         servers.strangers[FIFTH] = await nursery.start(stranger.listen)
