@@ -76,7 +76,8 @@ DESTINATION_MAX_CHARACTERS = 2_048
 class ReportRow:
     """A server's report. `leaves` are pairs of a destination's hash and whether it was healthy.
 
-    The log may hold a report several times under one `request`; like the farm we count the first.
+    The log may hold a report several times under one `request`; like the farm we count the first. Its last part numbers
+    the sender's submissions, so what is not above the last one was there before.
     """
 
     index: int
@@ -254,7 +255,7 @@ class Weighing:
 
     def _report(self, row: ReportRow) -> None:
         known = self._servers.get(row.server_id)
-        if known is not None and row.request is not None and row.request == known.request:
+        if known is not None and _repeats(row.request, known.request):
             return
         before = _Server() if known is None else known
         lag = None if row.job_lag_ms is None else min(1.0, max(0.0, row.job_lag_ms / LAG_WORST_MS))
@@ -268,7 +269,7 @@ class Weighing:
             lag=(lag or 0.0) if known is None else _smoothed(before.lag, lag),
             heard_ms=row.log_time_ms,
             illness=illness,
-            request=row.request,
+            request=row.request or before.request,
             reported=True,
         )
         self._forget()
@@ -310,6 +311,14 @@ def _middle(servers: Collection[_Server]) -> float:
     speaking = [server for server in servers if server.illness]
     present = [server for server in speaking if server.absence <= ABSENT]
     return median(median(server.strains().values()) for server in present or speaking)
+
+
+def _repeats(request: str | None, last: str | None) -> bool:
+    """Whether `CLIENT-BORN-SEQUENCE` is the last one of the same client once more, or one from before it."""
+    if request is None or last is None:
+        return False
+    (sender, _, number), (last_sender, _, last_number) = request.rpartition("-"), last.rpartition("-")
+    return sender == last_sender and int(number) <= int(last_number)
 
 
 def _smoothed(before: float, figure: float | None) -> float:

@@ -215,7 +215,7 @@ def test_rows_that_were_seen_before_change_nothing() -> None:
     assert (story.weighing.wanted(), story.weighing.through_index) == (wanted, through)
 
 
-def test_a_report_that_is_in_the_log_twice_under_one_request_counts_once() -> None:
+def test_a_report_that_is_in_the_log_again_under_its_request_counts_once() -> None:
     story, undisturbed = Story(), Story()
     for each in (story, undisturbed):
         each.periods(5)
@@ -223,8 +223,16 @@ def test_a_report_that_is_in_the_log_twice_under_one_request_counts_once() -> No
         each._next(row)
     story._next(replace(row, index=story._count()))
     assert story.weighing.wanted() == undisturbed.weighing.wanted()
-    story._next(replace(row, index=story._count(), request="03-1-0-7"))
+    story._next(replace(row, index=story._count(), request="03-1-0-10"))
     assert story.weighing.wanted()[name(3)] > undisturbed.weighing.wanted()[name(3)]
+    # nor does an older one that somebody submits once more, also behind one without a name
+    story._next(ReportRow(story._count(), story.now_ms, 3, 10.0, ((name(3), True),)))
+    wanted = story.weighing.wanted()
+    for request in ("03-1-0-6", "03-1-0-9", "03-1-0-10"):
+        story._next(replace(row, index=story._count(), request=request))
+    assert story.weighing.wanted() == wanted
+    story._next(replace(row, index=story._count(), request="03-2-0-1"))
+    assert story.weighing.wanted() != wanted, "a client that began anew counts anew"
 
 
 def test_who_is_silent_for_an_hour_is_forgotten() -> None:
