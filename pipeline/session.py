@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
@@ -87,6 +88,7 @@ def open_session(master: str = "local[*]", *, shuffle_partitions: int = 2) -> Sp
         settings.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
     session = _started(settings)
     session.sparkContext.setLogLevel("ERROR")
+    _print_into(log, session)
     session.dataSource.register(FarmDataSource)
     session.dataSource.register(FarmEventsDataSource)
     return session
@@ -107,6 +109,13 @@ def _started(settings: SparkConf) -> SparkSession:
         session.stop()
         raise
     return session
+
+
+def _print_into(log: Path, session: SparkSession) -> None:
+    """What Spark's Python processes print, such as that one has begun, goes to the file as well."""
+    java: Any = session._jvm  # noqa: SLF001 - there is no other way to it
+    java = java.java
+    java.lang.System.setErr(java.io.PrintStream(java.io.FileOutputStream(str(log), True), True))  # noqa: FBT003 - Java's
 
 
 def fit_to_size(session: SparkSession, rows: int) -> None:

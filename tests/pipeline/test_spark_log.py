@@ -20,4 +20,7 @@ def test_what_spark_says_of_a_failure_is_in_a_file_and_not_on_the_screen(session
     assert [*logs.getContext(False).getConfiguration().getAppenders().keySet()] == ["file"]  # noqa: FBT003 - Java's
     said = f"an error of the session {session.sparkContext.applicationId}"
     logs.getLogger("garlicfarm").error(said)
-    assert said in (scratch_directory() / LOG_FILE).read_text(encoding="utf-8")
+    session._jvm.java.lang.System.err.println(f"printed: {said}")
+    written = (scratch_directory() / LOG_FILE).read_text(encoding="utf-8")
+    assert f"ERROR garlicfarm: {said}" in written
+    assert f"printed: {said}" in written
