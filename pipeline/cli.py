@@ -33,7 +33,7 @@ from pipeline.floodfill_cli import floodfills
 from pipeline.generate import generate
 from pipeline.load_model import LoadModel
 from pipeline.query_cli import query, report
-from pipeline.run import RunSettings, claim_range, prepare, run_forever, run_once
+from pipeline.run import RANGE_FILE, RunSettings, claim_range, prepare, run_forever, run_once
 from pipeline.session import open_session
 from pipeline.sinks import derive
 from pipeline.source import DEFAULT_ENTRIES_PER_BATCH, SNAPSHOT
@@ -212,6 +212,9 @@ def backfill(
             "end": str(last),
             "maxEntriesPerBatch": str(entries_per_batch),
         }
+        if not (output / RANGE_FILE).exists():
+            # Once it is noted whose part of the log it holds, a directory is for no other.
+            place.refuse_outside(first, last)
         held.enter_context(alone_in(output))
         claim_range(output, first, last)
         prepare(output)

@@ -18,7 +18,7 @@ from pipeline.endpoint import TCP_SCHEME, CredentialError, load_credentials
 from pipeline.failures import reason_of
 from pipeline.feedback import NodeSubmission
 from pipeline.java import NoJavaError
-from pipeline.log_client import FarmLog, FarmLogError
+from pipeline.log_client import FarmLog, FarmLogError, first_without_gap
 from pipeline.run import Progress
 from pipeline.scratch import ScratchError
 from pipeline.source import OLDEST, SNAPSHOT
@@ -60,6 +60,24 @@ class LogPlace:
         if self.certificate is not None:
             found["certificate"] = str(self.certificate.resolve())
         return found
+
+    def refuse_outside(self, first: int, last: int) -> None:
+        """Raises FarmLogError when the log does not have all entries from `first` to `last`."""
+        if self.directory is not None:
+            oldest, newest = StoredLog(self.directory, self.committed_through).bounds()
+        else:
+            found = FarmLog(self._addresses(), load_credentials(self.token_file, self.certificate)).standings()
+            oldest, newest = first_without_gap(found), max(standing.commit_index for standing in found)
+        if last > newest:
+            raise FarmLogError(
+                f"entries up to {last} are wanted and the log is known to be committed up to {newest} only; choose an"
+                " earlier --to, or wait"
+            )
+        if first < oldest:
+            raise FarmLogError(
+                f"entries from {first} on are wanted and the oldest that is left is {oldest}; choose a later --from, or"
+                " read an older copy of a state directory (--directory)"
+            )
 
     def submission(self) -> NodeSubmission:
         """Where factors are submitted: to the nodes that are read. Raises FarmLogError when there are none."""

@@ -5,6 +5,7 @@ That one lacks the module `jdk.incubator.vector`, which Spark always names on th
 wrapper directory with a small `bin/java` drops the argument. Without the wrapper the JVM refuses to start.
 """
 
+import os
 import shutil
 import subprocess
 from collections.abc import MutableMapping
@@ -80,6 +81,11 @@ def _wrap(java_home: Path, scratch: Path) -> Path:
     wrapper = scratch / "java-home"
     (wrapper / "bin").mkdir(parents=True, exist_ok=True)
     script = wrapper / "bin" / "java"
-    script.write_text(_WRAPPER.format(java=java_home / "bin" / "java"), encoding="utf-8")
-    script.chmod(0o755)
+    text = _WRAPPER.format(java=java_home / "bin" / "java")
+    # Another run may be starting it at this moment: half a script would start nothing.
+    if not script.exists() or script.read_text(encoding="utf-8") != text:
+        aside = script.with_name(f".java.{os.getpid()}")
+        aside.write_text(text, encoding="utf-8")
+        aside.chmod(0o755)
+        aside.replace(script)
     return wrapper

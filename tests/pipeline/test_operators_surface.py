@@ -24,6 +24,7 @@ from pipeline.log_client import FarmLogError
 from pipeline.query import _answer
 from pipeline.query_cli import query, report
 from pipeline.sinks import SALT_FILE, exchange, salt_of
+from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
 
 NO_DATABASE = b"no database" * 100
 
@@ -123,6 +124,27 @@ def test_a_day_without_a_day_before_or_behind_it_is_told_before_spark_is_started
     wrong = ["floodfills", "--routers", str(tmp_path / "routers"), "--day", day, "--output", str(tmp_path)]
     result = CliRunner().invoke(pipeline, wrong)
     assert (result.exit_code, "no year of the network database" in result.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        (("1", "20"), "the oldest that is left is 11; choose a later --from"),
+        (("11", "5000"), "committed up to 34 only; choose an earlier --to"),
+    ],
+)
+def test_a_part_that_the_log_does_not_have_is_refused_and_the_directory_stays_free_for_another(
+    part: tuple[str, str], told: str, tmp_path: Path
+) -> None:
+    whole = three_servers(minutes=1)
+    log = MadeUpLog(first_index=11, entries=[{**each, "index": each["index"] + 10} for each in whole.entries[:24]])
+    first, last = part
+    with served(log, tmp_path / "control.sock") as address:
+        wanted = ["backfill", "--node", address, "--from", first, "--to", last, "--output", str(tmp_path / "tables")]
+        result = CliRunner().invoke(pipeline, wanted)
+    assert result.exit_code == 1
+    assert told in result.output
+    assert not (tmp_path / "tables").exists()
 
 
 # -- what is damaged, or out of reach ----------------------------------------------------------------------------------

@@ -28,6 +28,23 @@ def test_a_machine_without_java_gets_the_one_of_the_extra_and_its_wrapper_drops_
     assert "version" in answer.stderr
 
 
+def test_the_wrapper_is_never_half_of_one_for_another_run_that_starts_it(tmp_path: Path) -> None:
+    home = find_java({"PATH": ""}, tmp_path).home
+    assert home is not None
+    script = home / "bin" / "java"
+    whole, made = script.read_text(), script.stat()
+    find_java({"PATH": ""}, tmp_path)
+    assert (script.stat().st_ino, script.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns), "it is right already"
+    # one of an older version is exchanged as a whole: who has begun to read it reads that one to its end
+    script.write_text("an older one")
+    with script.open() as begun:
+        find_java({"PATH": ""}, tmp_path)
+        assert begun.read() == "an older one"
+    assert script.read_text() == whole
+    assert script.stat().st_mode & 0o777 == 0o755
+    assert [each.name for each in script.parent.iterdir()] == ["java"]
+
+
 def test_a_java_home_that_holds_no_java_is_passed_over(tmp_path: Path) -> None:
     assert find_java({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": ""}, tmp_path).found != "JAVA_HOME"
 
