@@ -21,6 +21,7 @@ from pipeline.cli_options import (
     ProgressLine,
     Start,
     StatusLine,
+    a_master,
     a_window,
     place_options,
     told_plainly,
@@ -74,7 +75,7 @@ pipeline.add_command(floodfills)
 @click.option(
     "--window", default=DEFAULT_WINDOW, show_default=True, callback=a_window, help="Width of a row in log time."
 )
-@click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
+@click.option("--master", default="local[*]", show_default=True, callback=a_master, help="The Spark master.")
 @click.option(
     "--trigger", "trigger_seconds", default=5, show_default=True, type=click.IntRange(1, 3600), help="Seconds."
 )
@@ -183,7 +184,7 @@ def run(
 @click.option(
     "--window", default=DEFAULT_WINDOW, show_default=True, callback=a_window, help="Width of a row in log time."
 )
-@click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
+@click.option("--master", default="local[*]", show_default=True, callback=a_master, help="The Spark master.")
 @click.option(
     "--entries-per-batch",
     default=500_000,

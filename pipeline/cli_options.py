@@ -1,6 +1,7 @@
 """What the pipeline's commands share: where the log is read, a line that shows progress, and errors told plainly."""
 
 import math
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from pipeline.transforms.windows import window_ms
 
 CONTROL_SOCKET = "control.sock"
 LINE_WIDTH = 100
+_MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(, *\d+)?\])?|local-cluster\[[\d, ]+\]|spark://.+|yarn|k8s://.+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,14 @@ def a_window(_: click.Context, __: click.Parameter, value: str) -> str:
         window_ms(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+    return value
+
+
+def a_master(_: click.Context, __: click.Parameter, value: str) -> str:
+    """A Spark master of a kind that there is, told before a JVM is started, which would answer with pages."""
+    if _MASTER.fullmatch(value) is None:
+        kinds = "local[*], local[N], spark://HOST:PORT, yarn or k8s://https://HOST:PORT"
+        raise click.BadParameter(f"{value!r} is no Spark master: say {kinds}.")
     return value
 
 

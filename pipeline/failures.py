@@ -25,6 +25,7 @@ _NO_MEMORY = re.compile(r"OutOfMemoryError|Java heap space|GC overhead limit")
 _GIVE_MEMORY = "name fewer --entries-per-batch"
 _ADVICE = ((_NO_SPACE, _FREE_SPACE), (_NO_RIGHT, _GIVE_RIGHT), (_NO_MEMORY, _GIVE_MEMORY))
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning): .+")
+_CALL = "An error occurred while calling"
 _TRACEBACK = "Traceback (most recent call last):"
 LINE_LIMIT = 400
 
@@ -56,4 +57,6 @@ def _cause(lines: list[str]) -> str:
         told = next((line.strip() for line in lines[begun + 1 :] if _EXCEPTION.match(line.strip())), None)
         if told is not None:
             return told[:LINE_LIMIT]
-    return lines[0].strip()[:LINE_LIMIT]
+    # The bridge to the JVM says first which call it was; the JVM's own word comes behind it.
+    behind_call = lines[0].startswith(_CALL) and lines[1:] and lines[1].startswith(": ")
+    return (lines[1].removeprefix(": ") if behind_call else lines[0]).strip()[:LINE_LIMIT]

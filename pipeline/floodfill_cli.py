@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli_options import told_plainly
+from pipeline.cli_options import a_master, told_plainly
 from pipeline.current_state import read_names
 from pipeline.log_client import FarmLogError
 from pipeline.session import open_session
@@ -51,7 +51,7 @@ def a_day(_: click.Context, __: click.Parameter, value: datetime | None) -> date
     type=click.Path(path_type=Path, file_okay=False),
     help="Directory of the tables.",
 )
-@click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
+@click.option("--master", default="local[*]", show_default=True, callback=a_master, help="The Spark master.")
 def floodfills(*, routers: Path, day: date | None, count: int, output: Path, master: str) -> None:
     """Find the closest floodfills of each destination, yesterday, today and tomorrow.
 

@@ -83,6 +83,9 @@ def test_a_directory_without_a_farm_says_how_to_start_or_name_one(
         (["--start", "snapshot"], "needs --directory"),
         (["--keep-days", "nan"], "no number to count with"),
         (["--no-events", "--trace-files", "x"], "choose one"),
+        (["--window", "5mins"], "no width of a window"),
+        (["--master", "foo"], "'foo' is no Spark master"),
+        (["--master", "local[x]"], "is no Spark master"),
     ],
 )
 def test_a_wrong_option_is_told_before_anything_is_read(wrong: list[str], told: str, tmp_path: Path) -> None:

@@ -191,3 +191,5 @@ def test_an_operator_reads_the_cause_and_what_to_do_and_no_frames() -> None:
     damaged = "py4j.Py4JError: x\npipeline.table_files.TableDamagedError: a.parquet is damaged: remove it\n\tat y"
     assert reason_of(damaged) == "a.parquet is damaged: remove it"
     assert reason_of("Could not parse Master URL: 'x'\n\tat somewhere") == "Could not parse Master URL: 'x'"
+    called = "An error occurred while calling None.a.b.\n: a.SparkException: Could not parse Master URL: 'x'\n\tat y"
+    assert reason_of(called) == "a.SparkException: Could not parse Master URL: 'x'"
