@@ -38,6 +38,7 @@ END_BOUND_S = 20.0
 PUBLISHER_BOUND_S = 10 * 3 * REPORTING_PERIOD_MS / 1000
 START_BOUND_S = 60.0
 """Ten times the goals, and for the start whatever a loaded machine may need."""
+LIVING = {MemberStatus.ALIVE, MemberStatus.SUSPECT}
 PASSING = re.compile(
     "only the leader decides|is no majority|no majority answers|Nobody was evicted; ask again|(is|are) down, |"
     "not known to have "
@@ -307,7 +308,7 @@ class Farm:
             views = [node.view() for node in self.nodes]
             lives = {(view.node.node_id, view.node.generation) for view in views}
             return all(
-                lives <= {(each.node_id, each.generation) for each in view.members if each.status is MemberStatus.ALIVE}
+                lives <= {(each.node_id, each.generation) for each in view.members if each.status in LIVING}
                 for view in views
             )
 
