@@ -218,7 +218,7 @@ def backfill(
             place.refuse_outside(first, last)
         held.enter_context(alone_in(output))
         claim_range(output, first, last)
-        prepare(output)
+        prepare(output, part=True)
         session = held.enter_context(open_session(master))
         run_once(session, RunSettings(output, source, window, progress=line, tell=line.tell))
         derive(session, output, window)

@@ -29,6 +29,8 @@ from pipeline.transforms.windows import window_ms
 
 CONTROL_SOCKET = "control.sock"
 LINE_WIDTH = 100
+INDEX_DIGITS = 16
+"""An index is at most 2^53, as JSON has it exactly."""
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(, *\d+)?\])?|local-cluster\[[\d, ]+\]|spark://.+|yarn|k8s://.+")
 
 
@@ -205,7 +207,8 @@ class Start(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Refuses anything else before a JVM is started."""
         text = str(value)
-        if text not in {OLDEST, SNAPSHOT} and not (text.isascii() and text.isdecimal() and int(text) > 0):
+        is_index = text.isascii() and text.isdecimal() and len(text) <= INDEX_DIGITS and int(text) > 0
+        if text not in {OLDEST, SNAPSHOT} and not is_index:
             self.fail(f"{text!r} is neither 'oldest' nor 'snapshot' nor an index of the log, from 1 on.", param, ctx)
         return text
 

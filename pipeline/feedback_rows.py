@@ -6,7 +6,6 @@ entries are to fill the driver's memory. What an entry is, the tables' own rules
 (`pipeline.transforms.entries`), which are the farm's: what it takes for nothing is nothing here either.
 """
 
-import re
 from collections.abc import Iterator
 
 from pyspark.sql import DataFrame
@@ -20,7 +19,6 @@ RECENT = "20 minutes"
 ROWS_MAX = 50_000
 COLLECTED_MAX_BYTES = 128 * 1024 * 1024
 KINDS = ("report", "clock", "factors")
-_LEAF = re.compile("[a-z2-7]{52}")
 
 
 def recent(classified: DataFrame) -> list[Row]:
@@ -57,9 +55,7 @@ def _rows(found: SparkRow) -> Iterator[Row]:
         case "clock":
             yield ClockRow(index, log_time_ms, found["period_ms"])
         case "factors":
-            # The tables take texts as they are and keep JSON's null; to the farm such an entry is none.
-            if all(_LEAF.fullmatch(leaf) and factor is not None for leaf, factor in found["factors"].items()):
-                yield FactorsRow(index, log_time_ms, found["through_index"], found["factors"])
+            yield FactorsRow(index, log_time_ms, found["through_index"], found["factors"])
         case _:
             told = zip(found["leaves"] or (), found["healthy"] or (), strict=True)
             named = ((leaf_hash(destination), bool(healthy)) for destination, healthy in told)

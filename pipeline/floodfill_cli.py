@@ -7,7 +7,6 @@ RouterInfo, which is not opened here: give a list of floodfills, or take the ans
 
 import base64
 import binascii
-import sqlite3
 from datetime import date, datetime
 from pathlib import Path
 
@@ -95,10 +94,7 @@ def hash_of(address: str) -> str:
 
 
 def _addresses(output: Path) -> list[str]:
-    try:
-        addresses = sorted(read_names(output).values())
-    except sqlite3.Error as error:
-        raise FarmLogError(f"who the destinations are cannot be read in {output}: {error}") from error
+    addresses = sorted(read_names(output).values())
     if not addresses:
         raise FarmLogError(f"{output} knows no destination yet; run `garlicfarm pipeline run --once` first")
     return addresses

@@ -88,14 +88,18 @@ class RunSettings:
     tell: Callable[[str], None] = _tell_nothing
     """Hears what an operator should know while the run goes on."""
 
+    @property
+    def is_part(self) -> bool:
+        """Whether the log is read up to a fixed end."""
+        return "end" in self.source
+
 
 def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
     """Reads all that is committed and not yet read, and returns the health table.
 
     Raises FarmLogError when the log cannot be read.
     """
-    _refuse_part(settings)
-    prepare(settings.output)
+    prepare(settings.output, part=settings.is_part)
     if settings.events is not None:
         options = settings.events
         await_end(session, settings, lambda: start_events(session, settings, options, available_now=True))
@@ -111,7 +115,6 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
 
     Raises FarmLogError when the log cannot be read any more.
     """
-    _refuse_part(settings)
     apart = session.newSession()
     derived_at = -math.inf
 
@@ -125,7 +128,7 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
                 derived_at = time.monotonic()
 
     deriving = Deriving(make_tables)
-    prepare(settings.output)
+    prepare(settings.output, part=settings.is_part)
 
     def begin() -> StreamingQuery:
         stream = farm_stream(session, settings)
@@ -153,8 +156,16 @@ def _kept_watch(session: SparkSession, settings: RunSettings) -> Kept:
     return Kept("the watch", begin, lambda: watching.rules_for(settings.output) != rules)
 
 
-def prepare(output: Path) -> None:
-    """Makes the output directory; raises FarmLogError when it cannot be continued."""
+def prepare(output: Path, *, part: bool = False) -> None:
+    """Makes the output directory; raises FarmLogError when it cannot be continued.
+
+    `part`: what comes is a part of the log with an end, which a directory is made for.
+    """
+    if not part and (output / RANGE_FILE).exists():
+        raise FarmLogError(
+            f"{output} holds a part of the log, which `garlicfarm pipeline backfill` made; choose another output"
+            " directory"
+        )
     output.mkdir(parents=True, exist_ok=True)
     sinks.refuse_orphaned(output)
     claim_layout(output)
@@ -252,15 +263,6 @@ def claim_range(output: Path, first: int, last: int) -> None:
     if found != wanted:
         told = "what another run made of the log" if found is None else f"another part of the log ({found})"
         raise FarmLogError(f"{output} holds {told}; choose another output directory")
-
-
-def _refuse_part(settings: RunSettings) -> None:
-    """A directory that is said to hold a part of the log holds no more than that."""
-    if "end" not in settings.source and (settings.output / RANGE_FILE).exists():
-        raise FarmLogError(
-            f"{settings.output} holds a part of the log, which `garlicfarm pipeline backfill` made; choose another"
-            " output directory"
-        )
 
 
 def _note(path: Path, content: dict[str, int]) -> None:

@@ -62,6 +62,8 @@ KINDS = (
     "removal",
 )
 REFUSED = "refused"
+LEAF_HASH = "[a-z2-7]{52}"
+"""How a factor names a destination: SHA-256 in base 32."""
 SNAPSHOT = "snapshot"
 
 
@@ -209,6 +211,10 @@ def _reason(json: Column) -> Column:
             & (json["factors"]["throughIndex"].isNull() | json["factors"]["factors"].isNull()),
             "factors without throughIndex or factors",
         )
+        .when(
+            f.exists(f.map_keys(json["factors"]["factors"]), lambda leaf: ~leaf.rlike(rf"\A{LEAF_HASH}\z")),
+            "a factor of what is no destination's hash",
+        )
         .when(_lacks_what_it_needs(json), "an operator's word without what it is about")
         .when(f.size(json["destinations"]) > DESTINATIONS_LIMIT, f"more than {DESTINATIONS_LIMIT} destinations")
         .when(~_in_range(json), "a value outside its range")
@@ -233,7 +239,8 @@ def _in_range(json: Column) -> Column:
         _within(router["jobLag"], _LAG_LIMIT_MS),
         _within(json["factors"]["throughIndex"], _SAFE_INTEGER - 1),
         _is_factor(json["cost"]["factor"]),
-        json["factors"].isNull() | f.forall(f.map_values(json["factors"]["factors"]), _is_factor),
+        json["factors"].isNull()
+        | f.forall(f.map_values(json["factors"]["factors"]), lambda factor: factor.isNotNull() & _is_factor(factor)),
         json["destinations"].isNull() | f.forall(json["destinations"], _leaf_in_range),
     ]
     return reduce(Column.__and__, within)
