@@ -115,6 +115,7 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
 
     Raises FarmLogError when the log cannot be read any more.
     """
+    prepare(settings.output, part=settings.is_part)
     apart = session.newSession()
     derived_at = -math.inf
 
@@ -128,7 +129,6 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
                 derived_at = time.monotonic()
 
     deriving = Deriving(make_tables)
-    prepare(settings.output, part=settings.is_part)
 
     def begin() -> StreamingQuery:
         stream = farm_stream(session, settings)
