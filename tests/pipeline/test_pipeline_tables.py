@@ -144,7 +144,8 @@ def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(
     log.add(value='{"padding": "' + "x" * 70_000 + '"}')
     log.add(value="{'admission': {'node': '0123456789abcdef'}}")
     log.add(value='{"admission": {"node": "0123456789abcdef"}} and more')
-    log.add(value='{"factors": {"throughIndex": 1, "formula": "f", "factors": {"a": 1e999}}}')
+    for leaf, factor in (("a" * 52, "1e999"), ("a" * 52, "null"), ("a", "1")):
+        log.add(value=f'{{"factors": {{"throughIndex": 1, "formula": "f", "factors": {{"{leaf}": {factor}}}}}}}')
     log.add(value='{"clock": {"time": 1767225600000}}')
     log.add(value='{"cost": {"hash": "a"}}')
     health = health_of(session, log, tmp_path / "tables")
@@ -156,6 +157,8 @@ def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(
         "not the JSON that a server writes",
         "not the JSON that a server writes",
         "a value outside its range",
+        "a value outside its range",
+        "a factor of what is no destination's hash",
         "a clock entry without a time or its leader",
         "an operator's word without what it is about",
     ]
