@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ def open_session(master: str = "local[*]", *, shuffle_partitions: int = 2) -> Sp
     scratch, own = scratch_directory(), run_directory()
     log = scratch / LOG_FILE
     use_java(find_java(dict(os.environ), scratch), os.environ)
-    if "SPARK_CONF_DIR" not in os.environ:
+    if not has_own_settings(os.environ):
         (scratch / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
         os.environ["SPARK_CONF_DIR"] = str(scratch)
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -92,6 +92,11 @@ def open_session(master: str = "local[*]", *, shuffle_partitions: int = 2) -> Sp
     session.dataSource.register(FarmDataSource)
     session.dataSource.register(FarmEventsDataSource)
     return session
+
+
+def has_own_settings(environment: Mapping[str, str]) -> bool:
+    """Whether Spark was set up by somebody, as for a cluster: then nothing is put in the place of what they wrote."""
+    return bool({"SPARK_CONF_DIR", "SPARK_HOME"} & environment.keys())
 
 
 def _started(settings: SparkConf) -> SparkSession:

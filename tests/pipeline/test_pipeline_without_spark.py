@@ -10,6 +10,7 @@ from pipeline import log_client
 from pipeline.cli import pipeline
 from pipeline.java import find_java
 from pipeline.log_client import FarmLog, FarmLogError
+from pipeline.session import has_own_settings
 from tests.pipeline.farm_log_server import served, three_servers
 
 
@@ -99,3 +100,9 @@ def test_the_operators_word_on_what_is_committed_is_about_a_directory(tmp_path: 
     result = CliRunner().invoke(pipeline, ["run", "--once", "--node", str(tmp_path), "--committed-through", "5"])
     assert result.exit_code == 1
     assert "--directory" in result.output
+
+
+def test_a_spark_that_somebody_has_set_up_keeps_its_settings() -> None:
+    assert has_own_settings({"SPARK_HOME": "/opt/spark"})
+    assert has_own_settings({"SPARK_CONF_DIR": "/etc/spark"})
+    assert not has_own_settings({"JAVA_HOME": "/opt/java"})
