@@ -28,8 +28,8 @@ _OF_SIZE = {
 }
 """What is set for few rows, and, as Spark has it by itself, for many."""
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC -Duser.timezone=UTC"
-"""With one compiler the JVM reserves 48 MB for what it compiles. Spark makes new classes for each query of many rows: in
-some minutes that is full, and from then on everything is interpreted."""
+"""With one compiler the JVM reserves 48 MB for what it compiles. Spark makes new classes for each query of many rows:
+after some minutes that is full, and from then on everything is interpreted."""
 _SETTINGS = (
     ("spark.ui.enabled", "false"),
     ("spark.ui.showConsoleProgress", "false"),
