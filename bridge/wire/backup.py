@@ -30,7 +30,8 @@ _SUM_LINE_BYTES: Final = 2 * hashlib.sha256().digest_size + 1
 _HEAD_LIMIT_BYTES: Final = 2 * 1024 * 1024
 
 _NodeId = Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * NODE_ID_BYTES}}}\\Z")]
-_Number = Annotated[int, Meta(ge=0, lt=2**62)]
+_Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""As far as Raft counts: what a server can have, its backup can."""
 
 
 class BackupError(ValueError):

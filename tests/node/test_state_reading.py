@@ -20,6 +20,7 @@ from bridge.wire.backup import BackupError, decode_backup, encode_backup
 from bridge.wire.formation_state import encode_formation_state
 from consensus.core.effects import Compact, Persist
 from consensus.core.position import Ballot, Command, Configuration, Entry, LogPosition, Server, ServerId
+from consensus.core.replica import MAX_NUMBER
 from consensus.node.directory import Directory, open_directory
 from consensus.node.snapshots import SnapshotWriter
 from consensus.node.storage import StorageTuning
@@ -104,6 +105,13 @@ async def test_a_backup_says_what_the_directory_said_and_holds_no_ballot(tmp_pat
     again = await read_state(tmp_path / "farm.backup")
     check(again)
     assert replace(again, source=read.source) == read
+
+
+async def test_a_backup_takes_any_term_and_index_that_a_server_can_have(tmp_path: Path) -> None:
+    backup = (await read_state(node_directory(tmp_path / "node"))).backup
+    last = LogPosition(MAX_NUMBER, MAX_NUMBER)
+    late = replace(backup, head=replace(backup.head, last=last))
+    assert decode_backup(encode_backup(late)).head.last == last
 
 
 async def test_a_directory_in_use_and_what_is_no_state_are_refused_with_what_to_do(tmp_path: Path) -> None:
