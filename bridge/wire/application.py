@@ -36,6 +36,8 @@ from bridge.core.records import (
 )
 from bridge.wire import identity_entries
 from bridge.wire.entry_fields import (
+    BRACKETS_LIMIT,
+    ENTRY_LIMIT_BYTES,
     ApplicationError,
     DestinationText,
     Milliseconds,
@@ -55,10 +57,6 @@ from bridge.wire.wish_json import (
     from_wish,
     to_wish,
 )
-
-ENTRY_LIMIT_BYTES: Final = 65_536
-BRACKETS_LIMIT: Final = 256
-"""Bounds nesting by the bytes alone: how deep a parser gets before it gives up depends on its caller's stack."""
 
 _REASON_LIMIT: Final = 200
 _WISHES: Final[dict[str, msgspec.json.Decoder[WishEntry]]] = {

@@ -4,13 +4,17 @@ A value outside of its range makes the whole entry foreign, on all servers, beca
 bytes. So these ranges are wide: they say what a figure can be at all, not what is sensible.
 """
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta
 
 from bridge.core.founding import NODE_ID_BYTES
 from bridge.core.hashes import HASH_CHARACTERS
 from bridge.wire.i2p import I2pError, destination_from_base64
+
+ENTRY_LIMIT_BYTES: Final = 65_536
+BRACKETS_LIMIT: Final = 256
+"""Bounds nesting by the bytes alone: how deep a parser gets before it gives up depends on its caller's stack."""
 
 Milliseconds = Annotated[int, Meta(ge=0, lt=2**53)]
 Seconds = Annotated[int, Meta(ge=0, lt=2**32)]
