@@ -1,0 +1,130 @@
+"""The proof of a handshake: what is signed, byte by byte, and that no other handshake can be proven with it."""
+
+import hashlib
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.peers import Claim, ListedPeers
+from consensus.wire.garlic_farm.proof import (
+    ConnectionRole,
+    Direction,
+    Proof,
+    Transcript,
+    i2p_channel,
+    parse_proof,
+    tls_channel,
+)
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+PUBLIC = KEY.public_key().public_bytes_raw()
+TRANSCRIPT = Transcript(
+    direction=Direction.REQUEST,
+    role=ConnectionRole.SERVER,
+    own_id=1,
+    other_id=2,
+    cluster_id="cluster-a",
+    nonce="00ff",
+    client_nonce="c0",
+    nonce_count=10,
+    channel=tls_channel(bytes(32)),
+    offered="garlicfarm.raft.v1, garlicfarm.prevote.v1",
+    chosen="",
+    lease_ms=400,
+    introductions=("first", "second"),
+)
+OTHER: dict[str, Any] = {
+    "direction": Direction.ANSWER,
+    "role": ConnectionRole.CLIENT,
+    "own_id": 3,
+    "other_id": None,
+    "cluster_id": "cluster-b",
+    "nonce": "00fe",
+    "client_nonce": "c1",
+    "nonce_count": 11,
+    "channel": i2p_channel("name.b32.i2p"),
+    "offered": "garlicfarm.prevote.v1",
+    "chosen": "garlicfarm.raft.v1",
+    "lease_ms": None,
+    "introductions": ("first",),
+}
+
+
+def proof(transcript: Transcript = TRANSCRIPT) -> Proof:
+    return Proof(transcript.role, PUBLIC, KEY.sign(transcript.signed_bytes()))
+
+
+def test_what_is_signed_is_every_field_with_its_length_behind_a_name_of_its_own() -> None:
+    expected = b"garlic farm handshake 1\x00"
+    for field in (
+        b"request", b"server", b"1", b"2", b"cluster-a", b"00ff", b"c0", b"0000000a", b"tls " + b"00" * 32,
+        b"garlicfarm.raft.v1, garlicfarm.prevote.v1", b"", b"400", hashlib.sha256(b"first,second").digest(),
+    ):  # fmt: skip
+        expected += len(field).to_bytes(2, "big") + field
+    assert TRANSCRIPT.signed_bytes() == expected
+
+
+def test_a_proof_holds_for_its_own_handshake_and_survives_its_header() -> None:
+    header = proof().header()
+    assert header.startswith("1 server ")
+    assert parse_proof(header) == proof()
+    assert parse_proof(header).holds(TRANSCRIPT)
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(Transcript)])
+def test_a_proof_holds_for_no_handshake_that_differs_in_one_field(field: str) -> None:
+    assert not proof().holds(replace(TRANSCRIPT, **{field: OTHER[field]}))
+
+
+def test_what_moves_from_one_field_into_the_next_is_another_handshake() -> None:
+    assert not proof().holds(replace(TRANSCRIPT, nonce="00", client_nonce="ffc0"))
+
+
+def test_the_signature_of_another_key_does_not_hold() -> None:
+    stranger = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    assert not replace(proof(), signature=stranger.sign(TRANSCRIPT.signed_bytes())).holds(TRANSCRIPT)
+    assert not replace(proof(), public_key=b"\xff" * 32).holds(TRANSCRIPT), "what is no key signs nothing"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "1 server",
+        proof().header().replace("1 ", "2 ", 1),
+        proof().header().replace("server", "leader"),
+        proof().header() + "=",
+        proof().header() + " more",
+        proof().header()[:-1],
+        proof().header().replace("_", "/").replace("-", "+") + "A",
+        " " + proof().header(),
+        "1 server " + "A" * 42 + "B " + "A" * 86,
+    ],
+)
+def test_whatever_is_no_proof_raises_the_one_error(header: str) -> None:
+    with pytest.raises(GarlicFarmError) as refused:
+        parse_proof(header)
+    assert refused.value.fault is Fault.MALFORMED
+
+
+def test_a_field_that_no_head_could_hold_is_refused() -> None:
+    with pytest.raises(GarlicFarmError, match="more than 65535 bytes"):
+        replace(TRANSCRIPT, offered="x" * 65_536).signed_bytes()
+
+
+def test_an_i2p_name_is_one_name_in_capitals_too() -> None:
+    assert i2p_channel("Name.B32.I2P") == i2p_channel("name.b32.i2p")
+
+
+def test_a_list_of_keys_accepts_its_own_and_refuses_every_other_claim() -> None:
+    stranger = bytes(32)
+    peers = ListedPeers(KEY, {2: PUBLIC})
+    assert peers.judge(Claim(2, ConnectionRole.SERVER, PUBLIC)) is None
+    assert peers.judge(Claim(None, ConnectionRole.CLIENT, stranger)) is None, "it claims nothing"
+    for claim in (Claim(2, ConnectionRole.SERVER, stranger), Claim(3, ConnectionRole.CLIENT, PUBLIC)):
+        refusal = peers.judge(claim)
+        assert refusal is not None
+        assert refusal.fault is Fault.UNKNOWN_IDENTITY
