@@ -4,10 +4,11 @@
         ▲◀────────────── answer, back along the same hops ──────────────┘│
         └◀────────────────────── and directly ──────────────────────────┘
 
-A helper passes a request on to its target if it knows the target and ttl is at least 1; at ttl 2 or more it may give it
-to one other peer instead. At ttl 0 it never passes anything on. It remembers (source, target, seq) -> previous hop for
-one period; an answer that matches goes back there, whatever its ttl. A helper that pinged the target itself and heard
-nothing says so with a nack: the requester learns that its own link works, and does not blame itself (Lifeguard).
+A helper passes a request on to its target if it knows the target and ttl is at least 1; at ttl 2 or more it may give
+it to one other peer instead. It passes the request on with one less, as the RFC says; a ttl above `RELAY_TTL_MAX`
+counts as that. At ttl 0 it never passes anything on. It remembers (source, target, seq) -> previous hop for one period;
+an answer that matches goes back there, whatever its ttl. A helper that pinged the target itself and heard nothing says
+so with a nack: the requester learns that its own link works, and does not blame itself (Lifeguard).
 In an overlay most helpers do not know the target; they say the same when they passed the request on in vain.
 
 A repeated key is dropped, which also ends loops; the table is bounded, so that nobody can use it up for longer than a
@@ -16,6 +17,7 @@ period.
 
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Final
 
 from gossip.core.member import Address, NodeId, Status
 from gossip.core.membership import Entry, Membership
@@ -24,6 +26,9 @@ from gossip.core.outbox import DropReason, Outbox
 from gossip.core.tuning import Tuning
 
 _Key = tuple[NodeId, NodeId, int]
+
+RELAY_TTL_MAX: Final = 8
+"""A higher ttl is taken as this one: one datagram of a stranger with ttl 255 would else be sent by 254 helpers."""
 
 
 @dataclass(slots=True)
@@ -91,8 +96,7 @@ class Relays:
         if len(self._relays) >= self._tuning.relays_limit:
             self._outbox.drop(DropReason.RELAY_TABLE_FULL)
             return
-        # What is asked for is not believed: a ttl of 255 would lead one datagram through 255 members.
-        ttl = min(request.ttl, max(self._tuning.relay_ttl, 1)) - 1
+        ttl = min(request.ttl, RELAY_TTL_MAX) - 1
         forwarded = replace(request, ttl=ttl, requester=request.requester or source)
         # Three quarters: the nack must be back before the requester's round ends.
         nacks = self._tuning.nacks and (next_hop.node_id == request.target_id or self._tuning.overlay)

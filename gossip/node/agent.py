@@ -23,7 +23,6 @@ events channel drops the event, counts it and asks for a resync: the consumer th
 instead of the changes that it missed.
 """
 
-import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from random import Random
@@ -67,6 +66,7 @@ from gossip.node.life import Life, begin_life
 from gossip.node.opening import opened
 from gossip.node.questions import Answer, Questions
 from gossip.node.requests import Requests
+from gossip.node.resumption import ResumptionWatch
 from gossip.node.seeds import NamesToFollow, numeric_seeds
 from gossip.node.state_files import remember_peers
 from gossip.node.udp import DatagramSocket, Network, UdpNetwork
@@ -95,8 +95,12 @@ class Agent:
         self._socket = socket
         self._discovery = discovery
         self._started_at = trio.current_time()
+        self._resumption = ResumptionWatch(config.clocks)
         self._codec = Codec(
-            Signer(identity.key), self._key_keeper.ring, os.urandom(SECRETS_BYTES), config.datagram_limit_bytes
+            Signer(identity.key),
+            self._key_keeper.ring,
+            self._resumption.fresh_secrets(SECRETS_BYTES),
+            config.datagram_limit_bytes,
         )
         info = NodeInfo(
             node_id=identity.node_id,
@@ -329,6 +333,9 @@ class Agent:
         if not self._config.allow_wan and not is_private(target.host):
             self._counters.drop(Loss.WIDE_AREA)
             return ()
+        if self._resumption.resumed():
+            self._codec.begin_life(self._resumption.fresh_secrets(SECRETS_BYTES))
+            self._counters.resumptions += 1
         try:
             return ((self._codec.outgoing(message, recipient, answered_key_id), target),)
         except DatagramError:

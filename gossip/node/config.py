@@ -9,6 +9,7 @@ from gossip.core.admission import AdmissionPolicy, admit_all
 from gossip.core.member import METADATA_LIMIT_BYTES, Address, NodeId
 from gossip.core.tuning import Tuning
 from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
+from gossip.node.resumption import Clocks, system_clocks
 from gossip.node.setting_types import is_address, wrong_kinds
 from gossip.wire.codec import DATAGRAM_LIMIT_BYTES
 from gossip.wire.layout import CAPACITY_LIMIT
@@ -39,6 +40,7 @@ class AgentConfig:
     application says to somebody who comes with a retired key and is by his signature who he says (NodeId, public key):
     at most 256 bytes, or nothing. He gets it as the event `KeyOffered`. `admit` is the group's own
     reason to reject a joiner: None, or the JoinNak to refuse it with; whom it raises about is refused, with an alarm.
+    `clocks` show a machine that was resumed from a snapshot (`gossip.node.resumption`).
     """
 
     bind: Address
@@ -59,6 +61,7 @@ class AgentConfig:
     ring_changed: Callable[[KeyRing], None] | None = None
     offer_keys: Callable[[NodeId, bytes], bytes] | None = None
     admit: AdmissionPolicy = admit_all
+    clocks: Clocks = field(default_factory=system_clocks)
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, by name."""

@@ -44,6 +44,8 @@ class WireDescription:
     riders_left_out: int
     """Updates and samples whose signature did not hold; the messages that carried them were taken."""
     events_lost: int
+    resumptions: int = 0
+    """How often this process was taken for resumed from a snapshot, and drew a new salt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Counters:
     dropped: Counter[Refusal | Loss] = field(default_factory=Counter)
     riders_left_out: int = 0
     events_lost: int = 0
+    resumptions: int = 0
 
     def heard(self, datagram: bytes) -> None:
         """A datagram arrived, whatever becomes of it."""
@@ -92,4 +95,5 @@ class Counters:
             dropped=MappingProxyType(dropped),
             riders_left_out=self.riders_left_out,
             events_lost=self.events_lost,
+            resumptions=self.resumptions,
         )

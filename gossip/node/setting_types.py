@@ -12,6 +12,7 @@ from typing import Any, Final
 from gossip.core.keychain import KEY_BYTES
 from gossip.core.member import Address
 from gossip.core.tuning import Tuning
+from gossip.node.resumption import Clocks
 from gossip.wire.seal import KeyRing
 
 PORT_LIMIT: Final = 65_535
@@ -66,6 +67,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "ring_changed": _FUNCTION,
     "offer_keys": _FUNCTION,
     "admit": _FUNCTION,
+    "clocks": (_of(Clocks), "Clocks"),
 }
 _MAY_BE_NONE: Final = frozenset(
     {"key_ring", "advertise", "state_directory", "broadcast", "random_seed", "interface", "ring_changed", "offer_keys"}

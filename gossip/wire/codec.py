@@ -12,6 +12,7 @@ time, so simulations run it as it is.
 """
 
 import hmac
+from collections import deque
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -21,7 +22,17 @@ from gossip.core.messages import Broadcast, JoinReq, KeyNews, Message, PingRespo
 from gossip.wire.datagram import DatagramError, decode, encode
 from gossip.wire.identity import ForgedError, Signer, Verifier, proves_twin, twin_proof
 from gossip.wire.layout import Refusal
-from gossip.wire.seal import ANYBODY, SALT_BYTES, Envelope, KeyRing, Sealed, SealError, Unsealed, derive
+from gossip.wire.seal import (
+    ANYBODY,
+    OWN_SALTS_REMEMBERED,
+    SALT_BYTES,
+    Envelope,
+    KeyRing,
+    Sealed,
+    SealError,
+    Unsealed,
+    derive,
+)
 from gossip.wire.token import TOKEN_SECRET_BYTES, TokenMint, join_auth
 
 SECRETS_BYTES: Final = SALT_BYTES + TOKEN_SECRET_BYTES
@@ -57,6 +68,7 @@ class Codec:
         if len(secrets) != SECRETS_BYTES:
             raise ValueError(f"expected {SECRETS_BYTES} fresh random bytes, not {len(secrets)}")
         self._life, token_secret = secrets[:SALT_BYTES], secrets[SALT_BYTES:]
+        self._lives: deque[bytes] = deque([self._life], OWN_SALTS_REMEMBERED)
         self._signer = signer
         self._verifier = Verifier()
         self._sealed = None if ring is None else Sealed(ring, self._life, signer.node_id)
@@ -64,6 +76,14 @@ class Codec:
         self._mint = TokenMint(signer.node_id, token_secret)
         self._join_keys = _join_keys(ring)
         self._limit_bytes = limit_bytes
+
+    def begin_life(self, secrets: bytes) -> None:
+        """Go on under fresh `secrets` (`SECRETS_BYTES`): this process may have been taken back to an earlier moment."""
+        self._life, token_secret = secrets[:SALT_BYTES], secrets[SALT_BYTES:SECRETS_BYTES]
+        self._lives.append(self._life)
+        self._mint = TokenMint(self._signer.node_id, token_secret)
+        if self._sealed is not None:
+            self._sealed.begin(self._life)
 
     def use(self, ring: KeyRing) -> None:
         """Seal, open and admit with another ring of the same farm."""
@@ -105,7 +125,7 @@ class Codec:
             outdated = (message.source, opened.retired_key_id) if isinstance(message, JoinReq) else None
             raise RefusedError(Refusal.RETIRED_KEY, outdated)
         if isinstance(message, PingResponse) and self._is_of_twins(message):
-            if not proves_twin(message.proof, self._signer.node_id, self._life, message.seq):
+            if not proves_twin(message.proof, self._signer.node_id, self._lives, message.seq):
                 raise RefusedError(Refusal.FORGED)
             message = replace(message, proof=b"")
         admitted = isinstance(message, JoinReq) and self._admits(message, source, now_ms)

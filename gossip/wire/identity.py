@@ -19,6 +19,7 @@ true, within a bound; what was found false is not remembered, since its forms ar
 """
 
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from hashlib import sha256
@@ -103,11 +104,11 @@ def twin_proof(key: Ed25519PrivateKey, life: bytes, nonce: int) -> bytes:
     return life + key.public_key().public_bytes_raw() + key.sign(_twin_bytes(life, nonce))
 
 
-def proves_twin(proof: bytes, node_id: NodeId, life: bytes, nonce: int) -> bool:
-    """Whether some other process than that of `life` holds the key of `node_id` and answers `nonce`."""
+def proves_twin(proof: bytes, node_id: NodeId, lives: Collection[bytes], nonce: int) -> bool:
+    """Whether some other process than the one of these `lives` holds the key of `node_id` and answers `nonce`."""
     theirs, credential = proof[:LIFE_BYTES], proof[LIFE_BYTES:]
     public_key, signature = credential[:PUBLIC_KEY_BYTES], credential[PUBLIC_KEY_BYTES:]
-    if len(credential) != CREDENTIAL_BYTES or theirs == life or node_id_of(public_key) != node_id:
+    if len(credential) != CREDENTIAL_BYTES or theirs in lives or node_id_of(public_key) != node_id:
         return False
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, _twin_bytes(theirs, nonce))

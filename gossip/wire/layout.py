@@ -24,7 +24,8 @@ from typing import Final
 INCARNATION_LIMIT: Final = (1 << 63) - 1
 SEQUENCE_LIMIT: Final = (1 << 64) - 1
 CAPACITY_LIMIT: Final = (1 << 32) - 1
-ERROR_CODE_LIMIT: Final = (1 << 32) - 1
+ERROR_CODE_LIMIT: Final = (1 << 64) - 1
+"""The RFC gives an error code eight bytes."""
 TTL_LIMIT: Final = 255
 PORT_LIMIT: Final = 65_535
 PACKED_ADDRESS_BYTES: Final = (4, 16)

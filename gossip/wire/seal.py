@@ -5,7 +5,8 @@
 
 The key of a datagram is HKDF(farm key, boot salt) and its nonce the counter. The salt is drawn at random at every
 start, so a counter that starts again at 1 never meets the same key; a stored counter would have to be fsynced, and a
-copied disk image would repeat it.
+copied disk image would repeat it. A process that is taken back to an earlier moment (a virtual machine resumed from a
+snapshot) draws a new salt before its next datagram (`begin`, `gossip.node.resumption`).
 
 *Other farms.* The label is a hash of the farm's founding key. Two farms on one LAN see each other's datagrams; those of
 the other label are counted as such and nothing more.
@@ -31,7 +32,7 @@ are not remembered: whoever has an old key could push out the windows of all mem
 the answers are limited per source, and all that they do is to repeat that the key is out of date.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final, NamedTuple, Protocol
@@ -54,6 +55,8 @@ OVERHEAD_BYTES: Final = HEADER_BYTES - 1 + NODE_ID_BYTES + TAG_BYTES
 ANYBODY: Final = NodeId(bytes(NODE_ID_BYTES))
 """The receiver, where the sender cannot know it."""
 SALT_LIMIT: Final = 4096
+OWN_SALTS_REMEMBERED: Final = 8
+"""Salts of this node whose echoes are still known for its own: a time service steps a clock rarely."""
 WINDOW: Final = 1024
 _LABEL: Final = slice(1, 1 + LABEL_BYTES)
 _KEY_ID: Final = slice(_LABEL.stop, _LABEL.stop + KEY_ID_BYTES)
@@ -206,6 +209,7 @@ class Sealed:
             raise ValueError(f"a boot salt has {SALT_BYTES} bytes, not {len(salt)}")
         self._label = ring.label
         self._salt = salt
+        self._own_salts: deque[bytes] = deque([salt], OWN_SALTS_REMEMBERED)
         self._receivers = frozenset({node_id, ANYBODY})
         self._salt_limit = salt_limit
         self._counter = 0
@@ -213,11 +217,21 @@ class Sealed:
         """By key id and salt, as they stand in the header."""
         self.use(ring)
 
+    def begin(self, salt: bytes) -> None:
+        """Seal under another salt of this node from here on: the counter under the one before may have been used."""
+        self._salt = salt
+        self._own_salts.append(salt)
+        self._counter = 0
+        self._name_keys()
+
     def use(self, ring: KeyRing) -> None:
         """Seal and open with another ring of the same farm. Counter and windows go on: no nonce comes twice."""
         self._keys = {key_id(key): key for key in (ring.primary, *ring.others, *ring.retired)}
         self._primary_id = key_id(ring.primary)
         self._retired_ids = frozenset(key_id(key) for key in ring.retired)
+        self._name_keys()
+
+    def _name_keys(self) -> None:
         self._own = {
             each: (self._label + each + self._salt, _cipher(key, self._salt).encrypt)
             for each, key in self._keys.items()
@@ -255,7 +269,7 @@ class Sealed:
         counter = int.from_bytes(datagram[_COUNTER], "big")
         if entry is None:
             salt = origin[KEY_ID_BYTES:]
-            if salt == self._salt:
+            if salt in self._own_salts:
                 raise SealError(Refusal.ECHO)
             entry = _Salt(_cipher(self._keys[used], salt))
         elif not entry.window.fresh(counter):

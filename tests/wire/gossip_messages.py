@@ -125,13 +125,13 @@ payloads = st.builds(
     keys_digest=st.sampled_from([b"", b"8 bytes."]),
 )
 domains = st.text(st.characters(codec="ascii", categories=["L", "N"]), max_size=32)
-codes = st.integers(0, 2**32 - 1)
+codes = st.integers(0, 2**64 - 1)
 etags = st.binary(max_size=128)
 sequences = st.integers(0, 2**64 - 1)
 clocks = st.integers(0, 2**63 - 1)
 ttls = st.integers(0, 255)
 messages: st.SearchStrategy[Message] = st.one_of(
-    st.builds(JoinReq, infos, etags, st.binary(max_size=64), codes, clocks),
+    st.builds(JoinReq, infos, etags, st.binary(max_size=64), st.integers(0, 2**32 - 1), clocks),
     st.builds(JoinNak, domains, codes, etags, clocks),
     st.builds(JoinRedirect, st.lists(addresses, max_size=5).map(tuple), domains, codes, etags, clocks),
     st.builds(JoinAck, infos, st.lists(infos, max_size=3).map(tuple), clocks, clocks),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossip.core.member import Address, NodeId
-from gossip.core.messages import JoinAck, KeyNews, Message, Payload, PingRequest
+from gossip.core.messages import JoinAck, JoinNak, JoinRedirect, KeyNews, Message, Payload, PingRequest
 from gossip.wire.datagram import Code, DatagramError, decode, encode
 from tests.wire.gossip_messages import ALICE, BORIS, EXAMPLES, VERDICT, messages
 
@@ -194,3 +194,9 @@ def test_key_news_has_three_fields_or_four_and_says_how_many(head: int) -> None:
     datagram[1] = head
     with pytest.raises(DatagramError):
         decode(bytes(datagram))
+
+
+@pytest.mark.parametrize("code", [0, 2**32 - 1, 2**32, 2**64 - 1])
+def test_an_error_code_has_eight_bytes(code: int) -> None:
+    for refusal in (JoinNak("elsewhere", code, b"full"), JoinRedirect((), "elsewhere", code)):
+        assert decode(encode(refusal)) == refusal
