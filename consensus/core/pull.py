@@ -344,4 +344,4 @@ class Pull:
 def refuse_fetch(replica: Replica, fetch: Fetch, leader: ServerId | None, error: PullError) -> None:
     """Answer a fetch with the reason why it gets nothing."""
     reply = FetchReply(replica.term, leader, replica.applier.commit, fetch.correlation, error=error)
-    replica.outbox.send(fetch.replica, reply)
+    replica.outbox.send(fetch.replica, reply, replica.ballot_number)

@@ -103,7 +103,9 @@ class Pulling:
         if begin.term < replica.term:
             self._refuse(sender, begin, PullError.FENCED_LEADER_EPOCH)
             return
-        self._roles.check_term(begin.term)
+        if not self._roles.check_term(begin.term, of_a_leader=True):
+            self._refuse(sender, begin, PullError.UNKNOWN_LEADER_EPOCH)
+            return
         if self._roles.leader not in (None, sender):
             replica.dropped["announcement of a second leader of the term"] += 1
             self._refuse(sender, begin, PullError.INVALID_QUORUM_STATE)
@@ -122,14 +124,16 @@ class Pulling:
         if end.term < replica.term:
             self._refuse(sender, end, PullError.FENCED_LEADER_EPOCH)
             return
-        self._roles.check_term(end.term)
+        if not self._roles.check_term(end.term):
+            self._refuse(sender, end, PullError.UNKNOWN_LEADER_EPOCH)
+            return
         follower = self._roles.follower
         if follower is None or sender not in (follower.leader, follower.former):
             self._refuse(sender, end, PullError.INVALID_QUORUM_STATE)
         elif replica.server_id not in end.preferred:
             self._refuse(sender, end, PullError.INCONSISTENT_VOTER_SET)
         else:
-            replica.outbox.send(sender, EndQuorumEpochReply(replica.term, None, end.correlation))
+            replica.outbox.send(sender, EndQuorumEpochReply(replica.term, None, end.correlation), replica.ballot_number)
             backoff_ms = succession_backoff_ms(replica, end.preferred.index(replica.server_id))
             self._roles.campaign_at(replica.now + backoff_ms)
 
@@ -138,7 +142,8 @@ class Pulling:
         if sender not in replica.voters:
             replica.dropped["reply from a server outside the configuration"] += 1
             return
-        self._roles.check_term(reply.term)
+        if not self._roles.check_term(reply.term):
+            return
         strategy = self._roles.strategy
         if reply.term < replica.term:
             replica.dropped["reply of an older term"] += 1
@@ -158,7 +163,8 @@ class Pulling:
         if reply.error is PullError.INCONSISTENT_CLUSTER_ID and reply.leader == sender:
             self._halt(f"the leader, server {sender}, belongs to another cluster")
             return
-        roles.check_term(reply.term)
+        if not roles.check_term(reply.term, of_a_leader=reply.error is None and reply.leader == sender):
+            return
         if reply.term < replica.term:
             replica.dropped["reply of an older term"] += 1
         elif reply.error is not None:
@@ -221,8 +227,10 @@ def refuse(replica: Replica, sender: ServerId, request: PullRequest, leader: Ser
         case FetchSnapshot():
             refuse_piece(replica, request, leader, error)
         case BeginQuorumEpoch(correlation=correlation):
-            replica.outbox.send(sender, BeginQuorumEpochReply(replica.term, leader, correlation, error))
+            reply = BeginQuorumEpochReply(replica.term, leader, correlation, error)
+            replica.outbox.send(sender, reply, replica.ballot_number)
         case EndQuorumEpoch(correlation=correlation):
-            replica.outbox.send(sender, EndQuorumEpochReply(replica.term, leader, correlation, error))
+            refusal = EndQuorumEpochReply(replica.term, leader, correlation, error)
+            replica.outbox.send(sender, refusal, replica.ballot_number)
         case _:
             assert_never(request)

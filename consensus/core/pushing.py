@@ -1,6 +1,7 @@
 """What a leader pushes, as it arrives in any role: AppendEntries and InstallSnapshot (Raft figure 2, figure 13).
 
     of an older term             refused at our term, nothing changes
+    of a term far ahead          refused at our term, which has come nearer by one step (`Replica.adopt_term`)
     of a second leader           refused and counted: in one term there is one, so one of the two is lying
     of the leader of our term    a candidate becomes its follower; the timer starts anew; the follower takes what came
 
@@ -53,7 +54,8 @@ class Pushing:
         """A leader's request has come: be its follower. None if it is no leader of our term."""
         if term < self._replica.term:
             return None
-        self._roles.check_term(term)
+        if not self._roles.check_term(term, of_a_leader=True):
+            return None
         if self._roles.leader not in (None, leader):
             self._replica.dropped["append from a second leader of the term"] += 1
             return None

@@ -9,9 +9,10 @@
                  a higher term, a leader of this term, or no majority in reach
 
 Every message first meets the term check (Raft figure 2, rules for all servers); only then does the role see it: a
-higher term makes a follower, a request of an older term is refused at ours, an older reply is ignored. Two exceptions:
-a vote request within the minimum election timeout of a leader's word is refused and changes nothing (section 6), and
-pre-votes never change a term. Roles report, this module makes the transitions.
+higher term makes a follower, a request of an older term is refused at ours, an older reply is ignored. There are three
+exceptions: a vote request within the minimum election timeout of a leader's word is refused and changes nothing
+(section 6), pre-votes never change a term, and to a term that is too far ahead we go one step, and refuse what carried
+it (`Replica.adopt_term`). Roles report, this module makes the transitions.
 
 What belongs to one strategy of replication is received by `pushing` or `pulling`, which ask for transitions by `Roles`;
 what clients ask is taken by `client_requests`, what storage tells by `storage_answers`.
@@ -66,7 +67,7 @@ from consensus.core.messages import (
     VoteReply,
 )
 from consensus.core.plausibility import implausible
-from consensus.core.position import Ballot, Configuration, Milliseconds, ServerId
+from consensus.core.position import Ballot, Configuration, Milliseconds, ServerId, Term
 from consensus.core.pull import Pull
 from consensus.core.pulling import Pulling
 from consensus.core.push import Push
@@ -212,7 +213,8 @@ class Raft:
             return
         grants_pre_vote = isinstance(reply, VoteReply) and reply.pre_vote and reply.granted
         if not grants_pre_vote:
-            self.check_term(reply.term)
+            if not self.check_term(reply.term):
+                return
             if reply.term < replica.term and not (isinstance(reply, VoteReply) and not reply.granted):
                 replica.dropped["reply of an older term"] += 1
                 return
@@ -249,11 +251,20 @@ class Raft:
             self._role = candidate.begin_vote(replica, transfer=True)
             self._conclude_campaign()
 
-    def check_term(self, term: int) -> None:
-        """All servers: if RPC request or response contains term > currentTerm, set currentTerm and convert."""
-        if term > self._replica.term:
-            self._replica.adopt_term(term)
+    def check_term(self, term: Term, *, of_a_leader: bool = False) -> bool:
+        """All servers: if RPC request or response contains term > currentTerm, set currentTerm and convert.
+
+        Returns False if the term is still beyond ours, because one message moves it by TERM_STEP_MAX only: what came is
+        refused or dropped then, at our term, and whoever is honest tries again.
+        """
+        replica = self._replica
+        if term > replica.term:
+            replica.adopt_term(term, of_a_leader=of_a_leader)
             self._become_follower()
+        if term > replica.term:
+            replica.dropped["term too far ahead to be adopted at once"] += 1
+            return False
+        return True
 
     def follow(self, leader: ServerId) -> None:
         """Be a follower of the leader of our term, who has just spoken to us."""

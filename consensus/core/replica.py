@@ -32,6 +32,12 @@ from consensus.core.tuning import Tuning
 
 MAX_NUMBER = 2**63 - 1
 """Terms, indexes and correlations are signed 64-bit on the wires."""
+TERM_STEP_MAX = 2**24
+"""How far one message moves our term at most: otherwise a single message of the highest term would end all elections.
+
+An honest server gets as far ahead only by losing 16 million elections (half a year at one in a second), and then 64
+messages bridge 2**30 terms. Whoever forges messages needs 2**39 of them to use the terms up.
+"""
 _MAX_KNOWN_PEERS = 256
 
 
@@ -166,9 +172,13 @@ class Replica:
         """Whether TimeoutNow may be sent to `peer`; not before a handshake has said so."""
         return self.dialect.transfer and self.extensions_of.get(peer, NO_EXTENSIONS).transfer
 
-    def adopt_term(self, term: Term) -> None:
-        """All servers: a higher term is taken over, without a vote in it."""
-        self.set_ballot(Ballot(term))
+    def adopt_term(self, term: Term, *, of_a_leader: bool = False) -> None:
+        """All servers: a higher term is taken over, without a vote in it, but not by more than TERM_STEP_MAX.
+
+        A server at term 0 has neither voted nor stored anything, so it takes its leader's term at once.
+        """
+        bound = MAX_NUMBER if of_a_leader and self.term == 0 else self.term + TERM_STEP_MAX
+        self.set_ballot(Ballot(min(term, bound)))
 
     def set_ballot(self, ballot: Ballot) -> None:
         """Change term or vote; whatever rests on it waits for `ballot_number`."""
@@ -192,12 +202,13 @@ class Replica:
         return number
 
     def answer_vote(self, request: RequestVote, *, granted: bool, error: PullError | None = None) -> None:
-        """Answer a vote request; a vote waits for its Persist, a refusal or a pre-vote rests on nothing durable."""
+        """Answer a vote request; vote and term wait for their Persist, a granted pre-vote rests on nothing durable."""
         term = request.term if granted else self.term
-        after = self.ballot_number if granted and not request.pre_vote else 0
+        after = 0 if granted and request.pre_vote else self.ballot_number
         reply = VoteReply(term, granted, request.correlation, request.pre_vote, error)
         self.outbox.send(request.candidate, reply, after)
 
     def refuse_append(self, recipient: ServerId, correlation: int, hint: Index) -> None:
-        """Answer an append that changed nothing."""
-        self.outbox.send(recipient, AppendReply(self.term, success=False, next_index=hint, correlation=correlation))
+        """Answer an append that changed nothing but perhaps our term."""
+        reply = AppendReply(self.term, success=False, next_index=hint, correlation=correlation)
+        self.outbox.send(recipient, reply, self.ballot_number)

@@ -25,8 +25,8 @@ class Roles(Protocol):
     def leader(self) -> ServerId | None:
         """Who leads this term, as far as is known."""
 
-    def check_term(self, term: Term) -> None:
-        """Adopt a higher term and become a follower."""
+    def check_term(self, term: Term, *, of_a_leader: bool = False) -> bool:
+        """Adopt a higher term and become a follower; returns False if the term is still beyond ours."""
 
     def follow(self, leader: ServerId) -> None:
         """Be a follower of the leader of our term, who has just spoken to us."""

@@ -67,7 +67,7 @@ def checked(replica: Replica, event: SnapshotChecked) -> bool:
 def refuse(replica: Replica, leader: ServerId, correlation: int, wanted: int) -> None:
     """Answer a piece that changed nothing."""
     reply = SnapshotReply(replica.term, accepted=False, next_offset=wanted, installed=False, correlation=correlation)
-    _answer(replica, leader, reply, 0)
+    _answer(replica, leader, reply, replica.ballot_number)
 
 
 def abandon(replica: Replica) -> None:

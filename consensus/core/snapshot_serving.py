@@ -73,4 +73,4 @@ class Pieces:
 def refuse_piece(replica: Replica, fetch: FetchSnapshot, leader: ServerId | None, error: PullError) -> None:
     """Answer a request for a piece with the reason why there is none."""
     reply = FetchSnapshotReply(replica.term, leader, fetch.snapshot, fetch.offset, fetch.correlation, error=error)
-    replica.outbox.send(fetch.replica, reply)
+    replica.outbox.send(fetch.replica, reply, replica.ballot_number)

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from consensus.core.dialect import GARLIC_FARM, KRAFT, Dialect
+from consensus.core.dialect import GARLIC_FARM, KRAFT, ZMQ_RAFT, Dialect
 from consensus.core.effects import Outcome, Persist, Resolve, Role, Send
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
 from consensus.core.extensions import Extensions
@@ -226,3 +226,34 @@ def test_across_a_change_of_leader_proposals_are_acknowledged_refused_or_unknown
     ends = {raft.describe().last for raft in servers.rafts.values()}
     assert len(ends) == 1
     assert len({raft.describe().applied_index for raft in servers.rafts.values()}) == 1
+
+
+@pytest.mark.parametrize("dialect", [GARLIC_FARM, ZMQ_RAFT, KRAFT], ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("far", [1, 2], ids=["the best log far ahead", "a shorter log far ahead"])
+def test_a_gap_of_two_to_the_thirtieth_between_terms_converges_by_retries(dialect: Dialect, far: int) -> None:
+    gap = 2**30
+    logs = {number: (entries_of(1, 1) if number == 1 else entries_of(1), Ballot(1)) for number in (1, 2, 3)}
+    logs[far] = (logs[far][0], Ballot(gap))
+    servers = Group(dialect, logs)
+    servers.run(120_000)
+    (leader,) = servers.leaders()
+    servers.step(leader, Proposed(1, (b"x",)))
+    servers.run(1_000)
+    (term,) = {raft.describe().term for raft in servers.rafts.values()}
+    assert term > gap
+    assert [resolve.outcome for resolve in servers.resolved] == [Outcome.COMMITTED]
+
+
+@pytest.mark.parametrize("dialect", [GARLIC_FARM, ZMQ_RAFT, KRAFT], ids=lambda dialect: dialect.name)
+def test_a_majority_that_is_far_ahead_takes_a_straggler_along(dialect: Dialect) -> None:
+    gap = 2**30
+    logs = {number: (entries_of(1), Ballot(gap)) for number in (1, 2)}
+    servers = Group(dialect, {**logs, 3: (entries_of(1), Ballot(1))})
+    servers.run(120_000)
+    (leader,) = servers.leaders()
+    servers.step(leader, Proposed(1, (b"x",)))
+    servers.run(1_000)
+    about = [raft.describe() for raft in servers.rafts.values()]
+    assert {one.leader for one in about} == {leader}
+    assert len({one.commit_index for one in about}) == 1
+    assert [resolve.outcome for resolve in servers.resolved] == [Outcome.COMMITTED]
