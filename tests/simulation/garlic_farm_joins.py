@@ -78,7 +78,8 @@ class Figures:
     reads: int = 0
     unanswered: int = 0
     elections: int = 0
-    verdict: Verdict = Verdict.UNDECIDED
+    verdict: Verdict = Verdict.CONTRADICTORY
+    """Until it is judged, nothing is claimed for the history."""
 
     def lines(self) -> tuple[str, ...]:
         """As text."""

@@ -30,6 +30,8 @@ CHEAP_MUTANTS = (
     "snapshot-without-sessions",
     "request-executed-again",
     "append-without-sync",
+    "term-without-bound",
+    "leader-of-a-term-not-reached",
 )
 """Found within a few histories. `python -m tests.simulation consensus-mutants` looks for all of them."""
 
@@ -46,7 +48,7 @@ def test_no_invariant_breaks_and_every_world_recovers_after_healing(block: int, 
     # The faults did happen, and work was done all the same.
     for what in ("elections", "crashes", "commits", "writes answered", "reads answered", "messages lost", "snapshots"):
         assert counts[what] > BLOCK, counts
-    assert not counts["judgements given up"]
+    assert counts["keys judged"] >= BLOCK
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ class Clients:
         self.calls = 0
         self.writes_answered = 0
         self.reads_answered = 0
-        self.undecided = 0
+        self.keys_judged = 0
 
     def begin(self) -> None:
         """All begin at about the same time."""
@@ -118,7 +118,7 @@ class Clients:
                 key=lambda operation: operation.called,
             )
             raise ViolationError(f"linearizability: no order explains what clients saw of key {judgement.key}: {told}")
-        self.undecided = int(judgement.verdict is Verdict.UNDECIDED)
+        self.keys_judged = len({operation.key for operation in history})
 
     def _call(self, client: Client) -> None:
         random, profile = self._random, self._profile

@@ -25,6 +25,7 @@ from consensus.core.position import Ballot, Configuration, ServerId
 from consensus.core.raft import Raft
 from tests.simulation.consensus.checker import Checker, StandstillError
 from tests.simulation.consensus.clients import Clients
+from tests.simulation.consensus.forger import Forger
 from tests.simulation.consensus.machine import Machine
 from tests.simulation.consensus.nemesis import Nemesis, named
 from tests.simulation.consensus.network import Network
@@ -132,6 +133,7 @@ class World:
         }
         self.clients = Clients(self._random, profile, self, self.checker)
         self.nemesis = Nemesis(self._random, profile, self, self.network, self.checker, self.clients, self._trace)
+        self.forger = Forger(self._random, profile, self, self.network, self._trace)
         for machine in self.machines.values():
             machine.desk = self.clients
         self._trace(f"{profile}")
@@ -158,6 +160,7 @@ class World:
         self._start_all()
         self.clients.begin()
         self.nemesis.begin()
+        self.forger.begin()
         turns = 0
         while self.checker.steps < length.trouble_steps and turns < length.trouble_steps * _TURNS_PER_STEP_MAX:
             self._turn()
@@ -195,7 +198,8 @@ class World:
                 "servers lost to rot": sum(machine.gone for machine in machines),
                 "messages lost": self.network.lost,
                 "messages duplicated": self.network.duplicated,
-                "judgements given up": clients.undecided,
+                "messages forged": self.forger.forged,
+                "keys judged": clients.keys_judged,
             }
         )
         return Report(seed, self._digest, counts, checker.marks.counts)

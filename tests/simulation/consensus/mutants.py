@@ -16,7 +16,7 @@ from consensus.core.leader import Leader
 from consensus.core.log import Log
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
 from consensus.core.outbox import Outbox
-from consensus.core.position import Ballot, Configuration, Index, LogPosition
+from consensus.core.position import Ballot, Configuration, Index, LogPosition, Term
 from consensus.core.progress import Progress, SentAppend
 from consensus.core.pushing import Pushing
 from consensus.core.raft import Raft
@@ -192,6 +192,19 @@ def _never_superfluous(_replica: Replica, _last: LogPosition) -> bool:
     return False
 
 
+def _adopt_any_term(self: Replica, term: Term, *, of_a_leader: bool = False) -> None:
+    del of_a_leader
+    self.set_ballot(Ballot(term))
+
+
+_check_term: Callable[..., bool] = Raft.check_term
+
+
+def _follow_who_is_far_ahead(self: Raft, term: Term, *, of_a_leader: bool = False) -> bool:
+    _check_term(self, term, of_a_leader=of_a_leader)
+    return True
+
+
 MUTANTS = (
     Mutant(
         "vote-before-persist",
@@ -329,6 +342,19 @@ MUTANTS = (
         "snapshot-over-a-better-log",
         "a snapshot replaces the log although the log holds all that it covers",
         ((snapshot_receiving, "_is_superfluous", _never_superfluous),),
+    ),
+    Mutant(
+        "term-without-bound",
+        "one message moves the term as far as it likes, also to the last one, after which nobody campaigns",
+        ((Replica, "adopt_term", _adopt_any_term),),
+        kind=Kind.FAR_TERMS,
+        stalls=True,
+    ),
+    Mutant(
+        "leader-of-a-term-not-reached",
+        "whoever speaks of a term that is too far ahead is taken for the leader of the term that was stepped to",
+        ((Raft, "check_term", _follow_who_is_far_ahead),),
+        kind=Kind.FAR_TERMS,
     ),
 )
 """Every planted bug, by name."""

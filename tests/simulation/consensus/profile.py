@@ -12,6 +12,7 @@ Limits of the core are drawn small, so that windows fill, tails are trimmed and 
     membership   a few servers, changed one by one by leaders that are cut off soon after their election
     lease        clocks that run apart as far as the bound of the leases allows; the only kind that has leases, because
                  clocks that jump break their assumption
+    far terms    anything, and somebody forges messages of terms far ahead
 """
 
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ class Kind(Enum):
     FIGURE_8 = "figure 8"
     MEMBERSHIP = "membership"
     LEASE = "lease"
+    FAR_TERMS = "far terms"
 
     def __str__(self) -> str:
         """As in a command."""
@@ -96,15 +98,17 @@ class Profile:
     astray: float
     """How often a client asks a server at random instead of the one that it takes for the leader."""
     limits: SessionLimits
+    forged_ms: int = 0
+    """Mean time between forged messages of terms far ahead (`forger`); 0: never."""
 
 
 def draw_profile(random: Random, kind: Kind | None = None) -> Profile:
     """The world of one history, of a kind that is drawn too unless it is given."""
-    drawn = random.choices(list(Kind), (42, 8, 15, 10, 12, 13))[0]
+    drawn = random.choices(list(Kind), (37, 8, 15, 10, 12, 13, 5))[0]
     general = _draw_general(random)
     match kind or drawn:
         case Kind.GENERAL:
-            return general
+            pass
         case Kind.PAUSED:
             return _make_paused(general)
         case Kind.STORM:
@@ -115,6 +119,9 @@ def draw_profile(random: Random, kind: Kind | None = None) -> Profile:
             return _make_membership(general, random)
         case Kind.LEASE:
             return _make_lease(general, random)
+        case Kind.FAR_TERMS:
+            general = replace(general, kind=Kind.FAR_TERMS, forged_ms=random.choice((20, 100, 400)))
+    return general
 
 
 def _make_paused(general: Profile) -> Profile:

@@ -1,0 +1,71 @@
+"""An attacker that holds a key and forges messages of terms far ahead, in the name of any server.
+
+A forged message ends where its recipient's log ends and claims that all of it is committed, so a server that believes
+it at its own term, not at the forged one, commits what no majority has. Nothing else is forged: Raft takes its voters
+at their word, and a forger that knows the current term is a voter. A leader's words go only to a server that has a
+term already: at term 0 a server believes its leader, and the transport must have proven which server speaks.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from consensus.core.messages import AppendEntries, AppendReply, Message, RequestVote, TimeoutNow, VoteReply
+from consensus.core.position import LogPosition, ServerId
+from consensus.core.pull_messages import BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchReply, PullError
+from consensus.core.replica import MAX_NUMBER
+from tests.simulation.consensus.network import Network
+from tests.simulation.consensus.profile import Profile
+from tests.simulation.consensus.stage import Stage
+
+TERMS = (2**30, 2**48, MAX_NUMBER - 1, MAX_NUMBER)
+
+
+class Forger:
+    """All forgeries of one history; none in most worlds, and none when the world has healed."""
+
+    def __init__(
+        self, random: Random, profile: Profile, stage: Stage, network: Network, trace: Callable[[str], None]
+    ) -> None:
+        self._random = random
+        self._profile = profile
+        self._stage = stage
+        self._network = network
+        self._trace = trace
+        self.forged = 0
+
+    def begin(self) -> None:
+        """From now on."""
+        if self._profile.forged_ms:
+            self._stage.after(self._profile.forged_ms, self._forge)
+
+    def _forge(self) -> None:
+        if not self._stage.trouble:
+            return
+        random, machines = self._random, self._stage.machines
+        recipient, sender = random.choice(list(machines)), random.choice(list(machines))
+        life = machines[recipient].life
+        if life is not None and sender != recipient:
+            about = life.core.describe()
+            message = random.choice(_forgeries(sender, recipient, about.last, random.choice(TERMS)))
+            if about.term or not isinstance(message, AppendEntries | BeginQuorumEpoch | FetchReply):
+                self.forged += 1
+                self._trace(f"{self._stage.now} forged {type(message).__name__} {sender} -> {recipient}")
+                self._network.send(sender, recipient, message)
+        self._stage.after(1 + int(random.expovariate(1 / self._profile.forged_ms)), self._forge)
+
+
+def _forgeries(sender: ServerId, recipient: ServerId, last: LogPosition, term: int) -> tuple[Message, ...]:
+    """Each message of each strategy; the wrong strategy's are dropped, like any that is implausible."""
+    commit = MAX_NUMBER
+    return (
+        RequestVote(term, sender, LogPosition(MAX_NUMBER, term), 1),
+        RequestVote(term, sender, LogPosition(MAX_NUMBER, term), 1, transfer=True),
+        VoteReply(term, granted=True, correlation=1),
+        AppendEntries(term, sender, last, (), commit, 1),
+        AppendReply(term, success=True, next_index=last.index + 1, correlation=1),
+        TimeoutNow(term, sender, 1),
+        Fetch(term, sender, last, commit, 100, 1),
+        FetchReply(term, sender, commit, 1, error=PullError.NOT_LEADER),
+        BeginQuorumEpoch(term, sender, 1),
+        EndQuorumEpoch(term, sender, (recipient,), 1),
+    )
