@@ -3,7 +3,7 @@
     alive    known: the description is replaced, a suspicion ends        unknown: enters the directory
     suspect  starts a suspicion, or confirms the one that runs           unknown: dropped
     dead     the link ends, a tombstone stays                            unknown: dropped
-    left     the same, and only in the member's own name                 unknown: dropped
+    left     the same, and only in the member's own name, signed by it   unknown: dropped
 
 A claim that changes the view is told on; one that does not is silence, which is what ends an epidemic. A verdict about
 an unknown member must not create it, or members long forgotten would walk from directory to directory. For the same
@@ -160,6 +160,7 @@ class Claims:
         previous = entry.status
         self._suspicions.pop(entry.node_id, None)
         self._membership.set_status(entry, verdict.incarnation, verdict.status, now)
+        entry.departure = verdict.proof
         if verdict.status is Status.SUSPECT:
             self._suspicions[entry.node_id] = Suspicion(
                 verdict.incarnation, verdict.accuser, self._membership.group_size, self._tuning, now

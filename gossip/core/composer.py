@@ -21,8 +21,9 @@ def notice(entry: Entry, own_id: NodeId) -> Update:
     """What we hold about a member, to be told to itself or to others."""
     if entry.status is Status.ALIVE:
         return AliveUpdate(entry.info)
-    accuser = entry.node_id if entry.status is Status.LEFT else own_id
-    return VerdictUpdate(entry.node_id, entry.incarnation, entry.status, accuser)
+    if entry.status is Status.LEFT:
+        return VerdictUpdate(entry.node_id, entry.incarnation, Status.LEFT, entry.node_id, entry.departure)
+    return VerdictUpdate(entry.node_id, entry.incarnation, entry.status, own_id)
 
 
 class Composer:

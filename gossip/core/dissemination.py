@@ -9,7 +9,7 @@ Sizes are estimates: the core does not know the encoding, and the wire floor sho
 
 from math import ceil, log10
 
-from gossip.core.member import CREDENTIAL_LIMIT_BYTES, NodeId, NodeInfo
+from gossip.core.member import CREDENTIAL_LIMIT_BYTES, NodeId, NodeInfo, Status
 from gossip.core.messages import AliveUpdate, Update
 
 _VERDICT_BYTES = 48
@@ -27,7 +27,9 @@ def info_bytes(info: NodeInfo) -> int:
 
 def update_bytes(update: Update) -> int:
     """About how many bytes an update takes on the wire."""
-    return info_bytes(update.info) if isinstance(update, AliveUpdate) else _VERDICT_BYTES
+    if isinstance(update, AliveUpdate):
+        return info_bytes(update.info)
+    return _VERDICT_BYTES + (CREDENTIAL_LIMIT_BYTES if update.status is Status.LEFT else 0)
 
 
 def subject(update: Update) -> NodeId:

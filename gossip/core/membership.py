@@ -42,6 +42,8 @@ class Entry:
     """When it last spoke to this node itself, as against others who mention it."""
     confirmed: bool = False
     """Whether it ever spoke to this node itself: hearsay costs its teller nothing."""
+    departure: bytes = b""
+    """The member's signature over its leaving, while it is gone: whoever is told so wants to see it."""
     place: int = 0
     """Where it stands among those of its status: the membership's own bookkeeping."""
     node_id: NodeId = field(init=False)

@@ -31,13 +31,16 @@ class AliveUpdate:
 class VerdictUpdate:
     """Somebody's verdict (suspect, dead) about a member, or the word (left) that the member said itself.
 
-    `accuser` is the node whose verdict it is: independent confirmations shorten a suspicion. For LEFT it is the member.
+    `accuser` is the node whose verdict it is: independent confirmations shorten a suspicion. For LEFT it is the member,
+    and `proof` is its signature over this incarnation's leaving, which travels with the update: nobody believes it from
+    hearsay alone. The wire floor makes and checks it; to a core only proved departures are told.
     """
 
     node_id: NodeId
     incarnation: Incarnation
     status: Status
     accuser: NodeId
+    proof: bytes = b""
 
 
 Update = AliveUpdate | VerdictUpdate
@@ -143,7 +146,7 @@ class JoinAck:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The source leaves of its own will."""
+    """The source leaves of its own will. Its credential is the proof of that departure, and covers nothing else."""
 
     source: NodeInfo
 

@@ -223,7 +223,9 @@ class Swim:
             case JoinAck() | JoinNak() | JoinRedirect():
                 self._receive_answer(source, message, now)
             case Leave(info):
-                verdict = VerdictUpdate(info.node_id, info.incarnation, Status.LEFT, info.node_id)
+                verdict = VerdictUpdate(
+                    info.node_id, info.incarnation, Status.LEFT, info.node_id, proof=info.credential
+                )
                 self._claims.hear_verdict(verdict, now)
             case Broadcast(info):
                 self._receive_broadcast(info, now)

@@ -178,7 +178,10 @@ def _update(reader: Reader) -> Update:
         raise DatagramError("expected an update")
     if status is Status.ALIVE:
         return AliveUpdate(_info(reader))
-    return VerdictUpdate(_node_id(reader), _incarnation(reader), status, accuser=_node_id(reader))
+    node_id, incarnation = _node_id(reader), _incarnation(reader)
+    if status is Status.LEFT:
+        return VerdictUpdate(node_id, incarnation, status, node_id, reader.octets(CREDENTIAL_LIMIT_BYTES))
+    return VerdictUpdate(node_id, incarnation, status, accuser=_node_id(reader))
 
 
 def _last_payload(reader: Reader) -> Payload:

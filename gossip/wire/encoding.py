@@ -191,6 +191,8 @@ def _update_out(update: Update) -> list[Any]:
     match update:
         case AliveUpdate(info):
             return [int(Status.ALIVE), encode_node_info(info)]
+        case VerdictUpdate(node_id, incarnation, Status.LEFT, _, proof):
+            return [int(Status.LEFT), node_id, *_incarnation_out(incarnation), proof]
         case VerdictUpdate(node_id, incarnation, status, accuser):
             return [int(status), node_id, *_incarnation_out(incarnation), accuser]
         case _:

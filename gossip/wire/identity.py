@@ -8,9 +8,10 @@ What a holder of the farm's key can and cannot do to *another* node:
 
 - cannot announce it, change its address, metadata or incarnation, or revive it: an `AliveUpdate`, `JoinReq`, `JoinAck`,
   `Broadcast` or sample counts only with that node's own signature;
-- cannot send its `Leave`: a leaving is signed for that purpose alone, an info seen elsewhere does not serve;
+- cannot send its `Leave`, nor tell others that it left: a departure is signed for that purpose alone, over the
+  incarnation that leaves, and the signature travels with the update, so that all who hear of it can check it;
 - cannot stop it by posing as its twin: a live twin proves that it holds the identity's key (`twin_proof`);
-- can *accuse* it: a verdict (suspect, dead, and left as hearsay) is somebody's opinion and not signed by its subject.
+- can *accuse* it: a verdict (suspect, dead) is somebody's opinion and not signed by its subject.
   The subject hears of it and refutes it with a higher signed incarnation, as with every false suspicion. Against a
   member that accuses without end the answer is eviction.
 
@@ -28,7 +29,7 @@ from typing import Final, assert_never
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from gossip.core.member import NODE_ID_BYTES, NodeId, NodeInfo
+from gossip.core.member import NODE_ID_BYTES, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import (
     AliveUpdate,
     Broadcast,
@@ -44,6 +45,7 @@ from gossip.core.messages import (
     PingResponse,
     QueryReply,
     Update,
+    VerdictUpdate,
 )
 from gossip.wire.encoding import encode_node_info
 
@@ -59,6 +61,9 @@ class Purpose(Enum):
 
     PRESENCE = b"garlic farm, gossip 1: present\x00"
     LEAVING = b"garlic farm, gossip 1: leaving\x00"
+    """Over a whole info, in the introductions of a group without datagrams."""
+    DEPARTURE = b"garlic farm, gossip 1: departure\x00"
+    """Over node id and incarnation alone, since it is told by many and must be short."""
     TWIN = b"garlic farm, gossip 1: twin\x00"
 
 
@@ -95,6 +100,27 @@ def verify(info: NodeInfo, purpose: Purpose = Purpose.PRESENCE) -> bool:
     return True
 
 
+def departure_proof(key: Ed25519PrivateKey, node_id: NodeId, incarnation: Incarnation) -> bytes:
+    """What shows everybody that the node of this key left in this incarnation: public key, signature."""
+    return key.public_key().public_bytes_raw() + key.sign(_departure_bytes(node_id, incarnation))
+
+
+def proves_departure(proof: bytes, node_id: NodeId, incarnation: Incarnation) -> bool:
+    """Whether `node_id` itself said that it leaves in this incarnation."""
+    public_key, signature = proof[:PUBLIC_KEY_BYTES], proof[PUBLIC_KEY_BYTES:]
+    if len(proof) != CREDENTIAL_BYTES or node_id_of(public_key) != node_id:
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, _departure_bytes(node_id, incarnation))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _departure_bytes(node_id: NodeId, incarnation: Incarnation) -> bytes:
+    return Purpose.DEPARTURE.value + node_id + b"".join(number.to_bytes(8, "big") for number in incarnation)
+
+
 def twin_proof(key: Ed25519PrivateKey, life: bytes, nonce: int) -> bytes:
     """What shows somebody who holds the same identity that we hold it too: life, public key, signature.
 
@@ -121,12 +147,15 @@ def _twin_bytes(life: bytes, nonce: int) -> bytes:
     return Purpose.TWIN.value + life + nonce.to_bytes(8, "big")
 
 
+_Departure = tuple[NodeId, Incarnation]
+
+
 @dataclass(slots=True)
 class Verifier:
     """Verifies infos, each only once while it is remembered (least recently seen forgotten first)."""
 
     limit: int = VERIFIED_LIMIT
-    verified: OrderedDict[bytes, tuple[NodeInfo, Purpose]] = field(default_factory=OrderedDict)
+    verified: OrderedDict[bytes, tuple[NodeInfo | _Departure, Purpose]] = field(default_factory=OrderedDict)
     """By credential. Bytes know their hash, and decoding hands out one object for one spelling of an info: to find out
     that it was verified takes a look-up and a comparison of an object with itself."""
 
@@ -139,10 +168,25 @@ class Verifier:
             return True
         if not verify(info, purpose):
             return False
-        self.verified[credential] = info, purpose
+        self._remember(credential, info, purpose)
+        return True
+
+    def departed(self, node_id: NodeId, incarnation: Incarnation, proof: bytes) -> bool:
+        """Whether this departure is the node's own word."""
+        told = node_id, incarnation
+        found = self.verified.get(proof)
+        if found is not None and found[1] is Purpose.DEPARTURE and found[0] == told:
+            self.verified.move_to_end(proof)
+            return True
+        if not proves_departure(proof, node_id, incarnation):
+            return False
+        self._remember(proof, told, Purpose.DEPARTURE)
+        return True
+
+    def _remember(self, proof: bytes, what: NodeInfo | _Departure, purpose: Purpose) -> None:
+        self.verified[proof] = what, purpose
         if len(self.verified) > self.limit:
             self.verified.popitem(last=False)
-        return True
 
     def authenticate(self, message: Message) -> tuple[Message, int]:
         """The message as far as it is proved, and how many infos riding on it were not and are left out.
@@ -157,9 +201,8 @@ class Verifier:
             case JoinReq(source) | Broadcast(source):
                 self._require(source, Purpose.PRESENCE)
             case Leave(source):
-                self._require(source, Purpose.LEAVING)
-                # The core may keep this info; without its leaving-only credential it cannot be mistaken for presence.
-                return Leave(replace(source, credential=b"")), 0
+                if not self.departed(source.node_id, source.incarnation, source.credential):
+                    raise ForgedError(f"{source.node_id.hex()} did not sign that it leaves")
             case JoinAck(description, sample):
                 self._require(description, Purpose.PRESENCE)
                 kept = self._kept(sample)
@@ -180,12 +223,15 @@ class Verifier:
     def _proved(self, payload: Payload) -> tuple[Payload, int]:
         if not payload.updates and not payload.sample:
             return payload, 0
-        updates = tuple(
-            [update for update in payload.updates if not isinstance(update, AliveUpdate) or self.holds(update.info)]
-        )
+        updates = tuple([update for update in payload.updates if self._is_proved(update)])
         sample = self._kept(payload.sample)
         left_out = len(payload.updates) - len(updates) + len(payload.sample) - len(sample)
         return (replace(payload, updates=updates, sample=sample) if left_out else payload), left_out
+
+    def _is_proved(self, update: Update) -> bool:
+        if isinstance(update, AliveUpdate):
+            return self.holds(update.info)
+        return update.status is not Status.LEFT or self.departed(update.node_id, update.incarnation, update.proof)
 
 
 @dataclass(slots=True)
@@ -195,6 +241,8 @@ class Signer:
     key: Ed25519PrivateKey
     node_id: NodeId = field(init=False)
     signed: OrderedDict[tuple[NodeInfo, Purpose], NodeInfo] = field(default_factory=OrderedDict)
+    _departure_of: Incarnation | None = None
+    _departure_proof: bytes = b""
 
     def __post_init__(self) -> None:
         self.node_id = node_id_of(self.key.public_key().public_bytes_raw())
@@ -220,7 +268,9 @@ class Signer:
             case JoinReq(source) | Broadcast(source):
                 return replace(message, source=self.signed_info(source))
             case Leave(source):
-                return Leave(self.signed_info(source, Purpose.LEAVING))
+                if source.node_id != self.node_id:
+                    return message
+                return Leave(replace(source, credential=self._departure(source.incarnation)))
             case JoinAck(description, sample):
                 return replace(message, description=self.signed_info(description), sample=self._sample(sample))
             case JoinNak() | JoinRedirect() | QueryReply() | KeyNews():
@@ -231,7 +281,11 @@ class Signer:
     def _payload(self, payload: Payload) -> Payload:
         told = [*payload.sample, *[each.info for each in payload.updates if isinstance(each, AliveUpdate)]]
         own_id = self.node_id
-        if not [info for info in told if not info.credential or info.node_id == own_id]:
+        has_unproved_departure = any(
+            isinstance(each, VerdictUpdate) and each.status is Status.LEFT and not each.proof
+            for each in payload.updates
+        )
+        if not has_unproved_departure and not [info for info in told if not info.credential or info.node_id == own_id]:
             return payload
         updates = tuple(update for update in map(self._update, payload.updates) if update is not None)
         return replace(payload, updates=updates, sample=self._sample(payload.sample))
@@ -240,7 +294,19 @@ class Signer:
         return tuple(info for info in map(self.signed_info, sample) if info.credential)
 
     def _update(self, update: Update) -> Update | None:
-        if not isinstance(update, AliveUpdate):
-            return update
+        if isinstance(update, VerdictUpdate):
+            return update if update.status is not Status.LEFT or update.proof else self._departed(update)
         info = self.signed_info(update.info)
         return AliveUpdate(info) if info.credential else None
+
+    def _departed(self, update: VerdictUpdate) -> VerdictUpdate | None:
+        """Our own departure with its proof; that of another without one is nothing to tell."""
+        if update.node_id != self.node_id:
+            return None
+        return replace(update, proof=self._departure(update.incarnation))
+
+    def _departure(self, incarnation: Incarnation) -> bytes:
+        if self._departure_of != incarnation:
+            self._departure_of = incarnation
+            self._departure_proof = departure_proof(self.key, self.node_id, incarnation)
+        return self._departure_proof

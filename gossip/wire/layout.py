@@ -7,7 +7,8 @@ the order of the message's fields, and nothing behind it:
                   metadata, credential]
     address       [packed IPv4 or IPv6, port]
     incarnation   generation, number (two fields in place)
-    update        [0, node info]  |  [status, node id, generation, number, accuser]
+    update        [0, node info]  |  [1 or 2, node id, generation, number, accuser]
+                  |  [3, node id, generation, number, proof of its departure]
     payload       [[update ...], capacity, peer count, [node info ...], [rumour ...], digest of the key chain]
     rumour        [0, rumour id, name, body]  |  [1, rumour id, name, body, address, timeout in ms]
     rumour id     [Lamport time, origin's node id, origin's generation]

@@ -43,7 +43,7 @@ from gossip.core.own import INCARNATION_LIMIT
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.wire.codec import DATAGRAM_LIMIT_BYTES
 from gossip.wire.datagram import encode
-from gossip.wire.identity import Purpose, Signer, sign
+from gossip.wire.identity import Signer, departure_proof, sign
 from gossip.wire.layout import Code
 from gossip.wire.seal import ANYBODY, HEADER_BYTES, OVERHEAD_BYTES, SALT_BYTES, KeyRing, Sealed, SealError
 from tests.simulation.gossip_wire_group import RING, WireGroup, WireNode, key_of
@@ -128,8 +128,7 @@ class Liar:
         """Everything at one moment that may set the group at odds."""
         for receiver in self._group.nodes:
             others = [node for node in self._group.nodes if node is not receiver]
-            statuses = self._random.choices((Status.DEAD, Status.LEFT), k=len(others))
-            verdicts = tuple(self._verdict(node, status) for node, status in zip(others, statuses, strict=True))
+            verdicts = tuple(self._verdict(node, Status.DEAD) for node in others)
             rumours = tuple(self._rumour() for _ in range(3))
             ping = self._ping(others[0], receiver, Payload(verdicts, 8, 1, (), rumours))
             yield self._sealed(receiver, others[0].address, ping)
@@ -188,7 +187,7 @@ class Liar:
             case _:
                 return Incarnation(base.generation, max(number, 0))
 
-    def _info(self, purpose: Purpose = Purpose.PRESENCE) -> NodeInfo:
+    def _info(self) -> NodeInfo:
         random = self._random
         node_id, address = random.choice(self._ids), random.choice(self._addresses)
         metadata = random.randbytes(random.randrange(8))
@@ -200,7 +199,7 @@ class Liar:
             case 1:
                 return replace(info, credential=random.randbytes(96))
             case _:
-                return sign(replace(info, node_id=signer.node_id), signer.key, purpose)
+                return sign(replace(info, node_id=signer.node_id), signer.key)
 
     def _update(self) -> Update:
         random = self._random
@@ -208,7 +207,20 @@ class Liar:
             return AliveUpdate(self._info())
         node_id = random.choice(self._ids)
         accuser = random.choice((node_id, random.choice(self._ids)))
-        return VerdictUpdate(node_id, self._incarnation(node_id), random.choice(tuple(Status)[1:]), accuser)
+        status = random.choice(tuple(Status)[1:])
+        if status is Status.LEFT:
+            return self._departure()
+        return VerdictUpdate(node_id, self._incarnation(node_id), status, accuser)
+
+    def _departure(self) -> VerdictUpdate:
+        """A liar's own, or another's with a proof that is none."""
+        random = self._random
+        signer, node_id = random.choice(self._signers), random.choice(self._ids)
+        incarnation = self._incarnation(node_id)
+        proof = departure_proof(signer.key, signer.node_id, incarnation)
+        if random.random() < 1 / 2:
+            return VerdictUpdate(signer.node_id, incarnation, Status.LEFT, signer.node_id, proof)
+        return VerdictUpdate(node_id, incarnation, Status.LEFT, node_id, random.choice((b"", proof)))
 
     def _payload(self) -> Payload:
         random = self._random
@@ -276,7 +288,8 @@ class Liar:
             case 3:
                 return JoinAck(self._info(), (self._info(),), 0, life)
             case 4:
-                return Leave(self._info(Purpose.LEAVING))
+                told = self._departure()
+                return Leave(NodeInfo(told.node_id, address, told.incarnation, 1, b"", told.proof))
             case 5:
                 return random.choice((Broadcast(self._info()), self._reply()))
             case 6 | 7 | 8:

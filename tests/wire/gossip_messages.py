@@ -34,13 +34,14 @@ ALICE = NodeInfo(
 )
 BORIS = NodeInfo(NodeId(b"boris..."), Address("fd00::17", 7947), Incarnation(2, 0), capacity=3)
 VERDICT = VerdictUpdate(BORIS.node_id, BORIS.incarnation, Status.SUSPECT, accuser=ALICE.node_id)
+DEPARTURE = VerdictUpdate(BORIS.node_id, BORIS.incarnation, Status.LEFT, BORIS.node_id, proof=b"d" * 96)
 RUMOUR_ID = RumourId(17, BORIS.node_id, 2)
 RUMOURS = (
     UserBroadcast(RUMOUR_ID, "deploy", b"now"),
     Query(RumourId(18, ALICE.node_id, 3), "uptime", b"?", ALICE.address, 2_000),
 )
 PAYLOAD = Payload(
-    (AliveUpdate(ALICE), VERDICT),
+    (AliveUpdate(ALICE), VERDICT, DEPARTURE),
     capacity=3,
     peer_count=2,
     sample=(BORIS, ALICE),
@@ -86,10 +87,14 @@ infos = st.builds(
     metadata=st.binary(max_size=512),
     credential=st.binary(max_size=128),
 )
-verdicts = st.builds(
-    VerdictUpdate, node_ids, incarnations, st.sampled_from([Status.SUSPECT, Status.DEAD, Status.LEFT]), node_ids
+verdicts = st.builds(VerdictUpdate, node_ids, incarnations, st.sampled_from([Status.SUSPECT, Status.DEAD]), node_ids)
+departures = st.builds(
+    lambda node_id, incarnation, proof: VerdictUpdate(node_id, incarnation, Status.LEFT, node_id, proof),
+    node_ids,
+    incarnations,
+    st.binary(max_size=128),
 )
-updates = st.one_of(st.builds(AliveUpdate, infos), verdicts)
+updates = st.one_of(st.builds(AliveUpdate, infos), verdicts, departures)
 rumour_ids = st.builds(RumourId, st.integers(0, 2**63 - 1), node_ids, st.integers(0, 2**63 - 1))
 names = st.text(st.characters(codec="utf-8", categories=["L", "N"]), min_size=1, max_size=32)
 bodies = st.binary(max_size=512)

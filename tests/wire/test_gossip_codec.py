@@ -23,7 +23,7 @@ from gossip.core.messages import (
 )
 from gossip.wire.codec import DATAGRAM_LIMIT_BYTES, SECRETS_BYTES, Codec, RefusedError
 from gossip.wire.datagram import DatagramError, decode, encode
-from gossip.wire.identity import Signer, sign, twin_proof
+from gossip.wire.identity import Signer, departure_proof, sign, twin_proof
 from gossip.wire.layout import Refusal
 from gossip.wire.seal import KeyRing, Sealed
 from gossip.wire.token import TOKEN_BYTES, TOKEN_LIFETIME_MS
@@ -136,7 +136,9 @@ def test_each_refusal_has_its_reason() -> None:
         seed.refuses(envelope.seal(encode(Leave(sign(alice.info, alice.key))), seed.info.node_id)).reason
         is Refusal.FORGED
     )
-    assert seed.take(alice.codec.outgoing(Leave(alice.info), seed.info.node_id)).message == Leave(alice.info)
+    left = seed.take(alice.codec.outgoing(Leave(alice.info), seed.info.node_id)).message
+    proof = departure_proof(alice.key, alice.info.node_id, alice.info.incarnation)
+    assert left == Leave(replace(alice.info, credential=proof))
 
 
 @pytest.mark.parametrize("ring", [RING, None], ids=["sealed", "unsealed"])

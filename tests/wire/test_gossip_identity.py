@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gossip.core.member import Address, Incarnation, NodeId, NodeInfo
+from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import (
     AliveUpdate,
     Broadcast,
@@ -16,8 +16,19 @@ from gossip.core.messages import (
     Payload,
     PingRequest,
     PingResponse,
+    VerdictUpdate,
 )
-from gossip.wire.identity import CREDENTIAL_BYTES, ForgedError, Purpose, Signer, Verifier, node_id_of, sign, verify
+from gossip.wire.identity import (
+    CREDENTIAL_BYTES,
+    ForgedError,
+    Purpose,
+    Signer,
+    Verifier,
+    departure_proof,
+    node_id_of,
+    sign,
+    verify,
+)
 from tests.wire.gossip_messages import EXAMPLES, VERDICT
 
 ALICE_KEY = Ed25519PrivateKey.from_private_bytes(b"alice".ljust(32))
@@ -82,9 +93,41 @@ def test_an_info_seen_elsewhere_does_not_serve_as_its_node_s_leave() -> None:
     with pytest.raises(ForgedError):
         Verifier().authenticate(Leave(SIGNED))
     leaving = Signer(ALICE_KEY).endorse(Leave(ALICE))
-    assert Verifier().authenticate(leaving) == (Leave(ALICE), 0)
+    assert Verifier().authenticate(leaving) == (leaving, 0)
     assert isinstance(leaving, Leave)
+    assert replace(leaving.source, credential=b"") == ALICE
     assert not verify(leaving.source, Purpose.PRESENCE)
+
+
+def test_a_departure_told_by_others_counts_with_the_leaver_s_signature_over_that_incarnation_only() -> None:
+    proof = departure_proof(ALICE_KEY, ALICE.node_id, ALICE.incarnation)
+    told = VerdictUpdate(ALICE.node_id, ALICE.incarnation, Status.LEFT, ALICE.node_id, proof)
+    forged = (
+        replace(told, proof=b""),
+        replace(told, proof=proof[:-1]),
+        replace(told, proof=SIGNED.credential),
+        replace(told, proof=sign(ALICE, ALICE_KEY, Purpose.LEAVING).credential),
+        replace(told, proof=departure_proof(BORIS_KEY, BORIS.node_id, ALICE.incarnation)),
+        replace(told, incarnation=ALICE.incarnation.raised()),
+        replace(told, incarnation=Incarnation(4, 1)),
+        replace(told, node_id=BORIS.node_id, accuser=BORIS.node_id),
+    )
+    verifier = Verifier()
+    assert verifier.authenticate(ping(Payload((told,)))) == (ping(Payload((told,))), 0)
+    assert verifier.authenticate(ping(Payload((told, *forged)))) == (ping(Payload((told,))), len(forged))
+
+
+def test_a_node_signs_its_own_departure_once_and_tells_no_other_without_its_proof() -> None:
+    signer = Signer(ALICE_KEY)
+    own = VerdictUpdate(ALICE.node_id, ALICE.incarnation, Status.LEFT, ALICE.node_id)
+    others = VerdictUpdate(BORIS.node_id, BORIS.incarnation, Status.LEFT, BORIS.node_id)
+    endorsed = signer.endorse(ping(Payload((own, others, VERDICT))))
+    assert isinstance(endorsed, PingRequest)
+    proved = replace(own, proof=departure_proof(ALICE_KEY, ALICE.node_id, ALICE.incarnation))
+    assert endorsed.payload.updates == (proved, VERDICT)
+    leaving = signer.endorse(Leave(ALICE))
+    assert isinstance(leaving, Leave)
+    assert leaving.source.credential == proved.proof, "one signature serves the leave and all who tell of it"
 
 
 def test_forged_riders_are_left_out_and_counted_while_the_ping_counts() -> None:
