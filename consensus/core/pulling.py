@@ -110,7 +110,7 @@ class Pulling:
             replica.dropped["announcement of a second leader of the term"] += 1
             self._refuse(sender, begin, PullError.INVALID_QUORUM_STATE)
             return
-        if self._roles.leader is None:
+        if not self._leader_has_spoken:
             self.fetcher.begin_anew()
         self._roles.follow(sender)
         reply = BeginQuorumEpochReply(replica.term, sender, begin.correlation)
@@ -172,19 +172,29 @@ class Pulling:
         elif roles.strategy is not None or reply.leader != sender or roles.leader not in (None, sender):
             replica.dropped["fetch reply of a second leader of the term"] += 1
         else:
-            if roles.leader is None:
-                self.fetcher.forget_others()
-            roles.follow(sender)
+            self._follow(sender)
             brought = (
                 take(replica, asked, reply) if isinstance(reply, FetchReply) else take_piece(replica, asked, reply)
             )
             if brought:
                 self.fetcher.go_on()
 
+    @property
+    def _leader_has_spoken(self) -> bool:
+        """Whether the leader of this term has told us itself that it leads; hearsay is no such word."""
+        follower = self._roles.follower
+        return follower is not None and None not in {follower.leader, follower.contact_ms}
+
+    def _follow(self, leader: ServerId) -> None:
+        """The leader has answered a fetch. With its first word, what was asked before it led becomes meaningless."""
+        if not self._leader_has_spoken:
+            self.fetcher.forget_others()
+        self._roles.follow(leader)
+
     def _turned_away(self, sender: ServerId, reply: FetchReply | FetchSnapshotReply) -> None:
         """Who was asked does not lead: go to whom it names, else try the next. A leader lacks what was asked for."""
         if reply.leader == sender:
-            self._roles.follow(sender)
+            self._follow(sender)
             if reply.error is not PullError.THROTTLED:
                 snapshot_receiving.abandon(self._replica)
             return

@@ -195,7 +195,10 @@ class Raft:
 
     def _vote_requested(self, request: RequestVote) -> None:
         replica = self._replica
-        if self._is_deaf_to_candidates() and not request.transfer:
+        # A transfer asks in a later term. In the term of a leader that is known its request is late, and a vote would
+        # break the refusal on which the lease of that leader rests.
+        late = self.leader is not None and request.term <= replica.term
+        if self._is_deaf_to_candidates() and (late or not request.transfer):
             replica.answer_vote(request, granted=False)
             return
         if request.pre_vote:

@@ -42,6 +42,28 @@ def test_a_late_word_of_a_leader_that_it_does_not_lead_takes_no_promised_lease_b
     assert not bench.ask(2, ORIGIN, THREE).granted
 
 
+def test_a_late_refusal_takes_no_lease_back_from_a_leader_that_was_known_by_hearsay_first() -> None:
+    """The refusal is of the time when the leader was still a candidate; the leader has announced itself since."""
+    # Given a vote for server 2, which is asked for entries, and server 3, which says then that server 2 leads
+    bench = PullBench(tuning=replace(lan(), lease_clock_bound_ms=100), seed=3)
+    bench.now = lan().election_timeout_min_ms + 1
+    assert bench.ask(1, ORIGIN, TWO).granted
+    bench.asked.clear()
+    while not {TWO, THREE} <= bench.asked.keys():
+        bench.now = max(bench.now + 1, min(bench.raft.deadline, bench.now + 50))
+        bench.step(DeadlineReached())
+        assert bench.is_(Role.FOLLOWER)
+    early = bench.asked[TWO]
+    bench.reply(bench.asked[THREE], sender=THREE, leader=TWO, error=PullError.NOT_LEADER)
+    assert bench.about.leader == TWO
+    # When server 2 announces itself, and its answer to the early question comes behind that
+    assert bench.begin(TWO, 1).error is None
+    bench.reply(early, leader=None, error=PullError.NOT_LEADER)
+    # Then it is still the leader, and nobody else gets a vote
+    assert bench.about.leader == TWO
+    assert not bench.ask(2, ORIGIN, THREE).granted
+
+
 def test_a_fetch_of_a_later_term_by_a_server_outside_the_configuration_deposes_nobody() -> None:
     """Server that was removed: it receives no announcements, campaigns in vain, and asks around in its own term."""
     bench = PullBench()

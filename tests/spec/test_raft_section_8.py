@@ -377,6 +377,20 @@ def test_the_flag_makes_a_voter_listen_that_hears_from_a_leader_and_the_leader_i
     assert any(isinstance(send.message, VoteReply) and send.message.granted for send in leader.all(Send))
 
 
+def test_a_late_request_with_the_flag_gets_no_vote_in_the_term_of_a_leader_that_is_known() -> None:
+    """A vote for it would end the refusal of candidates on which the lease of that leader rests."""
+    # Given a follower without a vote in term 2, whose leader has just spoken
+    follower = Bench(tuning=LEASED)
+    follower.append(term=2, sender=TWO)
+    # When a request of that term arrives late, of another candidate or of the leader itself
+    for candidate in (THREE, TWO):
+        follower.receive(candidate, RequestVote(2, candidate, ORIGIN, 5, transfer=True))
+        assert [send.message for send in follower.all(Send)] == [VoteReply(2, granted=False, correlation=5)]
+    # Then the leader is known as before, and nobody else gets a vote within the minimum election timeout
+    assert follower.about.leader == TWO
+    assert not follower.ask(term=3, sender=THREE).granted
+
+
 def test_a_transfer_that_another_server_wins_is_told_as_such() -> None:
     bench = leading()
     bench.step(TransferLeadership(1, TWO))
