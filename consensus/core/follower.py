@@ -81,12 +81,14 @@ class Follower:
 def without_compacted(replica: Replica, request: AppendEntries) -> AppendEntries | None:
     """The part of an old append that is not compacted here; None if there is none, and then it is answered.
 
-    What is compacted was committed, so it equals what the leader has there.
+    What is compacted was committed, so it equals what the leader has there. It is ours for good only when the snapshot
+    that stands for it is durable, so the answer waits for that.
     """
     start = replica.log.start
     covered = start.index - request.previous.index
     if len(request.entries) < covered:
-        acknowledge(replica, request, request.previous.index + len(request.entries), replica.ballot_number)
+        after = max(replica.ballot_number, replica.log.writing_number)
+        acknowledge(replica, request, request.previous.index + len(request.entries), after)
         return None
     if request.entries[covered - 1].term != start.term:
         replica.dropped["append that contradicts committed entries"] += 1

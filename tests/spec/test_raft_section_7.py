@@ -13,7 +13,7 @@ from consensus.core.effects import (
     TakeSnapshot,
 )
 from consensus.core.events import Persisted, SnapshotChecked, SnapshotRead, SnapshotTaken, SnapshotWanted
-from consensus.core.messages import AppendEntries, InstallSnapshot, SnapshotReply
+from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
 from consensus.core.position import Configuration, LogPosition, SnapshotDescription
 from consensus.core.progress import Pace
 from tests.spec.raft_bench import THREE, TWO, Bench, entries_of, group, suffix
@@ -132,6 +132,24 @@ def test_an_old_append_that_begins_in_what_is_compacted_is_taken_for_what_it_bri
     reply = bench.append(2, LogPosition(0, 0), entries_of(1, 1))
     assert reply.success
     assert reply.next_index == 3
+
+
+def test_an_old_append_that_a_snapshot_covers_is_acknowledged_only_when_the_snapshot_is_durable() -> None:
+    # Given a follower that installs a snapshot on a slow disk
+    bench = Bench(1, 1, term=9, fast=False)
+    snapshot = described(20, 5)
+    piece(bench, snapshot.last)
+    stored = max(persist.number for persist in bench.all(Persist))
+    (check,) = bench.all(CheckSnapshot)
+    bench.persisted(stored)
+    bench.step(SnapshotChecked(check.request_id, snapshot))
+    (install,) = bench.all(Persist)
+    # When a delayed append arrives that lies wholly in what the snapshot covers
+    bench.receive(TWO, AppendEntries(9, TWO, LogPosition(2, 1), suffix(3, 5), 0, 77))
+    # Then its acknowledgement waits for the snapshot
+    (answer,) = bench.all(Send)
+    assert answer.message == AppendReply(9, success=True, next_index=4, correlation=77)
+    assert answer.after == install.number
 
 
 def test_a_snapshot_that_is_finished_after_a_newer_one_came_changes_nothing() -> None:
