@@ -25,11 +25,11 @@ class Generated:
 
 def generate(directory: Path, model: LoadModel, tell: Callable[[int], None] = lambda _: None) -> Generated:
     """Writes the whole log of `model`; `tell` hears the number of entries now and then. Raises FarmLogError."""
+    nonce = sha256(f"{model.seed} {model.routers} {model.days}".encode()).digest()[:16]
     ids = [sha256(f"{model.seed} node {number}".encode()).digest()[:8] for number in model.voters]
-    cluster_id = sha256(f"{model.seed} {model.routers} {model.days}".encode()).digest()[:16]
     members = [(server_id, f"tcp://router-{server_id}.invalid:7669") for server_id in model.voters]
     try:
-        writer = StoredFarmWriter(directory, cluster_id, ids, EPOCH_MS)
+        writer = StoredFarmWriter(directory, ids, EPOCH_MS, nonce)
         try:
             for number, entry in enumerate(model.entries(), start=1):
                 if entry.value is None:

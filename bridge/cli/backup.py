@@ -12,11 +12,12 @@ import trio
 
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import ask_node, json_option, node_option, print_json
-from bridge.core.founding import FormationState
+from bridge.core.founding import FormationState, Founding
 from bridge.node.control_client import ControlClient
 from bridge.node.durable_file import replace_file, sync_directory
 from bridge.node.forming import FILE_NAME as FORMATION_FILE
-from bridge.node.state_reading import FarmOnDisk, StateReadingError, read_directory, read_state
+from bridge.node.recovering import RecoveryError, carry_out, plan_recovery_of_backup
+from bridge.node.state_reading import StateReadingError, read_directory, read_state
 from bridge.wire.backup import Backup, BackupError, decode_backup, encode_backup
 from bridge.wire.formation_state import encode_formation_state
 
@@ -54,14 +55,14 @@ def backup(target: Path, source: Path | None, node: str | None, *, as_json: bool
             {
                 "schema": 1,
                 "file": str(path),
-                "clusterId": head.founding.cluster_id.hex(),
+                "clusterId": head.cluster_id.hex(),
                 "index": head.last.index,
                 "term": head.last.term,
                 "bytes": len(content),
             }
         )
         return
-    click.echo(f"{path}: cluster {head.founding.cluster_id.hex()} after entry {head.last.index}, {len(content)} bytes.")
+    click.echo(f"{path}: cluster {head.cluster_id.hex()} after entry {head.last.index}, {len(content)} bytes.")
     click.echo("It holds no keys: keep the farm key file, and the master key, by themselves.")
 
 
@@ -72,7 +73,7 @@ def _of_directory(source: Path) -> bytes:
 
 def _name(made: Backup) -> str:
     head = made.head
-    return f"garlicfarm-{head.cluster or head.founding.cluster_id.hex()[:8]}-{head.last.index}{SUFFIX}"
+    return f"garlicfarm-{head.cluster or head.cluster_id.hex()[:8]}-{head.last.index}{SUFFIX}"
 
 
 @click.command()
@@ -83,27 +84,55 @@ def restore(source: Path, state_dir: Path, *, as_json: bool) -> None:
     """Make a new router's state directory out of BACKUP: it joins the farm that is in it, under a new Raft id.
 
     BACKUP is a file, or the state directory of a node that does not run. The farm must still be there; if it is not,
-    `garlicfarm recover` makes a new one of either.
+    `garlicfarm recover` makes a new one of either. So does this command of a backup whose farm was made before farms
+    could be verified: its state goes on in a new cluster, of which this router is the first server.
     """
     with failures(StateReadingError):
         farm = trio.run(read_state, source)
-    _make(state_dir, farm)
+    if farm.founding is None:
+        _make_anew(source, state_dir, as_json=as_json)
+        return
+    _make(state_dir, farm.founding)
     if as_json:
-        cluster_id = farm.founding.cluster_id.hex()
+        cluster_id = farm.cluster_id.hex()
         print_json({"schema": 1, "stateDirectory": str(state_dir), "clusterId": cluster_id, "index": farm.last.index})
         return
-    click.echo(f"{state_dir} belongs to cluster {farm.founding.cluster_id.hex()} and to no router yet.")
+    click.echo(f"{state_dir} belongs to cluster {farm.cluster_id.hex()} and to no router yet.")
     click.echo("Start a node with it and with the current farm key file; it gets a new identity and a new Raft id.")
     click.echo("If it keeps the name of a router that was lost, at the leader:  garlicfarm node approve NAME")
 
 
-def _make(state_dir: Path, farm: FarmOnDisk) -> None:
+def _make(state_dir: Path, founding: Founding) -> None:
     """A directory that knows its farm, and nothing else: identity, generation and storage are made at the start."""
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(state_dir.iterdir()):
             fail(f"{state_dir} is not empty: name a new directory, a restored router shares nothing with another one")
-        replace_file(state_dir / FORMATION_FILE, encode_formation_state(FormationState(known=farm.founding)))
+        replace_file(state_dir / FORMATION_FILE, encode_formation_state(FormationState(known=founding)))
         sync_directory(state_dir)
     except OSError as error:
         fail(f"{state_dir} cannot be made: {error.strerror or error}")
+
+
+def _make_anew(source: Path, state_dir: Path, *, as_json: bool) -> None:
+    """Of a farm that nobody can join any more: its state as the first state of a new one."""
+    with failures(RecoveryError):
+        plan = trio.run(plan_recovery_of_backup, source.absolute(), state_dir.absolute())
+        trio.run(carry_out, plan)
+    cluster_id, survivor = plan.new_cluster_id.hex(), plan.survivor
+    if as_json:
+        print_json(
+            {
+                "schema": 1,
+                "stateDirectory": str(state_dir),
+                "clusterId": cluster_id,
+                "index": survivor.last.index,
+                "oldClusterId": survivor.cluster_id.hex(),
+            }
+        )
+        return
+    click.echo(f"{source} is of cluster {survivor.cluster_id.hex()}, which was made before farms could be verified.")
+    click.echo(f"{state_dir} goes on with its state, in a new cluster: {cluster_id}. Do this on one router only.")
+    click.echo("Carried over: log time, publications, weights, exclusions, and who was evicted. Left behind: all other")
+    click.echo("servers, which join anew, with empty state directories.")
+    click.echo("Start a node with it and with the farm key file; then, for the others:  garlicfarm keys export FILE")

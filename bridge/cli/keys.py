@@ -247,7 +247,8 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
 def export(file: Path, node: str | None, *, replace: bool, as_json: bool) -> None:
     """Write the current farm key file.
 
-    FILE is made with mode 0600. It is what a router needs to join after a rotation.
+    FILE is made with mode 0600. It is what a new router needs to join the founded farm, and any router that was away
+    during a rotation.
     """
     text = ask_node(node, ControlClient.export_keys)
     with failures(FarmKeyError, KeyFileError):
@@ -258,7 +259,10 @@ def export(file: Path, node: str | None, *, replace: bool, as_json: bool) -> Non
             save_farm_key(file, farm_key)
     if as_json:
         label = farm_key.label.hex()
-        print_json({"schema": 1, "file": str(file), "label": label, "epoch": farm_key.epoch})
+        cluster_id = None if farm_key.cluster_id is None else farm_key.cluster_id.hex()
+        print_json({"schema": 1, "file": str(file), "label": label, "epoch": farm_key.epoch, "clusterId": cluster_id})
         return
     click.echo(f"{file}: the key of farm {farm_key.label.hex()} ({farm_key.cluster}), epoch {farm_key.epoch}.")
-    click.echo("Whoever holds this file can join the farm. Copy it to its routers, mode 0600, nowhere else.")
+    if farm_key.cluster_id is not None:
+        click.echo(f"It names cluster {farm_key.cluster_id.hex()}: a new router with it joins that one and no other.")
+    click.echo("Whoever holds this file can ask to join. Copy it to the farm's routers, mode 0600, nowhere else.")

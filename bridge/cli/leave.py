@@ -1,14 +1,20 @@
-"""`garlicfarm leave` and `withdraw`: a node says goodbye and stops; a founder takes back its promise.
+"""`garlicfarm leave`, `withdraw`, `confirm-cluster`: a node goes, a founder takes back its promise, a newcomer joins.
 
 The leader takes a node that left out of the Raft group, unless too few voters would stay; started again, it comes back
 under its Raft id. A promise can be taken back only as long as the farm cannot have been founded with it; formation
 judges that, and this command prints its reason.
+
+A newcomer whose key file names no cluster cannot know its farm from one that a holder of the key invented. It waits
+with an alarm, and the operator confirms the cluster id that a router of the farm shows.
 """
+
+import re
 
 import click
 
-from bridge.cli.failure import confirm
+from bridge.cli.failure import confirm, fail
 from bridge.cli.options import ask_node, json_option, node_option, print_json, yes_option
+from bridge.core.founding import CLUSTER_ID_BYTES
 from bridge.node.control_client import ControlClient
 
 
@@ -52,3 +58,27 @@ def withdraw(node: str | None, *, yes: bool, as_json: bool) -> None:
         print_json({"schema": 1, "withdrawn": True, "node": name})
     else:
         click.echo(f"{name} has promised nothing now and looks for founders again.")
+
+
+@click.command("confirm-cluster")
+@click.argument("cluster_id", metavar="ID")
+@node_option
+@json_option
+def confirm_cluster(cluster_id: str, node: str | None, *, as_json: bool) -> None:
+    """Tell a new router that the cluster ID is its farm.
+
+    Its alarm lists the clusters that it hears of. Compare ID with what `garlicfarm status` shows on a router of the
+    farm: whoever holds the farm key can tell of a farm of its own.
+    """
+    if re.fullmatch(f"[0-9a-f]{{{2 * CLUSTER_ID_BYTES}}}", cluster_id) is None:
+        fail(f"a cluster id has {2 * CLUSTER_ID_BYTES} hexadecimal digits: copy it from `garlicfarm status`")
+
+    async def confirm_it(client: ControlClient) -> str:
+        await client.confirm_cluster(cluster_id)
+        return await _name(client)
+
+    name = ask_node(node, confirm_it)
+    if as_json:
+        print_json({"schema": 1, "confirmed": cluster_id, "node": name})
+    else:
+        click.echo(f"{name} joins cluster {cluster_id}, and no other.")

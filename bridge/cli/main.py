@@ -40,6 +40,9 @@ COMMANDS = {
     "leave": LazyCommand("bridge.cli.leave:leave", "Tell a node to leave the farm and stop."),
     "transfer": LazyCommand("bridge.cli.transfer:transfer", "Hand leadership to another node."),
     "withdraw": LazyCommand("bridge.cli.leave:withdraw", "Take back a node's promise to found a farm."),
+    "confirm-cluster": LazyCommand(
+        "bridge.cli.leave:confirm_cluster", "Tell a new router which of the farms that it hears of is its own."
+    ),
     "recover": LazyCommand("bridge.cli.recover:recover", "Make a new farm of a survivor when a majority is lost."),
     "node": LazyCommand("bridge.cli.node:node", "List who belongs to the farm; approve or evict an identity."),
     "backup": LazyCommand("bridge.cli.backup:backup", "Write down what the farm agreed on, without any key."),

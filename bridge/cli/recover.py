@@ -78,7 +78,7 @@ def _plan(source: Path, new: Path | None) -> RecoveryPlan:
 def _explain(plan: RecoveryPlan) -> None:
     survivor = plan.survivor
     others = ", ".join(printable(each) for each in plan.left_behind) or "nobody"
-    click.echo(f"{survivor.source} is of cluster {survivor.founding.cluster_id.hex()}.")
+    click.echo(f"{survivor.source} is of cluster {survivor.cluster_id.hex()}.")
     click.echo(f"Its log ends at entry {survivor.last.index} of term {survivor.last.term}; all of it is kept.")
     click.echo(f"Left behind: {others}. What only they had acknowledged is lost, and they can never come back as they")
     click.echo("were. If a majority of them lives, start those instead.")
@@ -88,7 +88,7 @@ def _facts(plan: RecoveryPlan) -> dict[str, object]:
     survivor = plan.survivor
     return {
         "stateDirectory": str(plan.state_dir),
-        "oldClusterId": survivor.founding.cluster_id.hex(),
+        "oldClusterId": survivor.cluster_id.hex(),
         "newClusterId": plan.new_cluster_id.hex(),
         "nodeId": plan.node_id.hex(),
         "lastIndex": survivor.last.index,

@@ -3,7 +3,7 @@
     watching ──unanimous proposal──▶ promised ──all promises seen──▶ founded
         │                               │ ▲                             ▲
         │                    withdrawal │ │ (operator)                  │ a founder of the same set founded
-        └──── a cluster is seen ────────┴─┴──▶ observer                 └── promised, or withdrawn
+        └── the trusted cluster is seen ┴─┴──▶ observer                 └── promised, or withdrawn
 
 Raft begins with a configuration that somebody wrote. Here nobody writes one, and the simple ways fail: "the lowest
 NodeId starts" founds twice when two nodes do not see each other yet; "start with a majority of `expect`" founds twice
@@ -23,6 +23,14 @@ restarts do not enter the argument: a notice, however old, says something that i
 knows a cluster never promises or founds another; that is a second wall (it covers storages lost and made anew), not
 the argument. Seeing twice `expect` eligible routers breaks (3) visibly, and stops promises with an alarm.
 
+Belief. Whoever holds the farm key can tell of a founding of its own making. A founding certifies itself (its cluster id
+is the hash of its promises), so a node needs one fact of its own to tell its farm from the others. A founder has its
+promise: it takes over a founding only if this very promise, with its clock and nonce, is inside, and only from a
+founder of it. Everybody else has the cluster id: the one in its key file, or one that an operator confirmed here. A
+node with neither fact waits, with an alarm, and neither founds nor joins; a node that trusts a cluster id never founds.
+During the first founding there is no such fact yet: whoever holds the farm key then can be among the founders, or be in
+the way of the founding. This is trust on first use, and a new farm key is the remedy.
+
 A withdrawal breaks (2), which is why only an operator can ask for it, on a node whose set cannot complete any more. It
 is safe while some founder of the withdrawn set has not promised it and will not; the alarm names the nodes.
 
@@ -30,6 +38,7 @@ Liveness. Where exactly `expect` routers are there is one possible set, and it i
 can collide: once in ten thousand simulated starts. Then nothing is founded until an operator follows the alarm.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
 from typing import assert_never
@@ -38,6 +47,7 @@ from bridge.core.formation_alarms import Situation, alarms_of
 from bridge.core.formation_messages import (
     Advertise,
     Alarm,
+    ConfirmRequested,
     DeadlineReached,
     Effect,
     Event,
@@ -48,6 +58,7 @@ from bridge.core.formation_messages import (
     Persist,
     Persisted,
     Phase,
+    RequestRefused,
     Started,
     WithdrawRequested,
 )
@@ -77,7 +88,10 @@ class FormationTuning:
 
 
 class Formation:
-    """One node's part in founding the farm. Begin with `Started`; `durable` is what the last Persist kept, if any."""
+    """One node's part in founding the farm. Begin with `Started`; `durable` is what the last Persist kept, if any.
+
+    `cluster_id` is the one that the farm key file names, if it names one.
+    """
 
     def __init__(
         self,
@@ -86,6 +100,7 @@ class Formation:
         durable: FormationState,
         random: Random,
         *,
+        cluster_id: bytes | None = None,
         may_found: bool = True,
         tuning: FormationTuning | None = None,
     ) -> None:
@@ -96,6 +111,7 @@ class Formation:
         self._expect = expect
         self._durable = durable
         self._random = random
+        self._key_file_cluster = cluster_id
         self._may_found = may_found
         self._tuning = tuning if tuning is not None else FormationTuning()
         self._members: dict[bytes, Member] = {}
@@ -121,6 +137,8 @@ class Formation:
                 self._persisted(number)
             case WithdrawRequested():
                 self._withdraw()
+            case ConfirmRequested(cluster_id):
+                self._confirm(cluster_id)
             case _:
                 assert_never(event)
         self._decide(now, clock_ms)
@@ -155,6 +173,18 @@ class Formation:
         return self._alarms
 
     @property
+    def ignored(self) -> Mapping[bytes, Founding]:
+        """The foundings that this node does not believe, by the NodeId of who tells of them."""
+        own = self.founding
+        return {
+            node_id: told
+            for node_id, member in self._members.items()
+            if (told := member.notice.founding) is not None
+            and told != own
+            and (own is not None or not (self._trusts(told) or self._may_adopt(told, node_id)))
+        }
+
+    @property
     def notice(self) -> FormationNotice:
         """What this node says of itself: of a promise or founding only what is durable."""
         if self.founding is not None:
@@ -185,28 +215,24 @@ class Formation:
         foundings = self._foundings_seen()
         if foundings:
             # A founder that has heard of its own cluster from observers only waits until a founder confirms it.
-            foreign = [each for each in foundings if not self._has_promised(each.founders)]
-            to_join = self._one_that_lives(foreign)
+            to_join = next((each for each in foundings if self._trusts(each)), None)
             return replace(self._durable, known=to_join) if to_join is not None else None
         if self._durable.promise is not None:
             return None
         return self._first_promise(now, clock_ms)
 
-    def _one_that_lives(self, foreign: list[Founding]) -> Founding | None:
-        """The cluster to join; which is for ever, so of several it is the only one that lives, or none for now.
+    @property
+    def _trusted(self) -> bytes | None:
+        """The cluster id that this node was given, if any."""
+        return self._key_file_cluster or self._durable.confirmed
 
-        Whoever was just stopped to be moved out of an old cluster is in gossip's books for some seconds more.
-        """
-        if len(foreign) <= 1:
-            return foreign[0] if foreign else None
-        told = {member.notice.founding for member in self._members.values() if member.reachable}
-        living = [each for each in foreign if each in told]
-        return living[0] if len(living) == 1 else None
+    def _trusts(self, told: Founding) -> bool:
+        return told.cluster_id == self._trusted
 
     def _own_founding(self) -> Founding | None:
         for member in self._members.values():
             told = member.notice.founding
-            if told is not None and member.node_id in told.founders and self._may_adopt(told):
+            if told is not None and self._may_adopt(told, member.node_id):
                 return told
         promise = self._durable.promise
         if promise is None or self._durable.known is not None:
@@ -215,17 +241,22 @@ class Formation:
         if len(promises) < self._expect:
             return None
         made = found(promises)
+        if self._trusted is not None and not self._trusts(made):
+            return None
         return made if all(seen == made for seen in self._foundings_seen()) else None
 
-    def _may_adopt(self, told: Founding) -> bool:
+    def _may_adopt(self, told: Founding, by: bytes) -> bool:
         if self._durable.known is not None and self._durable.known != told:
             return False
-        return self._has_promised(told.founders)
+        if not self._has_promised(told):
+            return False
+        # Anybody can put a founder's public promise beside invented ones; a founder signs for the real founding.
+        return by in told.founders if self._trusted is None else self._trusts(told)
 
-    def _has_promised(self, founders: Founders) -> bool:
-        if self._durable.promise is not None:
-            return self._durable.promise.founders == founders
-        return any(promise.founders == founders for promise in self._durable.withdrawn)
+    def _has_promised(self, told: Founding) -> bool:
+        own = self._durable.promise
+        promises = self._durable.withdrawn if own is None else (own,)
+        return any(told.rests_on(self._node_id, promise) for promise in promises)
 
     def _first_promise(self, now: int, clock_ms: int) -> FormationState | None:
         proposal = self._best_proposal()
@@ -251,7 +282,7 @@ class Formation:
         return replace(self._durable, promise=promise)
 
     def _best_proposal(self) -> Founders:
-        if not self._may_found or self._too_many():
+        if not self._may_found or self._trusted is not None or self._too_many():
             return ()
         available = {self._node_id} | {
             member.node_id for member in self._members.values() if member.reachable and member.eligible
@@ -325,23 +356,44 @@ class Formation:
         elif len(self._durable.withdrawn) >= WITHDRAWALS_MAX:
             refusal = f"this node has withdrawn {WITHDRAWALS_MAX} times; give it a new state directory instead."
         if refusal is not None or promise is None:
-            self._effects.append(Alarm(f"Withdrawal refused: {refusal}"))
+            self._effects.append(RequestRefused(f"Withdrawal refused: {refusal}"))
             return
         self._persist_count += 1
         wanted = replace(self._durable, promise=None, withdrawn=(*self._durable.withdrawn, promise))
         self._pending = (self._persist_count, wanted)
         self._effects.append(Persist(self._persist_count, wanted))
 
+    def _confirm(self, cluster_id: bytes) -> None:
+        asked = cluster_id.hex()
+        heard = sorted({each.cluster_id.hex() for each in self._foundings_seen()})
+        refusal = None
+        if self.founding is not None:
+            refusal = f"this node belongs to cluster {self.founding.cluster_id.hex()} for good."
+        elif self._key_file_cluster not in {None, cluster_id}:
+            refusal = "the farm key file of this node names another cluster, and it decides."
+        elif self._pending is not None:
+            refusal = "formation has just taken a step that is being written. Look again in a moment."
+        elif asked not in heard:
+            refusal = f"no member tells of cluster {asked}; this node has heard of {', '.join(heard[:4]) or 'none'}."
+        if refusal is not None:
+            self._effects.append(RequestRefused(f"Confirmation refused: {refusal}"))
+            return
+        self._persist_count += 1
+        self._pending = (self._persist_count, replace(self._durable, confirmed=cluster_id))
+        self._effects.append(Persist(*self._pending))
+
     def _review_alarms(self, now: int) -> None:
         situation = Situation(
             node_id=self._node_id,
             expect=self._expect,
             state=self._durable,
+            key_file_cluster=self._key_file_cluster,
             members=self._members,
             foundings=self._foundings_seen(),
+            ignored=self.ignored,
             too_many=self._too_many(),
         )
-        incomplete = self.phase is Phase.PROMISED
+        incomplete = self.phase is Phase.PROMISED or (self.phase is Phase.WATCHING and self._trusted is not None)
         if not incomplete:
             self._troubled_since = None
         elif self._troubled_since is None:

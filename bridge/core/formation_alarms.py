@@ -11,6 +11,10 @@ from bridge.core.formation_messages import Member
 from bridge.core.founding import FormationState, Founders, Founding
 
 WITHDRAW_COMMAND = "garlicfarm withdraw"
+CONFIRM_COMMAND = "garlicfarm confirm-cluster"
+CLUSTERS_SHOWN = 4
+TELLERS_SHOWN = 4
+"""An alarm stays readable, however many foundings a holder of the farm key invents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +24,22 @@ class Situation:
     node_id: bytes
     expect: int
     state: FormationState
+    key_file_cluster: bytes | None
     members: Mapping[bytes, Member]
     foundings: Sequence[Founding]
+    ignored: Mapping[bytes, Founding]
+    """The foundings that this node does not believe, by who tells of them."""
     too_many: bool
+
+    @property
+    def trusted(self) -> bytes | None:
+        """The cluster id that this node was given, if any."""
+        return self.key_file_cluster or self.state.confirmed
+
+    @property
+    def source(self) -> str:
+        """Who gave it."""
+        return "its farm key file names" if self.key_file_cluster is not None else "an operator confirmed"
 
 
 def alarms_of(situation: Situation, *, impatient: bool) -> tuple[str, ...]:
@@ -30,28 +47,79 @@ def alarms_of(situation: Situation, *, impatient: bool) -> tuple[str, ...]:
     state = situation.state
     own = state.founding or state.known
     alarms = []
-    clusters = {each.cluster_id for each in situation.foundings} | ({own.cluster_id} if own is not None else set())
-    if len(clusters) > 1:
-        alarms.append(_two_clusters(clusters, own))
+    if own is not None and situation.ignored:
+        alarms.append(_two_clusters(situation, own))
     if own is None:
-        if situation.too_many:
+        if situation.ignored:
+            alarms.append(_not_believed(situation))
+        elif impatient and situation.trusted is not None:
+            alarms.append(_awaited(situation, situation.trusted))
+        elif impatient and not situation.foundings and state.promise is not None:
+            alarms.append(_incomplete(situation, state.promise.founders))
+        if situation.too_many and not situation.foundings:
             alarms.append(_too_many(situation.expect))
         alarms.extend(_wrong_expect(situation))
-        if impatient and not situation.foundings and state.promise is not None:
-            alarms.append(_incomplete(situation, state.promise.founders))
     elif state.known is not None and state.founding is None and situation.node_id in state.known.founders:
         alarms.append(_older_storage(state.known))
     return tuple(alarms)
 
 
-def _two_clusters(clusters: set[bytes], own: Founding | None) -> str:
-    names = ", ".join(sorted(each.hex() for each in clusters))
-    mine = f"This node belongs to {own.cluster_id.hex()}. " if own is not None else ""
+def _two_clusters(situation: Situation, own: Founding) -> str:
     return (
-        f"Two clusters live under one farm key: {names}. They are never merged. {mine}Keep one of them; on each node "
-        "of the others stop garlicfarm, move its state directory away and start it again: it rejoins with a new "
-        "identity."
+        f"Two clusters live under one farm key: this node belongs to {own.cluster_id.hex()}; it ignores "
+        f"{_told(situation)}. They are never merged. If those are nodes of this farm, keep one cluster; on each node "
+        "of the others stop garlicfarm, move its state directory away, give it a key file that `garlicfarm keys export "
+        "FILE` wrote in the kept one, and start it again: it rejoins with a new identity. If not, somebody else has "
+        "the farm key."
     )
+
+
+def _not_believed(situation: Situation) -> str:
+    """Foundings of others, on a node that belongs to no farm yet."""
+    told = _told(situation)
+    if situation.trusted is not None:
+        return (
+            f"This node ignores {told}: {situation.source} cluster {situation.trusted.hex()}, and it joins no other. "
+            "If the farm was made anew since (`garlicfarm recover`), run `garlicfarm keys export FILE` on a router of "
+            "the farm, bring that file here, and start this node again. If not, somebody else has the farm key."
+        )
+    commands = " or ".join(f"`{CONFIRM_COMMAND} {each}`" for each in _clusters(situation)[:CLUSTERS_SHOWN])
+    return (
+        f"This node hears of {told} and cannot know whether that is its farm: whoever holds the farm key can say so. "
+        "It waits, and neither founds nor joins. Compare the id with the one that `garlicfarm status` shows on a "
+        f"router of the farm; then run here: {commands}. Or give this node a key file that `garlicfarm keys export "
+        "FILE` wrote on a router of the farm."
+    )
+
+
+def _awaited(situation: Situation, trusted: bytes) -> str:
+    return (
+        f"This node waits for cluster {trusted.hex()}, which {situation.source}, and no member that it can hear tells "
+        "of it. Start the routers of that farm, and look at this node's seeds. If that farm is gone for good: stop "
+        "this node, move its state directory away, take the line `cluster_id` out of its farm key file, or bring the "
+        "key file of the farm that it is to join, and start it again."
+    )
+
+
+def _clusters(situation: Situation) -> list[str]:
+    return sorted({each.cluster_id.hex() for each in situation.ignored.values()})
+
+
+def _told(situation: Situation) -> str:
+    """The clusters that are not believed, each with the names of those who tell of it."""
+    clusters = _clusters(situation)
+    parts = []
+    for cluster in clusters[:CLUSTERS_SHOWN]:
+        tellers = sorted(
+            situation.members[node_id].shown
+            for node_id, told in situation.ignored.items()
+            if told.cluster_id.hex() == cluster
+        )
+        more = len(tellers) - TELLERS_SHOWN
+        names = ", ".join(tellers[:TELLERS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        parts.append(f"cluster {cluster} (told by {names})")
+    left_out = len(clusters) - CLUSTERS_SHOWN
+    return " and ".join(parts) + (f" and {left_out} more" if left_out > 0 else "")
 
 
 def _too_many(expect: int) -> str:

@@ -19,6 +19,13 @@ class Member:
     reachable: bool
     notice: FormationNotice
     eligible: bool = True
+    name: str = ""
+    """What its metadata calls it; anybody may choose any name."""
+
+    @property
+    def shown(self) -> str:
+        """How an operator finds it."""
+        return self.name or self.node_id.hex()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +54,17 @@ class Persisted:
 
 @dataclass(frozen=True, slots=True)
 class WithdrawRequested:
-    """An operator takes back this node's promise; refused with an `Alarm` once a founding may exist."""
+    """An operator takes back this node's promise; refused once a founding may exist."""
 
 
-Event = Started | MembersChanged | DeadlineReached | Persisted | WithdrawRequested
+@dataclass(frozen=True, slots=True)
+class ConfirmRequested:
+    """An operator says that this cluster is this node's farm; refused if that cannot be."""
+
+    cluster_id: bytes
+
+
+Event = Started | MembersChanged | DeadlineReached | Persisted | WithdrawRequested | ConfirmRequested
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +104,14 @@ class Alarm:
     text: str
 
 
-Effect = Persist | Advertise | Founded | KnowsCluster | Alarm
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """What an operator asked for is not done; the text says why."""
+
+    text: str
+
+
+Effect = Persist | Advertise | Founded | KnowsCluster | Alarm | RequestRefused
 
 
 class Phase(Enum):

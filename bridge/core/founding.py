@@ -7,21 +7,29 @@
 A promise carries the founder's clock and a nonce, both minted once with the storage and kept even over a withdrawal.
 So the same set always derives the same cluster id, no matter whose copy of which promise a founder happened to hold;
 a nonce per promise would let two founders of one set found two clusters.
+
+A founding certifies itself: it carries clock and nonce of each founder's promise, and its cluster id is their hash. So
+nobody can express a founding under a cluster id that is not its own, and a node that knows the cluster id of its farm
+can tell that farm's founding from every other one, whoever sends it.
 """
 
 import hashlib
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 NODE_ID_BYTES = 8
 CLUSTER_ID_BYTES = 16
 NONCE_BYTES = 16
 CLOCK_LIMIT_MS = 2**48
-"""Clocks of promises lie below this: they are hashed as eight bytes and become log time."""
+"""Clocks of promises lie below this: they are hashed as six bytes and become log time."""
 EXPECT_MAX = 9
 """More founders would not fit into the 512 bytes of a member's metadata beside its other facts."""
 WITHDRAWALS_MAX = 8
+_CLOCK_BYTES = 6
+FOUNDER_BYTES = NODE_ID_BYTES + _CLOCK_BYTES + NONCE_BYTES
+"""What a founder's promise takes in a founding's packed form."""
+_DOMAIN = b"garlicfarm formation 2"
 
 Founders = tuple[bytes, ...]
 """NodeIds in ascending order, each once."""
@@ -37,16 +45,69 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True)
-class Founding:
-    """A first configuration: founder number k (from 1, in order of NodeId) has the Raft id k."""
+class Founder:
+    """What of one founder's promise goes into the founding: the set of founders is the same in all of them."""
 
-    cluster_id: bytes
-    founders: Founders
-    log_time_base_ms: int
+    node_id: bytes
+    clock_ms: int
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """A first configuration: founder number k (from 1, in order of NodeId) has the Raft id k.
+
+    `promised` are the founders in order of NodeId; all else follows from them. ValueError if they make no founding.
+    """
+
+    promised: tuple[Founder, ...]
+    founders: Founders = field(init=False, compare=False)
+    cluster_id: bytes = field(init=False, compare=False)
+    log_time_base_ms: int = field(init=False, compare=False)
+    """Log time of the empty log: the median of the founders' clocks, the lower one of two."""
+
+    def __post_init__(self) -> None:
+        """Derive what the promises determine."""
+        founders = tuple(each.node_id for each in self.promised)
+        if not 1 <= len(founders) <= EXPECT_MAX or not is_set_of_founders(founders, len(founders)):
+            raise ValueError(f"a founding has 1 to {EXPECT_MAX} founders in ascending order, each once")
+        if any(len(each.node_id) != NODE_ID_BYTES or len(each.nonce) != NONCE_BYTES for each in self.promised):
+            raise ValueError(f"a founder has {NODE_ID_BYTES} bytes of NodeId and {NONCE_BYTES} bytes of nonce")
+        if not all(0 <= each.clock_ms < CLOCK_LIMIT_MS for each in self.promised):
+            raise ValueError(f"a founder's clock is from 0 to {CLOCK_LIMIT_MS - 1} ms")
+        clocks_ms = sorted(each.clock_ms for each in self.promised)
+        object.__setattr__(self, "founders", founders)
+        object.__setattr__(self, "cluster_id", hashlib.sha256(_DOMAIN + self.packed).digest()[:CLUSTER_ID_BYTES])
+        object.__setattr__(self, "log_time_base_ms", clocks_ms[(len(clocks_ms) - 1) // 2])
+
+    @property
+    def packed(self) -> bytes:
+        """The promises as bytes, `FOUNDER_BYTES` each: NodeId, clock (big-endian), nonce."""
+        return b"".join(
+            each.node_id + each.clock_ms.to_bytes(_CLOCK_BYTES, "big") + each.nonce for each in self.promised
+        )
 
     def raft_id(self, node_id: bytes) -> int:
         """The Raft id that a founder has for ever; ValueError for a node that is no founder."""
         return self.founders.index(node_id) + 1
+
+    def rests_on(self, node_id: bytes, promise: Promise) -> bool:
+        """Whether this very promise of that node is in it."""
+        return promise.founders == self.founders and Founder(node_id, promise.clock_ms, promise.nonce) in self.promised
+
+
+def unpacked(packed: bytes) -> Founding:
+    """The founding of these bytes; ValueError if they are none."""
+    if len(packed) % FOUNDER_BYTES or not 1 <= len(packed) // FOUNDER_BYTES <= EXPECT_MAX:
+        raise ValueError(f"a founding has 1 to {EXPECT_MAX} times {FOUNDER_BYTES} bytes, not {len(packed)}")
+    clock_ends = NODE_ID_BYTES + _CLOCK_BYTES
+    parts = (packed[start : start + FOUNDER_BYTES] for start in range(0, len(packed), FOUNDER_BYTES))
+    return Founding(
+        tuple(
+            Founder(each[:NODE_ID_BYTES], int.from_bytes(each[NODE_ID_BYTES:clock_ends], "big"), each[clock_ends:])
+            for each in parts
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +132,15 @@ class FormationState:
     """What a node must remember about formation; lives and dies with its identity key.
 
     `founding` is what it founded, `known` a cluster that others founded. `withdrawn` are sets that it once promised:
-    should such a set turn out to be founded by the others after all, this node still belongs to it.
+    should such a set turn out to be founded by the others after all, this node still belongs to it. `confirmed` is the
+    cluster id that an operator confirmed on this node.
     """
 
     promise: Promise | None = None
     founding: Founding | None = None
     known: Founding | None = None
     withdrawn: tuple[Promise, ...] = ()
+    confirmed: bytes | None = None
 
 
 def is_set_of_founders(founders: Founders, expect: int) -> bool:
@@ -87,13 +150,4 @@ def is_set_of_founders(founders: Founders, expect: int) -> bool:
 
 def found(promises: Mapping[bytes, Promise]) -> Founding:
     """The founding that these promises make: the same at every founder, whatever the order in which it heard them."""
-    digest = hashlib.sha256(b"garlicfarm formation 1")
-    for node_id in sorted(promises):
-        promise = promises[node_id]
-        digest.update(node_id + promise.clock_ms.to_bytes(8, "big") + promise.nonce)
-    clocks_ms = sorted(promise.clock_ms for promise in promises.values())
-    return Founding(
-        cluster_id=digest.digest()[:CLUSTER_ID_BYTES],
-        founders=tuple(sorted(promises)),
-        log_time_base_ms=clocks_ms[(len(clocks_ms) - 1) // 2],
-    )
+    return Founding(tuple(Founder(each, promises[each].clock_ms, promises[each].nonce) for each in sorted(promises)))

@@ -145,6 +145,8 @@ class Node:
             load_formation(settings.state_dir, agent.node_id),
             advertise=lambda notice: self._advertise(presence, notice),
             alarms=self.alarms,
+            trace=self.trace,
+            cluster_id=self.farm_key.cluster_id,
             tuning=profile_of(settings.consensus.timing).formation,
         )
         sight.forming = forming
@@ -154,6 +156,7 @@ class Node:
             trace=self.trace,
             leave=self._leave,
             withdraw=forming.withdraw,
+            confirm=forming.confirm,
             keys=key_port(agent, roster, self.farm_keys, sight.picture, self.trace),
         )
         remote = open_remote_access(settings.state_dir, settings.control_listen)
@@ -258,6 +261,7 @@ class Node:
         founding = forming.known if forming.founded is None else forming.founded.founding
         if founding is None:
             raise AssertionError("formation is settled")
+        self.farm_keys.belong_to(founding.cluster_id)
         notes = AdmissionNotes(
             self.configuration.state_dir, founding, agent.node_id, founded=forming.founded is not None
         )

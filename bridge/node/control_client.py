@@ -119,6 +119,10 @@ class ControlClient:
         if status != OK:
             raise self._refused(status, body)
 
+    async def confirm_cluster(self, cluster_id: str) -> None:
+        """Tell the node that the cluster of this id is its farm; ControlError says why it was refused."""
+        await self._post("/v1/confirm-cluster", {"clusterId": cluster_id})
+
     async def transfer(self, to: str | None = None) -> str:
         """Hand leadership over, to the named node if one is; who leads now. ControlError says why it was not done."""
         return str((await self._post("/v1/transfer", {"to": to})).get("leader", ""))

@@ -8,6 +8,7 @@
     POST /v1/submit?request=ID                      one entry for the log
     POST /v1/wishes                                 exclude a leaf, weigh it, publish anew, remove a server
     POST /v1/leave, /v1/withdraw                    goodbye; a founder's promise taken back
+    POST /v1/confirm-cluster                        the cluster of this id is this node's farm
     POST /v1/transfer                               leadership handed to another node
     GET  /v1/keys                                   the ids of the farm's gossip keys, and which members have them
     GET  /v1/nodes, POST /v1/nodes/approve, evict   who belongs to the farm (`bridge.node.identity_office`)
@@ -21,11 +22,11 @@ The routes know nothing of sockets, and of the node only the `ControlPort` that 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from bridge.core.control import (
     WAIT_LIMIT_MS,
@@ -37,6 +38,7 @@ from bridge.core.control import (
     SubmitOutcome,
     WishAnswer,
 )
+from bridge.core.founding import CLUSTER_ID_BYTES
 from bridge.core.view import FarmView, Phase
 from bridge.node.control_access import Access
 from bridge.wire.control_json import (
@@ -122,12 +124,19 @@ class ControlPort(Protocol):
     async def withdraw(self) -> str | None:
         """Take back this node's promise to found the farm; a text says why that cannot be."""
 
+    async def confirm_cluster(self, cluster_id: bytes) -> str | None:
+        """The operator says that this cluster is the node's farm; a text says why that cannot be."""
+
     async def transfer(self, to: str | None) -> str:
         """Hand leadership to the node of that name or Raft id; who leads now. `Refused` says why it does not."""
 
 
 class _Transfer(Struct, forbid_unknown_fields=True):
     to: str | None = None
+
+
+class _ConfirmCluster(Struct, forbid_unknown_fields=True, rename="camel"):
+    cluster_id: Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * CLUSTER_ID_BYTES}}}\\Z")]
 
 
 class _KeyStep(Struct, forbid_unknown_fields=True):
@@ -189,6 +198,7 @@ class Routes:
             "/v1/wishes": ("POST", self._wish),
             "/v1/leave": ("POST", self._leave),
             "/v1/withdraw": ("POST", self._withdraw),
+            "/v1/confirm-cluster": ("POST", self._confirm_cluster),
             "/v1/transfer": ("POST", self._transfer),
             "/v1/keys": ("GET", self._keys),
             "/v1/keys/install": ("POST", self._install_key),
@@ -266,6 +276,16 @@ class Routes:
         if reason is not None:
             raise Refused(409, "not-withdrawn", reason)
         return _json(200, {"schema": 1, "withdrawn": True})
+
+    async def _confirm_cluster(self, request: Request, _query: str) -> Answer:
+        try:
+            asked = msgspec.json.decode(request.body, type=_ConfirmCluster)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Refused(400, "bad-request", f'the body is {{"clusterId": 32 hexadecimal digits}}: {error}') from error
+        reason = await self._port.confirm_cluster(bytes.fromhex(asked.cluster_id))
+        if reason is not None:
+            raise Refused(409, "not-confirmed", reason)
+        return _json(200, {"schema": 1, "confirmed": asked.cluster_id})
 
     async def _transfer(self, request: Request, _query: str) -> Answer:
         try:

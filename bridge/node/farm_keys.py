@@ -9,6 +9,7 @@ when the keys change. That does no harm to a node which remembers the ring, and 
 an alarm, raised and taken back by looking at the file from time to time.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +38,16 @@ class FarmKeys:
         self._chain: KeyChain | None = None
         self._current = self.filed
         self._credentials: tuple[Credentials, ...] = ()
+        self._cluster_id: bytes | None = None
+
+    def belong_to(self, cluster_id: bytes) -> None:
+        """From now on this node is of that cluster: an exported key file names it."""
+        self._cluster_id = cluster_id
+
+    @property
+    def exported(self) -> FarmKey:
+        """The key file for other routers: with the cluster that this node belongs to, if it does."""
+        return self.current if self._cluster_id is None else replace(self.current, cluster_id=self._cluster_id)
 
     def follow(self, agent: "Company") -> None:
         """From now on the group's keys count."""
@@ -109,5 +120,11 @@ class FarmKeys:
         elif filed.epoch > current.epoch:
             text = f"the farm key file {self.path} is of epoch {filed.epoch}, this node's ring of epoch {current.epoch}"
             alarms.set(ALARM, text, "restart this node: the later keys count, and it tells them to the others")
+        elif filed.cluster_id not in {None, self._cluster_id} and self._cluster_id is not None:
+            text = (
+                f"the farm key file {self.path} names another cluster than the one that this node belongs to, "
+                f"{self._cluster_id.hex()}: a node that has nothing but the file would never join it"
+            )
+            alarms.set(ALARM, text, export)
         else:
             alarms.clear(ALARM)

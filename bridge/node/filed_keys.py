@@ -72,7 +72,7 @@ class FiledKeys:
 
     async def export(self) -> str:
         """The text of the farm key file. Secret."""
-        return farm_key_text(self._farm_keys.current)
+        return farm_key_text(self._farm_keys.exported)
 
 
 def _by_hand() -> Refused:

@@ -20,6 +20,7 @@ from bridge.core.formation import Formation, FormationTuning
 from bridge.core.formation_messages import (
     Advertise,
     Alarm,
+    ConfirmRequested,
     DeadlineReached,
     Effect,
     Event,
@@ -30,15 +31,18 @@ from bridge.core.formation_messages import (
     Persist,
     Persisted,
     Phase,
+    RequestRefused,
     Started,
     WithdrawRequested,
 )
 from bridge.core.founding import FormationNotice, FormationState, Founding
 from bridge.node.alarms import Alarms
 from bridge.node.durable_file import replace_file
+from bridge.node.event_log import EventLog
 from bridge.wire.formation_state import (
     FORMATION_STATE_LIMIT_BYTES,
     FormationStateError,
+    MadeBeforeError,
     decode_formation_state,
     encode_formation_state,
 )
@@ -59,6 +63,8 @@ def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
             state = decode_formation_state(file.read(FORMATION_STATE_LIMIT_BYTES + 1))
     except FileNotFoundError:
         return FormationState()
+    except MadeBeforeError as error:
+        raise UnusableFormationError(f"{path} cannot be used: {error}") from error
     except (OSError, FormationStateError) as error:
         raise UnusableFormationError(
             f"{path} cannot be used ({error}): what this node promised is unknown, and it must not promise again."
@@ -75,9 +81,10 @@ def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
 
 
 @dataclass(slots=True)
-class _Withdrawal:
-    """One operator's wish, and what became of it."""
+class _Request:
+    """What an operator asks for, and what became of it."""
 
+    event: WithdrawRequested | ConfirmRequested
     done: trio.Event = field(default_factory=trio.Event)
     refusal: str | None = None
 
@@ -94,14 +101,21 @@ class Forming:
         *,
         advertise: Callable[[FormationNotice], None],
         alarms: Alarms,
+        trace: EventLog,
+        cluster_id: bytes | None = None,
         tuning: FormationTuning | None = None,
     ) -> None:
+        """`cluster_id`: the one that the farm key file names, if it names one."""
         self._path = state_dir / FILE_NAME
-        self._core = Formation(node_id, expect, durable, SystemRandom(), tuning=tuning)
+        self._core = Formation(node_id, expect, durable, SystemRandom(), cluster_id=cluster_id, tuning=tuning)
+        self._trace = trace
+        self._ignored: dict[bytes, bytes] = {}
+        self.ignored_count = 0
+        """How often a member told of a founding that this node does not believe."""
         self._advertise = advertise
         self._alarms = alarms
         self._members: tuple[Member, ...] | None = None
-        self._withdrawals: list[_Withdrawal] = []
+        self._requests: list[_Request] = []
         self._work = trio.Event()
         self._settled = trio.Event()
         self._has_founded = trio.Event()
@@ -125,11 +139,18 @@ class Forming:
 
     async def withdraw(self) -> str | None:
         """An operator takes this node's promise back; a text tells why that is not possible (any more)."""
-        withdrawal = _Withdrawal()
-        self._withdrawals.append(withdrawal)
+        return await self._ask(WithdrawRequested())
+
+    async def confirm(self, cluster_id: bytes) -> str | None:
+        """An operator says that a cluster is this node's farm; durable when this returns, or a text tells why not."""
+        return await self._ask(ConfirmRequested(cluster_id))
+
+    async def _ask(self, event: WithdrawRequested | ConfirmRequested) -> str | None:
+        request = _Request(event)
+        self._requests.append(request)
         self._work.set()
-        await withdrawal.done.wait()
-        return withdrawal.refusal
+        await request.done.wait()
+        return request.refusal
 
     async def until_settled(self) -> None:
         """Returns once the farm is founded or known; see `founded` and `known`."""
@@ -152,28 +173,34 @@ class Forming:
             if waiting.cancelled_caught:
                 await self._step(DeadlineReached())
             self._work = trio.Event()
-            withdrawals, self._withdrawals = self._withdrawals, []
-            for withdrawal in withdrawals:
-                promised = self._core.phase is Phase.PROMISED
-                told = await self._step(WithdrawRequested())
-                if not promised or self._core.phase is Phase.PROMISED:
-                    withdrawal.refusal = " ".join(told) or "nothing was withdrawn"
-                withdrawal.done.set()
+            requests, self._requests = self._requests, []
+            for request in requests:
+                request.refusal = " ".join(await self._step(request.event)) or None
+                request.done.set()
             if self._members is not None:
                 members, self._members = self._members, None
                 await self._step(MembersChanged(members))
 
     async def _step(self, event: Event) -> list[str]:
-        """Returns what this very step said that is no standing alarm: why a withdrawal is refused."""
+        """Returns why an operator's request is refused, if this step was one and refused it."""
         effects = self._core.step(event, _now_ms(), time.time_ns() // 1_000_000)
         # What a finished write leads to comes behind what was said before it: the last notice must be the latest.
         for effect in effects:
             effects += await self._carry_out(effect)
+        self._count_ignored()
         if self._core.alarms:
             self._alarms.set(ALARM, " ".join(self._core.alarms), "see docs/operating.md, 'Founding a farm'")
         else:
             self._alarms.clear(ALARM)
-        return [effect.text for effect in effects if isinstance(effect, Alarm) and effect.text not in self._core.alarms]
+        return [effect.text for effect in effects if isinstance(effect, RequestRefused)]
+
+    def _count_ignored(self) -> None:
+        told = {node_id: founding.cluster_id for node_id, founding in self._core.ignored.items()}
+        for node_id, cluster_id in told.items():
+            if self._ignored.get(node_id) != cluster_id:
+                self.ignored_count += 1
+                self._trace.append("founding-ignored", {"id": node_id.hex(), "cluster": cluster_id.hex()})
+        self._ignored = told
 
     async def _carry_out(self, effect: Effect) -> list[Effect]:
         """Returns what follows from it."""
@@ -190,8 +217,8 @@ class Forming:
             case KnowsCluster(founding):
                 self.known = founding
                 self._settled.set()
-            case Alarm():
-                pass  # What stands is read from the core after each step; what does not is the answer to its asker.
+            case Alarm() | RequestRefused():
+                pass  # What stands is read from the core after each step; a refusal is the answer to its asker.
             case _:
                 assert_never(effect)
         return []

@@ -301,6 +301,7 @@ class IdentityOffice:
         key = self._farm_keys.current
         head = BackupHead(
             node_id=self._agent.node_id,
+            cluster_id=farm.founding.cluster_id,
             founding=farm.founding,
             configuration=configuration,
             last=LogPosition(state.applied_index, state.applied_term),

@@ -112,7 +112,7 @@ class KeyOffice:
         """The text of the farm key file as it would have to be now. Secret."""
         self._require_membership()
         self._trace.append("keys-exported", {"epoch": self._farm_keys.current.epoch})
-        return farm_key_text(self._farm_keys.current)
+        return farm_key_text(self._farm_keys.exported)
 
     def _is_refused(self) -> bool:
         return any(alarm.kind == AlarmKind.KEY_RETIRED.value for alarm in self._make_view().alarms)

@@ -38,12 +38,14 @@ class NodePort:
         trace: EventLog,
         leave: Callable[[], None],
         withdraw: Callable[[], Awaitable[str | None]],
+        confirm: Callable[[bytes], Awaitable[str | None]],
         keys: KeyPort,
     ) -> None:
         self._make_view = make_view
         self._trace = trace
         self._leave = leave
         self._withdraw = withdraw
+        self._confirm = confirm
         self.keys = keys
         self._ledger: Ledger | None = None
         self._replica: Replica | None = None
@@ -169,6 +171,10 @@ class NodePort:
     async def withdraw(self) -> str | None:
         """Take back this node's promise to found the farm; a text says why it cannot be."""
         return await self._withdraw()
+
+    async def confirm_cluster(self, cluster_id: bytes) -> str | None:
+        """Take this cluster for the node's farm; a text says why it cannot be."""
+        return await self._confirm(cluster_id)
 
 
 def _refusal(entry: bytes) -> str | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bridge.core.feature_level import SUPPORTED_LEVEL
 from bridge.core.founding import FormationNotice
-from bridge.wire.metadata import NodeMetadata, RoleHint, encode_metadata
+from bridge.wire.metadata import NodeMetadata, RoleHint, encode_metadata, fitting_admissions
 
 if TYPE_CHECKING:
     from bridge.node.company import Company
@@ -34,19 +34,18 @@ class Presence:
 
     def metadata(self) -> bytes:
         """What is to be said now."""
-        return encode_metadata(
-            NodeMetadata(
-                cluster=self._cluster,
-                name=self._name,
-                role=RoleHint.ELIGIBLE if self.raft_id is None else RoleHint.VOTER,
-                raft_id=self.raft_id,
-                endpoint=self._endpoint,
-                fingerprint=self.fingerprint,
-                feature_level=SUPPORTED_LEVEL,
-                notice=self.notice,
-                admissions=self._admissions,
-            )
+        whole = NodeMetadata(
+            cluster=self._cluster,
+            name=self._name,
+            role=RoleHint.ELIGIBLE if self.raft_id is None else RoleHint.VOTER,
+            raft_id=self.raft_id,
+            endpoint=self._endpoint,
+            fingerprint=self.fingerprint,
+            feature_level=SUPPORTED_LEVEL,
+            notice=self.notice,
+            admissions=self._admissions,
         )
+        return encode_metadata(fitting_admissions(whole))
 
     def speak_through(self, agent: "Company") -> None:
         """Gossip is there."""

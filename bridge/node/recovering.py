@@ -83,7 +83,7 @@ class RecoveryPlan:
         """Where the old storage goes, if there is one."""
         if self.identity is not None:
             return None
-        return self.state_dir / f"{RAFT_DIRECTORY}.of-{self.survivor.founding.cluster_id.hex()[:8]}"
+        return self.state_dir / f"{RAFT_DIRECTORY}.of-{self.survivor.cluster_id.hex()[:8]}"
 
     @property
     def left_behind(self) -> tuple[str, ...]:

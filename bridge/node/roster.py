@@ -104,6 +104,7 @@ class Roster:
                 reachable=each.reachable,
                 notice=each.metadata.notice,
                 eligible=each.metadata.role is not RoleHint.OBSERVER,
+                name=each.metadata.name,
             )
             for each in self.members()
             if each.metadata.cluster == cluster

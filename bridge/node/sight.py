@@ -84,6 +84,7 @@ class Sight:
                     **({} if self.control is None else self.control.counters),
                     **_named("garlic_farm", node.tally.counts),
                     "metadata_unreadable": self._roster.unreadable,
+                    "foundings_ignored": 0 if self.forming is None else self.forming.ignored_count,
                 },
             )
         )

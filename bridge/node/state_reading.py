@@ -57,7 +57,9 @@ class FarmOnDisk:
     source: Path
     node_id: bytes
     """Whose state it was."""
-    founding: Founding
+    cluster_id: bytes
+    founding: Founding | None
+    """None if it was made before farms could be verified: nobody can join it, only a new cluster be made of it."""
     configuration: Configuration
     """The last one in the log, committed or not; of the founders if the log has none."""
     last: LogPosition
@@ -71,6 +73,7 @@ class FarmOnDisk:
         return Backup(
             BackupHead(
                 node_id=self.node_id,
+                cluster_id=self.cluster_id,
                 founding=self.founding,
                 configuration=self.configuration,
                 last=self.last,
@@ -98,6 +101,7 @@ async def read_backup(path: Path) -> FarmOnDisk:
     return FarmOnDisk(
         source=path,
         node_id=head.node_id,
+        cluster_id=head.cluster_id,
         founding=head.founding,
         configuration=head.configuration,
         last=head.last,
@@ -174,6 +178,7 @@ async def _read_storage(directory: Directory, state_dir: Path, founding: Foundin
     return FarmOnDisk(
         source=state_dir,
         node_id=state.binding.node_id,
+        cluster_id=founding.cluster_id,
         founding=founding,
         configuration=_configuration(recovery, founding),
         last=last,

@@ -8,7 +8,7 @@ durable in groups of thousands with one sync each.
 from collections.abc import Sequence
 from pathlib import Path
 
-from bridge.core.founding import FormationState, Founding
+from bridge.core.founding import FormationState, Founder, Founding
 from bridge.node.commit_note import write_commit_note
 from bridge.node.durable_file import replace_file
 from bridge.node.forming import FILE_NAME as FORMATION_FILE
@@ -26,8 +26,9 @@ GROUP_ENTRIES = 4096
 class StoredFarmWriter:
     """A state directory that grows. Raises StoredFarmError from every method."""
 
-    def __init__(self, directory: Path, cluster_id: bytes, founders: Sequence[bytes], log_time_base_ms: int) -> None:
-        founding = Founding(cluster_id, tuple(sorted(founders)), log_time_base_ms)
+    def __init__(self, directory: Path, founders: Sequence[bytes], log_time_base_ms: int, nonce: bytes) -> None:
+        """Of a farm whose founders all promised at that time, with that nonce."""
+        founding = Founding(tuple(Founder(each, log_time_base_ms, nonce) for each in sorted(founders)))
         node_id = founding.founders[0]
         if directory.exists() and any(directory.iterdir()):
             raise StoredFarmError(f"'{directory}' is not empty: name a directory that does not exist yet")

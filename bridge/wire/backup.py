@@ -1,13 +1,16 @@
 """The backup file: what a farm agreed on, as one of its servers knew it.
 
-    garlicfarm backup 1 ⏎
+    garlicfarm backup 2 ⏎
     SHA-256 of everything behind this line, in hexadecimal ⏎
-    {"node": …, "clusterId": …, "founders": […], "logTimeBaseMs": …, "index": …, "term": …, "configuration": …,
-     "madeAtMs": …, "cluster": …, "label": …, "epoch": …} ⏎
+    {"node": …, "founding": F, "index": …, "term": …, "configuration": …, "madeAtMs": …, "cluster": …, "label": …,
+     "epoch": …} ⏎
     the state machine's documents (`bridge.wire.farm_snapshot`)
 
 Not in it: ballot and identity key, since with either a second server could speak as the first; the farm's keys and any
 signing key, since a backup lies where backups lie. `label` and `epoch` say which farm key file belongs to it.
+
+F is as in a node's formation state, with the promises that certify it. Version 1 named cluster id and founders without
+the promises. Such a backup is read, but nobody can join that farm any more: its state becomes that of a new cluster.
 
 The head is JSON on a line of its own, so that an operator who finds such a file can see what it is.
 """
@@ -20,12 +23,14 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from bridge.core.founding import CLOCK_LIMIT_MS, CLUSTER_ID_BYTES, EXPECT_MAX, NODE_ID_BYTES, Founding
+from bridge.core.founding import CLUSTER_ID_BYTES, NODE_ID_BYTES, Founding
+from bridge.wire.formation_state import FoundingJson, read_founding, written_founding
 from consensus.core.position import Configuration, LogPosition
 from consensus.wire.record import RecordError, decode_configuration, encode_configuration
 
 BACKUP_LIMIT_BYTES: Final = 512 * 1024 * 1024
-_MAGIC: Final = b"garlicfarm backup 1\n"
+_MAGIC: Final = b"garlicfarm backup 2\n"
+_MAGIC_1: Final = b"garlicfarm backup 1\n"
 _SUM_LINE_BYTES: Final = 2 * hashlib.sha256().digest_size + 1
 _HEAD_LIMIT_BYTES: Final = 2 * 1024 * 1024
 
@@ -43,7 +48,9 @@ class BackupHead:
     """What it is a backup of. `cluster`, `label` and `epoch` name the farm key file, if that was known."""
 
     node_id: bytes
-    founding: Founding
+    cluster_id: bytes
+    founding: Founding | None
+    """None in a backup of version 1, whose farm cannot be verified."""
     configuration: Configuration
     last: LogPosition
     made_at_ms: int
@@ -60,11 +67,8 @@ class Backup:
     image: bytes = field(repr=False)
 
 
-class _Head(msgspec.Struct, rename="camel"):
+class _AnyHead(msgspec.Struct, rename="camel"):
     node: _NodeId
-    cluster_id: Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * CLUSTER_ID_BYTES}}}\\Z")]
-    founders: Annotated[list[_NodeId], Meta(min_length=1, max_length=EXPECT_MAX)]
-    log_time_base_ms: Annotated[int, Meta(ge=0, lt=CLOCK_LIMIT_MS)]
     index: _Number
     term: _Number
     configuration: str
@@ -74,14 +78,22 @@ class _Head(msgspec.Struct, rename="camel"):
     epoch: _Number = 0
 
 
+class _Head(_AnyHead, kw_only=True):
+    founding: FoundingJson
+
+
+class _Head1(_AnyHead, kw_only=True):
+    cluster_id: Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * CLUSTER_ID_BYTES}}}\\Z")]
+
+
 def encode_backup(backup: Backup) -> bytes:
-    """The bytes of the file."""
+    """The bytes of the file; raises `BackupError` for what was read from one of version 1."""
     head = backup.head
+    if head.founding is None:
+        raise BackupError("its farm was made before farms could be verified: keep the backup as it is")
     written = _Head(
         node=head.node_id.hex(),
-        cluster_id=head.founding.cluster_id.hex(),
-        founders=[each.hex() for each in head.founding.founders],
-        log_time_base_ms=head.founding.log_time_base_ms,
+        founding=written_founding(head.founding),
         index=head.last.index,
         term=head.last.term,
         configuration=base64.b64encode(encode_configuration(head.configuration)).decode(),
@@ -98,7 +110,7 @@ def decode_backup(data: bytes) -> Backup:
     """Read it again; raises `BackupError` only."""
     if len(data) > BACKUP_LIMIT_BYTES:
         raise BackupError(f"it is larger than {BACKUP_LIMIT_BYTES} bytes")
-    if not data.startswith(_MAGIC):
+    if not data.startswith((_MAGIC, _MAGIC_1)):
         raise BackupError("it does not begin like a backup of this version of garlicfarm")
     start = len(_MAGIC) + _SUM_LINE_BYTES
     body = data[start:]
@@ -108,15 +120,15 @@ def decode_backup(data: bytes) -> Backup:
     if not newline:
         raise BackupError("its head does not end")
     try:
-        head = msgspec.json.decode(line, type=_Head)
+        head, cluster_id, founding = _read_head(line, before=data.startswith(_MAGIC_1))
         configuration = decode_configuration(base64.b64decode(head.configuration, validate=True))
     except (ValueError, RecursionError, RecordError) as error:
         raise BackupError(f"its head cannot be read: {error}") from None
-    founders = tuple(bytes.fromhex(each) for each in head.founders)
     return Backup(
         BackupHead(
             node_id=bytes.fromhex(head.node),
-            founding=Founding(bytes.fromhex(head.cluster_id), founders, head.log_time_base_ms),
+            cluster_id=cluster_id,
+            founding=founding,
             configuration=configuration,
             last=LogPosition(head.index, head.term),
             made_at_ms=head.made_at_ms,
@@ -126,3 +138,12 @@ def decode_backup(data: bytes) -> Backup:
         ),
         body[len(line) + 1 :],
     )
+
+
+def _read_head(line: bytes, *, before: bool) -> tuple[_AnyHead, bytes, Founding | None]:
+    if before:
+        earlier = msgspec.json.decode(line, type=_Head1)
+        return earlier, bytes.fromhex(earlier.cluster_id), None
+    head = msgspec.json.decode(line, type=_Head)
+    founding = read_founding(head.founding)
+    return head, founding.cluster_id, founding

@@ -8,6 +8,10 @@
     label = "0011223344556677"  hash of the founding key; stays when keys rotate, so datagrams keep their farm
     gossip_keys = ["…"]         the first seals, all open
     retired_keys = []           open a JoinReq only, so that a joiner hears that its key is out of date
+    cluster_id = "0011…"        which founded farm it is (16 bytes); missing until it is founded
+
+Whoever holds the keys can say that it founded a farm. So a router that comes later needs the cluster id to tell its
+farm from others: `garlicfarm keys export` writes it on a router of the farm. A node that has it never founds.
 
 Credentials of the Garlic Farm protocol's Digest authentication are not stored but derived from a key and the cluster:
 whoever has a key has its credentials, two files cannot disagree about them, and a rotation brings new ones. The epoch
@@ -29,6 +33,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Meta, Struct
 
+from bridge.core.founding import CLUSTER_ID_BYTES
 from bridge.wire.key_text import KEY_BYTES, KeyTextError, decode_key, encode_key, parse
 from gossip.core.horizon import CLOCK_LIMIT
 from gossip.core.keychain import ERA_LIMIT, KEYS_LIMIT, KeyChain
@@ -68,6 +73,8 @@ class FarmKey:
     gossip_keys: tuple[bytes, ...]
     retired_keys: tuple[bytes, ...] = ()
     era: int = 0
+    cluster_id: bytes | None = None
+    """Of the founded farm, in an exported file."""
 
     def __repr__(self) -> str:
         """Names the farm without its keys."""
@@ -123,6 +130,7 @@ class _File(Struct, forbid_unknown_fields=True):
     gossip_keys: Annotated[list[str], Meta(min_length=1, max_length=KEYS_LIMIT)]
     retired_keys: Annotated[list[str], Meta(max_length=KEYS_LIMIT)] = []
     era: Annotated[int, Meta(ge=0, lt=ERA_LIMIT)] = 0
+    cluster_id: str | None = None
 
 
 def parse_farm_key(text: str) -> FarmKey:
@@ -138,10 +146,13 @@ def parse_farm_key(text: str) -> FarmKey:
                 cluster=file.cluster,
                 expect=file.expect,
                 epoch=file.epoch,
-                label=_label(file.label),
+                label=_hexadecimal(file.label, LABEL_BYTES, "label"),
                 gossip_keys=tuple(decode_key(key, f"gossip_keys[{n}]") for n, key in enumerate(file.gossip_keys)),
                 retired_keys=tuple(decode_key(key, f"retired_keys[{n}]") for n, key in enumerate(file.retired_keys)),
                 era=file.era,
+                cluster_id=None
+                if file.cluster_id is None
+                else _hexadecimal(file.cluster_id, CLUSTER_ID_BYTES, "cluster_id"),
             )
         )
     except KeyTextError as error:
@@ -157,6 +168,12 @@ def farm_key_text(farm_key: FarmKey) -> str:
         if farm_key.era
         else ""
     )
+    founded = (
+        "# The farm is founded: a router with this file joins this cluster and no other, and never founds one.\n"
+        f'cluster_id = "{farm_key.cluster_id.hex()}"\n'
+        if farm_key.cluster_id is not None
+        else ""
+    )
     return (
         f"# The key of the Garlic Farm {farm_key.cluster!r}. Whoever holds this file can join it: keep it secret\n"
         "# (mode 0600), and copy it to each router of the farm and nowhere else.\n"
@@ -167,6 +184,7 @@ def farm_key_text(farm_key: FarmKey) -> str:
         f"epoch = {farm_key.epoch}\n"
         f'label = "{farm_key.label.hex()}"\n'
         f"{era}"
+        f"{founded}"
         "# The first key seals; all open. `garlicfarm keys rotate` changes the keys of a farm that runs, and\n"
         "# `garlicfarm keys export FILE` writes the file that then belongs here.\n"
         f"gossip_keys = [\n{gossip_keys}]\n"
@@ -174,14 +192,14 @@ def farm_key_text(farm_key: FarmKey) -> str:
     )
 
 
-def _label(text: str) -> bytes:
+def _hexadecimal(text: str, size: int, what: str) -> bytes:
     try:
-        label = bytes.fromhex(text)
+        value = bytes.fromhex(text)
     except ValueError:
-        label = b""
-    if len(label) != LABEL_BYTES:
-        raise FarmKeyError(f"`label` in the farm key file is not {2 * LABEL_BYTES} hexadecimal digits")
-    return label
+        value = b""
+    if len(value) != size:
+        raise FarmKeyError(f"`{what}` in the farm key file is not {2 * size} hexadecimal digits")
+    return value
 
 
 def _checked(farm_key: FarmKey) -> FarmKey:

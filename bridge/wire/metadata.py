@@ -4,13 +4,20 @@
      admissions]
 
     notice    null | [0, founders] a proposal | [1, founders, clock, nonce] a promise
-                   | [2, founders, log time base, cluster id] a founding
+                   | [2, packed promises of all founders] a founding (30 bytes each: NodeId, clock, nonce)
+
+A founding's cluster id and log time are no part of it: the receiver derives them from the promises, so nobody can tell
+of a founding that contradicts its cluster id.
 
 An array, not a map: the 512 bytes are shared with everything else that a farm wants to gossip, and keys would eat a
 fifth of them. Elements behind the tenth are ignored, so a later version can add some without silencing this one; the
 tenth may be missing.
 
-    admissions    [[node id, raft id], …]: told by the leader to those who were admitted and have not started yet
+    admissions    NodeId and Raft id (four bytes, big-endian) of those who were admitted and have not started yet, 12
+                  bytes each, in one byte string: told by the leader
+
+In a farm of nine founders with the longest names the 512 bytes have room for two admissions besides all else; in others
+for four. What does not fit is told as soon as the first ones have started (`fitting_admissions`).
 
 The bytes come from a member of the farm (only the farm's key opens the datagram, and the node signed them), which may
 still be broken or hostile: the slice of CBOR is checked before it is decoded, every field is typed and bounded, and
@@ -18,14 +25,14 @@ still be broken or hostile: the slice of CBOR is checked before it is decoded, e
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import lru_cache
 from sys import intern
 from typing import Any, Final, TypeVar
 
 from bridge.core.founding import (
     CLOCK_LIMIT_MS,
-    CLUSTER_ID_BYTES,
     EXPECT_MAX,
     NODE_ID_BYTES,
     NONCE_BYTES,
@@ -34,16 +41,20 @@ from bridge.core.founding import (
     Founding,
     Promise,
     is_set_of_founders,
+    unpacked,
 )
 from gossip.core.member import METADATA_LIMIT_BYTES
 from gossip.wire.cbor import CborError, dumps, loads
 
-VERSION: Final = 1
+VERSION: Final = 2
 FINGERPRINT_BYTES: Final = 32
 NAME_LIMIT: Final = 32
 ENDPOINT_LIMIT: Final = 96
 _ELEMENTS: Final = 9
 ADMISSIONS_LIMIT: Final = 4
+_RAFT_ID_BYTES: Final = 4
+_ADMISSION_BYTES: Final = NODE_ID_BYTES + _RAFT_ID_BYTES
+_RAFT_ID_LIMIT: Final = 2**31
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _ENDPOINT = re.compile(r"tcp://(?:[A-Za-z0-9._-]{1,80}|\[[0-9A-Fa-f:.]{2,45}\]):([1-9][0-9]{0,4})")
 _PORT_LIMIT: Final = 65_535
@@ -104,13 +115,26 @@ def encode_metadata(metadata: NodeMetadata) -> bytes:
         _notice_fields(metadata.notice),
     ]
     if metadata.admissions:
-        fields.append([list(each) for each in metadata.admissions])
+        fields.append(b"".join(each + raft_id.to_bytes(_RAFT_ID_BYTES, "big") for each, raft_id in metadata.admissions))
     # What we would not accept from others we do not send: the checks live in one place.
     _from_fields(fields)
     data = dumps(fields)
     if len(data) > METADATA_LIMIT_BYTES:
         raise MetadataError(f"the node's metadata has {len(data)} bytes, gossip carries {METADATA_LIMIT_BYTES}")
     return data
+
+
+def fitting_admissions(metadata: NodeMetadata) -> NodeMetadata:
+    """The same with as many admissions as fit; all else of a node's metadata always fits."""
+    fitting = replace(metadata, admissions=metadata.admissions[:ADMISSIONS_LIMIT])
+    while fitting.admissions:
+        try:
+            encode_metadata(fitting)
+        except MetadataError:
+            fitting = replace(fitting, admissions=fitting.admissions[:-1])
+        else:
+            break
+    return fitting
 
 
 def decode_metadata(data: bytes) -> NodeMetadata:
@@ -135,7 +159,7 @@ def _from_fields(fields: Any) -> NodeMetadata:
         cluster=intern(_name(cluster, "cluster")),
         name=_name(name, "name"),
         role=_member(role, RoleHint, "role"),
-        raft_id=None if raft_id is None else _number(raft_id, "Raft id", 2**31),
+        raft_id=None if raft_id is None else _number(raft_id, "Raft id", _RAFT_ID_LIMIT),
         endpoint=None if endpoint is None else _endpoint(endpoint),
         fingerprint=None if fingerprint is None else _bytes(fingerprint, FINGERPRINT_BYTES, "fingerprint"),
         feature_level=_number(feature_level, "feature level", 2**16),
@@ -179,13 +203,7 @@ def _bytes(value: Any, size: int, what: str) -> bytes:
 
 def _notice_fields(notice: FormationNotice) -> list[Any] | None:
     if notice.founding is not None:
-        founding = notice.founding
-        return [
-            int(_Notice.FOUNDING),
-            list(founding.founders),
-            founding.log_time_base_ms,
-            founding.cluster_id,
-        ]
+        return [int(_Notice.FOUNDING), notice.founding.packed]
     if notice.promise is not None:
         promise = notice.promise
         return [int(_Notice.PROMISE), list(promise.founders), promise.clock_ms, promise.nonce]
@@ -197,15 +215,13 @@ def _notice(fields: Any) -> FormationNotice:
         case None:
             return FormationNotice()
         case [kind, founders]:
+            if _member(kind, _Notice, "kind of notice") is _Notice.FOUNDING:
+                return FormationNotice(founding=_founding(founders))
             _expect(kind, _Notice.PROPOSAL)
             return FormationNotice(proposal=_founders(founders))
-        case [kind, founders, clock_ms, rest]:
-            if _member(kind, _Notice, "kind of notice") is _Notice.FOUNDING:
-                cluster_id = _bytes(rest, CLUSTER_ID_BYTES, "cluster id")
-                base_ms = _number(clock_ms, "log time base", CLOCK_LIMIT_MS)
-                return FormationNotice(founding=Founding(cluster_id, _founders(founders), base_ms))
+        case [kind, founders, clock_ms, nonce]:
             _expect(kind, _Notice.PROMISE)
-            nonce = _bytes(rest, NONCE_BYTES, "nonce")
+            nonce = _bytes(nonce, NONCE_BYTES, "nonce")
             clock_ms = _number(clock_ms, "promise's clock", CLOCK_LIMIT_MS)
             return FormationNotice(promise=Promise(_founders(founders), clock_ms, nonce))
         case _:
@@ -218,16 +234,30 @@ def _expect(kind: Any, expected: _Notice) -> None:
 
 
 def _admissions(value: Any) -> tuple[tuple[bytes, int], ...]:
-    if not isinstance(value, list) or len(value) > ADMISSIONS_LIMIT:
-        raise MetadataError(f"admissions are a list of at most {ADMISSIONS_LIMIT}")
-    admissions = []
-    for each in value:
-        match each:
-            case [node_id, raft_id]:
-                admissions.append((_bytes(node_id, NODE_ID_BYTES, "node id"), _number(raft_id, "Raft id", 2**31)))
-            case _:
-                raise MetadataError("an admission is a node id and a Raft id")
-    return tuple(admissions)
+    limit = ADMISSIONS_LIMIT * _ADMISSION_BYTES
+    if not isinstance(value, bytes) or len(value) > limit or len(value) % _ADMISSION_BYTES:
+        raise MetadataError(f"admissions are at most {ADMISSIONS_LIMIT} times {_ADMISSION_BYTES} bytes")
+    parts = (value[start : start + _ADMISSION_BYTES] for start in range(0, len(value), _ADMISSION_BYTES))
+    return tuple(
+        (
+            each[:NODE_ID_BYTES],
+            _number(int.from_bytes(each[NODE_ID_BYTES:], "big"), "Raft id", _RAFT_ID_LIMIT),
+        )
+        for each in parts
+    )
+
+
+def _founding(value: Any) -> Founding:
+    if not isinstance(value, bytes):
+        raise MetadataError("a founding is the packed promises of its founders")
+    try:
+        return _unpacked(value)
+    except ValueError as error:
+        raise MetadataError(str(error)) from None
+
+
+# All members of a farm tell of the same founding: it is hashed once, and one object serves them all.
+_unpacked = lru_cache(maxsize=64)(unpacked)
 
 
 def _founders(value: Any) -> Founders:

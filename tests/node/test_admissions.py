@@ -10,14 +10,14 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bridge.core.admission import Admitted, of_founders
 from bridge.core.farm_state import FarmState
-from bridge.core.founding import Founding
+from bridge.core.founding import Founder, Founding
 from bridge.node.admissions import FILE_NAME, AdmissionNotes, not_started
 from bridge.node.forming import UnusableFormationError
 from bridge.node.ledger import Ledger
 from bridge.node.roster import Roster
 
 A, B, C, D = (bytes([number]) * 8 for number in (1, 2, 3, 4))
-FOUNDING = Founding(b"c" * 16, (A, B), 0)
+FOUNDING = Founding((Founder(A, 0, b"a" * 16), Founder(B, 0, b"b" * 16)))
 
 
 @dataclass

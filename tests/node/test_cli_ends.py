@@ -138,3 +138,26 @@ def test_a_withdrawal_that_the_node_refuses_ends_with_its_reason(tmp_path: Path)
     result = withdraw(tmp_path, Node())
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "garlicfarm: the node refused: this node has promised nothing yet.\n"
+
+
+def confirm_cluster(directory: Path, *arguments: str) -> Result:
+    with served(directory / "control.sock", Node()):
+        return CliRunner().invoke(cli, ["confirm-cluster", *arguments, "--node", str(directory)])
+
+
+def test_a_confirmed_cluster_is_told_with_the_nodes_name(tmp_path: Path) -> None:
+    result = confirm_cluster(tmp_path, "00" * 16)
+    assert (result.exit_code, result.stdout) == (0, f"node-1 joins cluster {'00' * 16}, and no other.\n")
+    result = confirm_cluster(tmp_path, "00" * 16, "--json")
+    assert json.loads(result.stdout) == {"schema": 1, "confirmed": "00" * 16, "node": "node-1"}
+
+
+@pytest.mark.parametrize(
+    ("cluster_id", "says"), [("11" * 16, "no member tells of cluster"), ("xyz", "has 32 hexadecimal digits")]
+)
+def test_a_cluster_that_cannot_be_confirmed_is_refused_with_the_reason(
+    tmp_path: Path, cluster_id: str, says: str
+) -> None:
+    result = confirm_cluster(tmp_path, cluster_id)
+    assert result.exit_code == 1
+    assert says in result.stderr

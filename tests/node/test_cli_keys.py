@@ -25,10 +25,15 @@ async def nothing() -> str | None:
     return None
 
 
+async def refused(cluster_id: bytes) -> str | None:
+    """Nothing to confirm."""
+    return f"no member tells of cluster {cluster_id.hex()}"
+
+
 def port_of(farm: FakeKeys) -> NodePort:
     """A node of which only the keys are asked."""
     trace = EventLog("node-1", lambda: 0)
-    return NodePort(make_view=farm_view, trace=trace, leave=lambda: None, withdraw=nothing, keys=farm)
+    return NodePort(make_view=farm_view, trace=trace, leave=lambda: None, withdraw=nothing, confirm=refused, keys=farm)
 
 
 @pytest.fixture
@@ -128,7 +133,8 @@ def test_the_current_key_file_is_exported_for_its_owner_only(
     assert refused.exit_code == 1
     assert "exists already" in refused.stderr
     document = json.loads(keys("export", "--replace", "--json", str(path)).stdout)
-    assert document == {"schema": 1, "file": str(path), "label": farm.farm_key.label.hex(), "epoch": 3}
+    label = farm.farm_key.label.hex()
+    assert document == {"schema": 1, "file": str(path), "label": label, "epoch": 3, "clusterId": None}
     assert load_farm_key(path).key_ring.chain.primary == farm.chain.primary
     assert path.stat().st_mode & 0o777 == 0o600
     path.write_text("a shopping list")

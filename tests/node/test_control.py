@@ -99,6 +99,10 @@ class FakeNode:
         """Nothing to take back."""
         return "this node has promised nothing yet."
 
+    async def confirm_cluster(self, cluster_id: bytes) -> str | None:
+        """There is one cluster to confirm."""
+        return None if cluster_id == bytes(16) else f"no member tells of cluster {cluster_id.hex()}"
+
     async def leave(self) -> None:
         """Note it."""
         await trio.lowlevel.checkpoint()

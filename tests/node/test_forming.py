@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from bridge.core.formation_messages import Member, Phase
-from bridge.core.founding import FormationNotice, FormationState, Founding, Promise, found
+from bridge.core.founding import FormationNotice, FormationState, Promise, found
 from bridge.node import forming as forming_module
 from bridge.node.alarms import Alarms
 from bridge.node.event_log import EventLog
@@ -49,6 +49,7 @@ class Founder:
 
     directory: Path
     expect: int = 2
+    cluster_id: bytes | None = None
     advertised: list[FormationNotice] = field(default_factory=list)
     on_disk: list[FormationState] = field(default_factory=list)
 
@@ -63,6 +64,8 @@ class Founder:
             load_formation(self.directory, A),
             advertise=self._advertise,
             alarms=self.alarms,
+            trace=self.trace,
+            cluster_id=self.cluster_id,
         )
 
     def _advertise(self, notice: FormationNotice) -> None:
@@ -129,8 +132,8 @@ async def test_a_founder_that_starts_again_founds_the_same_farm_without_meeting_
 async def test_a_node_that_sees_a_farm_of_others_knows_it_and_is_not_founded(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    foreign = Founding(bytes(16), (B, C), CLOCK_MS)
-    async with Founder(tmp_path).at_work() as forming:
+    foreign = found({B: promise(B, B, C), C: promise(C, B, C)})
+    async with Founder(tmp_path, cluster_id=foreign.cluster_id).at_work() as forming:
         forming.members_changed((member(B, FormationNotice(founding=foreign)),))
         await forming.until_settled()
         assert (forming.phase, forming.known, forming.founded) == (Phase.OBSERVER, foreign, None)

@@ -32,12 +32,17 @@ async def _nothing_to_withdraw() -> str | None:
     return "this node has promised nothing yet."
 
 
+async def _nothing_to_confirm(cluster_id: bytes) -> str | None:
+    return f"no member tells of cluster {cluster_id.hex()}"
+
+
 def port_of(stage: Stage, left: list[bool] | None = None) -> NodePort:
     return NodePort(
         make_view=lambda: farm_view(2, leader=1),
         trace=stage.trace,
         leave=lambda: (left if left is not None else []).append(True),
         withdraw=_nothing_to_withdraw,
+        confirm=_nothing_to_confirm,
         keys=FakeKeys(),
     )
 

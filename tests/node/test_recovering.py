@@ -29,8 +29,10 @@ async def test_the_new_cluster_has_another_id_the_survivor_as_its_only_voter_and
     plan = await plan_recovery(directory)
     await carry_out(plan)
     made = await read_directory(directory)
-    assert made.founding.cluster_id == plan.new_cluster_id != FOUNDING.cluster_id
+    assert made.founding == plan.formation.founding
+    assert made.founding is not None
     assert made.founding.founders == (A,)
+    assert made.cluster_id == plan.new_cluster_id != FOUNDING.cluster_id
     assert made.configuration.voter_ids == {1}
     assert made.last == LogPosition(5, 2)
     assert made.farm.log_time_ms == BASE_MS + 60_000
@@ -64,7 +66,7 @@ async def test_without_any_state_directory_a_backup_becomes_a_farm_of_one_new_ro
     identity = load_identity(tmp_path / "new")
     made = await read_directory(tmp_path / "new")
     assert made.node_id == identity.node_id not in {A, B, C}
-    assert made.founding.cluster_id == plan.new_cluster_id != FOUNDING.cluster_id
+    assert made.cluster_id == plan.new_cluster_id != FOUNDING.cluster_id
     assert made.configuration.voter_ids == {1}
     assert made.last == LogPosition(5, 2)
     assert made.farm.admitted == {1: Admitted(identity.node_id)}

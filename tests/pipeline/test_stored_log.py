@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from bridge.core.farm_state import SESSION_LIMITS, FarmState, ServerState
+from bridge.core.founding import Founder, Founding
 from bridge.core.records import Report, RouterStatus
 from bridge.node.commit_note import write_commit_note
 from bridge.node.stored_farm_writer import StoredFarmWriter
@@ -28,8 +29,7 @@ from pipeline.log_client import FarmLogError
 from pipeline.source import FarmDataSource
 from pipeline.stored_log import StoredLog
 
-CLUSTER = bytes(range(16))
-FOUNDER = bytes(8)
+FOUNDING = Founding((Founder(bytes(8), EPOCH_MS, bytes(range(16))),))
 
 
 def small_farm(directory: Path, seed: int = 3) -> int:
@@ -43,7 +43,7 @@ def rows_of(directory: Path, first: int, end: int) -> list[Row]:
 
 
 def written(directory: Path, *bodies: bytes) -> None:
-    writer = StoredFarmWriter(directory, CLUSTER, [FOUNDER], EPOCH_MS)
+    writer = StoredFarmWriter(directory, FOUNDING.founders, EPOCH_MS, bytes(range(16)))
     writer.append_configuration(1, [(1, "tcp://127.0.0.1:7669")])
     for body in bodies:
         writer.append(1, body)
@@ -144,7 +144,7 @@ def test_files_that_go_away_between_two_glances_are_looked_for_again(
         return [*names, f"{4:020d}.segment", f"{9:020d}.snapshot"] if glances[0] < stored_log.LOOKS else names
 
     monkeypatch.setattr(ReadOnlyDirectory, "files", gone_by_now)
-    assert StoredLog(tmp_path / "farm").cluster_id() == CLUSTER.hex()
+    assert StoredLog(tmp_path / "farm").cluster_id() == FOUNDING.cluster_id.hex()
     # but not for ever
     glances[0] = -1_000
     with pytest.raises(FarmLogError, match="cannot be read"):

@@ -2,8 +2,10 @@
 
 Each run draws a farm (one to nine routers, `expect` above half of them) and works on the production core. In the first
 half messages between nodes are lost, repeated and overtake each other, persists complete late or die with the process,
-storages are lost (with their identities), and reachability is random. Then the network heals. Safety is asserted after
-every founding: one cluster id per run. Liveness is asserted at the end: the farm founded, and everybody knows it.
+storages are lost (with their identities), and reachability is random. A stranger with the farm key tells of foundings
+that it invented, with the promises that it heard inside. Then the network heals. Safety is asserted after every
+founding: one cluster id per run, and never an invented one. Liveness is asserted at the end: the farm founded, and
+everybody knows it: some by their key file, the others because the operator confirmed the cluster of the founders.
 Where promises collided (possible only with more routers than `expect`) or the storage of a founder is gone, a scripted
 operator does what the alarms say and nothing else; how often that was needed is bounded.
 
@@ -11,15 +13,17 @@ FORMATION_RUNS and FORMATION_SEED change size and start; a failure names the see
 """
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
 
 from bridge.core.formation import Formation, FormationTuning
+from bridge.core.formation_alarms import CONFIRM_COMMAND
 from bridge.core.formation_messages import (
     Advertise,
     Alarm,
+    ConfirmRequested,
     DeadlineReached,
     Effect,
     Event,
@@ -30,15 +34,17 @@ from bridge.core.formation_messages import (
     Persist,
     Persisted,
     Phase,
+    RequestRefused,
     Started,
     WithdrawRequested,
 )
-from bridge.core.founding import FormationNotice, FormationState, Founders, Founding, Promise
+from bridge.core.founding import FormationNotice, FormationState, Founders, Founding, Promise, found
 
 RUNS = int(os.environ.get("FORMATION_RUNS", "10000"))
 FIRST_SEED = int(os.environ.get("FORMATION_SEED", "1"))
 PATIENCE_MS = 5_000
 EPOCH_MS = 1_700_000_000_000
+STRANGER = b"stranger"
 
 
 @dataclass
@@ -70,13 +76,22 @@ class Farm:
         self.now = 0
         self.foundings: set[Founding] = set()
         self.stale: list[tuple[Node, tuple[int, int], FormationNotice]] = []
+        self.invented: set[Founding] = set()
         self.withdrawals = 0
 
     def start(self, node: Node) -> None:
         """Begin a life with what is durable."""
         node.generation += 1
         node.version = (node.generation, 0)
-        node.core = Formation(node.node_id, self.expect, node.durable, Random(self.random.random()), tuning=self.tuning)
+        node.core = Formation(
+            node.node_id,
+            self.expect,
+            node.durable,
+            Random(self.random.random()),
+            # A router that comes later brings the key file that was exported in the founded farm.
+            cluster_id=self.key_file_of(node),
+            tuning=self.tuning,
+        )
         node.heard, node.writing, node.founded = {}, None, None
         self.step(node, Started())
 
@@ -95,6 +110,37 @@ class Farm:
         fresh = self.random.choice([number for number in range(256) if bytes([0] * 7 + [number]) not in taken])
         self.nodes[self.nodes.index(node)] = Node(bytes([0] * 7 + [fresh]))
 
+    def key_file_of(self, node: Node) -> bytes | None:
+        """Some have the key file of the day before the founding, others one that was exported since."""
+        exported = len(self.foundings) == 1 and self.random.random() < 0.3
+        if not exported or (node.durable.known or node.durable.founding) is not None:
+            return None
+        return next(iter(self.foundings)).cluster_id
+
+    def lie(self, node: Node) -> None:
+        """A stranger tells a node of a farm that it invented, with that node's own promise inside if it has one."""
+        promised = node.durable.promise
+        founders = promised.founders if promised is not None else (node.node_id, STRANGER)
+        promises = {each: Promise(founders, EPOCH_MS, b"?" * 16) for each in founders}
+        if promised is not None and self.expect > 1:
+            promises[node.node_id] = promised
+        forged = found(promises)
+        self.invented.add(forged)
+        node.heard[STRANGER] = ((0, len(self.invented)), FormationNotice(founding=forged))
+        self.look(node)
+        del node.heard[STRANGER]
+
+    def confirm(self, node: Node) -> None:
+        """The operator compares what the alarm names with the founders, and confirms it."""
+        core = node.core
+        if core is None or node.writing is not None or not any(CONFIRM_COMMAND in each for each in core.alarms):
+            return
+        told = {each.cluster_id for each in core.ignored.values()}
+        named = [each.cluster_id for each in self.foundings if each.cluster_id in told]
+        if named:
+            self.step(node, ConfirmRequested(named[0]))
+            self.write(node)
+
     def step(self, node: Node, event: Event) -> None:
         """Give the core an event and carry out what it wants."""
         assert node.core is not None
@@ -105,7 +151,8 @@ class Farm:
     def carry_out(self, node: Node, effect: Effect) -> None:
         """Be the shell of a node, and check what must never happen."""
         match effect:
-            case Persist():
+            case Persist(_, state):
+                assert {state.founding, state.known}.isdisjoint(self.invented), "an invented founding was believed"
                 node.writing = effect
             case Advertise(notice):
                 node.version = (node.version[0], node.version[1] + 1)
@@ -121,7 +168,7 @@ class Farm:
                     # The operator declared a lost node gone, and with it what it alone had founded.
                     self.foundings = {each.durable.founding for each in self.nodes if each.durable.founding is not None}
                 assert len(self.foundings) == 1, "two clusters were founded"
-            case KnowsCluster() | Alarm():
+            case KnowsCluster() | Alarm() | RequestRefused():
                 pass
 
     def hear(self, node: Node, source: Node, version: tuple[int, int], notice: FormationNotice) -> None:
@@ -163,6 +210,10 @@ class Farm:
             self.write(node)
         elif action < 0.3:
             self.tick(node)
+        elif action < 0.33:
+            self.lie(node)
+        elif action < 0.36:
+            self.confirm(node)
         elif action < 0.4 and self.stale:
             self.hear(node, *self.random.choice(self.stale))
         else:
@@ -214,6 +265,7 @@ class Farm:
         self.step(node, MembersChanged(members))
         self.write(node)
         self.tick(node)
+        self.confirm(node)
 
     def follow_the_alarms(self) -> None:
         """The operator waits until the alarms come, and withdraws where they say so, one node at a time."""
@@ -228,6 +280,20 @@ class Farm:
                 self.withdrawals += 1
                 self.step(node, WithdrawRequested())
                 self.write(node)
+                return
+        alive = {each.durable.founding for each in self.nodes if each.durable.founding is not None}
+        for node in self.nodes:
+            assert node.core is not None
+            trusted = node.core._trusted
+            told = any("waits for cluster" in each or "ignores cluster" in each for each in node.core.alarms)
+            if told and trusted not in {each.cluster_id for each in alive}:
+                # The cluster that it was given went with its only founder: it gets a key file without or with another.
+                self.withdrawals += 1
+                node.durable = replace(node.durable, confirmed=None)
+                self.foundings = alive
+                heard = node.heard
+                self.start(node)
+                node.heard = heard
                 return
         raise AssertionError("the farm is stuck and no alarm names a node to act on")
 

@@ -10,6 +10,7 @@ from bridge.core.formation import Formation, FormationTuning
 from bridge.core.formation_messages import (
     Advertise,
     Alarm,
+    ConfirmRequested,
     DeadlineReached,
     Effect,
     Event,
@@ -20,6 +21,7 @@ from bridge.core.formation_messages import (
     Persist,
     Persisted,
     Phase,
+    RequestRefused,
     Started,
     WithdrawRequested,
 )
@@ -32,6 +34,7 @@ from bridge.core.founding import (
     Founding,
     Promise,
     found,
+    unpacked,
 )
 
 Kind = TypeVar("Kind", bound=Effect)
@@ -41,10 +44,22 @@ TUNING = FormationTuning(settle_ms=100, patience_ms=1_000)
 
 
 def formation(
-    node_id: bytes, expect: int, durable: FormationState | None = None, *, may_found: bool = True
+    node_id: bytes,
+    expect: int,
+    durable: FormationState | None = None,
+    *,
+    may_found: bool = True,
+    of: Founding | None = None,
 ) -> Formation:
+    """A node; its key file names the cluster of `of`."""
     return Formation(
-        node_id, expect, durable or FormationState(), Random(node_id[7]), may_found=may_found, tuning=TUNING
+        node_id,
+        expect,
+        durable or FormationState(),
+        Random(node_id[7]),
+        cluster_id=None if of is None else of.cluster_id,
+        may_found=may_found,
+        tuning=TUNING,
     )
 
 
@@ -61,11 +76,17 @@ def promising(node_id: bytes, *founders: bytes, reachable: bool = True) -> Membe
 
 
 def founded(node_id: bytes, founding: Founding, *, reachable: bool = True) -> Member:
-    return Member(node_id, reachable=reachable, notice=FormationNotice(founding=founding))
+    return Member(node_id, reachable=reachable, notice=FormationNotice(founding=founding), name=f"node-{node_id[7]}")
 
 
 def some_founding(*founders: bytes) -> Founding:
     return found({each: promise(*founders, by=each[7]) for each in founders})
+
+
+def invented_founding(*founders: bytes, real: bytes | None = None) -> Founding:
+    """What somebody makes up who is none of the founders; of the one `real` founder it has heard the promise."""
+    promises = {each: Promise(tuple(sorted(founders)), CLOCK_MS, b"?" * 16) for each in founders}
+    return found(promises if real is None else {**promises, real: promise(*founders, by=real[7])})
 
 
 def see(core: Formation, *members: Member, now: int = 0) -> list[Effect]:
@@ -196,6 +217,28 @@ def test_raft_ids_follow_the_order_of_node_ids_and_log_time_begins_at_the_median
     assert len(founding.cluster_id) == 16
 
 
+def test_a_founding_is_what_its_promises_make_and_nothing_else_can_be_expressed() -> None:
+    founding = some_founding(A, B, C)
+    assert unpacked(founding.packed) == founding
+    assert unpacked(founding.packed).cluster_id == founding.cluster_id
+    for place in range(len(founding.packed)):
+        changed = bytearray(founding.packed)
+        changed[place] ^= 1
+        try:
+            other = unpacked(bytes(changed))
+        except ValueError:
+            continue
+        assert other.cluster_id != founding.cluster_id
+
+
+@pytest.mark.parametrize(
+    "packed", [b"", b"x" * 29, b"x" * 31, b"x" * 60, b"x" * 300, some_founding(B).packed + some_founding(A).packed]
+)
+def test_bytes_that_make_no_founding_are_refused(packed: bytes) -> None:
+    with pytest.raises(ValueError, match="a founding has 1 to 9"):
+        unpacked(packed)
+
+
 def test_another_nonce_makes_another_cluster() -> None:
     one, other = Promise((A,), 1, bytes(16)), Promise((A,), 1, bytes(15) + b"1")
     assert found({A: one}).cluster_id != found({A: other}).cluster_id
@@ -229,7 +272,7 @@ def test_a_founding_is_not_adopted_from_a_node_outside_the_set() -> None:
 
 
 def test_a_node_that_sees_a_cluster_never_founds_and_remembers_it() -> None:
-    core = formation(D, 2)
+    core = formation(D, 2, of=some_founding(A, B))
     persist = the(see(core, founded(A, some_founding(A, B))), Persist)
     assert the(act(core, Persisted(persist.number)), KnowsCluster).founding == some_founding(A, B)
     restarted = formation(D, 2, persist.state)
@@ -241,23 +284,117 @@ def test_a_node_that_sees_a_cluster_never_founds_and_remembers_it() -> None:
 def test_the_cluster_of_a_dead_founder_counts_as_known() -> None:
     core = formation(A, 2)
     see(core, proposing(B, A, B))
-    effects = see(core, proposing(B, A, B), founded(C, some_founding(C, D), reachable=False), now=200)
-    assert the(effects, Persist).state == FormationState(known=some_founding(C, D))
+    assert not has(see(core, proposing(B, A, B), founded(C, some_founding(C, D), reachable=False), now=200), Persist)
+    persist = the(act(core, ConfirmRequested(some_founding(C, D).cluster_id)), Persist)
+    assert the(act(core, Persisted(persist.number)), Persist).state.known == some_founding(C, D)
 
 
-def test_of_two_clusters_a_newcomer_joins_the_one_that_lives_and_while_both_do_it_waits() -> None:
-    """Whoever was just stopped, to be moved from the old cluster to the new one, seems alive for some seconds more."""
-    clusters = some_founding(A, B), some_founding(C, D)
-    for old, new in (clusters, clusters[::-1]):
-        core = formation(E, 2)
-        assert not has(see(core, founded(A, old), founded(C, new)), Persist)
-        assert "Two clusters live under one farm key" in core.alarms[0]
-        effects = see(core, founded(A, old, reachable=False), founded(C, new))
-        assert the(effects, Persist).state == FormationState(known=new)
+@pytest.mark.parametrize("mine", [some_founding(A, B), some_founding(C, D)])
+def test_of_two_clusters_a_newcomer_joins_the_one_that_its_key_file_names(mine: Founding) -> None:
+    core = formation(E, 2, of=mine)
+    effects = see(core, founded(A, some_founding(A, B), reachable=False), founded(C, some_founding(C, D)))
+    assert the(effects, Persist).state == FormationState(known=mine)
+
+
+def test_a_newcomer_without_a_cluster_id_waits_and_names_who_tells_of_a_farm_and_the_command_to_confirm_it() -> None:
+    core = formation(E, 2)
+    one, other = some_founding(A, B), invented_founding(C, D)
+    effects = see(core, founded(A, one), founded(B, one), founded(D, other), proposing(C, C, E))
+    text = the(effects, Alarm).text
+    assert f"cluster {one.cluster_id.hex()} (told by node-1, node-2)" in text
+    assert f"cluster {other.cluster_id.hex()} (told by node-4)" in text
+    assert f"`garlicfarm confirm-cluster {one.cluster_id.hex()}`" in text
+    assert f"`garlicfarm confirm-cluster {other.cluster_id.hex()}`" in text
+    act(core, DeadlineReached(), now=10_000)
+    assert core.founding is None
+    assert core.notice == FormationNotice()
+
+
+def test_a_newcomer_joins_the_cluster_that_its_operator_confirmed_and_a_restart_does_not_forget_it() -> None:
+    core = formation(E, 2)
+    see(core, founded(A, some_founding(A, B)), founded(D, invented_founding(C, D)))
+    persist = the(act(core, ConfirmRequested(some_founding(A, B).cluster_id)), Persist)
+    assert persist.state == FormationState(confirmed=some_founding(A, B).cluster_id)
+    assert core.founding is None
+    restarted = formation(E, 2, persist.state)
+    assert not has(see(restarted, founded(D, invented_founding(C, D))), Persist)
+    assert the(see(restarted, founded(A, some_founding(A, B))), Persist).state.known == some_founding(A, B)
+
+
+@pytest.mark.parametrize(
+    ("core", "reason"),
+    [
+        (formation(E, 2, FormationState(known=some_founding(A, B))), "belongs to cluster"),
+        (formation(E, 2, of=some_founding(A, B)), "the farm key file of this node names another cluster"),
+        (formation(E, 2), "no member tells of cluster"),
+    ],
+)
+def test_a_confirmation_is_refused_when_it_could_not_be_meant(core: Formation, reason: str) -> None:
+    see(core, founded(D, some_founding(B, D)))
+    effects = act(core, ConfirmRequested(invented_founding(C, D).cluster_id))
+    assert reason in the(effects, RequestRefused).text
+    assert not has(effects, Persist)
+
+
+def test_a_founding_of_others_is_ignored_and_told_by_a_newcomer_whose_key_file_names_its_cluster() -> None:
+    core = formation(E, 2, of=some_founding(A, B))
+    effects = see(core, founded(C, invented_founding(C, D)))
+    assert not has(effects, Persist)
+    assert core.ignored == {C: invented_founding(C, D)}
+    text = the(effects, Alarm).text
+    assert f"ignores cluster {invented_founding(C, D).cluster_id.hex()} (told by node-3)" in text
+    assert f"its farm key file names cluster {some_founding(A, B).cluster_id.hex()}" in text
+
+
+def test_a_node_whose_key_file_names_a_cluster_never_founds_anew() -> None:
+    core = formation(A, 2, of=some_founding(C, D))
+    see(core, proposing(B, A, B))
+    assert not has(act(core, DeadlineReached(), now=10_000), Persist)
+    assert core.notice == FormationNotice()
+    promised = formation(A, 2, promised_with(A, A, B), of=some_founding(C, D))
+    assert not has(see(promised, promising(B, A, B)), Persist)
+    alone = formation(A, 1, of=some_founding(C, D))
+    assert not has(act(alone, Started()), Persist)
+
+
+def test_a_founder_believes_a_founding_of_others_only_if_its_own_promise_is_inside() -> None:
+    core = formation(A, 3, promised_with(A, A, B, C))
+    told = [some_founding(B, C, D), invented_founding(A, B, C)]
+    for founding in told:
+        assert not has(see(core, founded(B, founding)), Persist)
+        assert core.phase is Phase.PROMISED
+        assert founding.cluster_id.hex() in core.alarms[0]
+    withdrawn = formation(A, 3, FormationState(withdrawn=(promise(A, B, C, by=1),)))
+    assert not has(see(withdrawn, founded(B, invented_founding(A, B, C))), Persist)
+
+
+def test_a_founders_promise_beside_invented_ones_is_not_believed_from_a_stranger() -> None:
+    """Promises are public: whoever holds the farm key can put a real one into a founding of its own making."""
+    core = formation(A, 3, promised_with(A, A, B, C))
+    forged = invented_founding(A, B, C, real=A)
+    assert not has(see(core, founded(E, forged), promising(B, A, B, C)), Persist)
+    assert core.ignored == {E: forged}
+
+
+def test_a_node_that_belongs_to_a_farm_adopts_no_other_founding_whoever_tells_of_it() -> None:
+    mine, promised = some_founding(A, B), promise(A, B, by=1)
+    for state in (FormationState(promise=promised, founding=mine), FormationState(known=mine)):
+        core = formation(A, 2, state)
+        for forged in (invented_founding(A, B), invented_founding(A, B, real=A), some_founding(C, D)):
+            assert not has(see(core, founded(B, forged), founded(C, forged)), Persist)
+            assert core.founding == mine
+
+
+def test_an_alarm_stays_short_however_many_foundings_a_stranger_invents() -> None:
+    core = formation(E, 2)
+    invented = [found({bytes([9] * 7 + [n]): Promise((), n, bytes(16))}) for n in range(200)]
+    see(core, *(founded(bytes([8] * 7 + [number]), each) for number, each in enumerate(invented)))
+    assert len(core.alarms[0]) < 1_500
+    assert "and 196 more" in core.alarms[0]
 
 
 def test_a_founder_whose_storage_is_older_than_the_farm_never_votes_and_says_why() -> None:
-    core = formation(A, 2)
+    core = formation(A, 2, of=some_founding(A, B))
     persist = the(see(core, founded(B, some_founding(A, B))), Persist)
     effects = act(core, Persisted(persist.number))
     assert not has(effects, Founded)
@@ -277,7 +414,7 @@ def test_two_clusters_under_one_farm_raise_an_alarm_and_are_not_merged() -> None
 
 
 def test_an_alarm_is_raised_once_and_ends_with_its_cause() -> None:
-    core = formation(A, 2, FormationState(founding=some_founding(A, B)))
+    core = formation(A, 2, FormationState(promise=promise(A, B, by=1), founding=some_founding(A, B)))
     see(core, founded(C, some_founding(C, D)))
     assert not has(see(core, founded(C, some_founding(C, D))), Alarm)
     see(core)
@@ -341,7 +478,7 @@ def test_a_withdrawal_is_refused_when_it_could_not_be_safe(
     core = formation(A, 2, state)
     see(core, *members)
     effects = act(core, WithdrawRequested())
-    assert reason in the(effects, Alarm).text
+    assert reason in the(effects, RequestRefused).text
     assert not has(effects, Persist)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from bridge.core.founding import FormationState, Founders, Founding, Promise
+from bridge.core.founding import FormationState, Founder, Founders, Founding, Promise
 from bridge.wire.formation_state import (
     FORMATION_STATE_LIMIT_BYTES,
     FormationStateError,
@@ -20,20 +20,32 @@ sets: some.SearchStrategy[Founders] = some.sets(some.binary(min_size=8, max_size
 )
 clocks_ms = some.integers(0, 2**48 - 1)
 promises = some.builds(Promise, founders=sets, clock_ms=clocks_ms, nonce=some.binary(min_size=16, max_size=16))
-foundings = some.builds(
-    Founding, cluster_id=some.binary(min_size=16, max_size=16), founders=sets, log_time_base_ms=clocks_ms
-)
+nonces = some.binary(min_size=16, max_size=16)
+
+
+def _founding_with(promise: Promise, clock_ms: int, nonce: bytes) -> Founding:
+    """The founding of the set that was promised, by its first node with this promise, by the others with their own."""
+    others = [Founder(each, clock_ms, nonce) for each in promise.founders[1:]]
+    return Founding((Founder(promise.founders[0], promise.clock_ms, promise.nonce), *others))
+
+
+foundings = some.builds(_founding_with, promises, clocks_ms, nonces)
 watching = some.builds(
     FormationState,
     promise=some.none() | promises,
     founding=some.none(),
     known=some.none() | foundings,
     withdrawn=some.lists(promises, max_size=8).map(tuple),
+    confirmed=some.none() | nonces,
 )
-founded = promises.map(lambda promise: FormationState(promise, Founding(bytes(16), promise.founders, promise.clock_ms)))
-EXAMPLE = FormationState(
-    promise=Promise((b"a" * 8, b"b" * 8), 5, b"n" * 16), founding=Founding(b"c" * 16, (b"a" * 8, b"b" * 8), 5)
+founded = some.builds(
+    lambda promise, clock_ms, nonce: FormationState(promise, _founding_with(promise, clock_ms, nonce)),
+    promises,
+    clocks_ms,
+    nonces,
 )
+PROMISE = Promise((b"a" * 8, b"b" * 8), 5, b"n" * 16)
+EXAMPLE = FormationState(promise=PROMISE, founding=_founding_with(PROMISE, 7, b"m" * 16), confirmed=b"c" * 16)
 
 
 @settings(max_examples=60)
@@ -61,7 +73,8 @@ def test_every_truncation_is_refused() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "reason"),
     [
-        (("version",), 2, "version 2"),
+        (("version",), 1, "farms could not be verified.*garlicfarm recover --from FILE"),
+        (("version",), 3, "a later garlicfarm wrote it"),
         (("extra",), 1, "unknown field"),
         (("promise", "founders"), [], "length >= 1"),
         (("promise", "founders"), ["62" * 8, "61" * 8], "ascending"),
@@ -73,6 +86,9 @@ def test_every_truncation_is_refused() -> None:
         (("promise", "clock_ms"), 2**48, "<= 281474976710655"),
         (("promise",), None, "never promised"),
         (("founding", "cluster_id"), "63" * 15, "16 bytes"),
+        (("founding", "cluster_id"), "63" * 16, "its promises make cluster"),
+        (("founding", "promised"), [], "length >= 1"),
+        (("confirmed",), "63" * 15, "16 bytes"),
         (("withdrawn",), None, "array"),
     ],
 )

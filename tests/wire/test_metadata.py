@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.core.founding import EXPECT_MAX, FormationNotice, Founding, Promise
+from bridge.core.founding import EXPECT_MAX, FormationNotice, Founder, Founding, Promise
 from bridge.wire.metadata import (
     ADMISSIONS_LIMIT,
     MetadataError,
@@ -17,11 +17,12 @@ from bridge.wire.metadata import (
     RoleHint,
     decode_metadata,
     encode_metadata,
+    fitting_admissions,
 )
 
 FOUNDERS = tuple(bytes([number]) * 8 for number in range(EXPECT_MAX))
 PROMISE = FormationNotice(promise=Promise(FOUNDERS, 2**48 - 1, b"n" * 16))
-FOUNDING = FormationNotice(founding=Founding(b"c" * 16, FOUNDERS, 1_767_225_600_000))
+FOUNDING = FormationNotice(founding=Founding(tuple(Founder(each, 2**48 - 1, b"n" * 16) for each in FOUNDERS)))
 PLAIN = NodeMetadata(cluster="farm", name="node-1", role=RoleHint.ELIGIBLE)
 FULL = NodeMetadata(
     cluster="c" * 32,
@@ -53,16 +54,23 @@ def test_metadata_comes_back_as_it_was(metadata: NodeMetadata) -> None:
 
 def test_the_fullest_metadata_fits_into_what_gossip_carries() -> None:
     assert len(encode_metadata(FULL)) <= 512
-    told = tuple((bytes([number]) * 8, 2**31 - 1) for number in range(ADMISSIONS_LIMIT))
-    assert len(encode_metadata(replace(FULL, notice=FOUNDING, admissions=told))) <= 512
+    assert len(encode_metadata(replace(FULL, notice=FOUNDING))) <= 512
+
+
+def test_of_admissions_as_many_are_told_as_fit_and_in_a_farm_of_nine_with_the_longest_names_two() -> None:
+    told = tuple((bytes([number]) * 8, 2**31 - 1) for number in range(ADMISSIONS_LIMIT + 1))
+    fullest = fitting_admissions(replace(FULL, notice=FOUNDING, admissions=told))
+    assert fullest.admissions == told[:2]
+    assert len(encode_metadata(fullest)) <= 512
+    assert fitting_admissions(replace(PLAIN, admissions=told)).admissions == told[:ADMISSIONS_LIMIT]
 
 
 def test_elements_that_a_later_version_adds_are_ignored() -> None:
     fields = cbor2.loads(encode_metadata(FULL))
-    assert decode_metadata(cbor2.dumps([*fields, [], "later", [1, 2]])) == FULL
+    assert decode_metadata(cbor2.dumps([*fields, b"", "later", [1, 2]])) == FULL
 
 
-@pytest.mark.parametrize("told", [[[b"n" * 8]], [[b"n" * 7, 4]], [[b"n" * 8, 2**31]], [[b"n" * 8, 4]] * 5, "x", None])
+@pytest.mark.parametrize("told", [b"n" * 8, b"n" * 11, b"n" * 8 + b"\xff" * 4, bytes(60), [[b"n" * 8, 4]], "x", None])
 def test_admissions_that_are_none_are_refused(told: object) -> None:
     with pytest.raises(MetadataError, match=r"admission|node id|Raft id"):
         decode_metadata(cbor2.dumps([*cbor2.loads(encode_metadata(FULL)), told]))
@@ -85,8 +93,8 @@ FOUNDER_LIST = [bytes(founder) for founder in FOUNDERS]
         (bytes(513), "at most 512 bytes"),
         (cbor2.dumps({}), "CBOR"),
         (cbor2.dumps([1] * 8), "at least 9"),
-        (changed(0, 2), "version 1 only"),
-        (changed(0, value=True), "version 1 only"),
+        (changed(0, 1), "version 2 only"),
+        (changed(0, value=True), "version 2 only"),
         (changed(1, ""), "cluster"),
         (changed(1, "x" * 33), "cluster"),
         (changed(1, b"farm"), "cluster"),
@@ -113,8 +121,12 @@ FOUNDER_LIST = [bytes(founder) for founder in FOUNDERS]
         (changed(8, [0, [FOUNDERS[0], FOUNDERS[0]]]), "ascending"),
         (changed(8, [1, FOUNDER_LIST, 2**48, b"n" * 16]), "clock"),
         (changed(8, [1, FOUNDER_LIST, 0, b"n" * 15]), "nonce"),
-        (changed(8, [2, FOUNDER_LIST, 0, b"c" * 15]), "cluster id"),
-        (changed(8, [2, FOUNDER_LIST, 2**48, b"c" * 16]), "log time base"),
+        (changed(8, [2, FOUNDER_LIST]), "packed promises"),
+        (changed(8, [2, b""]), "1 to 9 times 30 bytes"),
+        (changed(8, [2, b"f" * 29]), "1 to 9 times 30 bytes"),
+        (changed(8, [2, b"f" * 300]), "1 to 9 times 30 bytes"),
+        (changed(8, [2, b"f" * 60]), "ascending"),
+        (changed(8, [2, FOUNDER_LIST, 0, b"c" * 16]), "another number of elements"),
     ],
 )
 def test_what_is_no_metadata_is_the_one_error(data: bytes, says: str) -> None:
