@@ -10,8 +10,10 @@ compared, by its SHA-256, before a byte of the token leaves this process.
 import hashlib
 import http.client
 import json
+import os
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -74,6 +76,19 @@ def _fingerprints(text: str) -> list[bytes]:
     return found
 
 
+def check_answering_user(connected: socket.socket, path: str, own_user_id: int | None = None) -> None:
+    """Raise PermissionError unless the process on the other side of a Unix socket is run by this user or by root."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return  # This system does not tell; the socket's directory and mode decide alone.
+    _, user_id, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
+    if user_id not in {os.geteuid() if own_user_id is None else own_user_id, 0}:
+        raise PermissionError(
+            f"the process that answers at {path} is run by user id {user_id}, neither this user nor root: it may not be"
+            " your node"
+        )
+
+
 class _UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket; the host name is only for the Host header."""
 
@@ -85,6 +100,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
+        check_answering_user(self.sock, self._path)
 
 
 class _PinnedConnection(http.client.HTTPConnection):

@@ -16,6 +16,7 @@ from bridge.core.founding import FormationState, Founding
 from bridge.node.control_client import ControlClient
 from bridge.node.durable_file import replace_file, sync_directory
 from bridge.node.forming import FILE_NAME as FORMATION_FILE
+from bridge.node.local_trust import UntrustedPathError, make_state_directory
 from bridge.node.recovering import RecoveryError, carry_out, plan_recovery_of_backup
 from bridge.node.state_reading import StateReadingError, read_directory, read_state
 from bridge.wire.backup import Backup, BackupError, decode_backup, encode_backup
@@ -105,11 +106,13 @@ def restore(source: Path, state_dir: Path, *, as_json: bool) -> None:
 def _make(state_dir: Path, founding: Founding) -> None:
     """A directory that knows its farm, and nothing else: identity, generation and storage are made at the start."""
     try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_state_directory(state_dir)
         if any(state_dir.iterdir()):
             fail(f"{state_dir} is not empty: name a new directory, a restored router shares nothing with another one")
         replace_file(state_dir / FORMATION_FILE, encode_formation_state(FormationState(known=founding)))
         sync_directory(state_dir)
+    except UntrustedPathError as error:
+        fail(str(error))
     except OSError as error:
         fail(f"{state_dir} cannot be made: {error.strerror or error}")
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import click
 
+from bridge.cli.failure import fail
 from bridge.cli.options import json_option, print_json
+from bridge.node.local_trust import UntrustedPathError, check_state_directory
 from consensus.node.verification import Verdict, Verification, verify_storage
 
 DAMAGED, NOTHING_TO_CHECK = 1, 2
@@ -35,7 +37,10 @@ def verify(*, directory: Path, as_json: bool) -> None:
     # A node's state directory is what people have at hand.
     place = directory / "raft" if (directory / "raft").is_dir() else directory
     try:
+        check_state_directory(place)
         result = verify_storage(place)
+    except UntrustedPathError as error:
+        fail(str(error))
     except OSError as error:
         click.echo(
             f"{place} cannot be read: {error.strerror or error}. Give the directory of a server's log.", err=True

@@ -49,6 +49,7 @@ from bridge.node.host import HostSampler, LoopLag
 from bridge.node.identities import Identities
 from bridge.node.identity_office import IdentityOffice
 from bridge.node.ledger import Ledger, clock_ms
+from bridge.node.local_trust import UntrustedPathError, make_state_directory
 from bridge.node.masters import load_masters
 from bridge.node.port import NodePort
 from bridge.node.presence import Presence
@@ -102,13 +103,16 @@ class Node:
     async def run(self, *, stop_with_stdin: bool) -> None:
         """Lives until told to stop. Raises NodeStopped, and what the parts raise when they cannot start."""
         settings = self.configuration
+        try:
+            await trio.to_thread.run_sync(make_state_directory, settings.state_dir)
+        except UntrustedPathError as error:
+            raise NodeStopped(str(error)) from error
         if answers(settings.state_dir / SOCKET_NAME):
             # Asked first: otherwise its ports would be what is found in use, and blamed.
             raise NodeStopped(
                 f"a node already runs with the state directory {settings.state_dir}: look at it with `garlicfarm status"
                 f" --node {settings.state_dir}`, or give this one another state_dir and ports",
             )
-        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings.router.directory.mkdir(parents=True, exist_ok=True)
         # Before anybody hears this process: a copy that spoke first could make the original take itself for the twin.
         await trio.to_thread.run_sync(check_place, settings.state_dir / RAFT_DIRECTORY)

@@ -20,6 +20,7 @@ from bridge.node.configuration import ConfigurationError, NodeConfiguration, Ove
 from bridge.node.control_client import default_state_directory
 from bridge.node.control_socket import SOCKET_NAME, answers
 from bridge.node.key_files import KeyFileError, load_farm_key, load_signing_key
+from bridge.node.local_trust import UntrustedPathError, check_state_directory
 from bridge.node.router_checks import router_checks
 from bridge.node.running_checks import running_checks
 from bridge.node.transport_checks import transport_checks
@@ -173,6 +174,10 @@ def _port_check(name: str, address: Address, kind: socket.SocketKind, *, running
 def state_directory_check(path: Path) -> Check:
     """The state directory, or the nearest one above it that exists, can be written, and by its owner alone."""
     existing = _existing(path)
+    try:
+        check_state_directory(path)
+    except UntrustedPathError as error:
+        return Check("state", Result.PROBLEM, str(error), "do as it says: a node refuses to start with it")
     try:
         with tempfile.TemporaryFile(dir=existing):
             pass

@@ -2,7 +2,8 @@
 
     accept ─▶ one task per connection: read one request whole ─▶ Routes.answer ─▶ send ─▶ next request (keep-alive)
 
-The socket's mode (0600) is the access control. A TCP port is one more way in and is opened only on an operator's word:
+The socket's mode (0600), its directory's (0700) and the kernel's word on who connects (this user or root) are the
+access control. A TCP port is one more way in and is opened only on an operator's word:
 then with TLS, and with a token in every request that says what its sender may do (`bridge.node.control_access`).
 Clients of TCP have places of their own, so that strangers cannot keep the node's own user out. Everything is bounded:
 connections at a time, bytes of a head and of a body, requests on one connection, and the time for a client to say
@@ -11,7 +12,7 @@ nobody else notices. Requests on one connection are answered strictly in order, 
 last was answered, so that a client can never pile up work.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ import trio
 from bridge.node.control_access import Access, RemoteAccess
 from bridge.node.control_routes import Answer, ControlPort, Handler, Request, Routes, refusal
 from bridge.node.control_socket import ControlSocketError, identity, listen, remove_if_ours
+from bridge.node.local_trust import is_trusted_user, peer_user_id
 from consensus.node.tls_stream import TlsStream
 
 RECEIVE_BYTES = 16 * 1024
@@ -57,8 +59,10 @@ class ControlServer:
         limits: ControlLimits | None = None,
         remote: RemoteAccess | None = None,
         more: Mapping[str, tuple[str, Handler]] | None = None,
+        user_of: Callable[[trio.socket.SocketType], int | None] = peer_user_id,
     ) -> None:
-        """`more`: routes that other parts of the node answer."""
+        """`more`: routes that other parts of the node answer. `user_of`: who is on the other side of a Unix socket."""
+        self._user_of = user_of
         self.path = path
         self.remote_port: int | None = None
         """The TCP port, once there is one."""
@@ -115,7 +119,10 @@ class ControlServer:
         self._counters["control_connections"] += 1
         with self._counted("socket"):
             async with stream:
-                await self._guarded(stream, None)
+                if is_trusted_user(self._user_of(stream.socket)):
+                    await self._guarded(stream, None)
+                else:
+                    self._counters["control_unauthorized"] += 1
 
     async def _guarded(self, stream: trio.abc.Stream, remote: RemoteAccess | None) -> None:
         places, most = ("socket", self._limits.connections)

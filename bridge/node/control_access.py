@@ -81,14 +81,17 @@ def open_remote_access(state_dir: Path, address: Address | None) -> RemoteAccess
 
 def _token(path: Path) -> str:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         made = secrets.token_urlsafe(TOKEN_BYTES)
         replace_file(path, made.encode() + b"\n", OWNER_ONLY)
         return made
     with os.fdopen(descriptor, "rb") as file:
-        if os.fstat(file.fileno()).st_mode & 0o077:
+        status = os.fstat(file.fileno())
+        if status.st_mode & 0o077:
             raise ControlSocketError(f"{path} is a secret and others may read it: chmod 600 {path}")
+        if status.st_uid not in {os.geteuid(), 0}:
+            raise ControlSocketError(f"{path} belongs to user id {status.st_uid}: remove it, and the node makes one")
         text = file.read(_FILE_LIMIT_BYTES).decode("ascii", "replace").strip()
     if len(text) < TOKEN_LEAST_CHARACTERS or not (text.isascii() and text.isprintable()) or " " in text:
         raise ControlSocketError(

@@ -4,6 +4,9 @@ One connection is kept and used for one question at a time; when the node closed
 once more on a new one (only questions that change nothing: a submission whose answer was lost is never repeated).
 Whatever goes wrong is a `ControlError`, whose text an operator can act on.
 
+Before it asks, it looks who answers: a node is run by this user or by root, and nobody else could have put its socket
+there (`bridge.node.local_trust`). What a question or an answer holds is nobody else's.
+
 Which node: the one that was named (`--node`, or the variable GARLICFARM_NODE), a socket or a state directory; otherwise
 the first that answers in `./farm-state` (where `up` keeps its nodes), otherwise the default state directory of `run`.
 """
@@ -22,6 +25,7 @@ import trio
 from bridge.core.control import WAIT_LIMIT_MS, ClusterAnswer, EventPage, KeysAnswer, LogPage, SubmitAnswer, WishAnswer
 from bridge.core.view import FarmView
 from bridge.node.control_socket import SOCKET_NAME, answers, socket_address
+from bridge.node.local_trust import UntrustedPathError, check_control_socket, check_node_user, peer_user_id
 from bridge.wire.control_json import cluster_from, event_page_from, keys_from, log_page_from, submit_from
 from bridge.wire.view_json import DOCUMENT_LIMIT_BYTES, ViewError, checked, decode_json, decode_view, from_document
 
@@ -45,7 +49,14 @@ class ControlError(Exception):
 class ControlClient:
     """Asks the node behind one control socket. An async context manager; not for several tasks at a time."""
 
-    def __init__(self, path: Path, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        path: Path,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+        user_of: Callable[[trio.socket.SocketType], int | None] = peer_user_id,
+    ) -> None:
+        """`user_of` tells who runs the process on the other side of a connected socket."""
+        self._user_of = user_of
         self.path = path
         self._timeout_s = timeout_s
         self._stream: trio.SocketStream | None = None
@@ -222,8 +233,13 @@ class ControlClient:
     async def _connect(self) -> trio.SocketStream:
         connecting = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
         try:
+            check_control_socket(self.path)
             with socket_address(self.path) as address:
                 await connecting.connect(address)
+            check_node_user(self.path, self._user_of(connecting))
+        except UntrustedPathError as error:
+            connecting.close()
+            raise ControlError(str(error)) from error
         except FileNotFoundError as error:
             connecting.close()
             raise ControlError(f"no node runs at {self.path}; start one, or say which with --node") from error

@@ -6,6 +6,7 @@ leaves a moment in which it is open), is fsynced, and is refused where a file li
 lost.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ class KeyFileError(Exception):
 def write_private_file(path: Path, text: str) -> None:
     """Create `path`, readable by its owner only, with `text` durable in it."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, OWNER_ONLY)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, OWNER_ONLY)
     except FileExistsError:
         raise KeyFileError(
             f"{path} exists already and is not overwritten: move it away, or choose another name"
@@ -60,10 +61,12 @@ def read_private_file(path: Path) -> str:
     """Read a key file that belongs to this user and that nobody else can read."""
     try:
         # Judged by descriptor, so that what is judged is what is read; a pipe must not make the start hang.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise KeyFileError(f"{path} does not exist: copy the key file there, or name another place") from None
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise KeyFileError(f"{path} is a link, which is not followed: name the key file itself") from None
         raise KeyFileError(f"{path} cannot be read: {error.strerror}") from None
     try:
         _check_private(path, os.fstat(descriptor))

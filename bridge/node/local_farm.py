@@ -26,6 +26,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bridge.node.durable_file import OWNER_ONLY
 from bridge.node.key_files import (
     load_farm_key,
     load_master_key,
@@ -34,6 +35,7 @@ from bridge.node.key_files import (
     save_master_key,
     save_signing_key,
 )
+from bridge.node.local_trust import UntrustedPathError, make_state_directory
 from bridge.wire.destination_keys import (
     TRANSIENT_ALARM_S,
     MasterKey,
@@ -86,8 +88,12 @@ class LocalFarm:
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Keeps a second `up` away from `directory` while the block runs; raises LocalFarmError."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (directory / "up.lock").open("w") as lock:
+    try:
+        make_state_directory(directory)
+    except UntrustedPathError as error:
+        raise LocalFarmError(str(error)) from None
+    descriptor = os.open(directory / "up.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, OWNER_ONLY)
+    with os.fdopen(descriptor, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -110,7 +116,10 @@ def prepare(directory: Path, servers: int) -> LocalFarm:
     seeds = [f"{LOOPBACK}:{gossip}" for gossip, _ in ports]
     nodes = []
     for node_directory, (gossip_port, consensus_port) in zip(node_directories, ports, strict=True):
-        node_directory.mkdir(mode=0o700, exist_ok=True)
+        try:
+            make_state_directory(node_directory)
+        except UntrustedPathError as error:
+            raise LocalFarmError(str(error)) from None
         node = LocalNode(node_directory.name, node_directory, gossip_port, consensus_port)
         _signing_key(node_directory, master)
         others = [seed for seed in seeds if seed != f"{LOOPBACK}:{gossip_port}"]

@@ -38,6 +38,7 @@ from bridge.node.admissions import FILE_NAME as ADMISSIONS_FILE
 from bridge.node.commit_note import FILE_NAME as COMMIT_FILE
 from bridge.node.durable_file import replace_file, sync_directory
 from bridge.node.forming import FILE_NAME as FORMATION_FILE
+from bridge.node.local_trust import UntrustedPathError, check_state_directory
 from bridge.node.replica import RAFT_DIRECTORY, STORAGE_NOTE, STORAGE_NOTE_TEXT, UNKNOWN_ENDPOINT
 from bridge.node.state_reading import FarmOnDisk, StateReadingError, read_backup, read_directory
 from bridge.wire.farm_snapshot import decode_farm, encode_farm
@@ -112,6 +113,10 @@ async def plan_recovery(state_dir: Path) -> RecoveryPlan:
 
 async def plan_recovery_of_backup(backup: Path, state_dir: Path) -> RecoveryPlan:
     """Read the backup; raises RecoveryError."""
+    try:
+        check_state_directory(state_dir)
+    except UntrustedPathError as error:
+        raise RecoveryError(str(error)) from error
     if await trio.Path(state_dir).exists():
         raise RecoveryError(f"{state_dir} exists: name a new directory, in which the state of a new router is made")
     try:

@@ -28,6 +28,7 @@ from bridge.core.founding import FormationState, Founding
 from bridge.node.event_log import EventLog
 from bridge.node.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.ledger import Ledger, clock_ms
+from bridge.node.local_trust import UntrustedPathError, check_state_directory
 from bridge.node.replica import RAFT_DIRECTORY, UNKNOWN_ENDPOINT
 from bridge.wire.backup import BACKUP_LIMIT_BYTES, Backup, BackupError, BackupHead, decode_backup
 from bridge.wire.farm_snapshot import FarmSnapshotError, decode_farm
@@ -118,6 +119,10 @@ def _read_file(path: Path) -> Backup:
 
 async def read_directory(state_dir: Path) -> FarmOnDisk:
     """What the state directory of a node that does not run holds."""
+    try:
+        check_state_directory(state_dir)
+    except UntrustedPathError as error:
+        raise StateReadingError(str(error)) from error
     formation = await trio.to_thread.run_sync(_read_formation, state_dir / FORMATION_FILE)
     founding = formation.founding or formation.known
     if founding is None:

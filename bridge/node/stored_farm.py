@@ -26,6 +26,7 @@ from bridge.core.farm_state import LOG_TIME_LIMIT_MS
 from bridge.core.records import Clock
 from bridge.node.commit_note import read_commit_note
 from bridge.node.forming import FILE_NAME as FORMATION_FILE
+from bridge.node.local_trust import UntrustedPathError, check_state_directory
 from bridge.wire.application import decode, encode
 from bridge.wire.control_json import log_entry
 from bridge.wire.farm_snapshot import FarmSnapshot, FarmSnapshotError, decode_farm
@@ -168,8 +169,9 @@ class StoredFarm:
 
     def _open(self) -> StoredLog:
         try:
+            check_state_directory(self._raft)
             return open_stored_log(self._raft)
-        except StorageError as error:
+        except (StorageError, UntrustedPathError) as error:
             raise StoredFarmError(str(error)) from error
 
     def _founding(self) -> tuple[str, int | None]:

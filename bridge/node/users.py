@@ -9,6 +9,7 @@ a user is added or refused without a restart; one that cannot be read any more l
 with an alarm. Both hold passwords: mode 0600, lines beginning with `#` are comments.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,9 +124,10 @@ def read_password(path: Path) -> str:
 
 def _private_text(path: Path) -> str:
     try:
-        if path.stat().st_mode & 0o077:
-            raise UsersError(f"{path} holds passwords and others may read it: chmod 600 {path}")
-        with path.open("rb") as file:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if os.fstat(descriptor).st_mode & 0o077:
+                raise UsersError(f"{path} holds passwords and others may read it: chmod 600 {path}")
             content = file.read(FILE_LIMIT_BYTES + 1)
         if len(content) > FILE_LIMIT_BYTES:
             raise UsersError(f"{path} has more than {FILE_LIMIT_BYTES} bytes; is it the right file?")

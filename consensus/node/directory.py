@@ -59,12 +59,12 @@ class Directory:
         self._files: dict[str, int] = {}
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise StorageError(
                 f"the directory '{path}' cannot be opened: {error.strerror}; create it, or give this user access to it"
             ) from error
-        self._lock = os.open(LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self._directory)
+        self._lock = _open_lock(path, self._directory)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -142,7 +142,7 @@ class Directory:
 
     def _create(self, file: str, size_bytes: int) -> None:
         self._forget(file)
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(file, flags, 0o600, dir_fd=self._directory)
         self._remember(file, descriptor)
         try:
@@ -168,7 +168,7 @@ class Directory:
     def _descriptor(self, file: str) -> int:
         descriptor = self._files.pop(file, None)
         if descriptor is None:
-            descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC, dir_fd=self._directory)
+            descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory)
         self._remember(file, descriptor)
         return descriptor
 
@@ -182,6 +182,18 @@ class Directory:
         descriptor = self._files.pop(file, None)
         if descriptor is not None:
             os.close(descriptor)
+
+
+def _open_lock(path: Path, directory: int) -> int:
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(LOCK_FILE, flags, 0o600, dir_fd=directory)
+    except OSError as error:
+        os.close(directory)
+        raise StorageError(
+            f"the lock of the directory '{path}' cannot be opened: {error.strerror}; if '{path / LOCK_FILE}' is not a"
+            " file of this user's, move it away"
+        ) from error
 
 
 def _write_all(descriptor: int, data: bytes, offset_bytes: int) -> None:

@@ -12,6 +12,7 @@ that cannot be read stops the node with words that say what to do: starting agai
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,12 +77,7 @@ def load_identity(directory: Path) -> Identity:
 
 
 def _read_identity(path: Path) -> Identity:
-    pem = read_limited(path)
-    mode = path.stat().st_mode & 0o777
-    if mode & 0o077:
-        raise StateError(
-            f"{path} is the private key of this node and others may read it (mode {mode:o}): chmod 600 {path}"
-        )
+    pem = read_limited(path, secret=True)
     try:
         key = load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -149,7 +145,8 @@ def exclusive(directory: Path) -> Iterator[None]:
     """Hold the directory for this process: two that share an identity would refute each other for ever."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_MODE)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(directory / LOCK_FILE, flags, _PRIVATE_MODE)
     except OSError as error:
         raise StateError(f"cannot lock the state directory {directory}: {error.strerror}") from error
     try:
@@ -164,16 +161,34 @@ def exclusive(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def read_limited(path: Path) -> bytes:
-    """What a small file holds, up to the size that any file here may have."""
-    with path.open("rb") as file:
+def read_limited(path: Path, *, secret: bool = False) -> bytes:
+    """What a small file holds, up to the size that any file here may have; a link is not followed.
+
+    A secret is read only if it belongs to this user or root and nobody else may read it; raises StateError.
+    """
+    # Judged by descriptor, so that what is judged is what is read.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        mode = stat.S_IMODE(status.st_mode)
+        if secret and mode & 0o077:
+            raise StateError(
+                f"{path} is a secret of this node and others may read it (mode {mode:o}): chmod 600 {path}"
+            )
+        if secret and status.st_uid not in {os.geteuid(), 0}:
+            raise StateError(
+                f"{path} is a secret of this node and belongs to user id {status.st_uid}: chown it to the node's user"
+            )
         return file.read(_FILE_LIMIT_BYTES)
 
 
 def write_durably(path: Path, content: bytes) -> None:
     """Write beside, fsync, rename, fsync the directory: a crash leaves the old file or the new one."""
     beside = path.with_name(path.name + ".new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _PRIVATE_MODE)
+    # What lies there was left by a crash. It is removed, not written over: it might be a link.
+    beside.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(beside, flags, _PRIVATE_MODE)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()

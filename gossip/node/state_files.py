@@ -46,14 +46,11 @@ def known_chain(directory: Path, label: bytes) -> KeyChain | None:
     """The chain kept for the farm of this label; none if there is none, or it is another farm's."""
     path = directory / KEYS_FILE
     try:
-        content = read_limited(path)
-        mode = path.stat().st_mode & 0o777
+        content = read_limited(path, secret=True)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StateError(f"cannot read {path}, the farm's keys as this node knew them: {error.strerror}") from error
-    if mode & 0o077:
-        raise StateError(f"{path} holds the farm's keys and others may read it (mode {mode:o}): chmod 600 {path}")
     checksum, body = content[len(_KEYS_MAGIC) :][:_CHECKSUM_BYTES], content[len(_KEYS_MAGIC) + _CHECKSUM_BYTES :]
     if not content.startswith(_KEYS_MAGIC) or checksum != sha256(body).digest():
         raise _damaged(path)

@@ -1,0 +1,299 @@
+"""Other users of the same machine: what they may touch, and how a command refuses what they may have touched.
+
+The facts of the operating system are put in place by a test where a second user is needed, so that these tests hold
+whoever runs them; where root runs them, a real second user (id 65534) tries as well.
+"""
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import trio
+from click.testing import CliRunner
+
+from bridge.cli.main import cli
+from bridge.node.control import ControlServer
+from bridge.node.control_client import ControlClient, ControlError
+from bridge.node.control_routes import ControlPort
+from bridge.node.key_files import KeyFileError, load_farm_key, save_farm_key
+from bridge.node.local_farm import LocalFarmError, locked
+from bridge.node.local_trust import (
+    Facts,
+    UntrustedPathError,
+    check_control_socket,
+    check_node_user,
+    check_state_directory,
+    make_state_directory,
+    peer_user_id,
+)
+from bridge.wire.farm_key import new_farm_key
+from consensus.node.directory import Directory
+from consensus.node.disk import StorageError
+from gossip.node.identity import StateError, load_identity, read_limited, write_durably
+from pipeline.endpoint import check_answering_user
+
+ME, STRANGER = 1000, 1001
+DIRECTORY, LINK, SOCKET = stat.S_IFDIR, stat.S_IFLNK, stat.S_IFSOCK
+
+
+class Machine:
+    """A file system of which only owners, modes and links are told."""
+
+    def __init__(self) -> None:
+        self._known = {Path("/"): (0, DIRECTORY | 0o755), Path("/tmp"): (0, DIRECTORY | 0o1777)}  # noqa: S108
+        self._links: dict[Path, str] = {}
+        self.private_group = False
+        for path in ("/home", "/var"):
+            self.add(path, 0)
+        self.add("/home/me", ME)
+
+    def add(self, path: str, owner: int, mode: int = 0o755, kind: int = DIRECTORY) -> "Machine":
+        """What lies at a path."""
+        self._known[Path(path)] = (owner, kind | mode)
+        return self
+
+    def link(self, path: str, target: str, owner: int) -> "Machine":
+        """A symbolic link."""
+        self._links[Path(path)] = target
+        return self.add(path, owner, 0o777, LINK)
+
+    def facts(self, user_id: int = ME) -> Facts:
+        """What this machine tells a process of that user."""
+        return Facts(user_id, self._status, lambda path: self._links[path], lambda *_: self.private_group)
+
+    def _status(self, path: Path) -> os.stat_result:
+        if path not in self._known:
+            raise FileNotFoundError(path)
+        owner, mode = self._known[path]
+        return cast("os.stat_result", SimpleNamespace(st_uid=owner, st_gid=owner, st_mode=mode))
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        Machine().add("/home/me/state", ME, 0o700),
+        Machine(),
+        Machine().add("/tmp/mine", ME, 0o700).link("/home/me/state", "/tmp/mine", ME),  # noqa: S108
+        Machine().add("/home/me/real", ME, 0o700).link("/home/me/state", "real", 0),
+        Machine().add("/home/me/state", 0, 0o755),
+    ],
+    ids=["own", "not there yet", "own link into a sticky directory", "relative link", "of root"],
+)
+def test_a_state_directory_that_nobody_else_can_change_is_used(machine: Machine) -> None:
+    check_state_directory(Path("/home/me/state"), machine.facts())
+
+
+@pytest.mark.parametrize(
+    ("machine", "reason"),
+    [
+        (Machine().add("/home/me/state", ME, 0o777), "chmod go-w /home/me/state"),
+        (Machine().add("/home/me/state", ME, 0o770), "chmod go-w /home/me/state"),
+        (Machine().add("/home/me/state", ME, 0o1777), "chmod go-w /home/me/state"),
+        (Machine().add("/home/me", ME, 0o775).add("/home/me/state", ME, 0o700), "chmod go-w /home/me`"),
+        (Machine().add("/home/me", ME, 0o777), "chmod go-w /home/me`"),
+        (Machine().add("/home/me/state", STRANGER, 0o700), "sudo -u '#1001'"),
+        (Machine().add("/home/me", STRANGER, 0o755).add("/home/me/state", ME, 0o700), "belongs to user"),
+        (Machine().add("/tmp/x", STRANGER, 0o755).link("/home/me/state", "/tmp/x", ME), "has put into /tmp"),  # noqa: S108
+        (Machine().add("/home", 0, 0o1777).link("/home/me", "/var", STRANGER), "has put into /home"),
+        (Machine().link("/home/me/state", "state", ME), "more than 40 links"),
+    ],
+    ids=[
+        "others write", "the group writes", "sticky is not enough for itself", "its parent's group writes",
+        "all write where it will be made", "a stranger's", "below a stranger's", "a link to a stranger's",
+        "a stranger's link", "links without an end",
+    ],
+)  # fmt: skip
+def test_a_state_directory_that_others_can_change_is_refused_with_the_reason(machine: Machine, reason: str) -> None:
+    with pytest.raises(UntrustedPathError) as refused:
+        check_state_directory(Path("/home/me/state"), machine.facts())
+    assert reason in str(refused.value)
+
+
+def test_a_group_that_has_only_its_owner_may_write() -> None:
+    machine = Machine().add("/home/me", ME, 0o775).add("/home/me/state", ME, 0o770)
+    machine.private_group = True
+    check_state_directory(Path("/home/me/state"), machine.facts())
+
+
+def test_root_does_not_use_the_state_of_another_user() -> None:
+    """Who owns the directory could have root write wherever a link leads."""
+    with pytest.raises(UntrustedPathError, match="run it as"):
+        check_state_directory(Path("/home/me/state"), Machine().add("/home/me/state", ME, 0o700).facts(0))
+
+
+def test_a_new_state_directory_is_open_to_its_owner_alone_and_an_older_one_is_closed(tmp_path: Path) -> None:
+    older = tmp_path / "older"
+    older.mkdir(mode=0o755)
+    for path in (tmp_path / "a" / "new", older):
+        make_state_directory(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def _open_to_all(tmp_path: Path) -> Path:
+    path = tmp_path / "state"
+    (path / "raft").mkdir(parents=True)
+    path.chmod(0o777)
+    return path
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run --config {config}",
+        "up --state-dir {state}",
+        "status --node {state}",
+        "backup --from {state} {out}",
+        "restore {state} --state-dir {out}",
+        "recover --from {state} --yes",
+        "log verify {state}",
+    ],
+)
+def test_every_command_refuses_a_state_directory_that_others_can_write(command: str, tmp_path: Path) -> None:
+    """Given mode 0777, when any command is to use it, then it says why not and which command mends it."""
+    state, config = _open_to_all(tmp_path), tmp_path / "node.toml"
+    save_farm_key(tmp_path / "farm.key", new_farm_key(1))
+    config.write_text(f'farm_key = "farm.key"\nstate_dir = "{state}"\n[gossip]\nbind = "127.0.0.1:7668"\n')
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(state / "control.sock"))
+        done = CliRunner().invoke(cli, command.format(state=state, config=config, out=tmp_path / "out").split())
+    assert done.exit_code == 1
+    assert f"chmod go-w {state}" in done.output
+
+
+def test_up_does_not_follow_a_link_in_the_place_of_its_lock(tmp_path: Path) -> None:
+    state, victim = tmp_path / "farm", tmp_path / "victim"
+    victim.write_text("precious")
+    state.mkdir(mode=0o700)
+    (state / "up.lock").symlink_to(victim)
+    with pytest.raises(OSError, match=r"symbolic|loop"), locked(state):
+        pass
+    assert victim.read_text() == "precious"
+
+
+def test_up_says_why_it_refuses_a_directory_that_others_can_write(tmp_path: Path) -> None:
+    with pytest.raises(LocalFarmError, match="chmod go-w"), locked(_open_to_all(tmp_path)):
+        pass
+
+
+def test_key_and_lock_files_are_not_opened_through_links(tmp_path: Path) -> None:
+    directory = tmp_path / "state"
+    directory.mkdir(mode=0o700)
+    save_farm_key(tmp_path / "farm.key", new_farm_key(1))
+    (tmp_path / "link.key").symlink_to(tmp_path / "farm.key")
+    with pytest.raises(KeyFileError, match="is a link"):
+        load_farm_key(tmp_path / "link.key")
+    load_identity(directory)
+    (directory / "identity.pem").rename(tmp_path / "identity.pem")
+    (directory / "identity.pem").symlink_to(tmp_path / "identity.pem")
+    with pytest.raises((StateError, OSError), match=r"symbolic|loop|cannot use"):
+        load_identity(directory)
+    (directory / "lock").symlink_to(tmp_path / "anything")
+    with pytest.raises(StorageError, match="move it away"):
+        Directory(directory)
+    assert not (tmp_path / "anything").exists()
+
+
+def test_what_is_written_beside_a_file_never_goes_through_a_link(tmp_path: Path) -> None:
+    """Given a link under the name of the file that is written aside, then its target stays as it is."""
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    (tmp_path / "generation.new").symlink_to(victim)
+    write_durably(tmp_path / "generation", b"7")
+    assert victim.read_bytes() == b"precious"
+    assert read_limited(tmp_path / "generation") == b"7"
+
+
+def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    secret = tmp_path / "identity.pem"
+    secret.write_bytes(b"x")
+    secret.chmod(0o640)
+    with pytest.raises(StateError, match="chmod 600"):
+        read_limited(secret, secret=True)
+
+
+class _Nothing:
+    """A node that would answer nothing; nobody gets that far."""
+
+
+async def test_a_command_does_not_speak_to_a_socket_behind_which_another_user_is(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    async with trio.open_nursery() as nursery:
+        await nursery.start(ControlServer(path, cast("ControlPort", _Nothing())).run)
+        with pytest.raises(ControlError, match="neither this user nor root"):
+            await ControlClient(path, user_of=lambda _: os.geteuid() + 1).view()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_node_hears_no_other_user_on_its_socket(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    server = ControlServer(path, cast("ControlPort", _Nothing()), user_of=lambda _: os.geteuid() + 1)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        with pytest.raises(ControlError, match="without an answer"):
+            await ControlClient(path).view()
+        assert server.counters["control_unauthorized"] > 0
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        nursery.cancel_scope.cancel()
+
+
+def test_a_socket_that_another_user_made_is_not_spoken_to() -> None:
+    machine = Machine().add("/home/me/state", ME, 0o700).add("/home/me/state/control.sock", STRANGER, 0o600, SOCKET)
+    with pytest.raises(UntrustedPathError, match="belongs to user"):
+        check_control_socket(Path("/home/me/state/control.sock"), machine.facts())
+
+
+def test_the_pipeline_looks_who_answers_as_well() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        check_answering_user(ours, "control.sock")
+        if peer_user_id(ours) not in {None, 0}:
+            with pytest.raises(PermissionError, match="neither this user nor root"):
+                check_answering_user(ours, "control.sock", os.geteuid() + 1)
+
+
+def test_who_answers_is_this_user_or_root() -> None:
+    for trusted in (ME, 0, None):
+        check_node_user(Path("control.sock"), trusted, ME)
+    with pytest.raises(UntrustedPathError, match="1001"):
+        check_node_user(Path("control.sock"), STRANGER, ME)
+
+
+_PROBE = """
+import os, socket, sys
+if os.geteuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+with socket.socket(socket.AF_UNIX) as client:
+    client.connect(sys.argv[1])
+    client.settimeout(10)
+    client.sendall(b"GET /healthz HTTP/1.1\\r\\nHost: node\\r\\n\\r\\n")
+    try:
+        print(len(client.recv(100)))
+    except ConnectionResetError:
+        print(0)
+"""
+
+
+async def test_the_kernel_tells_who_a_real_second_user_is() -> None:
+    """Given a socket that all may open (an abstract one), then the kernel says that user 65534 has connected.
+
+    Who is not root has no second user at hand: then the probe is this user, and that is what the kernel says.
+    """
+    found: list[int] = []
+    with socket.socket(socket.AF_UNIX) as listening:
+        address = f"\0garlicfarm-{os.getpid()}"
+        listening.bind(address)
+        listening.listen()
+        child = subprocess.Popen(  # noqa: ASYNC220 -- this interpreter, a line of ours; it is waited for below
+            [sys.executable, "-c", _PROBE.replace("sys.argv[1]", repr(address))], stdout=subprocess.PIPE
+        )
+        connected, _ = await trio.to_thread.run_sync(listening.accept)
+        with connected:
+            found.append(peer_user_id(connected) or 0)
+        child.communicate(timeout=30)
+    assert found == ([65534] if os.geteuid() == 0 else [os.geteuid()])
