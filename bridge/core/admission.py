@@ -5,9 +5,11 @@
     approval     a person's word: another identity takes this name          ──▶ the one before is RETIRED
     eviction     a person's word: this identity is out                      ──▶ it is EVICTED  (`bridge.core.eviction`)
 
-The id is not in the entry: it follows from the entries before it, so two leaders cannot give out one id twice, however
-the one deposes the other. Nothing is ever taken out of the table. A Raft id is a storage that voted; given to another
-router it would vote a second time.
+The id follows from the entries before it, so two leaders cannot give out one id twice, however the one deposes the
+other. The entry names it all the same, and is refused if it names another one: so the leader's signature covers the
+binding of id and identity, and whoever knows the founders can check it without the log. For that the signed bytes of
+the entry that first admitted an identity stay in the table. Nothing is ever taken out of the table. A Raft id is a
+storage that voted; given to another router it would vote a second time.
 
 The first identity under a name keeps it. A box that comes under a known name with another identity is either new under
 an old name or a stranger, and the log cannot tell which: it is refused until a person has decided. The same identity
@@ -49,6 +51,8 @@ class Admitted:
     name: str | None = None
     key: bytes | None = None
     standing: Standing = Standing.MEMBER
+    entry: bytes = b""
+    """The signed entry that first admitted it, an admission or an approval; a founder needs none."""
 
     @property
     def is_member(self) -> bool:
@@ -97,6 +101,12 @@ def raft_id_of(admitted: Mapping[int, Admitted], node_id: bytes) -> int | None:
     return next((server_id for server_id, each in admitted.items() if each.node_id == node_id), None)
 
 
+def next_raft_id(admitted: Mapping[int, Admitted], node_id: bytes) -> int:
+    """The Raft id that the identity has, or would be given."""
+    known = raft_id_of(admitted, node_id)
+    return known if known is not None else max(admitted, default=0) + 1
+
+
 def holder_of(admitted: Mapping[int, Admitted], name: str) -> int | None:
     """The Raft id of the member of that name."""
     return next((number for number, each in admitted.items() if each.name == name and each.is_member), None)
@@ -137,22 +147,22 @@ def _full(admitted: Mapping[int, Admitted], node_id: bytes) -> str | None:
 
 
 def admit(
-    admitted: Mapping[int, Admitted], admission: Admission
+    admitted: Mapping[int, Admitted], admission: Admission, entry: bytes = b""
 ) -> tuple[Mapping[int, Admitted], ServerAdmitted | AdmissionRefused | None]:
     """The table after one admission, and what changed; None if it said nothing new that anybody has to hear."""
     node_id, name = admission.node_id, admission.name
-    reason = refusal(admitted, node_id, name)
+    reason = refusal(admitted, node_id, name) or _other_id(admitted, admission)
     if reason is not None:
         return admitted, AdmissionRefused(node_id, name, reason)
     known = raft_id_of(admitted, node_id)
     if known is not None and admitted[known].name == name:
         key = admission.key or admitted[known].key
         return {**admitted, known: replace(admitted[known], key=key)}, None
-    return _recorded(admitted, node_id, name, admission.key)
+    return _recorded(admitted, node_id, name, admission.key, entry)
 
 
 def approve(
-    admitted: Mapping[int, Admitted], approval: Approval
+    admitted: Mapping[int, Admitted], approval: Approval, entry: bytes = b""
 ) -> tuple[Mapping[int, Admitted], tuple[AdmissionChange, ...]]:
     """The table after one approval, and what changed."""
     node_id, name = approval.node_id, approval.name
@@ -162,7 +172,7 @@ def approve(
         return admitted, (AdmissionRefused(node_id, name, reason or f"nobody has the name {name}"),)
     retired = admitted[holder]
     table = {**admitted, holder: replace(retired, standing=Standing.RETIRED)}
-    after, change = _recorded(table, node_id, name, approval.key)
+    after, change = _recorded(table, node_id, name, approval.key, entry)
     return after, (ServerRetired(holder, retired.node_id, name, node_id), change)
 
 
@@ -180,14 +190,26 @@ def approval_refusal(admitted: Mapping[int, Admitted], approval: Approval) -> st
             f"the name {name} belongs to the identity {admitted[holder].node_id.hex()} by now, not to"
             f" {approval.replaces.hex()}: somebody else has decided about it; look at `garlicfarm node list`"
         )
-    return _full(admitted, node_id)
+    return _full(admitted, node_id) or _other_id(admitted, approval)
+
+
+def _other_id(admitted: Mapping[int, Admitted], entry: Admission | Approval) -> str | None:
+    expected = next_raft_id(admitted, entry.node_id)
+    if entry.server_id == expected:
+        return None
+    return (
+        f"it gives the Raft id {entry.server_id} to {entry.node_id.hex()}, which has or gets {expected}: somebody was"
+        " admitted meanwhile; the leader tries again"
+    )
 
 
 def _recorded(
-    admitted: Mapping[int, Admitted], node_id: bytes, name: str, key: bytes | None
+    admitted: Mapping[int, Admitted], node_id: bytes, name: str, key: bytes | None, entry: bytes
 ) -> tuple[Mapping[int, Admitted], ServerAdmitted]:
-    known = raft_id_of(admitted, node_id)
-    server_id = known if known is not None else max(admitted, default=0) + 1
+    server_id = next_raft_id(admitted, node_id)
     before = admitted.get(server_id)
     kept = key or (None if before is None else before.key)
-    return {**admitted, server_id: Admitted(node_id, name, kept)}, ServerAdmitted(server_id, node_id, name)
+    # The first entry only: its author was admitted before, so the chain from any identity to a founder has no circle.
+    first = entry if before is None else before.entry
+    row = Admitted(node_id, name, kept, entry=first)
+    return {**admitted, server_id: row}, ServerAdmitted(server_id, node_id, name)

@@ -14,24 +14,31 @@
     approval     another identity takes a name, and the one before is retired
     eviction     an identity is out for ever, and the boxes with the new gossip key are kept for whom they are
     level        what the log may hold from here on; it never falls
+    client       a client key may write entries of some kinds, or may no longer (`bridge.core.clients`)
     foreign      kept in the log, no meaning here
+
+An entry acts on the farm only if its author, whose proof was verified on the wire floor, may say what it says, and says
+it for the first time (`bridge.core.authors`). Any other stays in the log, and changes nothing but what is told of it.
 
 An entry of a kind that the farm's level does not hold yet changes nothing: an older version takes it for a foreign one,
 and anybody who may submit could put it there. Whoever proposes such entries waits for the level; this is what makes all
 versions agree if somebody does not.
 
 What others submit may name its request; the table of sessions then sees to it that a repetition of it, which a
-sender that got no answer has to make, is not applied again, and tells at which index the first one is.
+sender that got no answer has to make, is not applied again, and tells at which index the first one is. The requests of
+each author are a table of their own: nobody can use up the request of another one's entry.
 
 After each report, each clock entry and each weight the publisher and the leaves of every master are chosen again, so
 the choice is part of the state and needs no message of its own. Nothing but the record, its index and the tuning
 enters; entries up to the applied index are ignored, which makes replay harmless.
 """
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import assert_never
 
 from bridge.core.admission import AdmissionRefused, ServerAdmitted, ServerRetired, admit, approve, of_founders
+from bridge.core.authors import EntryWithoutEffect, NoEffect, numbers_after, without_effect
 from bridge.core.choosing import choose_again
 from bridge.core.eviction import EvictionRefused, ServerEvicted, evict
 from bridge.core.farm_state import (
@@ -50,6 +57,8 @@ from bridge.core.feature_level import needed_level
 from bridge.core.records import (
     Admission,
     Approval,
+    Author,
+    ClientKey,
     Clock,
     CostFactor,
     Eviction,
@@ -58,10 +67,11 @@ from bridge.core.records import (
     Force,
     Foreign,
     Level,
+    ProvenRecord,
     Publication,
-    Record,
     Removal,
     Report,
+    kind_of,
     request_of,
 )
 from bridge.core.weights import fading
@@ -71,6 +81,10 @@ from consensus.core.sessions import RequestId, SessionTable, Verdict, parse_requ
 
 _NUMBER_BYTES = 8
 """The result of a request is index and term of the entry that was applied, so long each."""
+_AUTHORS_MARK = "~"
+"""Begins a client's name in the table of sessions that an author has; no request that somebody names begins so."""
+_CLIENT_DIGITS = 32
+"""Of the hash that stands there for the name which the author gave: the table bounds how long a name may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +153,7 @@ Change = (
     | EvictionRefused
     | LevelRaised
     | EntryTooEarly
+    | EntryWithoutEffect
 )
 
 
@@ -160,19 +175,26 @@ class Farm:
         # A snapshot of before there were admissions has no founders in it.
         self.state = replace(state, admitted={**self.state.admitted, **state.admitted})
 
-    def apply(self, index: int, term: int, record: Record) -> tuple[Change, ...]:
+    def apply(self, index: int, term: int, entry: ProvenRecord) -> tuple[Change, ...]:
         """Take one committed record; what changed is for traces and for the publisher's next act."""
         if index <= self.state.applied_index:
             return ()
-        request = request_of(record)
-        verdict = self._admit(request, index, term)
+        record, request = entry.record, request_of(entry.record)
+        verdict = self._admit(session_of(entry), index, term)
         state = replace(self.state, applied_index=index, applied_term=term)
         changes: list[Change] = []
         match verdict:
-            case Verdict.NEW if needed_level(record) > state.level:
-                changes = [EntryTooEarly(type(record).__name__, needed_level(record))]
             case Verdict.NEW:
-                state, changes = self._apply(state, record)
+                reason = self.without_effect(entry)
+                if reason is not None:
+                    changes = [_without_effect(entry, reason)]
+                elif needed_level(record) > state.level:
+                    changes = [EntryTooEarly(type(record).__name__, needed_level(record))]
+                else:
+                    state = replace(state, numbers=numbers_after(state.numbers, entry))
+                    state, changes = self._apply(state, entry)
+            case Verdict.DUPLICATE if entry.author is not None and not isinstance(record, Foreign):
+                changes = [_without_effect(entry, NoEffect.REPEATED)]
             case Verdict.DUPLICATE:
                 pass
             case Verdict.EXPIRED:
@@ -182,7 +204,13 @@ class Farm:
         self.state = state
         return tuple(changes)
 
-    def _apply(self, state: FarmState, record: Record) -> tuple[FarmState, list[Change]]:
+    def without_effect(self, entry: ProvenRecord) -> NoEffect | None:
+        """Why this entry would change nothing now, as far as that lies in its author."""
+        state = self.state
+        return without_effect(entry, state.admitted, state.clients, state.numbers)
+
+    def _apply(self, state: FarmState, entry: ProvenRecord) -> tuple[FarmState, list[Change]]:
+        record = entry.record
         match record:
             case Report():
                 return _apply_report(state, record, self.tuning)
@@ -193,8 +221,8 @@ class Farm:
             case Publication():
                 return _apply_publication(state, record, self.tuning)
             case Admission() | Approval() | Eviction() | Level():
-                return _apply_identity(state, record)
-            case Exclusion() | CostFactor() | Force() | Factors() | Removal():
+                return _apply_identity(state, record, entry.data)
+            case Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey():
                 state, granted = apply_wish(state, record, self.tuning)
                 return state, [*granted]
             case Foreign():
@@ -209,15 +237,37 @@ class Farm:
         result = self.sessions.result_of(request) or b""
         return LogPosition(int.from_bytes(result[:_NUMBER_BYTES]), int.from_bytes(result[_NUMBER_BYTES:]))
 
-    def _admit(self, request: str | None, index: int, term: int) -> Verdict:
+    def _admit(self, request_id: RequestId | None, index: int, term: int) -> Verdict:
         """What becomes of a submission under this request id. Without one it is applied as often as it is there."""
-        request_id = None if request is None else parse_request_id(request)
         if request_id is None:
             return Verdict.NEW
         verdict = self.sessions.admit(request_id, index, self.state.log_time_ms)
         if verdict is Verdict.NEW:
             self.sessions.remember(request_id, b"".join(number.to_bytes(_NUMBER_BYTES) for number in (index, term)))
         return verdict
+
+
+def session_of(entry: ProvenRecord) -> RequestId | None:
+    """The request that an entry names, as the table of sessions calls it; None if it names none.
+
+    A request of a proven entry belongs to its author. Otherwise whoever can submit could use the next request id of
+    an honest server for an entry that means nothing, and that server's own entry would count as a repetition.
+    """
+    request = request_of(entry.record)
+    request_id = None if request is None else parse_request_id(request)
+    if request_id is None or request_id.client.startswith(_AUTHORS_MARK):
+        return None
+    return request_id if entry.author is None else _of_author(entry.author, request_id)
+
+
+def _of_author(author: Author, request: RequestId) -> RequestId:
+    client = hashlib.sha256(request.client.encode()).hexdigest()[:_CLIENT_DIGITS]
+    return replace(request, client=f"{_AUTHORS_MARK}{author.node_id.hex()}-{client}")
+
+
+def _without_effect(entry: ProvenRecord, reason: NoEffect) -> EntryWithoutEffect:
+    author = None if entry.author is None else entry.author.node_id
+    return EntryWithoutEffect(kind_of(entry.record), author, reason)
 
 
 def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:
@@ -246,14 +296,14 @@ def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple
 
 
 def _apply_identity(
-    state: FarmState, record: Admission | Approval | Eviction | Level
+    state: FarmState, record: Admission | Approval | Eviction | Level, entry: bytes
 ) -> tuple[FarmState, list[Change]]:
     match record:
         case Admission():
-            admitted, admission = admit(state.admitted, record)
+            admitted, admission = admit(state.admitted, record, entry)
             return replace(state, admitted=admitted), [] if admission is None else [admission]
         case Approval():
-            admitted, changes = approve(state.admitted, record)
+            admitted, changes = approve(state.admitted, record, entry)
             return replace(state, admitted=admitted), list(changes)
         case Eviction():
             admitted, rekeying, eviction = evict(state.admitted, state.rekeying, record)

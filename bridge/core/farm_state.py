@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bridge.core.admission import Admitted
+from bridge.core.authors import AuthorNumbers
+from bridge.core.clients import Client
 from bridge.core.eviction import Rekeying
 from bridge.core.feature_level import FIRST_LEVEL
 from bridge.core.hashes import hash_of
@@ -105,6 +107,10 @@ class FarmState:
     """Servers that an operator took out of the farm: what they report does not count, and the leader lets them go."""
     rekeying: Rekeying = field(default_factory=Rekeying)
     level: int = FIRST_LEVEL
+    clients: Mapping[bytes, Client] = field(default_factory=dict)
+    """Client keys by what names them as authors, those that were removed included."""
+    numbers: Mapping[bytes, AuthorNumbers] = field(default_factory=dict)
+    """Which numbers of each author had effect."""
 
     def stale(self, server: ServerState, tuning: FarmTuning) -> bool:
         """Whether the server has been silent for 1.5 reporting periods of log time."""

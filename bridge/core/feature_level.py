@@ -18,6 +18,7 @@ from collections.abc import Collection
 
 from bridge.core.records import (
     Approval,
+    ClientKey,
     CostFactor,
     Eviction,
     Exclusion,
@@ -37,7 +38,9 @@ SUPPORTED_LEVEL = 2
 VERSION_OF = {1: "0.1.0", 2: "0.1.0"}
 """The first version that supports a level: told in the entry, for those who do not know it."""
 
-_NEEDED: dict[type, int] = dict.fromkeys((Approval, Eviction, Exclusion, CostFactor, Force, Factors, Removal), 2)
+_NEEDED: dict[type, int] = dict.fromkeys(
+    (Approval, ClientKey, Eviction, Exclusion, CostFactor, Force, Factors, Removal), 2
+)
 
 
 def needed_level(record: Record) -> int:

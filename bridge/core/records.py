@@ -14,9 +14,11 @@ These kinds of JSON object travel as application entries of the Raft log. A memb
     approval      `approval`                          a person's word that another identity takes a name
     eviction      `eviction`                          a person's word that an identity is out, and new gossip keys
     level         `level`                             what all servers understand from here on
+    client        `client`                            an operator admits a client key with scopes, or removes it
     foreign       anything else that is a JSON object kept in the log; the state machine only notes its `request`
 
-The decoder lives on the wire floor; the state machine sees only these values. Unknown members are ignored there and
+The decoder lives on the wire floor; the state machine sees only these values, each with the author that the entry's
+proof names (`ProvenRecord`), or without one. Unknown members are ignored there and
 stay in the log. What a router kind cannot tell is `None`: unknown, never invented.
 """
 
@@ -143,6 +145,8 @@ class Admission:
     name: str
     key: bytes | None = None
     """Its public key."""
+    server_id: int = 0
+    """The Raft id that it gives out, or that the identity has: the leader says it, so that its signature covers it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,8 @@ class Approval:
     name: str
     replaces: bytes
     key: bytes | None = None
+    server_id: int = 0
+    """As in an admission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +233,30 @@ class Removal:
     request: str | None = None
 
 
-Wish = Exclusion | CostFactor | Force | Factors | Removal
-"""What operators and the pipeline have to say about what is published, and by whom."""
+class Scope(Enum):
+    """What entries of a client key may do."""
+
+    WEIGHTS = "weights"
+    """Factors, as the pipeline says them."""
+    OPERATOR = "operator"
+    """What an operator asks for: exclusions, costs, forced publications, removals."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKey:
+    """A client key may write entries of these scopes from here on, or may no longer: see `bridge.core.clients`."""
+
+    node_id: bytes
+    """What names it as an author: as with servers, it follows from the key."""
+    name: str
+    key: bytes
+    scopes: tuple[Scope, ...]
+    admitted: bool
+    request: str | None = None
+
+
+Wish = Exclusion | CostFactor | Force | Factors | Removal | ClientKey
+"""What operators and the pipeline have to say about what is published, by whom, and who else may say so."""
 
 Record = Report | Clock | Publication | Admission | Approval | Eviction | Level | Wish | Foreign
 
@@ -240,3 +268,46 @@ def request_of(record: Record) -> str | None:
             return None
         case _:
             return record.request
+
+
+_KINDS: dict[type[Record], str] = {
+    Report: "report",
+    Clock: "clock",
+    Publication: "publication",
+    Admission: "admission",
+    Approval: "approval",
+    Eviction: "eviction",
+    Level: "level",
+    Exclusion: "exclusion",
+    CostFactor: "cost",
+    Force: "force",
+    Factors: "factors",
+    Removal: "removal",
+    ClientKey: "client",
+    Foreign: "foreign",
+}
+
+
+def kind_of(record: Record) -> str:
+    """What the table above calls it."""
+    return _KINDS[type(record)]
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who signed an entry, verified, and which of its entries this is (`bridge.core.authors`)."""
+
+    node_id: bytes
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenRecord:
+    """A record as the log holds it: with its author if its proof holds, and with its bytes."""
+
+    record: Record
+    author: Author | None = None
+    forged: bool = False
+    """It ends like a proof that does not hold."""
+    data: bytes = b""
+    """The entry; kept where others will want to check the signature themselves (`bridge.core.admission`)."""

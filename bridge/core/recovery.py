@@ -8,7 +8,8 @@ admitted: those who come back do so as new servers, under any name. Who was evic
 
 What the others reported goes with them. They were declared to be gone for good, and a leaf whose router has gone is
 better left out than kept for an hour at a higher cost; a router that joins again brings its leaves along. What was
-published last stays, so that the next second is later.
+published last stays, so that the next second is later. Client keys stay admitted; what they signed for the old cluster
+counts for nothing in the new one.
 """
 
 from dataclasses import replace
@@ -26,7 +27,9 @@ def recovered(farm: FarmState, node_id: bytes) -> FarmState:
     old_id = raft_id_of(farm.admitted, node_id)
     own = None if old_id is None else farm.servers.get(old_id)
     out = [each for _, each in sorted(farm.admitted.items()) if not each.is_member and each.node_id != node_id]
-    survivor = Admitted(node_id) if old_id is None else farm.admitted[old_id]
+    # The entries that admitted them are signed for the old cluster, and prove nothing in the new one.
+    survivor = Admitted(node_id) if old_id is None else replace(farm.admitted[old_id], entry=b"")
+    out = [replace(each, entry=b"") for each in out]
     return replace(
         farm,
         admitted=dict(enumerate([survivor, *out], start=SURVIVOR_ID)),

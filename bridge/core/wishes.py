@@ -2,6 +2,7 @@
 
     exclusion, cost, factors    change the weights; leaves and publishers are chosen again at once
     force                       marks the master until its next accepted publication
+    client                      admits a client key, or removes it (`bridge.core.clients`)
     removal                     takes the server's report out, and lets it into the state no more
 
 An exclusion is tried first: where it would leave a master that lists leaves with none, it is refused, because nothing
@@ -12,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from bridge.core.choosing import PublisherChanged, choose_again
+from bridge.core.clients import ClientChanged, change_client
 from bridge.core.farm_state import FarmState, FarmTuning
 from bridge.core.hashes import hash_of
-from bridge.core.records import CostFactor, Exclusion, Factors, Force, Removal, Wish
+from bridge.core.records import ClientKey, CostFactor, Exclusion, Factors, Force, Removal, Wish
 from bridge.core.weights import WeightsChange, WishRefused, exclude, set_cost, take_factors
 
 
@@ -33,7 +35,7 @@ class RemovalChanged:
     removed: bool
 
 
-WishChange = PublisherChanged | PublicationForced | RemovalChanged | WeightsChange
+WishChange = PublisherChanged | PublicationForced | RemovalChanged | ClientChanged | WeightsChange
 
 
 def apply_wish(state: FarmState, wish: Wish, tuning: FarmTuning) -> tuple[FarmState, list[WishChange]]:
@@ -45,6 +47,9 @@ def apply_wish(state: FarmState, wish: Wish, tuning: FarmTuning) -> tuple[FarmSt
             return _force(state, master)
         case Removal():
             return _remove(state, wish, tuning)
+        case ClientKey():
+            clients, told = change_client(state.clients, state.admitted, wish)
+            return replace(state, clients=clients), [] if told is None else [told]
         case Exclusion():
             weights, change = exclude(weights, wish)
         case CostFactor():

@@ -36,6 +36,7 @@ from bridge.node.control import ControlServer
 from bridge.node.control_access import open_remote_access
 from bridge.node.control_socket import SOCKET_NAME, answers
 from bridge.node.duties import Duties
+from bridge.node.entry_signer import EntrySigner
 from bridge.node.event_log import EventLog
 from bridge.node.farm_keys import FarmKeys
 from bridge.node.farm_member import Member as FarmMember
@@ -226,13 +227,14 @@ class Node:
         server_id = notes.own_id
         if server_id is None:
             raise AssertionError("who belongs to a farm has a Raft id")
-        ledger = Ledger(founding.log_time_base_ms, self.trace, self._changed, founding.founders)
+        ledger = Ledger(founding.log_time_base_ms, self.trace, self._changed, founding.founders, founding.cluster_id)
+        signer = EntrySigner(agent.identity_key, founding.cluster_id, ledger)
         settings = self._replica_settings(agent, roster, founding, notes, presence, connecting)
         async with (
             open_replica(settings, ledger, self.door, self.tally, self._observe) as replica,
             trio.open_nursery() as nursery,
         ):
-            member = self._farm_member(agent, roster, replica, ledger)
+            member = self._farm_member(agent, roster, replica, ledger, signer)
             duties = self._duties = Duties(member)
             reconciling = Reconciling(
                 ReconcilingParts(
@@ -243,6 +245,7 @@ class Node:
                     cluster_id=founding.cluster_id,
                     replica=replica,
                     ledger=ledger,
+                    signer=signer,
                     roster=roster,
                     announce=presence.tell,
                     losing_vote=lambda: office.losing_vote,
@@ -252,10 +255,10 @@ class Node:
             )
             presence.server_runs(server_id)
             sight.founded(replica, ledger, duties, reconciling)
-            port.founded(replica, ledger, f"submit-{member.request_prefix}")
-            office.founded(replica, ledger, founding, settings.profile.answered_within_ms)
+            port.founded(replica, ledger, signer, f"submit-{member.request_prefix}")
+            office.founded(replica, ledger, signer, founding, settings.profile.answered_within_ms)
             self.identities.founded(replica, ledger, notes)
-            nursery.start_soon(self.identities.run, replica, ledger, roster, connecting.end_connections)
+            nursery.start_soon(self.identities.run, replica, ledger, signer, roster, connecting.end_connections)
             nursery.start_soon(notes.follow, ledger)
             nursery.start_soon(reconciling.run)
             await duties.run()
@@ -308,12 +311,15 @@ class Node:
             address_of=lambda node_id: own_address if node_id == agent.node_id else roster.address_of(node_id),
         )
 
-    def _farm_member(self, agent: Company, roster: Roster, replica: Replica, ledger: Ledger) -> FarmMember:
+    def _farm_member(
+        self, agent: Company, roster: Roster, replica: Replica, ledger: Ledger, signer: EntrySigner
+    ) -> FarmMember:
         publishing = self.configuration.publishing
         return FarmMember(
             cluster=self.farm_key.cluster,
             replica=replica,
             ledger=ledger,
+            signer=signer,
             router=self.router,
             keys=self.masters.keys,
             keyless=self.masters.keyless,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Protocol
 
 import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.node.configuration import GossipSettings, NodeConfiguration, Timing
 from bridge.node.connecting import Connecting
@@ -47,6 +48,10 @@ class Company(Protocol):
     @property
     def public_key(self) -> bytes:
         """Of its identity."""
+
+    @property
+    def identity_key(self) -> Ed25519PrivateKey:
+        """With which this node signs. Secret."""
 
     @property
     def generation(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from bridge.core.publication import Pace
 from bridge.core.records import MetaStatus
 from bridge.node.alarms import Alarms, SharedAlarm
+from bridge.node.entry_signer import EntrySigner
 from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger, clock_ms
 from bridge.node.published_note import PublishedNote
@@ -24,6 +25,7 @@ class Member:
     cluster: str
     replica: Replica
     ledger: Ledger
+    signer: EntrySigner
     router: Router
     keys: tuple[HeldKey, ...]
     """One for each master destination that this node can sign for."""

@@ -30,6 +30,7 @@ from bridge.core.feature_level import SUPPORTED_LEVEL, next_level
 from bridge.node.admissions import AdmissionNotes
 from bridge.node.alarms import Alarms
 from bridge.node.company import Company
+from bridge.node.entry_signer import EntrySigner
 from bridge.node.event_log import EventLog
 from bridge.node.farm_keys import FarmKeys
 from bridge.node.ledger import Ledger
@@ -83,10 +84,17 @@ class Identities:
         each = None if self._ledger is None else self._ledger.state.admitted.get(server_id)
         return each is not None and not each.is_member
 
-    async def run(self, replica: Replica, ledger: Ledger, roster: Roster, end_connections: Callable[[], None]) -> None:
+    async def run(
+        self,
+        replica: Replica,
+        ledger: Ledger,
+        signer: EntrySigner,
+        roster: Roster,
+        end_connections: Callable[[], None],
+    ) -> None:
         """Works until cancelled. `end_connections` ends those to the Raft port."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._raise_level, replica, ledger, roster)
+            nursery.start_soon(self._raise_level, replica, ledger, signer, roster)
             while True:
                 if self._is_thrown_out(ledger.state):
                     return
@@ -192,7 +200,7 @@ class Identities:
 
     # -- the feature level ---------------------------------------------------------------------------------------------
 
-    async def _raise_level(self, replica: Replica, ledger: Ledger, roster: Roster) -> None:
+    async def _raise_level(self, replica: Replica, ledger: Ledger, signer: EntrySigner, roster: Roster) -> None:
         while True:
             await trio.sleep(LEVEL_EVERY_S)
             if not replica.leads:
@@ -202,7 +210,7 @@ class Identities:
             voters = replica.server.describe().raft.configuration.voter_ids
             level = next_level(ledger.state.level, [told.get(each) for each in voters])
             if level is not None:
-                answer = await replica.server.propose((encode(level),))
+                answer = await replica.server.propose((signer.sign(encode(level)),))
                 if answer.position is not None:
                     await replica.server.wait_applied(answer.position.index)
 

@@ -17,7 +17,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from bridge.core.admission import Admitted, Standing, approval_refusal, holder_of, raft_id_of, refusal
+from bridge.core.admission import Admitted, Standing, approval_refusal, holder_of, next_raft_id, raft_id_of, refusal
 from bridge.core.control import Scalar
 from bridge.core.eviction import majority_lost, vote_goes_first
 from bridge.core.farm_state import FarmState
@@ -26,6 +26,7 @@ from bridge.core.founding import Founding
 from bridge.core.records import Approval, Eviction
 from bridge.node.company import Company
 from bridge.node.control_routes import Answer, Handler, Refused, Request
+from bridge.node.entry_signer import EntrySigner
 from bridge.node.event_log import EventLog
 from bridge.node.farm_keys import FarmKeys
 from bridge.node.ledger import Ledger, clock_ms
@@ -60,6 +61,7 @@ class _Farm:
 
     replica: Replica
     ledger: Ledger
+    signer: EntrySigner
     founding: Founding
     answered_within_ms: int
 
@@ -76,9 +78,11 @@ class IdentityOffice:
         self.losing_vote: frozenset[int] = frozenset()
         """Who is being thrown out: as a learner that is caught up and well it would otherwise be given a vote again."""
 
-    def founded(self, replica: Replica, ledger: Ledger, founding: Founding, answered_within_ms: int) -> None:
+    def founded(
+        self, replica: Replica, ledger: Ledger, signer: EntrySigner, founding: Founding, answered_within_ms: int
+    ) -> None:
         """From now on there is a log."""
-        self._farm = _Farm(replica, ledger, founding, answered_within_ms)
+        self._farm = _Farm(replica, ledger, signer, founding, answered_within_ms)
 
     @property
     def handlers(self) -> dict[str, tuple[str, Handler]]:
@@ -144,22 +148,23 @@ class IdentityOffice:
                 f"the identity {replaced.node_id.hex()}, which has the name {name}, runs: two routers cannot have one"
                 f" name. Stop that one, or give {newcomer.node_id.hex()} another name",
             )
-        approval = Approval(newcomer.node_id, name, replaced.node_id, newcomer.key or None)
+        server_id = next_raft_id(state.admitted, newcomer.node_id)
+        approval = Approval(newcomer.node_id, name, replaced.node_id, newcomer.key or None, server_id)
         reason = approval_refusal(state.admitted, approval)
         if reason is not None:
             raise Refused(409, "not-approved", reason)
         await self._commit(farm, approval)
         after = farm.ledger.state.admitted
-        server_id = raft_id_of(after, newcomer.node_id)
-        if server_id is None or after[server_id].name != name:
+        given = raft_id_of(after, newcomer.node_id)
+        if given is None or after[given].name != name:
             raise Refused(409, "not-approved", "another decision about this name came first: `garlicfarm node list`")
-        self._trace.append("node-approved", {"name": name, "id": newcomer.node_id.hex(), "server": server_id})
+        self._trace.append("node-approved", {"name": name, "id": newcomer.node_id.hex(), "server": given})
         return _json(
             {
                 "schema": 1,
                 "name": name,
                 "id": newcomer.node_id.hex(),
-                "raftId": server_id,
+                "raftId": given,
                 "retired": {"id": replaced.node_id.hex(), "raftId": holder},
             }
         )
@@ -345,7 +350,7 @@ class IdentityOffice:
                 " version, or its word has not come yet. Update it, or wait a moment",
             )
         try:
-            answer = await farm.replica.server.propose((encode(record),))
+            answer = await farm.replica.server.propose((farm.signer.sign(encode(record)),))
             if answer.outcome is not Outcome.COMMITTED or answer.position is None:
                 text = "leadership changed, or no majority answers: whether it was done, `garlicfarm node list` shows"
                 raise Refused(503, "not-committed", text)

@@ -19,6 +19,7 @@ from random import Random
 from types import MappingProxyType
 
 import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.core.acquaintances import Acquaintances, Consequence
 from consensus.node.clock import now_ms
@@ -89,6 +90,11 @@ class Introductions:
     def public_key(self) -> bytes:
         """Of its identity."""
         return self._signer.key.public_key().public_bytes_raw()
+
+    @property
+    def identity_key(self) -> Ed25519PrivateKey:
+        """With which this node signs. Secret."""
+        return self._signer.key
 
     @property
     def node_id(self) -> NodeId:

@@ -1,7 +1,7 @@
 """The farm's state on this node: committed entries decoded and applied, and what follows from them told to others.
 
-    committed entries ──▶ decode ──▶ Farm.apply ──▶ changes ──▶ trace, publishing
-                                └──▶ LogTime                └──▶ whoever waits for news
+    committed entries ──▶ decode, verify ──▶ Farm.apply ──▶ changes ──▶ trace, publishing
+                                        └──▶ LogTime                └──▶ whoever waits for news
 
 Everything here is rebuilt at each start, from a snapshot and the log after it, in silence: what entries of an earlier
 life changed is no news,
@@ -20,7 +20,9 @@ from typing import assert_never
 import trio
 
 from bridge.core.admission import AdmissionRefused, ServerAdmitted, ServerRetired
+from bridge.core.authors import EntryWithoutEffect, NoEffect
 from bridge.core.choosing import PublisherChanged
+from bridge.core.clients import ClientChanged
 from bridge.core.control import Scalar
 from bridge.core.eviction import EvictionRefused, ServerEvicted
 from bridge.core.farm import (
@@ -33,6 +35,7 @@ from bridge.core.farm import (
     PublicationRefused,
     RequestRefused,
     ServerForgotten,
+    session_of,
 )
 from bridge.core.farm_state import FarmState
 from bridge.core.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError
@@ -40,6 +43,7 @@ from bridge.core.log_time import LogTime
 from bridge.core.records import (
     Admission,
     Approval,
+    ClientKey,
     Clock,
     CostFactor,
     Eviction,
@@ -48,6 +52,7 @@ from bridge.core.records import (
     Force,
     Foreign,
     Level,
+    ProvenRecord,
     Publication,
     Record,
     Removal,
@@ -65,7 +70,7 @@ from bridge.core.weights import (
 from bridge.core.wishes import PublicationForced, RemovalChanged
 from bridge.core.without_quorum import QuorumWatch
 from bridge.node.event_log import EventLog
-from bridge.wire.application import decode
+from bridge.wire.application import EntryReader, decode
 from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm, encode_farm
 from consensus.core.position import Command, Configuration, Entry, Index, LogPosition, NoOp
 from consensus.core.sessions import RequestId, parse_request_id
@@ -89,9 +94,23 @@ _COUNTED: dict[type[Record], str] = {
     Force: "forced_publications",
     Factors: "pipeline_factors",
     Removal: "removals",
+    ClientKey: "client_keys",
     Foreign: "foreign_entries",
 }
 """What is counted of each kind of entry."""
+_WHY = {
+    NoEffect.UNSIGNED: "the entry carries no proof: have a node of the farm submit it, or sign it with a client key",
+    NoEffect.FORGED: "the proof of the entry does not hold: it was changed after it was signed, or signed for another"
+    " farm",
+    NoEffect.UNKNOWN_AUTHOR: "nobody admitted the key that signed the entry: `garlicfarm node admit-client`",
+    NoEffect.EXPELLED: "the key that signed the entry was retired, evicted or removed",
+    NoEffect.WRONG_AUTHOR: "the entry speaks for a server, and another identity signed it",
+    NoEffect.OUT_OF_SCOPE: "the client key that signed the entry was not admitted for this kind of entry: `garlicfarm"
+    " node admit-client` with another scope",
+    NoEffect.REPEATED: "its author has used the number of this entry before, or much higher ones since: sign it anew",
+    NoEffect.OUTDATED: "a report that the same server made later has counted already",
+}
+"""Why an entry had no effect, and what to do, for whoever submitted it."""
 
 
 class Ledger:
@@ -102,9 +121,12 @@ class Ledger:
         log_time_base_ms: int,
         trace: EventLog,
         on_change: Callable[[Change], None],
-        founders: tuple[bytes, ...] = (),
+        founders: tuple[bytes, ...],
+        cluster_id: bytes,
     ) -> None:
         self._farm = Farm(log_time_base_ms, founders=founders)
+        self.entries = EntryReader(cluster_id)
+        """Reads entries of this farm's log, with their authors."""
         self.log_time = LogTime(log_time_base_ms, now_ms(), self._farm.tuning.period_ms)
         self.quorum = QuorumWatch(now_ms())
         self._trace = trace
@@ -115,7 +137,7 @@ class Ledger:
         self._news = trio.Event()
         self._history_ends: Index = 0
         self._refusals: dict[Index, str] = {}
-        self.records = dict.fromkeys(_COUNTED.values(), 0)
+        self.records = dict.fromkeys(_COUNTED.values(), 0) | dict.fromkeys(map(_counter_of, NoEffect), 0)
 
     @property
     def farm(self) -> Farm:
@@ -138,7 +160,7 @@ class Ledger:
         return self._configuration_indexes[place - 1] if place else 0
 
     def refusal_of(self, index: Index) -> str | None:
-        """Why the wish at `index` changed nothing; None if it was granted, or that is long ago."""
+        """Why the entry at `index` changed nothing; None if it had its effect, or that is long ago."""
         return self._refusals.get(index)
 
     def history_ends_at(self, index: Index) -> None:
@@ -187,10 +209,12 @@ class Ledger:
         self._news = trio.Event()
 
     def request_of(self, command: bytes) -> RequestId | None:
-        """The request that an entry names."""
-        # Only what names one, or hides it behind an escape, is worth decoding.
-        record = decode(command) if b'"request"' in command or b"\\" in command else None
-        request = None if record is None else request_of(record)
+        """The request that an entry names, as the table of sessions calls it: those of each author are its own."""
+        return session_of(self.entries.read(command)) if _may_name_request(command) else None
+
+    def request_named_in(self, command: bytes) -> RequestId | None:
+        """The request as the entry itself names it, whoever wrote it."""
+        request = request_of(decode(command)) if _may_name_request(command) else None
         return None if request is None else parse_request_id(request)
 
     def was_executed(self, request: RequestId) -> bool:
@@ -209,25 +233,29 @@ class Ledger:
                 if len(self._configuration_indexes) > CONFIGURATIONS_MAX:
                     del self._configuration_indexes[: CONFIGURATIONS_MAX // 2]
             case Command(data):
-                self._take(index, entry.term, decode(data))
+                self._take(index, entry.term, self.entries.read(data))
             case NoOp():
                 pass
             case _:
                 assert_never(entry.content)
 
-    def _take(self, index: Index, term: int, record: Record) -> None:
-        if isinstance(record, Level) and record.number > SUPPORTED_LEVEL:
+    def _take(self, index: Index, term: int, entry: ProvenRecord) -> None:
+        record = entry.record
+        if isinstance(record, Level) and record.number > SUPPORTED_LEVEL and self._farm.without_effect(entry) is None:
             raise UnsupportedLevelError(record.number, record.version)
-        changes = self._farm.apply(index, term, record)
+        changes = self._farm.apply(index, term, entry)
         self.records[_COUNTED[type(record)]] += 1
+        had_effect = not any(isinstance(change, EntryWithoutEffect) for change in changes)
         match record:
-            case Clock():
+            case Clock() if had_effect:
                 self._note_clock(index)
-            case Report():
+            case Report() if had_effect:
                 self.log_time.report_applied(record.server_id, record.date_ms, now_ms(), clock_ms())
             case _:
                 pass
         for change in changes:
+            if isinstance(change, EntryWithoutEffect):
+                self.records[_counter_of(change.reason)] += 1
             refusal = _refusal_in(change)
             if refusal is not None:
                 self._refusals[index] = refusal
@@ -250,6 +278,15 @@ class Ledger:
         if len(self._moment_indexes) > MOMENTS_MAX:
             del self._moment_indexes[: MOMENTS_MAX // 2]
             del self._moment_times_ms[: MOMENTS_MAX // 2]
+
+
+def _may_name_request(command: bytes) -> bool:
+    """Only what names one, or hides it behind an escape, is worth decoding."""
+    return b'"request"' in command or b"\\" in command
+
+
+def _counter_of(reason: NoEffect) -> str:
+    return f"without_effect_{reason.value.replace('-', '_')}"
 
 
 def clock_ms() -> int:
@@ -286,6 +323,12 @@ def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911
             return "level-raised", {"level": level}
         case EntryTooEarly(kind, needed):
             return "entry-too-early", {"kind": kind, "neededLevel": needed}
+        case EntryWithoutEffect(kind, author, reason):
+            told = None if author is None else author.hex()
+            return "entry-without-effect", {"kind": kind, "author": told, "reason": reason.value}
+        case ClientChanged(node_id, name, scopes, admitted):
+            facts: dict[str, Scalar] = {"name": name, "id": node_id.hex(), "scopes": " ".join(scopes)}
+            return "client-key-changed", facts | {"admitted": admitted}
         case ServerAdmitted(server_id, node_id, name):
             return "server-admitted", {"server": server_id, "name": name, "id": node_id.hex()}
         case AdmissionRefused(node_id, name, reason):
@@ -306,6 +349,8 @@ def _refusal_in(change: Change) -> str | None:
             return reason
         case EntryTooEarly(kind, needed):
             return f"not all servers of the farm understand {kind} yet: it counts from the feature level {needed} on"
+        case EntryWithoutEffect(_, author, reason):
+            return f"{_WHY[reason]}{'' if author is None else f' (author {author.hex()})'}"
         case _:
             return None
 

@@ -20,7 +20,6 @@ from bridge.core.farm import Farm
 from bridge.core.records import Report
 from bridge.core.without_quorum import Surroundings
 from bridge.node.farm_member import Member
-from bridge.wire.application import decode
 from consensus.core.position import Command
 from consensus.node.clock import now_ms
 from consensus.node.refusals import ServerBusyError
@@ -115,6 +114,6 @@ class Outage:
                 break
             for index, entry in enumerate(entries, start=following):
                 if isinstance(entry.content, Command):
-                    copy.apply(index, entry.term, decode(entry.content.data))
+                    copy.apply(index, entry.term, ledger.entries.read(entry.content.data))
             following += len(entries)
         return copy

@@ -13,6 +13,7 @@ from bridge.core.control import ClusterAnswer, EventPage, LogPage, SubmitAnswer,
 from bridge.core.records import Admission, Approval, Clock, Eviction, Level, Publication
 from bridge.core.view import FarmView, VoterView
 from bridge.node.control_routes import KeyPort, Refused
+from bridge.node.entry_signer import EntrySigner
 from bridge.node.event_log import EventLog
 from bridge.node.handover import hand_over
 from bridge.node.ledger import Ledger
@@ -52,10 +53,10 @@ class NodePort:
         self._submitting: Submitting | None = None
         self._has_log = trio.Event()
 
-    def founded(self, replica: Replica, ledger: Ledger, client_name: str) -> None:
+    def founded(self, replica: Replica, ledger: Ledger, signer: EntrySigner, client_name: str) -> None:
         """From now on there is a log; under `client_name`, unique to this life, others' entries are submitted."""
         self._replica, self._ledger = replica, ledger
-        self._submitting = Submitting(replica, ledger, client_name)
+        self._submitting = Submitting(replica, ledger, signer, client_name)
         self._has_log.set()
 
     async def view(self) -> FarmView:

@@ -182,7 +182,7 @@ class PublishingDuty:
 
     async def _propose(self, plan: PlannedPublication) -> None:
         self._proposed = plan
-        answer = await self._member.replica.submit(encode(plan.publication))
+        answer = await self._member.replica.submit(self._member.signer.sign(encode(plan.publication)))
         if answer.outcome is SubmitOutcome.COMMITTED:
             with trio.move_on_after(self._member.period_s):
                 await self._member.replica.server.wait_applied(answer.index or 0)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import trio
 
+from bridge.core.admission import next_raft_id
 from bridge.core.reconcile import (
     AddLearner,
     Admit,
@@ -30,6 +31,7 @@ from bridge.core.view import MemberStatus
 from bridge.node.admissions import not_started
 from bridge.node.alarms import Alarms
 from bridge.node.configuration import ConsensusSettings
+from bridge.node.entry_signer import EntrySigner
 from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger
 from bridge.node.profile import profile_of
@@ -82,6 +84,7 @@ class ReconcilingParts:
     cluster_id: bytes
     replica: Replica
     ledger: Ledger
+    signer: EntrySigner
     roster: Roster
     announce: Callable[[tuple[tuple[bytes, int], ...]], None]
     losing_vote: Callable[[], frozenset[int]] = frozenset
@@ -176,7 +179,9 @@ class Reconciling:
         server = self._parts.replica.server
         match proposal:
             case Admit(node_id, name, key):
-                answer = await server.propose((encode(Admission(node_id, name, key)),))
+                server_id = next_raft_id(self._parts.ledger.state.admitted, node_id)
+                entry = self._parts.signer.sign(encode(Admission(node_id, name, key, server_id)))
+                answer = await server.propose((entry,))
                 if answer.outcome is Outcome.COMMITTED and answer.position is not None:
                     await server.wait_applied(answer.position.index)
                 return None

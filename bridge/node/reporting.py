@@ -20,7 +20,7 @@ from bridge.node.measuring import MeasuringDuty
 from bridge.node.publishing import PublishingDuty
 from bridge.node.report_news import Gist, ReportNews, gist_of
 from bridge.node.router import RouterError
-from bridge.wire.application import ApplicationError, encode
+from bridge.wire.application import encode
 from bridge.wire.i2p import destination_from_base64
 from consensus.core.position import Index
 from consensus.core.sessions import RequestId
@@ -98,8 +98,8 @@ class ReportDuty:
     async def _send(self, report: Report) -> None:
         told, configuration = self._news.told(report)
         try:
-            entry = encode(told, config=configuration)
-        except ApplicationError as error:
+            entry = self._member.signer.sign(encode(told, config=configuration))
+        except ValueError as error:
             self._member.trace.append("report-failed", {"reason": str(error)})
         else:
             answer = await self._member.replica.submit(entry, repeat_unknown=True)

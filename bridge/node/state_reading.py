@@ -167,7 +167,13 @@ async def _read_storage(directory: Directory, state_dir: Path, founding: Foundin
     recovery = await trio.to_thread.run_sync(
         recover, directory, owner, state.binding.storage_id, StorageTuning(tail_entries=1)
     )
-    ledger = Ledger(founding.log_time_base_ms, EventLog("offline", clock_ms, 1), lambda _: None, founding.founders)
+    ledger = Ledger(
+        founding.log_time_base_ms,
+        EventLog("offline", clock_ms, 1),
+        lambda _: None,
+        founding.founders,
+        founding.cluster_id,
+    )
     last = recovery.log.last
     ledger.history_ends_at(last.index)
     if recovery.log.snapshot is not None:

@@ -1,15 +1,18 @@
 """Entries that others have this node submit, applied once each although a leader may fail while they are under way.
 
-    entry ─▶ names a request? else give it the next number of this node ─▶ replica, repeated while its fate is unknown
-          ─▶ committed ─▶ applied here ─▶ the table tells where its first copy stands │ expired
-                                          └─▶ the ledger tells why it changed nothing, if a wish was refused
+    entry ─▶ names a request? else give it the next number of this node ─▶ signed, if it acts on the farm
+          ─▶ replica, repeated while its fate is unknown ─▶ committed ─▶ applied here
+                                          ├─▶ the table tells where its first copy stands │ expired
+                                          └─▶ the ledger tells why it changed nothing, if it had no effect
 
 A submission of which nobody knows whether it was committed is submitted again, the same bytes. That may leave several
 copies in the log; all but the first have no effect, and the answer gives the place of the first. A caller that names
 the request itself may also repeat it through another node, for as long as the farm remembers it.
 
-The number is put in front of the members of the entry, which is otherwise left as it is. An entry into which none can
-be put (it is too large, or nested beyond what the farm reads) is submitted as it is and never repeated.
+The number is put in front of the members of the entry, which is otherwise left as it is. Whoever has access to this
+node may act on the farm through it, so what acts on the farm and carries no proof is then signed in the name of this
+node; what ends in a proof is submitted unchanged, and what means nothing to the farm is not signed. An entry into which
+no number can be put (it is too large, or nested beyond what the farm reads) is submitted as it is and never repeated.
 """
 
 import json
@@ -19,8 +22,10 @@ import trio
 
 from bridge.core.control import SubmitAnswer, SubmitOutcome
 from bridge.core.farm_state import SESSION_LIMITS
+from bridge.node.entry_signer import EntrySigner
 from bridge.node.ledger import Ledger
 from bridge.node.replica import Replica
+from bridge.wire.entry_proof import ends_like_proof
 from consensus.core.position import Index
 from consensus.core.sessions import RequestId
 from consensus.node.request_numbers import RequestNumbers
@@ -34,23 +39,29 @@ EXPIRED = (
 class Submitting:
     """`name` is this node's, unique to this life of it."""
 
-    def __init__(self, replica: Replica, ledger: Ledger, name: str) -> None:
+    def __init__(self, replica: Replica, ledger: Ledger, signer: EntrySigner, name: str) -> None:
         self._replica = replica
         self._ledger = ledger
+        self._signer = signer
         self._numbers = RequestNumbers(name, self._open_session, SESSION_LIMITS)
 
     async def submit(self, entry: bytes, named: RequestId | None = None) -> SubmitAnswer:
         """Have one JSON object committed, and applied at most once under `named`, or under the request it names."""
-        own = self._ledger.request_of(entry)
+        own = self._ledger.request_named_in(entry)
+        if named not in {None, own} and (own is not None or ends_like_proof(entry)):
+            named_there = "no request" if own is None else f"the request {own}"
+            hint = ": put it in before you sign" if own is None else ""
+            return _refused(f"the entry names {named_there}, not {named}{hint}")
         if named is not None and own is None:
             entry = sealed(entry, named)
-            if self._ledger.request_of(entry) != named:
-                reason = "a request id cannot be put into this entry: it is too large, too nested, or has another one"
-                return SubmitAnswer(SubmitOutcome.REFUSED, reason=reason)
-        elif named not in {None, own}:
-            return SubmitAnswer(SubmitOutcome.REFUSED, reason=f"the entry names the request {own}, not {named}")
-        if named is not None or own is not None:
+            if self._ledger.request_named_in(entry) != named:
+                return _refused(
+                    "a request id cannot be put into this entry: it is too large, too nested, or has another"
+                )
+        if own is not None or named is not None:
             return await self._submit(entry, own or named)
+        if ends_like_proof(entry):
+            return await self._submit(entry, None)
         return await self._submit_numbered(entry)
 
     async def _submit_numbered(self, entry: bytes) -> SubmitAnswer:
@@ -59,8 +70,8 @@ class Submitting:
             raise RuntimeError("a session was not opened")
         try:
             numbered = sealed(entry, request)
-            if self._ledger.request_of(numbered) != request:
-                return await self._replica.submit(entry)
+            if self._ledger.request_named_in(numbered) != request:
+                return await self._submit(entry, None)
             answer = await self._submit(numbered, request)
             if answer.outcome is SubmitOutcome.EXPIRED:
                 self._numbers.forgotten(request)
@@ -69,14 +80,19 @@ class Submitting:
             self._numbers.answered(request)
 
     async def _submit(self, entry: bytes, request: RequestId | None) -> SubmitAnswer:
+        try:
+            entry = self._signer.sign_for_operator(entry)
+        except ValueError as error:
+            return _refused(f"the entry cannot be signed: {error}")
         if request is None:
-            return await self._replica.submit(entry)
+            return await self._submit_once(entry)
         answer = replace(await self._replica.submit(entry, repeat_unknown=True), request=str(request))
         if answer.outcome is not SubmitOutcome.COMMITTED or answer.index is None:
             return answer
         with trio.move_on_after(self._replica.apply_patience_s):
             await self._replica.server.wait_applied(answer.index)
-            first = self._ledger.farm.position_of(request)
+            session = self._ledger.request_of(entry)
+            first = None if session is None else self._ledger.farm.position_of(session)
             if first is None:
                 return SubmitAnswer(SubmitOutcome.EXPIRED, reason=EXPIRED, request=str(request))
             refusal = self._ledger.refusal_of(first.index)
@@ -84,9 +100,22 @@ class Submitting:
         reason = f"committed at index {answer.index}; this node has not applied it yet, so whether it was a repetition"
         return SubmitAnswer(SubmitOutcome.UNKNOWN, reason=f"{reason} is not known", request=str(request))
 
+    async def _submit_once(self, entry: bytes) -> SubmitAnswer:
+        """What names no request is not repeated; if it would act on the farm, the answer says whether it did."""
+        answer = await self._replica.submit(entry)
+        if answer.outcome is SubmitOutcome.COMMITTED and answer.index is not None and ends_like_proof(entry):
+            with trio.move_on_after(self._replica.apply_patience_s):
+                await self._replica.server.wait_applied(answer.index)
+            return replace(answer, reason=self._ledger.refusal_of(answer.index) or "")
+        return answer
+
     async def _open_session(self) -> Index | None:
         await trio.lowlevel.checkpoint()
         return self._ledger.state.applied_index
+
+
+def _refused(reason: str) -> SubmitAnswer:
+    return SubmitAnswer(SubmitOutcome.REFUSED, reason=reason)
 
 
 def sealed(entry: bytes, request: RequestId) -> bytes:

@@ -63,7 +63,7 @@ class TimeDuty:
         entry = Clock(reading.time_ms, member.replica.server_id, member.period_ms)
         with trio.move_on_after(member.period_s):
             proposed_at = now_ms()
-            answer = await member.replica.server.propose((encode(entry),))
+            answer = await member.replica.server.propose((member.signer.sign(encode(entry)),))
             if answer.outcome is Outcome.COMMITTED:
                 self._broadcast.measured(now_ms() - proposed_at)
                 self._review_broadcast_time()

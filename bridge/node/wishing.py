@@ -4,6 +4,8 @@
     {"cost": {"hash": ADDRESS, "factor": 1.5}}              a leaf becomes dearer or cheaper
     {"force": {"master": ADDRESS}}                          a master is published anew
     {"removal": {"server": NAME or Raft id, "removed": true}}
+    {"client": {"name": NAME, "key": KEY, "scopes": ["weights"], "admitted": true}}     a client key is admitted
+    {"client": {"name": NAME, "admitted": false}}                                       or removed
 
 The body is the log's entry in an operator's words: addresses in place of hashes and destinations, names in place of
 Raft ids. Any node takes it, for the entry goes through the log and the state machine decides, alike on all servers;
@@ -16,22 +18,26 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Struct
 
+from bridge.core.clients import client_refusal
 from bridge.core.control import SubmitAnswer, SubmitOutcome, WishAnswer
 from bridge.core.farm_state import FarmState
 from bridge.core.feature_level import needed_level
 from bridge.core.hashes import hash_of
 from bridge.core.picture_weights import address_of_hash
-from bridge.core.records import CostFactor, Exclusion, Force, Removal, Wish
+from bridge.core.records import ClientKey, CostFactor, Exclusion, Force, Removal, Scope, Wish
 from bridge.core.view import FarmView
 from bridge.node.control_routes import Refused
 from bridge.node.ledger import Ledger
 from bridge.node.masters import ADDRESS
-from bridge.wire.application import encode
+from bridge.wire.application import ApplicationError, encode
 from bridge.wire.i2p import I2pError, destination_from_base64
+from bridge.wire.wish_json import public_key_of
+from gossip.wire.identity import node_id_of
 
 FORMS = (
     'one of {"exclusion": {"hash": ADDRESS, "excluded": true}}, {"cost": {"hash": ADDRESS, "factor": 1.5}},'
-    ' {"force": {"master": ADDRESS}}, {"removal": {"server": NAME, "removed": true}}'
+    ' {"force": {"master": ADDRESS}}, {"removal": {"server": NAME, "removed": true}},'
+    ' {"client": {"name": NAME, "key": KEY, "scopes": ["weights"], "admitted": true}}'
 )
 _STATUS = {SubmitOutcome.REFUSED: 409, SubmitOutcome.BUSY: 503, SubmitOutcome.UNKNOWN: 504, SubmitOutcome.EXPIRED: 410}
 
@@ -53,6 +59,13 @@ class _Force(Struct, forbid_unknown_fields=True):
 class _Removal(Struct, forbid_unknown_fields=True):
     server: str
     removed: bool
+
+
+class _Client(Struct, forbid_unknown_fields=True):
+    name: str
+    admitted: bool
+    key: str | None = None
+    scopes: list[Scope] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +107,8 @@ class Wishing:
                     return kind, *self._force(msgspec.json.decode(told, type=_Force))
                 case [("removal" as kind, told)]:
                     return kind, *self._removal(msgspec.json.decode(told, type=_Removal))
+                case [("client" as kind, told)]:
+                    return kind, *self._client(msgspec.json.decode(told, type=_Client))
                 case _:
                     raise Refused(400, "bad-request", f"the body is {FORMS}")
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
@@ -170,6 +185,33 @@ class Wishing:
         leads = server_id == self.view.raft.leader_id
         how = "hands leadership over and is then taken out" if leads else "is taken out of the group"
         return Removal(server_id, removed=True), f"{self._name(server_id)} {how}"
+
+    # -- client keys ---------------------------------------------------------------------------------------------------
+
+    def _client(self, asked: _Client) -> tuple[ClientKey, str]:
+        try:
+            entry = self._admitted_client(asked) if asked.admitted else self._removed_client(asked.name)
+        except ApplicationError as error:
+            raise Refused(400, "bad-key", str(error)) from error
+        reason = client_refusal(self._state.clients, self._state.admitted, entry)
+        if reason is not None:
+            raise Refused(409, "client-refused", reason)
+        scopes = " and ".join(each.value for each in entry.scopes)
+        done = f"is admitted with the scope {scopes}" if asked.admitted else "is removed: what it signs has no effect"
+        return entry, f"the client key {entry.name} ({entry.node_id.hex()}) {done}"
+
+    def _admitted_client(self, asked: _Client) -> ClientKey:
+        key = public_key_of(asked.key or "")
+        return ClientKey(node_id_of(key), asked.name, key, tuple(dict.fromkeys(asked.scopes)), admitted=True)
+
+    def _removed_client(self, name: str) -> ClientKey:
+        for node_id, client in self._state.clients.items():
+            if client.admitted and name in {client.name, node_id.hex()}:
+                return ClientKey(node_id, client.name, client.key, client.scopes, admitted=False)
+        known = ", ".join(sorted(each.name for each in self._state.clients.values() if each.admitted)) or "none"
+        raise Refused(404, "no-such-client", f"no client key has the name or id {name[:64]!r}; there are {known}")
+
+    # -- common --------------------------------------------------------------------------------------------------------
 
     def _server_named(self, wanted: str) -> int:
         for server_id, admitted in self._state.admitted.items():

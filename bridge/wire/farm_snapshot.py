@@ -15,7 +15,9 @@ import msgspec
 from bridge.core.farm_state import FarmState
 
 _LENGTH = struct.Struct(">I")
-_VERSION = 2
+_VERSION = 3
+_WITHOUT_AUTHORS = 2
+"""Of a farm whose entries carried no proofs: a backup of it can be restored, and then begins without client keys."""
 _SLICE = 4096
 _DOCUMENT_LIMIT_BYTES = 256 * 1024 * 1024
 
@@ -99,6 +101,8 @@ def _head(document: bytes) -> FarmHead:
             for server in servers.values():
                 meta = server["report"].pop("meta", None)
                 server["report"]["masters"] = [] if meta is None else [meta]
+            found["version"] = _VERSION
+        case {"version": version} if version == _WITHOUT_AUTHORS:
             found["version"] = _VERSION
         case _:
             pass

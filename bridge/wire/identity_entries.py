@@ -1,7 +1,7 @@
 """The JSON of the entries about identities ⇄ `bridge.core.records`: admissions, approvals, evictions, and the level.
 
-    {"admission": {"node": ID, "name": NAME, "key": KEY}}                    the leader's, KEY may be missing
-    {"approval": {"node": ID, "name": NAME, "replaces": ID, "key": KEY}}     a person's, by the leader
+    {"admission": {"server": N, "node": ID, "name": NAME, "key": KEY}}       the leader's, KEY may be missing
+    {"approval": {"server": N, "node": ID, "name": NAME, "replaces": ID, "key": KEY}}     a person's, by the leader
     {"eviction": {"node": ID, "era": N, "boxes": {ID: BOX, …}}}              a person's, by the leader
     {"level": {"number": N, "version": TEXT}}                                the leader's
 
@@ -27,6 +27,7 @@ _KEY_BYTES: Final = 32
 
 _NodeId = Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * NODE_ID_BYTES}}}\\Z")]
 _Name = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,31}\\Z")]
+_RaftId = Annotated[int, Meta(ge=1, lt=2**31)]
 _KeyText = Annotated[str, Meta(min_length=44, max_length=44)]
 _BoxText = Annotated[str, Meta(max_length=4 * -(-BOX_BYTES // 3))]
 
@@ -34,12 +35,14 @@ IdentityRecord = Admission | Approval | Eviction | Level
 
 
 class _Admission(Struct, omit_defaults=True):
+    server: _RaftId
     node: _NodeId
     name: _Name
     key: _KeyText | None = None
 
 
 class _Approval(Struct, omit_defaults=True):
+    server: _RaftId
     node: _NodeId
     name: _Name
     replaces: _NodeId
@@ -85,12 +88,12 @@ def decode_identity(kind: str, data: bytes) -> IdentityRecord:
         case "admission":
             admission = _admission.decode(data).admission
             node_id = bytes.fromhex(admission.node)
-            return Admission(node_id, admission.name, _key(node_id, admission.key))
+            return Admission(node_id, admission.name, _key(node_id, admission.key), admission.server)
         case "approval":
             approval = _approval.decode(data).approval
             node_id = bytes.fromhex(approval.node)
             replaces = bytes.fromhex(approval.replaces)
-            return Approval(node_id, approval.name, replaces, _key(node_id, approval.key))
+            return Approval(node_id, approval.name, replaces, _key(node_id, approval.key), approval.server)
         case "eviction":
             eviction = _eviction.decode(data).eviction
             boxes = tuple((bytes.fromhex(each), _octets(box, BOX_BYTES)) for each, box in eviction.boxes.items())
@@ -103,10 +106,10 @@ def decode_identity(kind: str, data: bytes) -> IdentityRecord:
 def encode_identity(record: IdentityRecord) -> Struct:
     """What is to be written as JSON."""
     match record:
-        case Admission(node_id, name, key):
-            return _AdmissionEntry(_Admission(node_id.hex(), name, _text(key)))
-        case Approval(node_id, name, replaces, key):
-            return _ApprovalEntry(_Approval(node_id.hex(), name, replaces.hex(), _text(key)))
+        case Admission(node_id, name, key, server_id):
+            return _AdmissionEntry(_Admission(server_id, node_id.hex(), name, _text(key)))
+        case Approval(node_id, name, replaces, key, server_id):
+            return _ApprovalEntry(_Approval(server_id, node_id.hex(), name, replaces.hex(), _text(key)))
         case Eviction(node_id, era, boxes):
             told = {each.hex(): base64.b64encode(box).decode() for each, box in boxes}
             return _EvictionEntry(_Eviction(node_id.hex(), era, told))

@@ -5,18 +5,33 @@
     {"force": {"master": destination in base64}}
     {"factors": {"throughIndex": N, "formula": "…", "factors": {b32: 1.1}}}
     {"removal": {"server": 3, "removed": true}}
+    {"client": {"name": "pipeline", "key": KEY, "scopes": ["weights"], "admitted": true}}
+
+KEY is an Ed25519 public key in base64.
 
 Whether a wish is granted is the state machine's business, which says why not: a factor out of bounds is decoded like
 any other. Each may carry the member `request`.
 """
 
-from typing import Annotated, Final
+import base64
+from typing import Annotated, Final, assert_never
 
 from msgspec import Meta, Struct
 
-from bridge.core.records import CostFactor, Exclusion, Factors, Force, Removal, Wish
+from bridge.core.records import ClientKey, CostFactor, Exclusion, Factors, Force, Removal, Scope, Wish
 from bridge.core.weights import FACTORS_MAX
-from bridge.wire.entry_fields import Count, DestinationText, Factor, HashText, Request, ServerId, checked_destination
+from bridge.wire.entry_fields import (
+    ApplicationError,
+    Count,
+    DestinationText,
+    Factor,
+    HashText,
+    NodeName,
+    Request,
+    ServerId,
+    checked_destination,
+)
+from gossip.wire.identity import PUBLIC_KEY_BYTES, node_id_of
 
 FORMULA_LIMIT: Final = 200
 
@@ -81,7 +96,21 @@ class RemovalEntry(Struct, omit_defaults=True):
     request: Request | None = None
 
 
-WishEntry = ExclusionEntry | CostEntry | ForceEntry | FactorsEntry | RemovalEntry
+class _Client(Struct):
+    name: NodeName
+    key: Annotated[str, Meta(min_length=44, max_length=44)]
+    scopes: Annotated[list[Scope], Meta(max_length=len(Scope))]
+    admitted: bool
+
+
+class ClientEntry(Struct, omit_defaults=True):
+    """What becomes of a client key, as it is written."""
+
+    client: _Client
+    request: Request | None = None
+
+
+WishEntry = ExclusionEntry | CostEntry | ForceEntry | FactorsEntry | RemovalEntry | ClientEntry
 
 
 def to_wish(entry: WishEntry) -> Wish:
@@ -97,6 +126,12 @@ def to_wish(entry: WishEntry) -> Wish:
             return Factors(factors.through_index, factors.formula, factors.factors, request)
         case RemovalEntry(removal, request):
             return Removal(removal.server, removal.removed, request)
+        case ClientEntry(client, request):
+            key = public_key_of(client.key)
+            scopes = tuple(each for each in Scope if each in client.scopes)
+            return ClientKey(node_id_of(key), client.name, key, scopes, client.admitted, request)
+        case _:
+            assert_never(entry)
 
 
 def from_wish(wish: Wish) -> WishEntry:
@@ -112,3 +147,19 @@ def from_wish(wish: Wish) -> WishEntry:
             return FactorsEntry(_Factors(through_index, formula, dict(factors)), request)
         case Removal(server_id, removed, request):
             return RemovalEntry(_Removal(server_id, removed), request)
+        case ClientKey(_, name, key, scopes, admitted, request):
+            text = base64.b64encode(key).decode("ascii")
+            return ClientEntry(_Client(name, text, list(scopes), admitted), request)
+        case _:
+            assert_never(wish)
+
+
+def public_key_of(text: str) -> bytes:
+    """The public key in a canonical base64 text; `ApplicationError` if it is none."""
+    try:
+        key = base64.b64decode(text, validate=True)
+    except ValueError:
+        key = b""
+    if len(key) != PUBLIC_KEY_BYTES or base64.b64encode(key).decode("ascii") != text:
+        raise ApplicationError(f"{text[:44]!r} is no public key: {PUBLIC_KEY_BYTES} bytes in base64")
+    return key

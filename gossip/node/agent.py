@@ -30,6 +30,7 @@ from time import time_ns
 from typing import Final, assert_never
 
 import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gossip.core.description import MemberDescription
 from gossip.core.effects import (
@@ -134,6 +135,11 @@ class Agent:
     def public_key(self) -> bytes:
         """Of its identity."""
         return self.identity.key.public_key().public_bytes_raw()
+
+    @property
+    def identity_key(self) -> Ed25519PrivateKey:
+        """With which this node signs. Secret."""
+        return self.identity.key
 
     @property
     def generation(self) -> int:

@@ -27,6 +27,7 @@ from bridge.core.records import (
 from bridge.node import ledger as ledger_module
 from bridge.node.alarms import Alarms
 from bridge.node.duties import Duties
+from bridge.node.entry_signer import EntrySigner
 from bridge.node.event_log import EventLog
 from bridge.node.farm_member import Member, router_alarm
 from bridge.node.ledger import Ledger
@@ -34,7 +35,7 @@ from bridge.node.published_note import PublishedNote
 from bridge.node.replica import Replica
 from bridge.node.router import MeasuredStatus, RouterError
 from bridge.node.signing_keys import HeldKey
-from bridge.wire.application import decode, encode
+from bridge.wire.application import decode
 from bridge.wire.destination_keys import MasterKey, new_demo_leaf, new_master_key
 from bridge.wire.i2p import Destination
 from consensus.core.effects import Outcome, Resolve, Role, RoleChanged
@@ -42,6 +43,7 @@ from consensus.core.position import ORIGIN, Command, Configuration, Entry, LogPo
 from consensus.node.client_requests import ClientRequests
 from consensus.node.clock import now_ms
 from consensus.node.server import ConsensusServer
+from tests.authored import CLUSTER_ID, key_of, node_id, signed
 
 NOW_S = 1_767_225_600
 NOW_MS = NOW_S * 1000
@@ -50,7 +52,7 @@ OWN = ServerId(1)
 OTHER = ServerId(2)
 MASTER: MasterKey = new_master_key(demo=True)
 LEAF = new_demo_leaf()
-NODE_IDS = (b"identity", b"of-other", b"of-third")
+NODE_IDS = (node_id(1), node_id(2), node_id(3))
 """Of the servers 1, 2 and 3."""
 CONFIGURATION = Configuration(tuple(Server(ServerId(number), f"tcp://127.0.0.1:{number}") for number in (1, 2, 3)))
 
@@ -223,7 +225,8 @@ class Stage:
     ) -> None:
         self.trace = EventLog("node-1", clock_now_ms)
         self.alarms = Alarms(self.trace)
-        self.ledger = Ledger(NOW_MS, self.trace, self._changed, NODE_IDS)
+        self.ledger = Ledger(NOW_MS, self.trace, self._changed, NODE_IDS, CLUSTER_ID)
+        self.signer = EntrySigner(key_of(OWN), CLUSTER_ID, self.ledger, clock_now_ms)
         self.log: list[bytes] = []
         self.times_ms: list[int] = []
         self.router = MemoryRouter()
@@ -235,6 +238,7 @@ class Stage:
                 cluster="demo",
                 replica=cast("Replica", self.replica),
                 ledger=self.ledger,
+                signer=self.signer,
                 router=self.router,
                 keys=(held or HeldKey(MASTER.sign_transient(NOW_S)), *more_keys),
                 keyless=keyless,
@@ -262,7 +266,7 @@ class Stage:
 
     async def append_record(self, record: Report | Clock | Publication) -> None:
         """Somebody else's entry."""
-        await self.append(encode(record))
+        await self.append(signed(record))
 
     def lead(self, server_id: ServerId) -> None:
         """Another server leads from here on."""

@@ -154,14 +154,14 @@ async def test_a_client_that_sends_nothing_learns_who_leads() -> None:
 
 
 def test_a_client_may_not_admit_anybody() -> None:
-    admission = encode(AdmissionRecord(b"n" * 8, "node-4"))
+    admission = encode(AdmissionRecord(b"n" * 8, "node-4", server_id=4))
     for disguised in (admission, admission.replace(b"admission", rb"\u0061dmission")):
         with pytest.raises(GarlicFarmError, match="only the leader writes those"):
             asked(door(Server()), (disguised,))
 
 
 def test_a_client_may_neither_approve_nor_evict_nor_raise_the_level() -> None:
-    for record in (Approval(b"n" * 8, "n", b"o" * 8), Eviction(b"n" * 8, 1, ()), Level(2, "0.1.0")):
+    for record in (Approval(b"n" * 8, "n", b"o" * 8, server_id=4), Eviction(b"n" * 8, 1, ()), Level(2, "0.1.0")):
         with pytest.raises(GarlicFarmError, match="only the leader writes those"):
             asked(door(Server()), (encode(record),))
 

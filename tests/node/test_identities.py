@@ -18,7 +18,6 @@ from bridge.node.farm_keys import FarmKeys
 from bridge.node.identities import Identities
 from bridge.node.key_files import save_farm_key
 from bridge.node.ledger import Ledger
-from bridge.wire.application import encode
 from bridge.wire.farm_key import new_farm_key
 from bridge.wire.key_box import EraKey, new_key, seal_key, sign_offer
 from consensus.core.position import Command, Entry
@@ -27,6 +26,7 @@ from gossip.core.keychain import KeyChain
 from gossip.core.member import Address
 from gossip.node.agent import Agent
 from gossip.node.identity import Identity
+from tests.authored import CLUSTER_ID, node_id, signed
 
 HERE = Address("127.0.0.1", 7668)
 
@@ -151,8 +151,8 @@ async def test_a_member_is_offered_the_key_of_now_and_who_is_out_or_unknown_is_n
 
 
 async def test_a_level_beyond_this_version_stops_the_log_and_names_the_version() -> None:
-    ledger = Ledger(0, EventLog("node", lambda: 0), lambda _: None)
-    await ledger.apply(1, (Entry(1, Command(encode(Level(SUPPORTED_LEVEL, "0.1.0")))),))
+    ledger = Ledger(0, EventLog("node", lambda: 0), lambda _: None, (node_id(1),), CLUSTER_ID)
+    await ledger.apply(1, (Entry(1, Command(signed(Level(SUPPORTED_LEVEL, "0.1.0")))),))
     with pytest.raises(UnsupportedLevelError, match=r"Install garlicfarm 9\.9\.0 or newer.*nothing is lost"):
-        await ledger.apply(2, (Entry(1, Command(encode(Level(SUPPORTED_LEVEL + 1, "9.9.0")))),))
+        await ledger.apply(2, (Entry(1, Command(signed(Level(SUPPORTED_LEVEL + 1, "9.9.0")))),))
     assert ledger.state.applied_index == 1

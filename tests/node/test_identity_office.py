@@ -42,6 +42,14 @@ def office() -> IdentityOffice:
     return IdentityOffice(cast("Any", agent), cast("Any", roster), cast("Any", farm_keys), EventLog("a", lambda: 0))
 
 
+class _Unsigned:
+    """Entries of this stage are not verified."""
+
+    def sign(self, entry: bytes) -> bytes:
+        """As it is."""
+        return entry
+
+
 @dataclass
 class FakeLeader:
     """Replica, server and ledger in one, of a farm of four that do what it is asked for at once."""
@@ -63,7 +71,7 @@ class FakeLeader:
     )
 
     def __post_init__(self) -> None:
-        self.office.founded(cast("Any", self), cast("Any", self), cast("Any", None), 1_000)
+        self.office.founded(cast("Any", self), cast("Any", self), cast("Any", _Unsigned()), cast("Any", None), 1_000)
 
     @property
     def server(self) -> "FakeLeader":

@@ -13,10 +13,20 @@ from bridge.core.records import Clock, Publication
 from bridge.node import ledger as ledger_module
 from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger
-from bridge.wire.application import encode
 from bridge.wire.farm_snapshot import FarmSnapshotError
 from consensus.core.position import Command, Entry, LogPosition
-from tests.node.farm_stage import CONFIGURATION, MASTER, NOW_MS, NOW_S, OTHER, OWN, machine_clock, rival_report
+from tests.authored import CLUSTER_ID, signed
+from tests.node.farm_stage import (
+    CONFIGURATION,
+    MASTER,
+    NODE_IDS,
+    NOW_MS,
+    NOW_S,
+    OTHER,
+    OWN,
+    machine_clock,
+    rival_report,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +40,7 @@ class Story:
     def __init__(self) -> None:
         self.trace = EventLog("node-1", lambda: NOW_MS)
         self.changes: list[Change] = []
-        self.ledger = Ledger(NOW_MS, self.trace, self.changes.append)
+        self.ledger = Ledger(NOW_MS, self.trace, self.changes.append, NODE_IDS, CLUSTER_ID)
         self.last = 0
 
     async def append(self, *contents: bytes | None) -> None:
@@ -45,7 +55,7 @@ class Story:
 
 
 def clock(after_ms: int) -> bytes:
-    return encode(Clock(NOW_MS + after_ms, OWN, 2_000))
+    return signed(Clock(NOW_MS + after_ms, OWN, 2_000))
 
 
 async def test_log_time_of_an_entry_is_that_of_the_last_clock_entry_up_to_it() -> None:
@@ -85,10 +95,10 @@ async def test_what_the_log_of_an_earlier_life_changed_counts_and_is_no_event_no
     story = Story()
     story.ledger.history_ends_at(1)
     master = MASTER.destination.base64
-    await story.append(encode(rival_report()))
+    await story.append(signed(rival_report()))
     assert story.ledger.state.masters[master].choice.server_id == OTHER
     assert (story.events(), len(story.changes)) == ([], 1)
-    await story.append(encode(Publication(master, OWN, NOW_S, "00")))
+    await story.append(signed(Publication(master, OWN, NOW_S, "00")))
     assert [event.kind for event in story.events()] == ["publication-refused"]
 
 
@@ -96,9 +106,9 @@ async def test_changes_become_events_of_the_trace_with_log_time_and_are_told(aut
     del autojump_clock
     story = Story()
     master = MASTER.destination.base64
-    await story.append(clock(5), encode(rival_report()))
-    await story.append(encode(Publication(master, OTHER, NOW_S + 1, "00")))
-    await story.append(encode(Publication(master, OWN, NOW_S + 2, "00")))
+    await story.append(clock(5), signed(rival_report()))
+    await story.append(signed(Publication(master, OTHER, NOW_S + 1, "00")))
+    await story.append(signed(Publication(master, OWN, NOW_S + 2, "00")))
     assert [event.kind for event in story.events()] == [
         "publisher-chosen",
         "publication-accepted",
@@ -158,12 +168,12 @@ async def pieces(data: bytes) -> AsyncIterator[bytes]:
 
 async def test_a_farm_that_begins_anew_from_a_snapshot_is_the_one_that_gave_it_and_goes_on_alike() -> None:
     old, new = Story(), Story()
-    await old.append(None, clock(30_000), encode(rival_report()), clock(60_000), b"{}", None, clock(90_000))
+    await old.append(None, clock(30_000), signed(rival_report()), clock(60_000), b"{}", None, clock(90_000))
     await new.ledger.restore(LogPosition(old.last, 1), pieces(b"".join(old.ledger.snapshot())))
     new.last = old.last
-    report = encode(rival_report(2))
+    following = signed(rival_report(2)), clock(120_000), None
     for story in (old, new):
-        await story.append(report, clock(120_000), None)
+        await story.append(*following)
     assert old.ledger.state.servers
     assert new.ledger.state == old.ledger.state
     assert new.ledger.farm.sessions.dump() == old.ledger.farm.sessions.dump()

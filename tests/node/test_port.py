@@ -49,7 +49,7 @@ def port_of(stage: Stage, left: list[bool] | None = None) -> NodePort:
 
 def founded_port(stage: Stage) -> NodePort:
     port = port_of(stage)
-    port.founded(cast("Replica", stage.replica), stage.ledger, "submit-01-1")
+    port.founded(cast("Replica", stage.replica), stage.ledger, stage.signer, "submit-01-1")
     return port
 
 
@@ -178,7 +178,7 @@ async def test_a_reader_who_waits_is_there_when_the_farm_is_founded(autojump_clo
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
         await trio.sleep(1)
-        port.founded(cast("Replica", stage.replica), stage.ledger, "submit-01-1")
+        port.founded(cast("Replica", stage.replica), stage.ledger, stage.signer, "submit-01-1")
         await stage.append(b"{}")
     assert indexes(pages[0]) == [1]
     assert trio.current_time() == 2

@@ -14,13 +14,13 @@ from bridge.core.farm import Change, RequestRefused
 from bridge.core.records import Clock
 from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger
-from bridge.wire.application import encode
 from consensus.core.effects import Outcome
 from consensus.core.position import Index
 from consensus.core.sessions import RequestId, SessionLimits
 from consensus.node.server import ConsensusServer
 from consensus.node.sessioned import SessionedStateMachine, clock_entry, request_entry
-from tests.node.farm_stage import NOW_MS, OWN, machine_clock, rival_report
+from tests.authored import CLUSTER_ID, signed
+from tests.node.farm_stage import NODE_IDS, NOW_MS, OWN, machine_clock, rival_report
 from tests.node.test_snapshotting import fill, life
 
 REQUEST = RequestId("client", 0, 1)
@@ -111,22 +111,24 @@ async def test_a_report_repeated_after_a_restart_from_a_snapshot_is_not_applied_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine_clock(monkeypatch)
-    repeated = encode(replace(rival_report(), request=str(REQUEST)))
+    repeated = signed(replace(rival_report(), request=str(REQUEST)))
     later = replace(rival_report(), date_ms=NOW_MS + 10, request=str(RequestId("client", 0, 2)))
-    first = Ledger(NOW_MS, EventLog("node-1", lambda: NOW_MS), lambda _: None)
+    first = Ledger(NOW_MS, EventLog("node-1", lambda: NOW_MS), lambda _: None, NODE_IDS, CLUSTER_ID)
     async with life(tmp_path / "raft", 1, first) as server:
         index = await committed(server, repeated)
-        await committed(server, encode(later))
+        await committed(server, signed(later))
         await compacted(server, index)
         crashed = contents(tmp_path / "raft")
     changes: list[Change] = []
-    second = Ledger(NOW_MS, EventLog("node-1", lambda: NOW_MS), changes.append)
+    second = Ledger(NOW_MS, EventLog("node-1", lambda: NOW_MS), changes.append, NODE_IDS, CLUSTER_ID)
     put_back(tmp_path / "raft", crashed)
     async with life(tmp_path / "raft", 2, second) as server:
         await committed(server, repeated)
-        assert second.farm.sessions.was_executed(REQUEST)
+        named = second.request_of(repeated)
+        assert named is not None
+        assert second.was_executed(named)
         (reported,) = second.state.servers.values()
         assert reported.report.date_ms == NOW_MS + 10, "the older report must not stand again"
-        await committed(server, encode(Clock(NOW_MS + 10 * 3_600_000, OWN, 2_000)))
+        await committed(server, signed(Clock(NOW_MS + 10 * 3_600_000, OWN, 2_000)))
         await committed(server, repeated)
         assert RequestRefused(str(REQUEST)) in changes

@@ -24,18 +24,28 @@ from consensus.core.replica import MAX_NUMBER
 from consensus.node.directory import Directory, open_directory
 from consensus.node.snapshots import SnapshotWriter
 from consensus.node.storage import StorageTuning
+from tests.authored import node_id, signed
 
-A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
+FIRST, SECOND = sorted((1, 2), key=node_id)
+A, B, C = node_id(FIRST), node_id(SECOND), node_id(3)
 BASE_MS = 1_700_000_000_000
 PROMISES = {each: Promise((A, B), BASE_MS, each * 2) for each in (A, B)}
 FOUNDING = found(PROMISES)
 GROWN = Configuration(tuple(Server(ServerId(number), f"tcp://127.0.0.1:700{number}") for number in (1, 2, 3)))
+ADMITTED_C = signed(Admission(C, "c", server_id=3), FIRST, FOUNDING.cluster_id)
+
+
+def clock(after_ms: int) -> bytes:
+    """A clock entry of server 1."""
+    return signed(encode(Clock(BASE_MS + after_ms, 1, 2_000)), FIRST, FOUNDING.cluster_id)
+
+
 ENTRIES = (
     Entry(1, GROWN),
-    Entry(1, Command(encode(Admission(A, "a")))),
-    Entry(1, Command(encode(Clock(BASE_MS + 30_000, 1, 2_000)))),
-    Entry(2, Command(encode(Admission(C, "c")))),
-    Entry(2, Command(encode(Clock(BASE_MS + 60_000, 1, 2_000)))),
+    Entry(1, Command(signed(Admission(A, "a", server_id=1), FIRST, FOUNDING.cluster_id))),
+    Entry(1, Command(clock(30_000))),
+    Entry(2, Command(ADMITTED_C)),
+    Entry(2, Command(clock(60_000))),
 )
 
 
@@ -54,7 +64,9 @@ def node_directory(path: Path) -> Path:
 async def compacted(path: Path, covered: int) -> Path:
     """The same, with a snapshot instead of the first entries."""
     node_directory(path)
-    ledger = Ledger(FOUNDING.log_time_base_ms, EventLog("a", lambda: 0), lambda _: None, FOUNDING.founders)
+    ledger = Ledger(
+        FOUNDING.log_time_base_ms, EventLog("a", lambda: 0), lambda _: None, FOUNDING.founders, FOUNDING.cluster_id
+    )
     await ledger.apply(1, ENTRIES[:covered])
     directory, recovery = open_directory(path / RAFT_DIRECTORY, A, 2, StorageTuning(segment_bytes=64 * 1024))
     writer = SnapshotWriter(LogPosition(covered, ENTRIES[covered - 1].term), GROWN)
@@ -74,7 +86,7 @@ def check(found_there: FarmOnDisk) -> None:
     assert found_there.period_ms == 2_000 != FarmTuning().period_ms
     assert found_there.farm.log_time_ms == BASE_MS + 60_000
     assert {number: each.node_id for number, each in found_there.farm.admitted.items()} == {1: A, 2: B, 3: C}
-    assert found_there.farm.admitted[3] == Admitted(C, "c")
+    assert found_there.farm.admitted[3] == Admitted(C, "c", entry=ADMITTED_C)
 
 
 async def test_the_whole_log_of_a_stopped_node_counts(tmp_path: Path) -> None:

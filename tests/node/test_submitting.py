@@ -16,6 +16,7 @@ from bridge.node.replica import Replica
 from bridge.node.submitting import Submitting, sealed
 from bridge.wire.application import BRACKETS_LIMIT, encode
 from consensus.core.sessions import RequestId
+from tests.authored import signed
 from tests.node.farm_stage import NOW_MS, OWN, Stage, machine_clock
 
 NAMED = RequestId("somebody", 0, 7)
@@ -27,7 +28,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
 
 
 def submitting(stage: Stage) -> Submitting:
-    return Submitting(cast("Replica", stage.replica), stage.ledger, "submit-01-1")
+    return Submitting(cast("Replica", stage.replica), stage.ledger, stage.signer, "submit-01-1")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ async def test_a_committed_wish_that_the_farm_refused_is_told_with_the_reason() 
     through = submitting(stage)
     wish = encode(Factors(1, "formula", {"a" * 52: 1.5}))
     too_early = await through.submit(wish)
-    await stage.append(encode(Level(2, "0.1.0")))
+    await stage.append(signed(Level(2, "0.1.0")))
     accepted = await through.submit(wish)
     repeated = await through.submit(wish)
     assert [answer.outcome for answer in (too_early, accepted, repeated)] == [SubmitOutcome.COMMITTED] * 3

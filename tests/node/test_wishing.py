@@ -12,7 +12,8 @@ from bridge.core.records import Admission, CostFactor, Exclusion, Force, Level, 
 from bridge.core.view import FarmView, PublishingView, VoterView
 from bridge.node.control_routes import Refused
 from bridge.node.wishing import Wishing
-from bridge.wire.application import decode, encode
+from bridge.wire.application import decode
+from tests.authored import signed
 from tests.node.farm_stage import LEAF, MASTER, NODE_IDS, Stage, machine_clock, rival_report
 from tests.operator_views import farm_view
 
@@ -35,9 +36,9 @@ class Office:
 
     async def found(self) -> None:
         """Four identities are admitted, of which three vote; server 2 has reported and publishes."""
-        for number, node_id in enumerate((*NODE_IDS, b"newcomer"), start=1):
-            await self.stage.append(encode(Admission(node_id, f"node-{number}")))
-        await self.stage.append(encode(Level(2, "0.1.0")))
+        for number, each in enumerate((*NODE_IDS, b"newcomer"), start=1):
+            await self.stage.append(signed(Admission(each, f"node-{number}", server_id=number)))
+        await self.stage.append(signed(Level(2, "0.1.0")))
         await self.stage.append_record(rival_report())
         voters = tuple(VoterView(each, "tcp://x:1", f"node-{each}") for each in (1, 2, 3, 4))
         self.view = replace(
@@ -51,7 +52,7 @@ class Office:
         """As the node does: the answer comes when the entry is applied."""
         if self.outcome is not None:
             return self.outcome
-        await self.stage.append(entry)
+        await self.stage.append(self.stage.signer.sign_for_operator(entry))
         return SubmitAnswer(SubmitOutcome.COMMITTED, index=len(self.stage.log), term=1)
 
     async def ask(self, wish: Any) -> str:

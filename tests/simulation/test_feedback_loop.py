@@ -19,13 +19,13 @@ from statistics import mean, pstdev
 import pytest
 
 from bridge.core import weights
-from bridge.core.farm import Farm
 from bridge.core.farm_state import FarmTuning
 from bridge.core.feature_level import SUPPORTED_LEVEL
 from bridge.core.hashes import hash_of
 from bridge.core.records import Clock, Factors
 from pipeline import weighing
 from pipeline.weighing import ClockRow, FactorsRow, ReportRow, Weighing
+from tests.authored import AuthoredFarm
 from tests.spec.farm_stories import BASE_MS, MASTER, leaf, report
 
 SERVERS = (1, 2, 3, 4)
@@ -47,7 +47,7 @@ class Loop:
 
     seed: int
     with_pipeline: bool
-    farm: Farm = field(default_factory=lambda: Farm(BASE_MS, FarmTuning(period_ms=PERIOD_S * 1000)))
+    farm: AuthoredFarm = field(default_factory=lambda: AuthoredFarm(BASE_MS, FarmTuning(period_ms=PERIOD_S * 1000)))
     weighing: Weighing = field(default_factory=Weighing)
     index: int = 0
     entries: int = 0

@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from bridge.core.choosing import PublisherChanged
-from bridge.core.farm import Farm
 from bridge.core.farm_state import FarmTuning
 from bridge.core.log_time import LogTime
 from bridge.core.records import Clock
+from tests.authored import AuthoredFarm
 from tests.spec.farm_stories import BASE_MS, MASTER, report
 
 SERVERS = (1, 2, 3)
@@ -25,7 +25,7 @@ class Writers:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.farm = Farm(BASE_MS, TUNING)
+        self.farm = AuthoredFarm(BASE_MS, TUNING)
         self.log_time = LogTime(BASE_MS, 0, TUNING.period_ms)
         self.skew_ms = {server_id: self.random.randint(-2_000, 2_000) for server_id in SERVERS}
         self.due = {writer: self.random.randint(0, TUNING.period_ms) for writer in (0, *SERVERS)}

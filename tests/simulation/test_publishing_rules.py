@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from bridge.core.farm import Farm, PublicationAccepted
+from bridge.core.farm import PublicationAccepted
 from bridge.core.farm_state import FarmTuning, Leaf
 from bridge.core.lease_set import LEAVES_MAX, content_hash
 from bridge.core.log_time import LogTime
@@ -20,6 +20,7 @@ from bridge.core.records import Clock, Publication, PublishConfig, Record, Repor
 from bridge.wire.destination_keys import SigningKey, new_demo_leaf, new_master_key
 from bridge.wire.i2p import destination_from_base64
 from bridge.wire.meta_lease_set import MetaLeaseSet, check_acceptable_to_java_router, decode
+from tests.authored import AuthoredFarm
 from tests.spec.farm_stories import leaf, report
 
 NOW_S = 1_767_225_600
@@ -64,7 +65,7 @@ class Story:
     def __post_init__(self) -> None:
         """A farm that was founded this second."""
         self.random = Random(self.seed)
-        self.farm = Farm(NOW_S * 1000, FarmTuning(period_ms=PERIOD_S * 1000))
+        self.farm = AuthoredFarm(NOW_S * 1000, FarmTuning(period_ms=PERIOD_S * 1000))
         self.log_time = LogTime(NOW_S * 1000, 0, PERIOD_S * 1000)
         self.keys = {server_id: MASTER.sign_transient(NOW_S) for server_id in SERVERS}
 

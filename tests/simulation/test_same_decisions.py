@@ -8,6 +8,7 @@ seed.
 """
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -36,15 +37,17 @@ from bridge.core.records import (
     Wish,
     request_of,
 )
-from bridge.wire.application import decode, encode
+from bridge.wire.application import EntryReader, encode
 from bridge.wire.destination_keys import new_demo_leaf
 from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm, encode_farm
+from tests.authored import CLUSTER_ID, node_id, signed
 
 BASE_MS = 1_767_225_600_000
 PERIOD_MS = 30_000
 ENTRIES = 250
 LEVEL_RAISED_AT = 40
-FOUNDERS = tuple(bytes([number]) * 8 for number in range(1, 6))
+FOUNDERS = tuple(node_id(number) for number in range(1, 6))
+READER = EntryReader(CLUSTER_ID)
 MASTERS = tuple(new_demo_leaf().base64 for _ in range(3))
 LEAVES = tuple(new_demo_leaf().base64 for _ in range(30))
 GARBAGE = (b"", b"{}", b"[1]", b"\xff\x00", b'{"clock":{"time":"now"}}', b'{"router":{},"clock":{}}', b"{" * 300)
@@ -64,11 +67,25 @@ class World:
         """One more entry."""
         self.now_ms += self.random.randint(0, PERIOD_MS // 3)
         made = Level(SUPPORTED_LEVEL, VERSION_OF[2]) if len(self.log) == LEVEL_RAISED_AT else self._entry()
-        entry = made if isinstance(made, bytes) else encode(made)
+        entry = made if isinstance(made, bytes) else self._proven(made)
         if self.random.random() < 0.1 and not isinstance(made, Level):
             entry = self._again() or entry
         self.log.append(entry)
         apply(self.farm, self.log, len(self.log) - 1)
+
+    def _proven(self, made: Report | Clock | Publication | Wish | Level) -> bytes:
+        """Mostly signed as it should be; sometimes by another server, by a stranger, or not at all."""
+        entry = encode(made)
+        own = made.server_id if isinstance(made, Report | Clock | Publication) else self.random.randint(1, 5)
+        match self.random.choices(range(4), (90, 4, 3, 3))[0] if not isinstance(made, Level) else 0:
+            case 0:
+                return signed(entry, own)
+            case 1:
+                return signed(entry, self.random.randint(1, 5))
+            case 2:
+                return signed(entry, 99)
+            case _:
+                return entry
 
     def _again(self) -> bytes | None:
         return self.random.choice(self.log) if self.log else None
@@ -135,7 +152,7 @@ class World:
 
 def apply(farm: Farm, log: list[bytes], place: int) -> None:
     """Entry `place` (from 0) as every server takes it."""
-    farm.apply(place + 1, 1, decode(log[place]))
+    farm.apply(place + 1, 1, READER.read(log[place]))
 
 
 def fresh() -> Farm:
@@ -185,11 +202,13 @@ def test_up_to_the_level_that_brings_them_a_version_without_the_new_kinds_decide
     world, older, unknown = World(seed), fresh(), 0
     for _ in range(LEVEL_RAISED_AT):
         world.write()
-        record = decode(world.log[-1])
+        entry = READER.read(world.log[-1])
+        record = entry.record
         if needed_level(record) > FIRST_LEVEL:
             unknown += 1
-            record = Foreign("a JSON object of no kind that a farm knows", request_of(record))
-        older.apply(len(world.log), 1, record)
+            foreign = Foreign("a JSON object of no kind that a farm knows", request_of(record))
+            entry = replace(entry, record=foreign)
+        older.apply(len(world.log), 1, entry)
         assert older.state == world.farm.state, f"seed {seed}, entry {len(world.log)}"
         assert older.sessions.dump() == world.farm.sessions.dump(), f"seed {seed}, entry {len(world.log)}"
     assert unknown > 0
@@ -233,8 +252,8 @@ def test_the_logs_of_this_file_have_every_kind_of_entry_in_them() -> None:
         twin = fresh()
         for _ in range(ENTRIES):
             world.write()
-            kinds.add(type(decode(world.log[-1])).__name__)
-            changes |= {type(each).__name__ for each in twin.apply(len(world.log), 1, decode(world.log[-1]))}
+            kinds.add(type(READER.read(world.log[-1]).record).__name__)
+            changes |= {type(each).__name__ for each in twin.apply(len(world.log), 1, READER.read(world.log[-1]))}
     assert kinds == {
         "Clock", "CostFactor", "Exclusion", "Factors", "Force", "Foreign", "Level", "Publication", "Removal", "Report",
     }  # fmt: skip

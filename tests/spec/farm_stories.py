@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from bridge.core.farm import Change, Farm
+from bridge.core.farm import Change
 from bridge.core.farm_state import FarmTuning, MasterState
 from bridge.core.feature_level import SUPPORTED_LEVEL
 from bridge.core.records import Clock, LeafStatus, MetaStatus, PublishConfig, Record, Report, RouterStatus
+from tests.authored import AuthoredFarm
 
 BASE_MS = 1_700_000_000_000
 PERIOD_MS = 30_000
@@ -61,7 +62,7 @@ class Log:
     """Appends records to a farm, each at the next index."""
 
     def __init__(self, tuning: FarmTuning = TUNING) -> None:
-        self.farm = Farm(BASE_MS, tuning)
+        self.farm = AuthoredFarm(BASE_MS, tuning)
         self.farm.state = replace(self.farm.state, level=SUPPORTED_LEVEL)
         self.records: list[Record] = []
 

@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.admission import ADMITTED_MAX, AdmissionRefused, Admitted, ServerAdmitted, admit, of_founders
-from bridge.core.farm import Farm
 from bridge.core.records import Admission
+from tests.authored import AuthoredFarm
 
 BASE_MS = 1_700_000_000_000
 A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
 
 
-def farm() -> Farm:
+def farm() -> AuthoredFarm:
     """Founded by A and B."""
-    return Farm(BASE_MS, founders=(A, B))
+    return AuthoredFarm(BASE_MS, founders=(A, B))
 
 
 def test_founders_have_the_first_ids_before_the_first_entry() -> None:
@@ -49,7 +49,9 @@ def test_the_table_is_bounded_and_full_it_still_knows_its_own() -> None:
     table, refused = admit(full, Admission(C, "c"))
     assert isinstance(refused, AdmissionRefused)
     assert table == full
-    assert admit(full, Admission(full[7].node_id, "seven"))[1] == ServerAdmitted(7, full[7].node_id, "seven")
+    assert admit(full, Admission(full[7].node_id, "seven", server_id=7))[1] == ServerAdmitted(
+        7, full[7].node_id, "seven"
+    )
 
 
 def test_a_snapshot_of_before_there_were_admissions_still_knows_the_founders() -> None:

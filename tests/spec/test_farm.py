@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from bridge.core.choosing import PublisherChanged
-from bridge.core.farm import ClockOff, Farm, PublicationAccepted, PublicationRefused, RequestRefused, ServerForgotten
+from bridge.core.farm import ClockOff, PublicationAccepted, PublicationRefused, RequestRefused, ServerForgotten
 from bridge.core.farm_state import LOG_TIME_LIMIT_MS, MASTERS_MAX, SERVERS_MAX, SESSION_LIMITS
 from bridge.core.hashes import hash_of
 from bridge.core.lease_set import LEAVES_MAX
@@ -27,6 +27,7 @@ from bridge.core.records import (
     Report,
     RouterStatus,
 )
+from tests.authored import AuthoredFarm
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, report
 
 BASE_S = BASE_MS // 1000
@@ -83,7 +84,7 @@ def test_a_report_without_a_request_of_ours_is_applied_as_often_as_it_is_in_the_
 
 
 def test_entries_up_to_the_applied_index_are_ignored() -> None:
-    farm = Farm(BASE_MS, TUNING)
+    farm = AuthoredFarm(BASE_MS, TUNING)
     farm.apply(5, 2, report(1))
     before = farm.state
     assert farm.apply(5, 2, report(2)) == ()
@@ -301,7 +302,7 @@ records = some.one_of(
 @settings(max_examples=150, deadline=None)
 @given(some.lists(records, max_size=25))
 def test_two_servers_with_the_same_log_agree_after_every_entry_and_no_log_breaks_them(log: list[Record]) -> None:
-    one, other = Farm(BASE_MS, TUNING), Farm(BASE_MS, TUNING)
+    one, other = AuthoredFarm(BASE_MS, TUNING), AuthoredFarm(BASE_MS, TUNING)
     log_time_ms, seconds = BASE_MS, dict[str, int]()
     for index, record in enumerate(log, start=1):
         changes = one.apply(index, 1, record)
@@ -326,7 +327,7 @@ def test_two_servers_with_the_same_log_agree_after_every_entry_and_no_log_breaks
 @settings(max_examples=50, deadline=None)
 @given(some.lists(records, max_size=25), some.integers(0, 25))
 def test_a_replay_after_a_restart_ends_in_the_same_state(log: list[Record], crash_at: int) -> None:
-    through, replayed = Farm(BASE_MS, TUNING), Farm(BASE_MS, TUNING)
+    through, replayed = AuthoredFarm(BASE_MS, TUNING), AuthoredFarm(BASE_MS, TUNING)
     for index, record in enumerate(log, start=1):
         through.apply(index, 1, record)
     for index, record in [*enumerate(log[:crash_at], start=1), *enumerate(log, start=1)]:
@@ -336,7 +337,7 @@ def test_a_replay_after_a_restart_ends_in_the_same_state(log: list[Record], cras
 
 def test_the_reporting_period_is_the_leaders_and_the_same_for_all_from_its_clock_entry_on() -> None:
     # given two servers that apply the same log, whatever their own settings are
-    first, second = Farm(BASE_MS), Farm(BASE_MS)
+    first, second = AuthoredFarm(BASE_MS), AuthoredFarm(BASE_MS)
     for farm in (first, second):
         farm.apply(1, 1, Clock(BASE_MS + 1, 1, period_ms=2_000))
         assert farm.tuning.period_ms == 2_000

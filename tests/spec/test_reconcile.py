@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.core.admission import Admitted, Standing, admit, of_founders
+from bridge.core.admission import Admitted, Standing, admit, next_raft_id, of_founders
 from bridge.core.reconcile import (
     AddLearner,
     Admit,
@@ -100,7 +100,9 @@ class Story:
         """As the farm would."""
         match proposal:
             case Admit(node_id, name):
-                table, _ = admit(self.admitted, Admission(node_id, name))
+                table, _ = admit(
+                    self.admitted, Admission(node_id, name, server_id=next_raft_id(self.admitted, node_id))
+                )
                 self.admitted = dict(table)
             case AddLearner(number):
                 self.learners.add(number)

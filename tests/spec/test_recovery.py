@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 from bridge.core.admission import Admitted, Standing
-from bridge.core.farm import Farm, PublicationAccepted
+from bridge.core.farm import PublicationAccepted
 from bridge.core.farm_state import FarmState
 from bridge.core.publication import Pace, plan_publication
 from bridge.core.records import Admission, Clock, Publication
 from bridge.core.recovery import recovered
+from tests.authored import AuthoredFarm
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, report
 
 A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
@@ -16,7 +17,7 @@ A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
 def old_farm(publisher: int) -> FarmState:
     """Founders A, B and C, of which `publisher` has published; B survives."""
     log = Log()
-    log.farm = Farm(BASE_MS, TUNING, founders=(A, B, C))
+    log.farm = AuthoredFarm(BASE_MS, TUNING, founders=(A, B, C))
     log.append(Admission(B, "node-b"))
     log.clock(120_000)
     # Who comes first is chosen, and nobody is better by the margin.
@@ -30,7 +31,7 @@ def old_farm(publisher: int) -> FarmState:
 def test_the_survivor_alone_is_admitted_and_names_of_the_others_are_free_again() -> None:
     state = recovered(old_farm(1), B)
     assert state.admitted == {1: Admitted(B, "node-b")}
-    farm = Farm(BASE_MS, TUNING, founders=(B,))
+    farm = AuthoredFarm(BASE_MS, TUNING, founders=(B,))
     farm.restore(state, PERIOD_MS, farm.sessions.dump())
     farm.apply(1000, 9, Admission(C, "node-a"))
     assert farm.state.admitted[2] == Admitted(C, "node-a")
@@ -41,7 +42,7 @@ def test_who_was_thrown_out_stays_out_and_the_keys_of_the_survivor_are_known() -
     table = {**before.admitted, 2: Admitted(B, "node-b", b"public key"), 3: Admitted(C, "c", standing=Standing.EVICTED)}
     state = recovered(replace(before, admitted=table), B)
     assert state.admitted == {1: Admitted(B, "node-b", b"public key"), 2: Admitted(C, "c", standing=Standing.EVICTED)}
-    farm = Farm(BASE_MS, TUNING, founders=(B,))
+    farm = AuthoredFarm(BASE_MS, TUNING, founders=(B,))
     farm.restore(state, PERIOD_MS, farm.sessions.dump())
     farm.apply(1000, 9, Admission(C, "node-a"))
     farm.apply(1001, 9, Admission(A, "node-a"))

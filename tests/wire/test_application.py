@@ -395,22 +395,22 @@ def test_every_router_status_round_trips(status: RouterStatus, server_id: int) -
 
 
 def test_an_admission_comes_back_as_it_was() -> None:
-    admission = Admission(bytes(range(8)), "node-4")
-    assert encode(admission) == b'{"admission":{"node":"0001020304050607","name":"node-4"}}'
+    admission = Admission(bytes(range(8)), "node-4", server_id=4)
+    assert encode(admission) == b'{"admission":{"server":4,"node":"0001020304050607","name":"node-4"}}'
     assert decode(encode(admission)) == admission
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        {"node": "0001020304050607"},
-        {"name": "x"},
-        {"node": "0001020304050607\n", "name": "x"},
-        {"node": "000102030405060G", "name": "x"},
-        {"node": "0001020304050607", "name": ""},
-        {"node": "0001020304050607", "name": "-x"},
-        {"node": "0001020304050607", "name": "x" * 33},
-        {"node": "0001020304050607", "name": "x\n"},
+        {"server": 4, "node": "0001020304050607"},
+        {"server": 4, "name": "x"},
+        {"server": 4, "node": "0001020304050607\n", "name": "x"},
+        {"server": 4, "node": "000102030405060G", "name": "x"},
+        {"server": 4, "node": "0001020304050607", "name": ""},
+        {"server": 4, "node": "0001020304050607", "name": "-x"},
+        {"server": 4, "node": "0001020304050607", "name": "x" * 33},
+        {"server": 4, "node": "0001020304050607", "name": "x\n"},
         {"node": 1, "name": "x"},
     ],
 )

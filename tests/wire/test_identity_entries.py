@@ -21,10 +21,10 @@ BOX = bytes(BOX_BYTES)
 @pytest.mark.parametrize(
     "record",
     [
-        Admission(NODE, "node-4", KEY),
-        Admission(OTHER, "node-4"),
-        Approval(NODE, "node-4", OTHER, KEY),
-        Approval(NODE, "node-4", OTHER),
+        Admission(NODE, "node-4", KEY, 4),
+        Admission(OTHER, "node-4", server_id=5),
+        Approval(NODE, "node-4", OTHER, KEY, 4),
+        Approval(NODE, "node-4", OTHER, server_id=4),
         Eviction(OTHER, 1, ((NODE, BOX),)),
         Eviction(OTHER, 2**32 - 1, ()),
         Level(2, "0.1.0"),
@@ -36,8 +36,8 @@ def test_what_is_encoded_is_decoded(record: Admission | Approval | Eviction | Le
 
 def test_the_documented_bytes() -> None:
     text = base64.b64encode(KEY).decode()
-    assert json.loads(encode(Approval(NODE, "n", OTHER, KEY))) == {
-        "approval": {"node": NODE.hex(), "name": "n", "replaces": OTHER.hex(), "key": text}
+    assert json.loads(encode(Approval(NODE, "n", OTHER, KEY, 6))) == {
+        "approval": {"server": 6, "node": NODE.hex(), "name": "n", "replaces": OTHER.hex(), "key": text}
     }
     box = base64.b64encode(BOX).decode()
     assert json.loads(encode(Eviction(OTHER, 1, ((NODE, BOX),)))) == {
@@ -56,10 +56,13 @@ def test_as_many_boxes_as_are_allowed_fit_into_an_entry() -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        {"admission": {"node": OTHER.hex(), "name": "n", "key": base64.b64encode(KEY).decode()}},
-        {"admission": {"node": NODE.hex(), "name": "n", "key": "short"}},
-        {"approval": {"node": NODE.hex(), "name": "n"}},
-        {"approval": {"node": NODE.hex(), "name": "-n", "replaces": OTHER.hex()}},
+        {"admission": {"server": 6, "node": OTHER.hex(), "name": "n", "key": base64.b64encode(KEY).decode()}},
+        {"admission": {"server": 6, "node": NODE.hex(), "name": "n", "key": "short"}},
+        {"admission": {"node": NODE.hex(), "name": "n"}},
+        {"admission": {"server": 0, "node": NODE.hex(), "name": "n"}},
+        {"admission": {"server": 2**31, "node": NODE.hex(), "name": "n"}},
+        {"approval": {"server": 6, "node": NODE.hex(), "name": "n"}},
+        {"approval": {"server": 6, "node": NODE.hex(), "name": "-n", "replaces": OTHER.hex()}},
         {"eviction": {"node": NODE.hex(), "era": 0, "boxes": {}}},
         {"eviction": {"node": NODE.hex(), "era": 1, "boxes": {NODE.hex(): "AAAA"}}},
         {"eviction": {"node": NODE.hex(), "era": 1, "boxes": {"nobody": base64.b64encode(BOX).decode()}}},

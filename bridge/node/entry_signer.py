@@ -1,0 +1,67 @@
+"""Signs what this node submits: every entry with an effect on the farm carries its author's proof.
+
+    entry ──▶ next number of this node ──▶ `bridge.wire.entry_proof.sign_entry` ──▶ submitted, and resubmitted, as it is
+
+Numbers rise over all lives of the node without a file: each is the machine's clock in milliseconds, unless that is not
+above the highest number of this node that the farm has applied, or that this life has used. So a clock that was set
+back costs nothing, and one that was set ahead only makes the next numbers high.
+"""
+
+from collections.abc import Callable
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from bridge.core.authors import AuthorNumbers
+from bridge.core.records import (
+    Admission,
+    Approval,
+    ClientKey,
+    Clock,
+    CostFactor,
+    Eviction,
+    Exclusion,
+    Factors,
+    Force,
+    Foreign,
+    Level,
+    Publication,
+    Removal,
+    Report,
+)
+from bridge.node.ledger import Ledger, clock_ms
+from bridge.wire.application import decode
+from bridge.wire.entry_proof import ends_like_proof, sign_entry
+from gossip.wire.identity import node_id_of
+
+
+class EntrySigner:
+    """One node's. `sign` what it writes itself, `sign_for_operator` what somebody with access to it hands in."""
+
+    def __init__(
+        self, key: Ed25519PrivateKey, cluster_id: bytes, ledger: Ledger, clock: Callable[[], int] = clock_ms
+    ) -> None:
+        self._key = key
+        self._cluster_id = cluster_id
+        self._ledger = ledger
+        self._clock_ms = clock
+        self._last = 0
+        self.node_id = node_id_of(key.public_key().public_bytes_raw())
+
+    def sign(self, entry: bytes) -> bytes:
+        """The entry with this node's proof; ValueError if it is too large to carry one."""
+        applied = self._ledger.state.numbers.get(self.node_id, AuthorNumbers()).highest
+        self._last = max(self._clock_ms(), applied + 1, self._last + 1)
+        return sign_entry(entry, self._key, self._cluster_id, self._last)
+
+    def sign_for_operator(self, entry: bytes) -> bytes:
+        """What an operator of this node submits, in the node's name; ValueError as above.
+
+        What has no effect on the farm, and what somebody else has signed, is returned unchanged.
+        """
+        if ends_like_proof(entry):
+            return entry
+        match decode(entry):
+            case Foreign() | Clock() | Admission() | Approval() | Eviction() | Level() | Publication():
+                return entry
+            case Report() | Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey():
+                return self.sign(entry)
