@@ -49,6 +49,7 @@ from bridge.node.handover import hand_over_before_stop, until_removed
 from bridge.node.host import HostSampler, LoopLag
 from bridge.node.identities import Identities
 from bridge.node.identity_office import IdentityOffice
+from bridge.node.ineffective_entries import IneffectiveEntries
 from bridge.node.ledger import Ledger, clock_ms
 from bridge.node.local_trust import UntrustedPathError, make_state_directory
 from bridge.node.masters import load_masters
@@ -87,6 +88,7 @@ class Node:
         self.trace = EventLog(configuration.name, clock_ms, on_event=_log_event)
         self.alarms = Alarms(self.trace)
         self.refused = RefusedConnections(self.trace, self.alarms)
+        self.ineffective = IneffectiveEntries(self.alarms)
         self.tally = Tally(self.refused.incident, self.refused.connected)
         self.door = FrontDoor()
         self.host = HostSampler()
@@ -127,6 +129,7 @@ class Node:
             await self._listen(nursery, connecting)
             nursery.start_soon(connecting.watch, self.alarms)
             nursery.start_soon(self.refused.run)
+            nursery.start_soon(self.ineffective.run)
             presence = Presence(self.farm_key.cluster, settings.name, self.endpoint, connecting.fingerprint)
             async with open_company(
                 settings, presence, self.farm_key.key_ring, connecting, self.identities.offer_to
@@ -227,7 +230,14 @@ class Node:
         server_id = notes.own_id
         if server_id is None:
             raise AssertionError("who belongs to a farm has a Raft id")
-        ledger = Ledger(founding.log_time_base_ms, self.trace, self._changed, founding.founders, founding.cluster_id)
+        ledger = Ledger(
+            founding.log_time_base_ms,
+            self.trace,
+            self._changed,
+            founding.founders,
+            founding.cluster_id,
+            self.ineffective.heard,
+        )
         signer = EntrySigner(agent.identity_key, founding.cluster_id, ledger)
         settings = self._replica_settings(agent, roster, founding, notes, presence, connecting)
         async with (

@@ -123,7 +123,9 @@ class Ledger:
         on_change: Callable[[Change], None],
         founders: tuple[bytes, ...],
         cluster_id: bytes,
+        on_entry_without_effect: Callable[[EntryWithoutEffect], None] = lambda _: None,
     ) -> None:
+        """`on_entry_without_effect` hears of those that are committed now, and not of those of an earlier life."""
         self._farm = Farm(log_time_base_ms, founders=founders)
         self.entries = EntryReader(cluster_id)
         """Reads entries of this farm's log, with their authors."""
@@ -131,6 +133,7 @@ class Ledger:
         self.quorum = QuorumWatch(now_ms())
         self._trace = trace
         self._on_change = on_change
+        self._on_entry_without_effect = on_entry_without_effect
         self._moment_indexes = array("q", [0])
         self._moment_times_ms = array("q", [log_time_base_ms])
         self._configuration_indexes = array("q")
@@ -264,6 +267,8 @@ class Ledger:
             if index > self._history_ends:
                 kind, data = _event_of(change)
                 self._trace.append(kind, data, log_time_ms=self.state.log_time_ms)
+                if isinstance(change, EntryWithoutEffect):
+                    self._on_entry_without_effect(change)
             self._on_change(change)
 
     def _note_clock(self, index: Index) -> None:

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.core.admission import Admitted, Standing
 from bridge.core.farm_state import FarmState
-from bridge.core.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError
+from bridge.core.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, UnsupportedLevelError
 from bridge.core.records import Level
 from bridge.node.alarms import Alarms
 from bridge.node.event_log import EventLog
@@ -18,6 +18,7 @@ from bridge.node.farm_keys import FarmKeys
 from bridge.node.identities import Identities
 from bridge.node.key_files import save_farm_key
 from bridge.node.ledger import Ledger
+from bridge.wire.application import encode
 from bridge.wire.farm_key import new_farm_key
 from bridge.wire.key_box import EraKey, new_key, seal_key, sign_offer
 from consensus.core.position import Command, Entry
@@ -156,3 +157,14 @@ async def test_a_level_beyond_this_version_stops_the_log_and_names_the_version()
     with pytest.raises(UnsupportedLevelError, match=r"Install garlicfarm 9\.9\.0 or newer.*nothing is lost"):
         await ledger.apply(2, (Entry(1, Command(signed(Level(SUPPORTED_LEVEL + 1, "9.9.0")))),))
     assert ledger.state.applied_index == 1
+
+
+@pytest.mark.parametrize("author", [None, 99], ids=["unsigned", "a stranger"])
+async def test_a_level_that_no_server_of_the_farm_signed_stops_nobody(author: int | None) -> None:
+    """Sent to the Raft port by a holder of the farm's key, `level` 65535 ended every node, and again at each start."""
+    ledger = Ledger(0, EventLog("node", lambda: 0), lambda _: None, (node_id(1),), CLUSTER_ID)
+    entry = encode(Level(2**16 - 1, "9.9.0"))
+    await ledger.apply(1, (Entry(1, Command(entry if author is None else signed(entry, author))),))
+    assert ledger.state.applied_index == 1
+    assert ledger.state.level == FIRST_LEVEL
+    assert ledger.refusal_of(1) is not None

@@ -1,0 +1,83 @@
+"""Entries without effect, as an operator hears of them: each an event, many of them an alarm that ends by itself."""
+
+import trio
+from trio.testing import MockClock
+
+from bridge.core.records import CostFactor
+from bridge.node.alarms import Alarms
+from bridge.node.event_log import EventLog
+from bridge.node.ineffective_entries import ALARM, ALARM_AFTER, QUIET_AFTER_S, WITHIN_S, IneffectiveEntries
+from bridge.node.ledger import Ledger
+from bridge.wire.application import encode
+from consensus.core.position import Command, Entry
+from tests.authored import CLUSTER_ID, node_id, signed
+
+WEIGHT = CostFactor("a" * 52, 2.0)
+
+
+class Story:
+    """A ledger of a farm of one server, and the alarms of its node."""
+
+    def __init__(self) -> None:
+        self.trace = EventLog("node-1", lambda: 0)
+        self.alarms = Alarms(self.trace)
+        self.watch = IneffectiveEntries(self.alarms)
+        self.ledger = Ledger(0, self.trace, lambda _: None, (node_id(1),), CLUSTER_ID, self.watch.heard)
+        self.index = 0
+
+    async def commit(self, entry: bytes) -> None:
+        """One more entry of the log."""
+        self.index += 1
+        await self.ledger.apply(self.index, (Entry(1, Command(entry)),))
+
+    @property
+    def standing(self) -> list[str]:
+        """The alarm's text, if it stands."""
+        return [each.text for each in self.alarms.standing() if each.kind == ALARM]
+
+
+async def test_each_is_an_event_with_kind_author_and_reason_and_is_counted(autojump_clock: MockClock) -> None:
+    del autojump_clock
+    story = Story()
+    await story.commit(encode(WEIGHT))
+    await story.commit(signed(WEIGHT, 9))
+    told = [event.data for event in story.trace.recent(9) if event.kind == "entry-without-effect"]
+    assert told == [
+        {"kind": "cost", "author": None, "reason": "unsigned"},
+        {"kind": "cost", "author": node_id(9).hex(), "reason": "unknown-author"},
+    ]
+    assert story.ledger.records["without_effect_unsigned"] == 1
+    assert story.ledger.records["without_effect_unknown_author"] == 1
+    refusal = story.ledger.refusal_of(2)
+    assert refusal is not None
+    assert "garlicfarm node admit-client" in refusal
+    assert story.standing == []
+
+
+async def test_many_within_a_minute_raise_one_alarm_that_names_them_and_ends_in_quiet(
+    autojump_clock: MockClock,
+) -> None:
+    del autojump_clock
+    story = Story()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(story.watch.run)
+        for _ in range(5 * ALARM_AFTER):
+            await story.commit(signed(WEIGHT, 9))
+        [text] = story.standing
+        assert f"cost (unknown-author, signed by {node_id(9).hex()})" in text
+        assert sum(event.kind == "alarm-raised" for event in story.trace.recent(4096)) == 1
+        await trio.sleep(QUIET_AFTER_S + WITHIN_S)
+        assert story.standing == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_now_and_then_one_is_no_alarm_nor_are_those_of_an_earlier_life(autojump_clock: MockClock) -> None:
+    del autojump_clock
+    story = Story()
+    story.ledger.history_ends_at(100)
+    for _ in range(100):
+        await story.commit(signed(WEIGHT, 9))
+    for _ in range(2 * ALARM_AFTER):
+        await story.commit(signed(WEIGHT, 9))
+        await trio.sleep(WITHIN_S / 10)
+    assert story.standing == []

@@ -1,0 +1,245 @@
+"""Who may write what into the log of a farm so that it has an effect, and that each entry has it once."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.core.authors import NUMBERS_WINDOW, AuthorNumbers, EntryWithoutEffect, NoEffect
+from bridge.core.clients import CLIENTS_MAX, Client, ClientChanged, change_client
+from bridge.core.farm import Change, Farm, session_of
+from bridge.core.feature_level import SUPPORTED_LEVEL
+from bridge.core.records import (
+    Admission,
+    Approval,
+    Author,
+    ClientKey,
+    Clock,
+    CostFactor,
+    Eviction,
+    Exclusion,
+    Factors,
+    Force,
+    Foreign,
+    Level,
+    ProvenRecord,
+    Publication,
+    Record,
+    Removal,
+    Scope,
+    kind_of,
+)
+from bridge.core.weights import WishRefused
+from tests.spec.farm_stories import BASE_MS, MASTER, TUNING, report
+
+A, B, C, STRANGER = (bytes([number]) * 8 for number in (1, 2, 3, 9))
+PIPELINE, SCRIPT, DISMISSED = (bytes([number]) * 8 for number in (11, 12, 13))
+LEAF = "a" * 52
+
+
+class Story:
+    """A farm of A, B and C (evicted), with a client key of each scope and one that was removed."""
+
+    def __init__(self) -> None:
+        self.farm = Farm(BASE_MS, TUNING, founders=(A, B, C))
+        self.farm.state = replace(self.farm.state, level=SUPPORTED_LEVEL)
+        self.number = 0
+        self.index = 0
+        self.say(A, Eviction(C, 1, ()))
+        self.say(A, client("pipeline", PIPELINE, Scope.WEIGHTS))
+        self.say(A, client("script", SCRIPT, Scope.OPERATOR))
+        self.say(A, client("old", DISMISSED, Scope.WEIGHTS, Scope.OPERATOR))
+        self.say(A, replace(client("old", DISMISSED, Scope.WEIGHTS), admitted=False))
+
+    def say(self, author: bytes | None, record: Record, number: int | None = None) -> tuple[Change, ...]:
+        """One more entry of the log; numbers rise unless the story gives one."""
+        self.number = number if number is not None else self.number + 1
+        return self.take(ProvenRecord(record, None if author is None else Author(author, self.number)))
+
+    def take(self, entry: ProvenRecord) -> tuple[Change, ...]:
+        """An entry as the wire floor reads it."""
+        self.index += 1
+        return self.farm.apply(self.index, 1, entry)
+
+    def reason(self, author: bytes | None, record: Record) -> NoEffect | None:
+        """Why the entry has no effect; None if it has one."""
+        before = self.farm.state
+        changes = self.say(author, record)
+        refused = [each for each in changes if isinstance(each, EntryWithoutEffect)]
+        if not refused:
+            return None
+        assert refused == [EntryWithoutEffect(kind_of(record), author, refused[0].reason)]
+        assert replace(self.farm.state, applied_index=before.applied_index, applied_term=before.applied_term) == before
+        return refused[0].reason
+
+
+def client(name: str, node_id: bytes, *scopes: Scope) -> ClientKey:
+    """An admission of a client key."""
+    return ClientKey(node_id, name, node_id * 4, scopes, admitted=True)
+
+
+OWN = (report(1), Clock(BASE_MS, 1), Publication(MASTER, 1, BASE_MS // 1000, "content"))
+"""What server 1 says of itself."""
+SERVERS: tuple[Record, ...] = (
+    Admission(STRANGER, "new", server_id=4),
+    Approval(STRANGER, "b", B, server_id=4),
+    Eviction(B, 2, ()),
+    Level(2, "0.1.0"),
+    client("new", STRANGER, Scope.WEIGHTS),
+)
+OPERATORS = (Exclusion(LEAF, excluded=True), CostFactor(LEAF, 2.0), Force(MASTER), Removal(2, removed=True))
+WEIGHTS = (Factors(1, "formula", {LEAF: 1.1}),)
+
+
+def ids(records: tuple[Record, ...]) -> list[str]:
+    return [kind_of(record) for record in records]
+
+
+@pytest.mark.parametrize("record", OWN, ids=ids(OWN))
+def test_a_server_speaks_for_itself_alone(record: Record) -> None:
+    story = Story()
+    assert story.reason(A, record) is None
+    assert story.reason(B, record) is NoEffect.WRONG_AUTHOR
+    assert story.reason(C, replace(record, server_id=3)) is NoEffect.EXPELLED  # type: ignore[type-var]  # those of OWN
+    assert story.reason(A, replace(record, server_id=77)) is NoEffect.WRONG_AUTHOR  # type: ignore[type-var]  # as above
+
+
+@pytest.mark.parametrize("record", OWN + SERVERS + OPERATORS + WEIGHTS, ids=ids(OWN + SERVERS + OPERATORS + WEIGHTS))
+def test_without_a_proof_or_under_an_unknown_or_expelled_key_nothing_has_an_effect(record: Record) -> None:
+    story = Story()
+    assert story.reason(None, record) is NoEffect.UNSIGNED
+    assert story.reason(STRANGER, record) is NoEffect.UNKNOWN_AUTHOR
+    assert story.reason(C, record) in {NoEffect.EXPELLED, NoEffect.WRONG_AUTHOR}
+    assert story.reason(DISMISSED, record) is NoEffect.EXPELLED
+    [forged] = story.take(ProvenRecord(record, forged=True))
+    assert forged == EntryWithoutEffect(kind_of(record), None, NoEffect.FORGED)
+
+
+@pytest.mark.parametrize("record", SERVERS, ids=ids(SERVERS))
+def test_who_belongs_to_the_farm_is_said_by_servers_alone(record: Record) -> None:
+    assert Story().reason(B, record) is None
+    assert Story().reason(SCRIPT, record) is NoEffect.OUT_OF_SCOPE
+    assert Story().reason(PIPELINE, record) is NoEffect.OUT_OF_SCOPE
+
+
+@pytest.mark.parametrize("record", OPERATORS, ids=ids(OPERATORS))
+def test_what_operators_ask_for_is_taken_from_servers_and_client_keys_with_that_scope(record: Record) -> None:
+    assert Story().reason(B, record) is None
+    assert Story().reason(SCRIPT, record) is None
+    assert Story().reason(PIPELINE, record) is NoEffect.OUT_OF_SCOPE
+
+
+def test_weights_are_taken_from_servers_and_client_keys_with_that_scope() -> None:
+    [record] = WEIGHTS
+    assert Story().reason(B, record) is None
+    assert Story().reason(PIPELINE, record) is None
+    assert Story().reason(SCRIPT, record) is NoEffect.OUT_OF_SCOPE
+
+
+def test_objects_of_users_need_no_author() -> None:
+    assert Story().reason(None, Foreign("a JSON object of no kind that a farm knows")) is None
+
+
+def test_an_entry_that_is_copied_has_no_second_effect() -> None:
+    story = Story()
+    assert story.reason(SCRIPT, Exclusion(LEAF, excluded=True)) is None
+    copied = story.number
+    assert story.reason(A, Exclusion(LEAF, excluded=False)) is None
+    [refused] = story.say(SCRIPT, Exclusion(LEAF, excluded=True), copied)
+    assert refused == EntryWithoutEffect("exclusion", SCRIPT, NoEffect.REPEATED)
+    assert story.farm.state.weights.excluded == ()
+
+
+def test_a_report_that_was_made_before_the_last_one_does_not_take_its_place() -> None:
+    story = Story()
+    story.say(A, report(1, BASE_MS + 2), 1_000)
+    [refused] = story.say(A, report(1, BASE_MS + 1), 999)
+    assert refused == EntryWithoutEffect("report", A, NoEffect.OUTDATED)
+    assert story.farm.state.servers[1].report.date_ms == BASE_MS + 2
+    assert not any(isinstance(each, EntryWithoutEffect) for each in story.say(A, CostFactor(LEAF, 2.0), 998))
+
+
+def test_the_request_of_one_author_is_not_used_up_by_another_nor_by_an_entry_without_a_proof() -> None:
+    story = Story()
+    story.say(None, Foreign("nothing", request="node-1-0-1"))
+    story.say(STRANGER, report(1, request="node-1-0-1"))
+    story.say(B, CostFactor(LEAF, 2.0, request="node-1-0-1"))
+    story.say(A, report(1, BASE_MS + 7, request="node-1-0-1"))
+    assert story.farm.state.servers[1].report.date_ms == BASE_MS + 7
+    own = session_of(ProvenRecord(report(1, request="node-1-0-1"), Author(A, 1)))
+    assert own is not None
+    posed = ProvenRecord(Foreign("nothing", request=str(own)))
+    assert session_of(posed) is None, "nobody names a request as the table of sessions names those of authors"
+
+
+def test_a_resubmission_under_its_request_is_the_same_entry_and_is_told_as_one() -> None:
+    story = Story()
+    entry = ProvenRecord(CostFactor(LEAF, 2.0, request="script-0-1"), Author(SCRIPT, 50))
+    assert not any(isinstance(each, EntryWithoutEffect) for each in story.take(entry))
+    assert story.take(entry) == (EntryWithoutEffect("cost", SCRIPT, NoEffect.REPEATED),)
+
+
+@given(st.lists(st.integers(1, 300), max_size=200))
+def test_each_number_counts_once_and_those_far_below_the_highest_not_at_all(numbers: list[int]) -> None:
+    known, counted = AuthorNumbers(), set[int]()
+    for number in numbers:
+        highest = max(counted, default=0)
+        expected = number in counted or number < highest - NUMBERS_WINDOW or number <= 0
+        assert known.has_seen(number) == expected, (numbers, number)
+        if not expected:
+            known = known.after(number)
+            counted.add(number)
+    assert known.highest == max(counted, default=0)
+    assert known.seen < 2**NUMBERS_WINDOW
+
+
+def test_a_number_of_any_height_is_kept_in_as_much_room() -> None:
+    highest = AuthorNumbers().after(2**53 - 1)
+    assert AuthorNumbers().after(1).after(2**53 - 1) == highest
+    assert highest.seen == 0
+    assert highest.has_seen(1)
+
+
+def test_a_client_key_that_comes_back_goes_on_with_its_numbers() -> None:
+    story = Story()
+    story.say(SCRIPT, CostFactor(LEAF, 2.0), 5_000)
+    story.say(A, replace(client("script", SCRIPT, Scope.OPERATOR), admitted=False), 6_000)
+    [changed] = story.say(A, client("script", SCRIPT, Scope.OPERATOR), 6_001)
+    assert changed == ClientChanged(SCRIPT, "script", ("operator",), admitted=True)
+    [refused] = story.say(SCRIPT, CostFactor(LEAF, 3.0), 5_000)
+    assert refused == EntryWithoutEffect("cost", SCRIPT, NoEffect.REPEATED)
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (client("script", STRANGER, Scope.OPERATOR), "belongs to the client key 0c0c0c0c"),
+        (client("new", STRANGER), "would have no scope"),
+        (client("new", A, Scope.OPERATOR), "the identity of a server"),
+        (replace(client("new", STRANGER), admitted=False), "no client key 0909090909090909 is admitted"),
+        (replace(client("old", DISMISSED), admitted=False), "no client key 0d0d0d0d0d0d0d0d is admitted"),
+    ],
+)
+def test_an_entry_about_a_client_key_that_cannot_be_is_refused_with_the_reason(entry: ClientKey, reason: str) -> None:
+    [refused] = Story().say(A, entry)
+    assert isinstance(refused, WishRefused)
+    assert reason in refused.reason
+
+
+def test_client_keys_are_bounded_and_a_full_table_still_knows_its_own() -> None:
+    full = {number.to_bytes(8): Client(f"c{number}", bytes(32), (Scope.WEIGHTS,)) for number in range(CLIENTS_MAX)}
+    assert isinstance(change_client(full, {}, client("one-more", STRANGER, Scope.WEIGHTS))[1], WishRefused)
+    known = (7).to_bytes(8)
+    assert isinstance(change_client(full, {}, client("renamed", known, Scope.OPERATOR))[1], ClientChanged)
+
+
+def test_an_admission_that_names_another_raft_id_than_the_next_one_is_refused() -> None:
+    story = Story()
+    story.say(A, Admission(STRANGER, "new", server_id=9))
+    assert 9 not in story.farm.state.admitted
+    signed = ProvenRecord(Admission(STRANGER, "new", server_id=4), Author(A, 10_000), data=b"the signed entry")
+    story.take(signed)
+    assert story.farm.state.admitted[4].entry == b"the signed entry"
+    story.take(replace(signed, record=replace(signed.record, name="renamed"), author=Author(B, 1), data=b"later"))  # type: ignore[type-var]  # an admission
+    assert (story.farm.state.admitted[4].name, story.farm.state.admitted[4].entry) == ("renamed", b"the signed entry")
