@@ -101,8 +101,8 @@ def test_a_server_speaks_for_itself_alone(record: Record) -> None:
     story = Story()
     assert story.reason(A, record) is None
     assert story.reason(B, record) is NoEffect.WRONG_AUTHOR
-    assert story.reason(C, replace(record, server_id=3)) is NoEffect.EXPELLED  # type: ignore[type-var]  # those of OWN
-    assert story.reason(A, replace(record, server_id=77)) is NoEffect.WRONG_AUTHOR  # type: ignore[type-var]  # as above
+    assert story.reason(C, replace(record, server_id=3)) is NoEffect.EXPELLED  # type: ignore[arg-type]  # those of OWN
+    assert story.reason(A, replace(record, server_id=77)) is NoEffect.WRONG_AUTHOR  # type: ignore[arg-type]  # as above
 
 
 @pytest.mark.parametrize("record", OWN + SERVERS + OPERATORS + WEIGHTS, ids=ids(OWN + SERVERS + OPERATORS + WEIGHTS))
@@ -241,5 +241,5 @@ def test_an_admission_that_names_another_raft_id_than_the_next_one_is_refused() 
     signed = ProvenRecord(Admission(STRANGER, "new", server_id=4), Author(A, 10_000), data=b"the signed entry")
     story.take(signed)
     assert story.farm.state.admitted[4].entry == b"the signed entry"
-    story.take(replace(signed, record=replace(signed.record, name="renamed"), author=Author(B, 1), data=b"later"))  # type: ignore[type-var]  # an admission
+    story.take(replace(signed, record=replace(signed.record, name="renamed"), author=Author(B, 1), data=b"later"))  # type: ignore[arg-type]  # an admission
     assert (story.farm.state.admitted[4].name, story.farm.state.admitted[4].entry) == ("renamed", b"the signed entry")

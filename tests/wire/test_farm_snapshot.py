@@ -79,7 +79,7 @@ async def test_a_snapshot_of_a_later_format_is_refused() -> None:
     [document] = encode_farm(snapshot_of(eventful()))
     head: dict[str, Any] = msgspec.msgpack.decode(document[4:])
     data = msgspec.msgpack.encode(head | {"version": 9})
-    with pytest.raises(FarmSnapshotError, match="format 9; this version reads 2"):
+    with pytest.raises(FarmSnapshotError, match="format 9; this version reads 3"):
         await decode_farm(pieces(len(data).to_bytes(4) + data))
 
 
