@@ -50,7 +50,7 @@ def connect(target: ClusterTarget, tuning: ClientTuning | None = None) -> Garlic
         for server in target.servers
     }
     credentials = Credentials(target.username, target.password)
-    caller = Caller(target.cluster, lambda: (credentials,), Identity, os.urandom)
+    caller = Caller(target.cluster, lambda: (credentials,), Identity, os.urandom, None)
     return GarlicFarmClient(Dialer(caller), addresses.get, list(addresses), random=Random(), tuning=tuning)
 
 

@@ -15,10 +15,12 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 
 import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consensus.core import messages as core
 from consensus.core.dialect import GARLIC_FARM
@@ -44,6 +46,8 @@ from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.nonces import NonceBook
+from consensus.wire.garlic_farm.peers import ListedPeers
+from consensus.wire.garlic_farm.proof import ConnectionRole
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller
 from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
@@ -159,6 +163,11 @@ def main() -> None:
     trio.run(_run, Specification(**json.loads(sys.argv[1])))
 
 
+def _identity_key(server_id: int) -> Ed25519PrivateKey:
+    """Keys that protect nothing: all servers of a benchmark know them."""
+    return Ed25519PrivateKey.from_private_bytes(sha256(b"benchmark %d" % server_id).digest())
+
+
 async def _run(specification: Specification) -> None:
     server_id = ServerId(specification.server_id)
     path = Path(specification.directory)
@@ -169,13 +178,19 @@ async def _run(specification: Specification) -> None:
     identity = Identity(CLUSTER, server_id)
     credentials = Credentials(USER, specification.password)
     door = Door(server_id)
+    keys = {number: _identity_key(number) for number in range(1, specification.servers + 1)}
+    group = ListedPeers(keys[server_id], {number: key.public_key().public_bytes_raw() for number, key in keys.items()})
     gatekeeper = Gatekeeper(
-        CLUSTER, {USER: specification.password}.get, NonceBook(os.urandom(32), os.urandom), lambda: identity
+        CLUSTER,
+        {USER: specification.password}.get,
+        NonceBook(os.urandom(32), os.urandom),
+        lambda: identity,
+        peers=group,
     )
     peers: dict[ServerId, PeerAddress] = {}
     tally = Tally()
     links = PeerLinks(
-        Dialer(Caller(CLUSTER, lambda: (credentials,), lambda: identity, os.urandom)),
+        Dialer(Caller(CLUSTER, lambda: (credentials,), lambda: identity, os.urandom, group, ConnectionRole.SERVER)),
         peers.get,
         deliver_reply=lambda sender, reply: server.deliver_reply(sender, reply),  # noqa: PLW0108 - made below
         peer_extensions=lambda peer, extensions: server.peer_extensions(peer, extensions),  # noqa: PLW0108 - likewise

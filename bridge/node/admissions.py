@@ -5,8 +5,11 @@
 
 The log is where admissions live. But a node has to know its Raft id before it has a log, and after a restart it has to
 find the other voters before it knows what is committed: if all of them were admitted later, nobody could reach anybody.
-What the log once said of a Raft id holds for ever, so a copy on disk cannot become wrong. The leader's word is believed
-because it comes in a datagram that only the farm's key opens: who has that key can be a server anyway.
+What the log once said of a Raft id holds for ever, so a copy on disk cannot become wrong; the same holds for who was
+thrown out. So the file also tells whom a handshake may believe before the log is replayed (`farm_peers`).
+
+The word about this node's own Raft id is any member's, and nothing is lost by believing a wrong one: to speak under a
+Raft id takes the identity to which the log has bound it, which another one's is not.
 
 A founder's Raft id is never told. A node that finds itself among the founders and does not remember to have founded has
 lost what it promised and voted; it stays an observer. For the same reason nobody is told a Raft id that is in the group
@@ -36,6 +39,7 @@ _NodeIdText = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}\\Z")]
 class _File(msgspec.Struct):
     cluster: str
     servers: dict[int, _NodeIdText]
+    out: tuple[_NodeIdText, ...] = ()
 
 
 class AdmissionNotes:
@@ -47,7 +51,9 @@ class AdmissionNotes:
         self._cluster = founding.cluster_id.hex()
         self._node_id = node_id
         self._servers = {server_id: each.node_id for server_id, each in of_founders(founding.founders).items()}
-        self._servers.update(self._read())
+        servers, self.out = self._read()
+        """Identities that the log has thrown out: they are refused before the log is replayed, too."""
+        self._servers.update(servers)
         self._may_be_server = founded or node_id not in founding.founders
 
     @property
@@ -67,7 +73,7 @@ class AdmissionNotes:
         while (own_id := self.own_id) is None:
             told = roster.admission_told(self._node_id, cluster_id)
             if told is not None and told not in self._servers and self._may_be_server:
-                await self._note({told: self._node_id})
+                await self._note({told: self._node_id}, self.out)
             else:
                 await roster.news()
         return own_id
@@ -75,18 +81,20 @@ class AdmissionNotes:
     async def follow(self, ledger: Ledger) -> None:
         """Notes what the log says, until cancelled."""
         while True:
-            news = {
-                server_id: each.node_id
-                for server_id, each in ledger.state.admitted.items()
-                if server_id not in self._servers
-            }
-            if news:
-                await self._note(news)
+            admitted = ledger.state.admitted
+            news = {server_id: each.node_id for server_id, each in admitted.items() if server_id not in self._servers}
+            out = self.out.union(each.node_id for each in admitted.values() if not each.is_member)
+            if news or out != self.out:
+                await self._note(news, out)
             await ledger.news()
 
-    async def _note(self, servers: Mapping[int, bytes]) -> None:
+    async def _note(self, servers: Mapping[int, bytes], out: frozenset[bytes]) -> None:
         known = {**self._servers, **servers}
-        content = _File(self._cluster, {server_id: node_id.hex() for server_id, node_id in sorted(known.items())})
+        content = _File(
+            self._cluster,
+            {server_id: node_id.hex() for server_id, node_id in sorted(known.items())},
+            tuple(sorted(node_id.hex() for node_id in out)),
+        )
         try:
             await trio.to_thread.run_sync(replace_file, self._path, msgspec.json.encode(content))
         except OSError as error:
@@ -94,14 +102,14 @@ class AdmissionNotes:
                 f"{self._path} cannot be written ({error.strerror or error}): without it this node would not know its"
                 " Raft id after a restart. Free some space or mend the permissions there, then start the node again",
             ) from error
-        self._servers = known
+        self._servers, self.out = known, out
 
-    def _read(self) -> dict[int, bytes]:
+    def _read(self) -> tuple[dict[int, bytes], frozenset[bytes]]:
         try:
             with self._path.open("rb") as file:
                 found = msgspec.json.decode(file.read(FILE_LIMIT_BYTES), type=_File)
         except FileNotFoundError:
-            return {}
+            return {}, frozenset()
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise UnusableFormationError(
                 f"{self._path} cannot be used ({error}): which Raft id this node has is unknown. Restore the file, or"
@@ -112,7 +120,8 @@ class AdmissionNotes:
                 f"{self._path} was written in another farm ({found.cluster}) than this node's ({self._cluster}): put"
                 " the state directory back as it was, or give the node a new one",
             )
-        return {server_id: bytes.fromhex(node_id) for server_id, node_id in found.servers.items()}
+        servers = {server_id: bytes.fromhex(node_id) for server_id, node_id in found.servers.items()}
+        return servers, frozenset(bytes.fromhex(node_id) for node_id in found.out)
 
 
 def not_started(

@@ -41,6 +41,7 @@ from bridge.node.event_log import EventLog
 from bridge.node.farm_keys import FarmKeys
 from bridge.node.farm_member import Member as FarmMember
 from bridge.node.farm_member import router_alarm
+from bridge.node.farm_peers import FarmPeers, KnownFarm
 from bridge.node.filed_keys import key_port
 from bridge.node.first_look import look_around
 from bridge.node.forming import Forming, load_formation
@@ -73,6 +74,7 @@ from consensus.node.directory import check_place
 from consensus.node.garlic_farm_dial import PeerAddress
 from consensus.node.garlic_farm_tally import Tally
 from consensus.node.server_description import Notice
+from gossip.node.identity import load_identity
 
 LOG = logging.getLogger("garlicfarm")
 
@@ -119,7 +121,8 @@ class Node:
         settings.router.directory.mkdir(parents=True, exist_ok=True)
         # Before anybody hears this process: a copy that spoke first could make the original take itself for the twin.
         await trio.to_thread.run_sync(check_place, settings.state_dir / RAFT_DIRECTORY)
-        connecting = await trio.to_thread.run_sync(Connecting, settings, self.farm_keys, self.tally)
+        peers = FarmPeers(await trio.to_thread.run_sync(load_identity, settings.state_dir))
+        connecting = await trio.to_thread.run_sync(Connecting, settings, self.farm_keys, self.tally, peers)
         async with trio.open_nursery() as nursery:
             await nursery.start(self._wait_for_signals)
             if stop_with_stdin:
@@ -137,12 +140,12 @@ class Node:
                 presence.speak_through(agent)
                 self.farm_keys.follow(agent)
                 self.identities.follow(agent)
-                await self._live(agent, presence, connecting)
+                await self._live(agent, presence, connecting, peers)
             nursery.cancel_scope.cancel()
         if self._verdict:
             raise NodeStopped(self._verdict)
 
-    async def _live(self, agent: Company, presence: Presence, connecting: Connecting) -> None:
+    async def _live(self, agent: Company, presence: Presence, connecting: Connecting, peers: FarmPeers) -> None:
         settings = self.configuration
         roster = Roster(agent, settings.name)
         sight = Sight(self, agent, roster)
@@ -158,7 +161,7 @@ class Node:
             tuning=profile_of(settings.consensus.timing).formation,
         )
         sight.forming = forming
-        acquaint(agent, roster, forming, self.door)
+        acquaint(agent, roster, forming, self.door, peers.is_out)
         port = NodePort(
             make_view=sight.picture,
             trace=self.trace,
@@ -186,7 +189,9 @@ class Node:
             nursery.start_soon(events.follow)
             nursery.start_soon(forming.run)
             nursery.start_soon(self.farm_keys.watch_file, self.alarms)
-            nursery.start_soon(self._be_member, agent, presence, roster, forming, sight, port, connecting, office)
+            nursery.start_soon(
+                self._be_member, agent, presence, roster, forming, sight, port, connecting, office, peers
+            )
             await self.stop.wait()
             self.trace.append("node-stopping", {"leaving": self.leaving})
             if self.leaving and self._duties is not None:
@@ -220,6 +225,7 @@ class Node:
         port: NodePort,
         connecting: Connecting,
         office: IdentityOffice,
+        peers: FarmPeers,
     ) -> None:
         await forming.until_settled()
         if forming.founded is None:
@@ -239,6 +245,7 @@ class Node:
             self.ineffective.heard,
         )
         signer = EntrySigner(agent.identity_key, founding.cluster_id, ledger)
+        peers.farm = KnownFarm(founding, notes, ledger, self._group)
         settings = self._replica_settings(agent, roster, founding, notes, presence, connecting)
         async with (
             open_replica(settings, ledger, self.door, self.tally, self._observe) as replica,
@@ -270,6 +277,7 @@ class Node:
             self.identities.founded(replica, ledger, notes)
             nursery.start_soon(self.identities.run, replica, ledger, signer, roster, connecting.end_connections)
             nursery.start_soon(notes.follow, ledger)
+            nursery.start_soon(peers.follow, peers.farm, connecting.end_refused)
             nursery.start_soon(reconciling.run)
             await duties.run()
 
@@ -286,6 +294,11 @@ class Node:
         kind = "admitted" if forming.founded is None else "farm-founded"
         self.trace.append(kind, {"cluster": founding.cluster_id.hex(), "raftId": raft_id})
         return founding, notes
+
+    def _group(self) -> frozenset[int]:
+        """The Raft ids of the group in effect, as far as this node's server knows."""
+        replica = self.door.replica
+        return frozenset() if replica is None else replica.server.describe().raft.configuration.member_ids
 
     def _changed(self, change: Change) -> None:
         if self._duties is not None:

@@ -7,6 +7,7 @@ transport = "i2p"  ──▶ bridge.node.introductions.Introductions
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -104,13 +105,19 @@ async def open_company(
             nursery.cancel_scope.cancel()
 
 
-def acquaint(company: Company, roster: Roster, forming: Forming, door: FrontDoor) -> None:
-    """Tell those who introduce themselves what the node knows by now; gossip needs to know none of it."""
+def acquaint(
+    company: Company, roster: Roster, forming: Forming, door: FrontDoor, is_out: Callable[[bytes], bool]
+) -> None:
+    """Tell those who introduce themselves what the node knows by now; gossip needs to know none of it.
+
+    `is_out`: whether an identity was thrown out.
+    """
     if not isinstance(company, Introductions):
         return
 
-    def addresses() -> list[PeerAddress]:
-        found = [roster.address_of(each.node_id) for each in roster.members() if each.status is not Status.LEFT]
+    def addresses(*, out: bool) -> list[PeerAddress]:
+        wanted = [each for each in roster.members() if is_out(each.node_id) is out]
+        found = [roster.address_of(each.node_id) for each in wanted if out or each.status is not Status.LEFT]
         return [address for address in found if address is not None]
 
     def connected() -> set[NodeId]:
@@ -119,7 +126,8 @@ def acquaint(company: Company, roster: Roster, forming: Forming, door: FrontDoor
         servers = {link.peer for link in door.replica.links.describe() if link.connected}
         return {each.node_id for each in roster.members() if each.metadata.raft_id in servers}
 
-    company.addresses, company.connected = addresses, connected
+    company.addresses, company.avoided = partial(addresses, out=False), partial(addresses, out=True)
+    company.connected = connected
     company.settled = lambda: forming.founded is not None or forming.known is not None
 
 

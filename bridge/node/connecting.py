@@ -1,7 +1,10 @@
 """How this node's servers listen and connect, out of the settings: certificate, transport, users, handshake.
 
-    settings ──▶ TlsTransport (pins, or an authority)  ──▶ dialer(identity) ──▶ links, client, introductions
+    settings ──▶ TlsTransport (pins, or an authority)  ──▶ dialer(identity, role) ──▶ links, client, introductions
             └──▶ I2pTransport (proxy)                  ──▶ listen: TLS, or plain on loopback for the router's tunnel
+
+Every handshake proves this node's identity, by the directory that also judges the other side's (`farm_peers`).
+Introductions are made in no server's name: they are signed themselves, and serve before there is a farm.
 
 What is unusable is said at the start, in words, before anything listens.
 """
@@ -28,6 +31,8 @@ from consensus.node.tls import NodeCertificate, load_or_create_certificate, oper
 from consensus.node.transports import HttpProxy, I2pTransport, TlsTransport, Transport, authority_context
 from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.nonces import NonceBook
+from consensus.wire.garlic_farm.peers import PeerDirectory, ProvenPeer
+from consensus.wire.garlic_farm.proof import ConnectionRole
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller
 from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
@@ -36,8 +41,10 @@ from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
 class Connecting:
     """Made before anything else of the node; raises CertificateError and UsersError."""
 
-    def __init__(self, settings: NodeConfiguration, farm_keys: FarmKeys, tally: Tally) -> None:
+    def __init__(self, settings: NodeConfiguration, farm_keys: FarmKeys, tally: Tally, peers: PeerDirectory) -> None:
         self.tally = tally
+        self._peers = peers
+        self._i2p_name = settings.consensus.advertise.host
         self.users = Users(farm_keys, settings.transport.users)
         self._cluster = farm_keys.filed.cluster
         self._profile = profile_of(settings.consensus.timing)
@@ -71,15 +78,17 @@ class Connecting:
     def introduce_by(self, introductions: Introductions) -> None:
         """From now on every handshake carries introductions."""
         self._introductions = introductions
-        introductions.call_by(self.dialer(lambda: self._own_identity()))  # noqa: PLW0108 - replaced when listening
+        introductions.call_by(self.dialer(lambda: Identity(self._own_identity().cluster_id), ConnectionRole.CLIENT))
 
-    def dialer(self, identity: Callable[[], Identity]) -> Dialer:
-        """Connects in the name of `identity`."""
+    def dialer(self, identity: Callable[[], Identity], role: ConnectionRole) -> Dialer:
+        """Connects in the name of `identity`, to say what `role` may say."""
         caller = Caller(
             self._cluster,
             self.users.credentials,
             lambda: self._introduced(identity()),
             os.urandom,
+            self._peers,
+            role,
             login=self.users.login,
         )
         return Dialer(caller, transport=self._transport, timeout_s=self._profile.dial_s, met=self._met)
@@ -98,7 +107,8 @@ class Connecting:
             self.users.password_of,
             NonceBook(os.urandom(32), os.urandom),
             identity,
-            self._introduced,
+            peers=self._peers,
+            introduced=self._introduced,
         )
         server = self._server = GarlicFarmServer(
             gatekeeper,
@@ -109,7 +119,7 @@ class Connecting:
             met=self._met,
         )
         if self.certificate is None:
-            port: int = await nursery.start(server.listen_plain, *address)
+            port: int = await nursery.start(server.listen_plain, *address, self._i2p_name)
         else:
             port = await nursery.start(server.listen, *address, self.certificate)
         return port
@@ -118,6 +128,11 @@ class Connecting:
         """Have everybody who is connected to this node show the credentials of now."""
         if self._server is not None:
             self._server.admission.end_established()
+
+    def end_refused(self, refused: Callable[[ProvenPeer], bool]) -> None:
+        """End the connections of those who may not speak any more."""
+        if self._server is not None:
+            self._server.admission.end_proven(refused)
 
     def _introduced(self, identity: Identity) -> Identity:
         return identity if self._introductions is None else self._introductions.introduced(identity)

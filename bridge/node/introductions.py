@@ -83,6 +83,8 @@ class Introductions:
         """With whom a Raft connection stands."""
         self.addresses: Callable[[], Iterable[PeerAddress]] = tuple
         """Where those listen who are known."""
+        self.avoided: Callable[[], Iterable[PeerAddress]] = tuple
+        """Where those listen who were thrown out: nobody calls them, though they may be seeds."""
 
     # -- in gossip's place ---------------------------------------------------------------------------------------------
 
@@ -213,7 +215,7 @@ class Introductions:
 
     def _contacts(self) -> set[PeerAddress]:
         # The same list of seeds may have been given to all nodes.
-        return {*self._seeds, *self.addresses()} - {self._advertised}
+        return {*self._seeds, *self.addresses()} - {self._advertised, *self.avoided()}
 
     async def _visit(self, address: PeerAddress, visited: set[PeerAddress]) -> None:
         """Introduce this node at one address, as long as it is a seed or somebody's."""

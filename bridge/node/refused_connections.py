@@ -38,6 +38,12 @@ _DO_WHERE_REFUSED = {
     " the seeds. Two of them never merge",
     Fault.WRONG_VERSION: "update the older garlicfarm",
     Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one",
+    Fault.UNPROVEN: "find out who stands between the two nodes; with I2P, write each seed as that node's"
+    " consensus.advertise has it",
+    Fault.UNKNOWN_IDENTITY: "if this node was given another state directory, or an old copy of its own, put the right"
+    " one back; otherwise start it as a new router, with a new state directory",
+    Fault.EXPELLED: "`garlicfarm node list` at a router of the farm shows who was evicted or removed; a router"
+    " that may come back needs a new state directory, or an operator lets it back (docs/changing-servers.md)",
     Fault.WRONG_CERTIFICATE: "check both clocks and the certificate of that server; if nobody changed it, somebody else"
     " may listen at its address: do not switch the check off, find out who",
     Fault.PLAIN_REFUSED: 'set the same `transport` on all servers; with "i2p" each advertises its .b32.i2p name',
@@ -51,6 +57,12 @@ _DO_WHERE_REFUSING = {
     " `garlicfarm recover`, move its state directory away and start it again",
     Fault.WRONG_VERSION: "update the older garlicfarm",
     Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one",
+    Fault.UNPROVEN: "somebody has this farm's key file and no identity of the farm, or stands between two nodes: find"
+    " out who, and if the file was copied, replace the keys (docs/keys.md)",
+    Fault.UNKNOWN_IDENTITY: "a router of yours: give it back its own state directory, or a new one and let it be"
+    " admitted; a stranger: somebody has this farm's key file, so replace the keys (docs/keys.md)",
+    Fault.EXPELLED: "a router that was evicted, replaced or removed still runs: stop it, or take it back as"
+    " docs/changing-servers.md says; if nobody of yours runs it, replace the keys (docs/keys.md)",
 }
 
 

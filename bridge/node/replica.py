@@ -5,9 +5,8 @@
                                    submit ──────────┴──▶ this server, if it leads; else GarlicFarmClient to the leader
 
 Raft ids are bound to node ids by the founding and by admissions in the log, so the address and the certificate of a
-server are those that its node announces, signed, in its gossip metadata: whoever holds the farm's key can be a member,
-and cannot answer in another one's place. When it connects, its id is only claimed so far: the listener checks a
-password, no certificate.
+server are those that its node announces, signed, in its gossip metadata. Both sides of a connection prove their
+identity in the handshake (`farm_peers`): whoever holds the farm's key alone speaks as no server and answers as none.
 
 A server is its storage: what it voted and acknowledged. So once there is a storage, a note of that lies beside the
 formation file, and a founder whose storage has gone since does not start again with an empty one: under the same Raft
@@ -15,7 +14,7 @@ id it would vote a second time in a term and forget what it had acknowledged.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,6 +56,7 @@ from consensus.node.server_description import Notice
 from consensus.node.storage import Recovery, StorageTuning
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.proof import ConnectionRole
 from consensus.wire.garlic_farm.upgrade import Identity
 
 LOG = logging.getLogger(__name__)
@@ -89,8 +89,8 @@ class ReplicaSettings:
     founding: Founding
     node_id_of: Callable[[int], bytes | None]
     cluster: str
-    dialer: Callable[[Callable[[], Identity]], Dialer]
-    """Makes connections in the name that it is given."""
+    dialer: Callable[[Callable[[], Identity], ConnectionRole], Dialer]
+    """Makes connections in the name and role that it is given."""
     profile: Profile
     segment_bytes: int
     voters_max: int
@@ -267,16 +267,19 @@ async def open_replica(
         profile = settings.profile
         raft = _core(settings, recovery)
         identity = Identity(founding.cluster_id.hex(), server_id, profile.raft.lease_promise_ms)
-        resolve = _resolver(settings, ledger)
+        resolve = _resolver(
+            settings,
+            ledger,
+            lambda: server.describe().raft.configuration.member_ids,  # made below
+        )
 
         def hear(notice: Notice) -> None:
             if isinstance(notice, ConfigurationChanged):
                 replica.voters_are(notice.configuration)
             observe(notice)
 
-        dialer = settings.dialer(lambda: identity)
         links = PeerLinks(
-            dialer,
+            settings.dialer(lambda: identity, ConnectionRole.SERVER),
             resolve,
             deliver_reply=lambda sender, reply: server.deliver_reply(sender, reply),  # noqa: PLW0108 - made below
             peer_extensions=lambda peer, extensions: server.peer_extensions(peer, extensions),  # noqa: PLW0108 - made below
@@ -286,7 +289,8 @@ async def open_replica(
             tuning=profile.links,
         )
         server = ConsensusServer(raft, recovery.storage, directory, links, ledger, hear, keep_from=ledger.keep_from)
-        client = GarlicFarmClient(dialer, resolve, [server_id], random=Random(), tuning=profile.client)
+        asking = settings.dialer(lambda: identity, ConnectionRole.CLIENT)
+        client = GarlicFarmClient(asking, resolve, [server_id], random=Random(), tuning=profile.client)
         rules = farm_member_rules(ledger, server, resolve, founding, profile, settings.voters_max)
         requests = MemberRequests(server, server_id, links, rules, tally, member_request_tuning(profile))
         members = Members(Joining(server, server_id, _told_to_leave), requests)
@@ -331,12 +335,16 @@ def _core(settings: ReplicaSettings, recovery: Recovery) -> Raft:
     )
 
 
-def _resolver(settings: ReplicaSettings, ledger: Ledger) -> Callable[[ServerId], PeerAddress | None]:
-    """Where a server is; who was evicted or retired is nowhere."""
+def _resolver(
+    settings: ReplicaSettings, ledger: Ledger, group: Callable[[], Collection[ServerId]]
+) -> Callable[[ServerId], PeerAddress | None]:
+    """Where a server is; who was evicted, retired, or removed and let go by the group, is nowhere."""
 
     def resolve(peer: ServerId) -> PeerAddress | None:
         admitted = ledger.state.admitted.get(peer)
         if admitted is not None and not admitted.is_member:
+            return None
+        if peer in ledger.state.removed and peer not in group():
             return None
         node_id = settings.node_id_of(peer) if admitted is None else admitted.node_id
         return None if node_id is None else settings.address_of(node_id)

@@ -8,8 +8,8 @@
                   both: users_file, logins_file
     [proxy]       i2p:  address, mode ("absolute-uri" or "connect"), user, password_file
 
-What is refused here is refused so that nothing ever travels plain outside a machine or the LAN of its router: with
-`i2p` the server listens on loopback alone, where the router's server tunnel delivers, and only I2P names are called.
+What is refused here is refused so that nothing ever travels plain outside a machine: with `i2p` the server listens on
+loopback alone, where the router's server tunnel delivers, the proxy is on loopback too, and only I2P names are called.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from bridge.node.settings_reader import Section
 from consensus.node.transports import is_i2p_name, is_loopback
 from consensus.wire.garlic_farm.proxy import ProxyMode
 from gossip.core.member import Address
-from gossip.node.endpoints import endpoint, is_private, parse_endpoint
+from gossip.node.endpoints import endpoint, parse_endpoint
 
 I2P_SEEDS_LIMIT = 32
 NAME_CHARACTERS_MAX = 80
@@ -152,10 +152,10 @@ def _proxy(section: Section) -> ProxySettings:
     section.finish()
     if (user is None) != (password_file is None):
         section.problem("user", "user and password_file go together")
-    if address is not None and not is_private(address.host):
+    if address is not None and not is_loopback(address.host):
         section.problem(
             "address",
-            f"{endpoint(address)} is a public address, and what goes to the proxy is not encrypted yet: use the proxy "
-            "of a router on this machine or its LAN",
+            f"{endpoint(address)} is not on this machine. What goes to a proxy is not encrypted yet: whoever stands"
+            " between could read it, and change what follows the handshake. Use the proxy of a router on this machine",
         )
     return ProxySettings(address=address or PROXY_DEFAULT, mode=mode, user=user, password_file=password_file)

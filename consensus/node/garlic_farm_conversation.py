@@ -12,6 +12,9 @@ leaves at once, the others when the writer has its turn.
 As replies leave in order, only the oldest request's age matters: one deadline watches a connection, not one a request.
 
 Whoever speaks out of turn (a reply, another server's id, an extension that was not agreed) is cut off, with a sentence.
+A connection says what its proven role may say, and in its proven name. Whoever has proven nothing is a client: it asks
+for entries, reads, and to be added. A server alone votes, appends, and invites; and only a server itself asks to be
+removed.
 A client whose entry's fate is unknown is cut off too: on this wire that is the only honest answer. So is one whose
 session was forgotten, unless the handshake agreed on a word for it: accepted 0 in our own name, as when we are busy,
 with the next index beyond the entry that was refused.
@@ -36,11 +39,13 @@ from consensus.wire.garlic_farm.codec import RequestReader, encode_reply
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS, UNKNOWN_SERVER, Limits
 from consensus.wire.garlic_farm.mapping import check_agreed, commands_from_wire, reply_to_wire, request_from_wire
+from consensus.wire.garlic_farm.peers import ProvenPeer
 from consensus.wire.garlic_farm.upgrade import Extension, Identity
 from consensus.wire.garlic_farm.upgrade_server import Upgraded
+from consensus.wire.garlic_farm.values import ClusterServer
 
 _READ_BYTES = 65_536
-_FROM_CLIENTS = (wire.ClientRequest, wire.ReadIndexRequest, wire.AddServerRequest, wire.RemoveServerRequest)
+_FROM_CLIENTS = (wire.ClientRequest, wire.ReadIndexRequest, wire.AddServerRequest)
 """Who asks these need not be a server, and need not know whom it asks."""
 
 
@@ -215,9 +220,15 @@ class Conversation:
         check_agreed(request, self._upgraded.extensions)
         if isinstance(request, _FROM_CLIENTS):
             return
-        claimed, ours = self._upgraded.peer.server_id, self._identity().server_id
-        if claimed is not None and request.source != claimed:
-            text = f"a {spoken} in the name of server {request.source} on the connection of server {claimed}"
+        proven, ours = self._upgraded.proven, self._identity().server_id
+        if isinstance(request, wire.RemoveServerRequest):
+            _check_own_removal(request, proven)
+            return
+        if proven is None or not proven.is_server:
+            shown = "has shown no identity" if proven is None else f"is that of a client (server {proven.server_id})"
+            raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {spoken}, which servers say, on a connection that {shown}")
+        if request.source != proven.server_id:
+            text = f"a {spoken} in the name of server {request.source} on the connection of server {proven.server_id}"
             raise GarlicFarmError(Fault.OUT_OF_TURN, text)
         if ours is None:
             raise GarlicFarmError(Fault.BUSY, f"a {spoken} came before this server has an id; the peer will try again")
@@ -344,3 +355,13 @@ class Conversation:
             return False
         self._tally.incident(Fault.SILENT, self._source, f"{self._source} does not take its replies; closed")
         return False
+
+
+def _check_own_removal(request: wire.RemoveServerRequest, proven: ProvenPeer | None) -> None:
+    """A server may ask that it be removed itself."""
+    named = [each.value.server_id for each in request.entries if isinstance(each.value, ClusterServer)]
+    if proven is None or proven.server_id is None or named != [proven.server_id]:
+        who = "somebody who has shown no identity" if proven is None else f"server {proven.server_id}"
+        whom = ", ".join(map(str, named)) or "nobody"
+        text = f"{who} asks that server {whom} be removed, which that server alone may ask, or an operator of the farm"
+        raise GarlicFarmError(Fault.OUT_OF_TURN, text)

@@ -2,6 +2,8 @@
 
     dial ─▶ request 2 if a challenge is cached, else request 1 ─▶ 401 ─▶ close, dial again with request 2 ─▶ 101
 
+Both sides prove who they are (`proof`): a dialer acts in one role, and accepts no server but the one that was called.
+
 At most three connections: cached nonce, stale, fresh; a proxy that asks for a password as well may cost two more. What
 was learned of a server is kept for the next time.
 
@@ -11,7 +13,7 @@ second best, once. Connections that are open do not ask again.
 
 import os
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
@@ -21,20 +23,16 @@ from consensus.node.clock import now_ms
 from consensus.node.transports import PeerAddress, TlsTransport, Transport
 from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.proxy import Via
+from consensus.wire.garlic_farm.peers import ProvenPeer
 from consensus.wire.garlic_farm.upgrade import Extension, Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller, Session, Switched, UpgradeClient
 
-__all__ = ["Connector", "Dialed", "Dialer", "PeerAddress"]
+__all__ = ["Dialed", "Dialer", "PeerAddress"]
 
 _ATTEMPTS = 3
 _ATTEMPTS_BY_PROXY = 5
 _SESSIONS_MAX = 256
 _READ_BYTES = 16_384
-
-
-Connector = Callable[[PeerAddress], Awaitable[trio.abc.Stream]]
-"""Opens a stream that is already private: TLS checked against the fingerprint, or I2P."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +43,8 @@ class Dialed:
     trailing: bytes
     peer: Identity
     extensions: frozenset[Extension]
+    proven: ProvenPeer | None
+    """Who answers; None if this client knows no identities."""
 
 
 class Dialer:
@@ -54,16 +54,13 @@ class Dialer:
         self,
         caller: Caller,
         *,
-        connector: Connector | None = None,
         transport: Transport | None = None,
         timeout_s: float = 5.0,
         met: Callable[[Identity], None] = lambda _: None,
     ) -> None:
-        """`met` hears what each server says of itself; `connector` stands in for the transport's own."""
-        transport = transport or TlsTransport()
+        """`met` hears what each server says of itself."""
         self._caller = caller
-        self._connector = connector or transport.connect
-        self._via = transport.via
+        self._transport = transport or TlsTransport()
         self._met = met
         self._timeout_s = timeout_s
         self._sessions: dict[PeerAddress, Session] = {}
@@ -93,16 +90,26 @@ class Dialer:
 
     async def _dial_as(self, credentials: Credentials, address: PeerAddress, expected: ServerId | None) -> Dialed:
         session = self._session(address)
-        via = self._via(address)
+        via = self._transport.via(address)
         attempts = _ATTEMPTS if via is None else _ATTEMPTS_BY_PROXY
         for _ in range(attempts):
-            stream = await self._connector(address)
+            reached = await self._transport.connect(address)
+            stream = reached.stream
+            client = UpgradeClient(
+                self._caller,
+                session,
+                str(address),
+                now_ms(),
+                credentials,
+                via,
+                channel=reached.channel,
+                called=expected,
+            )
             try:
-                switched = await self._shake_hands(stream, address, session, credentials, via)
+                switched = await _shake_hands(stream, client)
                 if switched is not None:
                     self._met(switched.peer)
-                    _check_server(switched.peer, expected)
-                    return Dialed(stream, switched.trailing, switched.peer, switched.extensions)
+                    return Dialed(stream, switched.trailing, switched.peer, switched.extensions, switched.proven)
             except BaseException:
                 await trio.aclose_forcefully(stream)
                 raise
@@ -110,21 +117,6 @@ class Dialer:
         raise GarlicFarmError(
             Fault.REFUSED_UPGRADE, f"{address} challenged {attempts} times in a row and accepted no fresh nonce"
         )
-
-    async def _shake_hands(
-        self,
-        stream: trio.abc.Stream,
-        address: PeerAddress,
-        session: Session,
-        credentials: Credentials,
-        via: Via | None,
-    ) -> Switched | None:
-        client = UpgradeClient(self._caller, session, str(address), now_ms(), credentials, via)
-        await stream.send_all(client.request())
-        outcome = None
-        while outcome is None:
-            outcome = client.receive(bytes(await stream.receive_some(_READ_BYTES)))
-        return outcome if isinstance(outcome, Switched) else None
 
     def _session(self, address: PeerAddress) -> Session:
         session = self._sessions.pop(address, None) or Session()
@@ -134,11 +126,13 @@ class Dialer:
         return session
 
 
-def _check_server(peer: Identity, expected: ServerId | None) -> None:
-    if None not in {peer.server_id, expected} and peer.server_id != expected:
-        raise GarlicFarmError(
-            Fault.WRONG_SERVER, f"server {peer.server_id} answers at the address that server {expected} announced"
-        )
+async def _shake_hands(stream: trio.abc.Stream, client: UpgradeClient) -> Switched | None:
+    """None: the server has challenged, and wants another connection for the answer."""
+    await stream.send_all(client.request())
+    outcome = None
+    while outcome is None:
+        outcome = client.receive(bytes(await stream.receive_some(_READ_BYTES)))
+    return outcome if isinstance(outcome, Switched) else None
 
 
 def _reason(error: BaseException) -> str:

@@ -5,7 +5,8 @@
 Before the handshake is done a connection costs us and proves nothing, so handshakes are capped and short. When the cap
 is reached the oldest handshake of the source with the most of them gives way: real peers need milliseconds and get
 through a flood of half-open connections, whereas refusing newcomers would let a slow flood lock everybody out.
-Established connections know the password; they are capped in total and per source, and the newest is refused.
+Established connections know the password; they are capped in total and per source, and the newest is refused. Which of
+them has proven to be which server stands on its `Visit` before it takes a place.
 """
 
 import ssl
@@ -24,6 +25,8 @@ from consensus.node.tls_stream import TlsStream
 from consensus.node.transports import is_loopback
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS, Limits
+from consensus.wire.garlic_farm.peers import ProvenPeer
+from consensus.wire.garlic_farm.proof import i2p_channel, tls_channel
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_server import Gatekeeper, Refused, Upgraded, UpgradeServer
 
@@ -47,6 +50,8 @@ class Visit:
 
     source: str
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    proven: ProvenPeer | None = None
+    """Who it is, once the handshake is done; None: so far nobody, or somebody with no more than the password."""
 
 
 class Admission:
@@ -100,6 +105,12 @@ class Admission:
         for visit in self._established:
             visit.scope.cancel()
 
+    def end_proven(self, refused: Callable[[ProvenPeer], bool]) -> None:
+        """Close the connections of those who may speak no longer."""
+        for visit in self._established:
+            if visit.proven is not None and refused(visit.proven):
+                visit.scope.cancel()
+
     @property
     def shaking_hands(self) -> int:
         """Connections that have not proven anything yet."""
@@ -146,7 +157,7 @@ class GarlicFarmServer:
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve TLS on `host` until cancelled; tells the port, which matters when 0 asked for any."""
-        context = certificate.server_context()
+        context, channel = certificate.server_context(), tls_channel(certificate.fingerprint)
 
         async def accept(transport: trio.SocketStream) -> None:
             try:
@@ -160,14 +171,17 @@ class GarlicFarmServer:
                 await stream.do_handshake()
                 return stream
 
-            await self.serve(transport, source, secure)
+            await self.serve(transport, source, channel, secure)
 
         await self._accept(host, port, accept, task_status)
 
     async def listen_plain(
-        self, host: str, port: int, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
+        self, host: str, port: int, name: str, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve an I2P router's server tunnel, which delivers here what I2P has decrypted. On loopback only."""
+        """Serve an I2P router's server tunnel, which delivers here what I2P has decrypted. On loopback only.
+
+        `name` is the tunnel's, by which others must have called this server.
+        """
         if not is_loopback(host):
             raise GarlicFarmError(
                 Fault.PLAIN_REFUSED, f"{host} is not a loopback address, and without TLS nothing may listen elsewhere"
@@ -175,7 +189,7 @@ class GarlicFarmServer:
 
         async def accept(transport: trio.SocketStream) -> None:
             # To the kernel all come from the router: what tells them apart has stayed in I2P.
-            await self.serve(transport, "the I2P router")
+            await self.serve(transport, "the I2P router", i2p_channel(name))
 
         await self._accept(host, port, accept, task_status)
 
@@ -192,24 +206,27 @@ class GarlicFarmServer:
             await nursery.start(trio.serve_listeners, accept, listeners)
             task_status.started(bound_port)
 
-    async def serve(self, transport: trio.abc.Stream, source: str, secure: Securer | None = None) -> None:
-        """One connection, to its end. Without `secure` the stream must already be private."""
+    async def serve(self, transport: trio.abc.Stream, source: str, channel: str, secure: Securer | None = None) -> None:
+        """One connection, to its end. Without `secure` the stream must already be private.
+
+        `channel` is what proofs are bound to (`consensus.wire.garlic_farm.proof`).
+        """
         visit = self.admission.arrive(source)
         self._tally.count("connections-accepted")
         try:
             with visit.scope:
-                await self._serve(transport, visit, secure)
+                await self._serve(transport, visit, channel, secure)
         finally:
             self.admission.leave(visit)
             await trio.aclose_forcefully(transport)
 
-    async def _serve(self, transport: trio.abc.Stream, visit: Visit, secure: Securer | None) -> None:
+    async def _serve(self, transport: trio.abc.Stream, visit: Visit, channel: str, secure: Securer | None) -> None:
         upgraded, stream = None, transport
         try:
             with trio.move_on_after(self._admission_tuning.handshake_s) as patience:
                 if secure is not None:
                     stream = await secure(transport)
-                upgraded = await self._shake_hands(stream, visit.source)
+                upgraded = await self._shake_hands(stream, visit.source, channel)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             reason = error.__cause__ or "the connection broke"
             # A TLS alert is the other side's verdict about us.
@@ -220,12 +237,15 @@ class GarlicFarmServer:
         if patience.cancelled_caught:
             text = f"{visit.source} did not complete a handshake within {self._admission_tuning.handshake_s:g} s"
             self._tally.incident(Fault.SILENT, visit.source, text)
-        if upgraded is None or not self.admission.establish(visit):
+        if upgraded is None:
+            return
+        visit.proven = upgraded.proven
+        if not self.admission.establish(visit):
             return
         await self._welcome(stream, visit.source, upgraded)
 
-    async def _shake_hands(self, stream: trio.abc.Stream, source: str) -> Upgraded | None:
-        upgrade = UpgradeServer(self._gatekeeper)
+    async def _shake_hands(self, stream: trio.abc.Stream, source: str, channel: str) -> Upgraded | None:
+        upgrade = UpgradeServer(self._gatekeeper, channel)
         verdict, heard = None, False
         while verdict is None:
             data = bytes(await stream.receive_some(_READ_BYTES))

@@ -7,12 +7,16 @@ Within I2P a connection is encrypted and the name of its other end is the hash o
 nothing; anywhere else the Digest handshake alone would leave every message readable and forgeable. Hence each of the
 two refuses the other's addresses, before anything is sent and before a name is looked up: a name that ends in `.i2p`
 in a question to a public DNS server tells who uses what.
+
+The way to a proxy is plain, and the proof of the handshake says nothing of the messages that follow it. Whoever stands
+between could change them, so a proxy is called on this machine's loopback addresses alone.
 """
 
 import re
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +26,7 @@ import trio
 from consensus.node.tls import CertificateError, secured, secured_by_authority
 from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.proof import i2p_channel, tls_channel
 from consensus.wire.garlic_farm.proxy import AskAgain, ConnectClient, ProxyAuthentication, ProxyMode, TunnelOpen, Via
 
 _READ_BYTES = 4096
@@ -56,11 +61,19 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A stream to a server that nobody on the way can read, and what binds a proof to it (`proof`)."""
+
+    stream: trio.abc.Stream
+    channel: str
+
+
 class Transport(Protocol):
     """How to reach servers."""
 
-    async def connect(self, address: PeerAddress) -> trio.abc.Stream:
-        """A stream to the server that nobody on the way can read, or to the proxy that leads there."""
+    async def connect(self, address: PeerAddress) -> Reached:
+        """A stream to the server, or to the proxy that leads there."""
 
     def via(self, address: PeerAddress) -> Via | None:
         """What a request must say so that the proxy passes it on; None if the stream leads to the server itself."""
@@ -72,8 +85,8 @@ class TlsTransport:
     def __init__(self, authority: ssl.SSLContext | None = None) -> None:
         self._authority = authority
 
-    async def connect(self, address: PeerAddress) -> trio.abc.Stream:
-        """TCP and TLS."""
+    async def connect(self, address: PeerAddress) -> Reached:
+        """TCP and TLS. The channel is the certificate that the server has shown, whoever vouches for it."""
         if is_i2p_name(address.host):
             raise GarlicFarmError(
                 Fault.PLAIN_REFUSED,
@@ -88,11 +101,13 @@ class TlsTransport:
         transport = await trio.open_tcp_stream(address.host, address.port)
         try:
             if self._authority is not None:
-                return await secured_by_authority(transport, self._authority, address.host)
-            return await secured(transport, address.fingerprint or b"")
+                stream = await secured_by_authority(transport, self._authority, address.host)
+            else:
+                stream = await secured(transport, address.fingerprint or b"")
         except BaseException:
             await trio.aclose_forcefully(transport)
             raise
+        return Reached(stream, tls_channel(sha256(stream.peer_certificate() or b"").digest()))
 
     def via(self, _: PeerAddress) -> Via | None:
         """The server itself is asked."""
@@ -116,14 +131,20 @@ class I2pTransport:
         self._proxy = proxy
         self._authentication = ProxyAuthentication(proxy.credentials, random_bytes)
 
-    async def connect(self, address: PeerAddress) -> trio.abc.Stream:
-        """A connection to the proxy, and in the mode `connect` through it."""
+    async def connect(self, address: PeerAddress) -> Reached:
+        """A connection to the proxy, and in the mode `connect` through it. The channel is the name that is dialled."""
         self._check(address)
+        if not is_loopback(self._proxy.host):
+            raise GarlicFarmError(
+                Fault.PLAIN_REFUSED,
+                f"the proxy {self._proxy.host}:{self._proxy.port} is not on a loopback address: the way to it is plain,"
+                " and whoever stands between could change what follows the handshake; use a proxy on this machine",
+            )
         for _ in range(_CONNECT_ATTEMPTS):
             stream = await self._reach()
             try:
                 if self._proxy.mode is ProxyMode.ABSOLUTE_URI or await self._tunnel(stream, address):
-                    return stream
+                    return Reached(stream, i2p_channel(address.host))
             except BaseException:
                 await trio.aclose_forcefully(stream)
                 raise

@@ -144,7 +144,7 @@ Upstream http {LOOPBACK}:{upstream_port} ".i2p"
 
 async def guess_the_password(proxy: I2pProxy, name: str) -> None:
     """Call a server without the farm's key."""
-    caller = Caller("farm", lambda: (Credentials("stranger", "guess"),), Identity, os.urandom)
+    caller = Caller("farm", lambda: (Credentials("stranger", "guess"),), Identity, os.urandom, None)
     transport = I2pTransport(HttpProxy(LOOPBACK, proxy.port, ProxyMode.CONNECT), os.urandom)
     with pytest.raises(GarlicFarmError, match="does not accept user"):
         await Dialer(caller, transport=transport).dial(PeerAddress(name, 7669, None))

@@ -221,7 +221,7 @@ async def _speak_rubbish(farm: Farm, node: Node, random: Random) -> None:
     shown = key.digest_credentials[0]
     credentials = Credentials(shown.username, shown.password)
     identity = Identity(view.farm.cluster_id, None)
-    dialer = Dialer(Caller(key.cluster, lambda: (credentials,), lambda: identity, os.urandom))
+    dialer = Dialer(Caller(key.cluster, lambda: (credentials,), lambda: identity, os.urandom, None))
     address = PeerAddress(LOOPBACK, port(consensus), certificate.fingerprint)
     requests = [
         encode_request(kind(9, view.node.raft_id or 1, view.raft.term, 1, 1, 1))

@@ -17,14 +17,21 @@ import trio
 from consensus.core.position import ServerId
 from consensus.node.garlic_farm_dial import PeerAddress
 from consensus.node.member_client import ask_to_add
-from consensus.node.transports import TlsTransport
+from consensus.node.transports import Reached, TlsTransport
 from consensus.wire.garlic_farm.messages import EXCHANGES, MessageType
 from consensus.wire.garlic_farm.values import ClusterServer, ValueType
 from tests.node.loopback_group import LoopbackGroup, until
 
 ALICE, CHARLIE = ServerId(4), ServerId(1)
 HEAD_END = b"\r\n\r\n"
-VARIABLE = ("Host:", "Authorization:", "WWW-Authenticate:", "Sec-WebSocket-Key:", "Sec-WebSocket-Accept:")
+VARIABLE = (
+    "Host:",
+    "Authorization:",
+    "WWW-Authenticate:",
+    "Sec-WebSocket-Key:",
+    "Sec-WebSocket-Accept:",
+    "X-Garlic-Proof:",
+)
 REQUEST_BYTES, REPLY_BYTES = 45, 26
 SHOWN_HEX = 48
 
@@ -187,21 +194,24 @@ async def capture(directory: Path) -> Talk:
     """Alice asks Charlie to be added; ends when she is a member."""
     talk = Talk()
 
-    async def connect(address: PeerAddress) -> trio.abc.Stream:
-        stream = await TlsTransport().connect(address)
-        if address != servers.resolve(CHARLIE):
-            return Listening(stream, talk, "Charlie", "Alice")
-        return stream if talk.mentions("AddServerResponse") else Listening(stream, talk, "Alice", "Charlie")
+    class Overheard(TlsTransport):
+        async def connect(self, address: PeerAddress) -> Reached:
+            reached = await super().connect(address)
+            called = "Charlie" if address == servers.resolve(CHARLIE) else "Alice"
+            if called == "Charlie" and talk.mentions("AddServerResponse"):
+                return reached
+            caller = "Alice" if called == "Charlie" else "Charlie"
+            return Reached(Listening(reached.stream, talk, caller, called), reached.channel)
 
     async with trio.open_nursery() as nursery:
-        servers = LoopbackGroup(directory, nursery, founders=1, connector=connect)
+        servers = LoopbackGroup(directory, nursery, founders=1, transport=Overheard())
         charlie = (await servers.start(CHARLIE)).server
         await servers.leader()
         await until(lambda: charlie.commit_index == 1)
         for number in (1, 2):
             await charlie.propose((b'{"id":1,"mark":%d}' % number,))
         await servers.start(ALICE)
-        client = servers.client()
+        client = servers.client(server_id=ALICE)
         await nursery.start(client.run)
         await ask_to_add(client, ClusterServer(ALICE, servers.endpoint(ALICE)))
         await until(lambda: ALICE in charlie.describe().raft.configuration.voter_ids)

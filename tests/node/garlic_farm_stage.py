@@ -1,9 +1,14 @@
-"""A stage for Garlic Farm tests: servers behind memory streams, with handlers that the test scripts."""
+"""A stage for Garlic Farm tests: servers behind memory streams, with handlers that the test scripts.
+
+Everybody on it knows the identities of the servers 1 to 99, and a server's private key follows from its id.
+"""
 
 from collections.abc import Awaitable, Callable
+from hashlib import sha256
 from random import Random
 
 import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from trio.testing import memory_stream_pair
 
 from consensus.core import messages as core
@@ -12,11 +17,15 @@ from consensus.node.garlic_farm_conversation import ClientAnswer, ConversationTu
 from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.garlic_farm_server import AdmissionTuning, GarlicFarmServer
 from consensus.node.garlic_farm_tally import Incident, Tally
+from consensus.node.transports import Reached
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.limits import UNKNOWN_SERVER
 from consensus.wire.garlic_farm.nonces import NonceBook
+from consensus.wire.garlic_farm.peers import ListedPeers
+from consensus.wire.garlic_farm.proof import ConnectionRole, tls_channel
+from consensus.wire.garlic_farm.proxy import Via
 from consensus.wire.garlic_farm.upgrade import EXTENSION_SETS, Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller
 from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
@@ -24,6 +33,21 @@ from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
 PASSWORD = "correct horse"  # noqa: S105 - the test's own
 CREDENTIALS = Credentials("router", PASSWORD)
 ALICE, BOB, CAROL = ServerId(1), ServerId(2), ServerId(3)
+CHANNEL = tls_channel(sha256(b"memory").digest())
+"""Of every connection on the stage."""
+
+
+def key_of(server_id: int) -> Ed25519PrivateKey:
+    """The identity key of a server."""
+    return Ed25519PrivateKey.from_private_bytes(sha256(b"server %d" % server_id).digest())
+
+
+SERVER_KEYS = {number: key_of(number).public_key().public_bytes_raw() for number in range(1, 100)}
+
+
+def peers_of(server_id: int | None) -> ListedPeers | None:
+    """The directory of a server; None for a client that is no server, and shows the password alone."""
+    return None if server_id is None else ListedPeers(key_of(server_id), SERVER_KEYS)
 
 
 class ScriptedHandler:
@@ -140,6 +164,7 @@ class Host:
             lambda user: self.passwords.get(user),  # noqa: PLW0108 - a test may exchange the dictionary
             NonceBook(b"secret", Random(own_id).randbytes),
             lambda: self.identity,
+            peers=ListedPeers(key_of(own_id), SERVER_KEYS),
         )
         self.server = GarlicFarmServer(
             self.gatekeeper, self.handler, self.tally, admission=admission, conversation=conversation
@@ -170,7 +195,11 @@ class Stage:
         self.hosts[host.handler.own_id] = host
         return host
 
-    async def connect(self, address: PeerAddress) -> trio.abc.Stream:
+    def via(self, _: PeerAddress) -> Via | None:
+        """Nobody stands between."""
+        return None
+
+    async def connect(self, address: PeerAddress) -> Reached:
         """A memory stream to the host at that port."""
         host = self.hosts.get(address.port)
         if host is None:
@@ -179,8 +208,8 @@ class Stage:
         self.connections += 1
         self.live.append(ours)
         self.theirs.append(theirs)
-        self.nursery.start_soon(host.server.serve, theirs, "10.0.0.9")
-        return ours
+        self.nursery.start_soon(host.server.serve, theirs, "10.0.0.9", CHANNEL)
+        return Reached(ours, CHANNEL)
 
     def resolve(self, server: ServerId) -> PeerAddress | None:
         """Every id has an address, whether or not somebody listens there."""
@@ -194,6 +223,7 @@ class Stage:
         cluster: str = "farm",
         cluster_id: str | None = "cluster-a",
         offered: tuple[str, ...] = tuple(EXTENSION_SETS),
+        role: ConnectionRole = ConnectionRole.SERVER,
     ) -> Dialer:
         """Connects in the name of `own_id`."""
         caller = Caller(
@@ -201,21 +231,26 @@ class Stage:
             lambda: (Credentials(CREDENTIALS.user, password),),
             lambda: Identity(cluster_id, own_id),
             Random(7).randbytes,
+            peers_of(own_id),
+            role,
             offered=offered,
         )
-        return Dialer(caller, connector=self.connect)
+        return Dialer(caller, transport=self)
 
     def dialer_with(self, own_id: ServerId, credentials: Callable[[], tuple[Credentials, ...]]) -> Dialer:
         """Connects with whatever credentials there are at the time."""
-        caller = Caller("farm", credentials, lambda: Identity("cluster-a", own_id), Random(7).randbytes)
-        return Dialer(caller, connector=self.connect)
+        identity = Identity("cluster-a", own_id)
+        caller = Caller(
+            "farm", credentials, lambda: identity, Random(7).randbytes, peers_of(own_id), ConnectionRole.SERVER
+        )
+        return Dialer(caller, transport=self)
 
 
-async def expect_fault(dialer: Dialer, address: PeerAddress | None) -> GarlicFarmError:
+async def expect_fault(dialer: Dialer, address: PeerAddress | None, called: ServerId | None = None) -> GarlicFarmError:
     """Dial, and return the failure."""
     assert address is not None
     try:
-        await dialer.dial(address)
+        await dialer.dial(address, called)
     except GarlicFarmError as error:
         return error
     raise AssertionError("the connection was accepted")

@@ -23,7 +23,7 @@ from consensus.node.clock import now_ms
 from consensus.node.directory import open_storage
 from consensus.node.garlic_farm_client import GarlicFarmClient
 from consensus.node.garlic_farm_conversation import GiveUp
-from consensus.node.garlic_farm_dial import Connector, Dialer, PeerAddress
+from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.garlic_farm_links import PeerLinks
 from consensus.node.garlic_farm_server import GarlicFarmServer
 from consensus.node.garlic_farm_tally import Incident, Tally
@@ -37,13 +37,16 @@ from consensus.node.server_tuning import ServerTuning
 from consensus.node.sessioned import SessionedStateMachine
 from consensus.node.storage import StorageTuning
 from consensus.node.tls import load_or_create_certificate
+from consensus.node.transports import Transport
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.nonces import NonceBook
+from consensus.wire.garlic_farm.peers import ListedPeers
+from consensus.wire.garlic_farm.proof import ConnectionRole
 from consensus.wire.garlic_farm.upgrade import EXTENSION_SETS, Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller
 from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
-from tests.node.garlic_farm_stage import CREDENTIALS
+from tests.node.garlic_farm_stage import CREDENTIALS, SERVER_KEYS, key_of, peers_of
 
 PATIENT = Tuning(
     election_timeout_min_ms=300,
@@ -157,15 +160,15 @@ class LoopbackGroup:
         make_service: Callable[[], Service] = Service,
         tuning: Tuning = PATIENT,
         founders: int = 3,
-        connector: Connector | None = None,
+        transport: Transport | None = None,
         *,
         eager: bool = False,
     ) -> None:
-        """`connector` opens all connections, in place of TLS.
+        """`transport` opens all connections, in place of TLS.
 
         `eager`: the founder that starts last campaigns at once, so that a group of long timeouts has a leader soon.
         """
-        self._connector = connector
+        self._transport = transport
         self._eager = eager
         self._tuning = tuning
         self._directory = directory
@@ -223,14 +226,24 @@ class LoopbackGroup:
         certificate = load_or_create_certificate(self._directory / str(server_id))
         return PeerAddress("127.0.0.1", port, certificate.fingerprint)
 
-    def client(self, offered: tuple[str, ...] = tuple(EXTENSION_SETS)) -> GarlicFarmClient:
-        """A client that knows all three, and of the protocol what it offers."""
-        return GarlicFarmClient(self._dialer(None, offered), self.resolve, self.ids, random=Random(5))
+    def client(
+        self, offered: tuple[str, ...] = tuple(EXTENSION_SETS), server_id: ServerId | None = None
+    ) -> GarlicFarmClient:
+        """A client that knows all three, and of the protocol what it offers; `server_id`: it is that server's own."""
+        return GarlicFarmClient(self._dialer(server_id, offered), self.resolve, self.ids, random=Random(5))
 
     def _dialer(self, server_id: ServerId | None, offered: tuple[str, ...] = tuple(EXTENSION_SETS)) -> Dialer:
         identity, random = Identity("loopback", server_id), Random(server_id or 9)
-        caller = Caller("farm", lambda: (CREDENTIALS,), lambda: identity, random.randbytes, offered=offered)
-        return Dialer(caller, connector=self._connector)
+        caller = Caller(
+            "farm",
+            lambda: (CREDENTIALS,),
+            lambda: identity,
+            random.randbytes,
+            peers_of(server_id),
+            ConnectionRole.SERVER,
+            offered=offered,
+        )
+        return Dialer(caller, transport=self._transport)
 
     async def _live(
         self, server_id: ServerId, generation: int, task_status: trio.TaskStatus[Life] = trio.TASK_STATUS_IGNORED
@@ -279,6 +292,7 @@ class LoopbackGroup:
             {CREDENTIALS.user: CREDENTIALS.password}.get,
             NonceBook(b"secret", Random(server_id).randbytes),
             lambda: Identity("loopback", server_id),
+            peers=ListedPeers(key_of(server_id), SERVER_KEYS),
         )
         listener = GarlicFarmServer(gatekeeper, door, tally)
         certificate = load_or_create_certificate(self._directory / str(server_id))

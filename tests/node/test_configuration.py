@@ -278,7 +278,11 @@ def test_with_i2p_there_is_no_gossip_and_everything_is_patient(tmp_path: Path) -
         ("[consensus]\nbind = '0.0.0.0:7669'\n!", "no loopback address"),
         ("[consensus]\nseeds = ['192.0.2.7:7669']\n!", "consensus.seeds: '192.0.2.7:7669' is not an I2P name"),
         ("[consensus]\nca_file = 'x'\n!", "consensus.ca_file: I2P encrypts by itself"),
-        ("[consensus]\n!\n[proxy]\naddress = '9.9.9.9:4444'", "proxy.address: 9.9.9.9:4444 is a public address"),
+        ("[consensus]\n!\n[proxy]\naddress = '9.9.9.9:4444'", "proxy.address: 9.9.9.9:4444 is not on this machine"),
+        (
+            "[consensus]\n!\n[proxy]\naddress = '192.168.1.1:4444'",
+            "proxy.address: 192.168.1.1:4444 is not on this machine",
+        ),
         ("[consensus]\n!\n[proxy]\nuser = 'x'", "proxy.user: user and password_file go together"),
         ("[consensus]\n!\n[proxy]\nmode = 'socks'", "proxy.mode: 'socks' is none of 'absolute-uri', 'connect'"),
         ("[consensus]\n!\n[gossip]\ncapacity = 3", 'gossip: with transport = "i2p" there is no gossip'),

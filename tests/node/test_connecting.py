@@ -15,11 +15,13 @@ from bridge.wire.farm_key import new_farm_key
 from consensus.node.garlic_farm_dial import PeerAddress
 from consensus.node.garlic_farm_tally import Incident, Tally
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.peers import ListedPeers
+from consensus.wire.garlic_farm.proof import ConnectionRole
 from consensus.wire.garlic_farm.upgrade import Identity
 from gossip.node.discovery import LanInterface
 from tests.i2p_proxy import LOOPBACK, I2pProxy, b32_name
 from tests.node.certificates import Authority
-from tests.node.garlic_farm_stage import ALICE, BOB, ScriptedHandler
+from tests.node.garlic_farm_stage import ALICE, BOB, SERVER_KEYS, ScriptedHandler, key_of
 from tests.node.test_users import private
 
 NAME = b32_name(1)
@@ -41,7 +43,8 @@ def party(directory: Path, farm_key: Path, settings: str) -> Party:
     machine = Machine("node", directory, Network(lambda: [LAN], lambda: None))
     configuration = load_configuration(directory / "node.toml", machine=machine)
     incidents: list[Incident] = []
-    return Party(Connecting(configuration, FarmKeys(farm_key), Tally(incidents.append)), incidents)
+    peers = ListedPeers(key_of(BOB if directory.name == "bob" else ALICE), SERVER_KEYS)
+    return Party(Connecting(configuration, FarmKeys(farm_key), Tally(incidents.append), peers), incidents)
 
 
 async def meet(bob: Party, alice: Party, named: str = LOOPBACK, proxy: I2pProxy | None = None) -> Fault | None:
@@ -52,7 +55,8 @@ async def meet(bob: Party, alice: Party, named: str = LOOPBACK, proxy: I2pProxy 
             proxy.names[NAME] = port
         address = PeerAddress(named, 7669 if proxy is not None else port, bob.connecting.fingerprint)
         try:
-            dialed = await alice.connecting.dialer(lambda: Identity("c", ALICE)).dial(address, BOB)
+            dialer = alice.connecting.dialer(lambda: Identity("c", ALICE), ConnectionRole.SERVER)
+            dialed = await dialer.dial(address, BOB)
             await trio.aclose_forcefully(dialed.stream)
         except GarlicFarmError as error:
             return error.fault

@@ -12,6 +12,7 @@ from consensus.core.position import LogPosition
 from consensus.node.garlic_farm_client import ClientTuning, GarlicFarmClient
 from consensus.node.garlic_farm_conversation import ClientAnswer, GiveUp
 from consensus.node.garlic_farm_dial import PeerAddress
+from consensus.node.transports import Reached
 from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage
 
 
@@ -175,7 +176,7 @@ async def test_a_client_that_is_stopped_while_it_connects_says_so(
     three(stage)
     life, connect = trio.CancelScope(), stage.connect
 
-    async def connect_too_late(address: PeerAddress) -> trio.abc.Stream:
+    async def connect_too_late(address: PeerAddress) -> Reached:
         life.cancel()
         await wait_all_tasks_blocked()
         return await connect(address)

@@ -18,7 +18,7 @@ from consensus.wire.garlic_farm.errors import Fault
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.values import Application, ClusterServer, Configuration, LogEntry
 from consensus.wire.record import ENTRY_LIMIT_BYTES
-from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage, expect_fault
+from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, CHANNEL, Host, Stage, expect_fault
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ MEMBERS = LogEntry(1, Configuration(1, 0, ()))
             wire.AddServerResponse(BOB, CAROL, 1, 0, accepted=False),
         ),
         (
-            wire.RemoveServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, ClusterServer(4, None)),)),
+            wire.RemoveServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, ClusterServer(ALICE, None)),)),
             wire.RemoveServerResponse(BOB, CAROL, 1, 0, accepted=False),
         ),
         (
@@ -211,10 +211,9 @@ async def test_a_pre_vote_is_out_of_turn_where_the_handshake_did_not_agree_on_it
 
 async def test_a_server_without_an_id_serves_no_votes(stage: Stage) -> None:
     host = stage.add(Host(BOB, identity=Identity(None, None)))
-    dialed = await dial(stage)
-    await dialed.stream.send_all(encode_request(VOTE))
-    assert await closes(dialed)
+    assert (await expect_fault(stage.dialer(ALICE), stage.resolve(BOB), BOB)).fault is Fault.BUSY
     assert host.faults == {Fault.BUSY}
+    assert host.handler.asked == []
 
 
 async def test_a_handshake_that_takes_too_long_is_cut_off_however_slowly_it_drips(
@@ -224,7 +223,7 @@ async def test_a_handshake_that_takes_too_long_is_cut_off_however_slowly_it_drip
     host = stage.add(Host(BOB))
     address = stage.resolve(BOB)
     assert address is not None
-    stream = await stage.connect(address)
+    stream = (await stage.connect(address)).stream
     started = trio.current_time()
     for byte in b"GET /GarlicFarm/farm/1/websocket HTTP/1.1\r\n" * 10:
         try:
@@ -273,7 +272,7 @@ async def test_half_open_connections_stay_few_and_real_peers_get_through(
     for number in range(500):
         ours, theirs = memory_stream_pair()
         held.append(ours)
-        stage.nursery.start_soon(host.server.serve, theirs, "10.0.0.66")
+        stage.nursery.start_soon(host.server.serve, theirs, "10.0.0.66", CHANNEL)
         if number % 50 == 0:
             await trio.testing.wait_all_tasks_blocked()
             assert host.server.admission.shaking_hands <= 8
@@ -329,11 +328,11 @@ async def test_later_connections_of_one_dialer_need_one_round_only(stage: Stage)
 
 
 async def test_a_server_at_the_address_of_another_is_not_taken_for_it(stage: Stage) -> None:
-    stage.add(Host(BOB, identity=Identity("cluster-a", CAROL)))
-    address = stage.resolve(BOB)
-    assert address is not None
-    with pytest.raises(Exception, match="server 3 answers at the address that server 2 announced"):
-        await stage.dialer(ALICE).dial(address, BOB)
+    host = stage.add(Host(BOB, identity=Identity("cluster-a", CAROL)))
+    refused = await expect_fault(stage.dialer(ALICE), stage.resolve(BOB), BOB)
+    assert refused.fault is Fault.WRONG_SERVER
+    assert "another server than server 2 listens at the address that server 2 announced" in str(refused)
+    assert "calls server 2, and this is server 3" in host.incidents[0].text
 
 
 async def test_mutated_requests_end_in_replies_or_in_one_explained_close(

@@ -39,10 +39,11 @@ from consensus.node.tls import (
 from consensus.wire.garlic_farm.codec import encode_request
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.messages import RemoveServerRequest
+from consensus.wire.garlic_farm.proof import ConnectionRole
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller
 from consensus.wire.garlic_farm.values import ClusterServer, LogEntry
-from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, PASSWORD, Host, expect_fault
+from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, PASSWORD, Host, expect_fault, peers_of
 
 PATH = "/GarlicFarm/farm/1/websocket"
 
@@ -82,6 +83,8 @@ def dialer(password: str = PASSWORD) -> Dialer:
             lambda: (replace(CREDENTIALS, password=password),),
             lambda: Identity("cluster-a", ALICE),
             Random(4).randbytes,
+            peers_of(ALICE),
+            ConnectionRole.SERVER,
         )
     )
 
@@ -325,7 +328,7 @@ async def test_thousands_of_requests_that_come_together_keep_nobody_from_their_t
         dialed = await dialer().dial(PeerAddress("127.0.0.1", port, certificate.fingerprint), BOB)
         nursery.start_soon(take_turns)
         # When a thousand of them come in one piece
-        one = encode_request(RemoveServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, ClusterServer(9, None)),)))
+        one = encode_request(RemoveServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, ClusterServer(ALICE, None)),)))
         await dialed.stream.send_all(one * 1000)
         with trio.fail_after(30):
             while host.handler.refused < 1000:  # noqa: ASYNC110 - the handler has no event

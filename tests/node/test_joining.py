@@ -50,6 +50,13 @@ async def group(
             nursery.cancel_scope.cancel()
 
 
+async def speaker(servers: LoopbackGroup, nursery: trio.Nursery, server_id: ServerId) -> GarlicFarmClient:
+    """What a server itself says, of another make: it proves who it is, and knows nothing but the document."""
+    client = servers.client(offered=(), server_id=server_id)
+    await nursery.start(client.run)
+    return client
+
+
 async def submit(client: GarlicFarmClient, commands: list[bytes]) -> None:
     for first in range(0, len(commands), 100):
         found = await client.submit(commands[first : first + 100])
@@ -100,8 +107,8 @@ async def test_a_server_that_knows_the_document_alone_joins_by_log_packs_and_is_
         await stranger.until(lambda: len(stranger.commands()) == len(before + after))
         assert stranger.commands() == before + after
         assert stranger.members == (1, 2, 3, 4)
-        # when somebody asks that it be removed, it is told, and the cluster goes on without it
-        gone = await ask_to_remove(client, FOURTH)
+        # when it asks to be removed, it is told, and the cluster goes on without it
+        gone = await ask_to_remove(await speaker(servers, nursery, FOURTH), FOURTH)
         assert gone.begun, gone.reason
         await until_members(await leading(servers), 1, 2, 3)
         assert stranger.told_to_leave
@@ -171,8 +178,7 @@ async def test_a_server_of_our_own_joins_by_the_same_words_and_then_asks_to_go(t
     async with group(tmp_path) as (servers, client, nursery):
         await submit(client, [b"%d" % number for number in range(500)])
         life = await servers.start(FOURTH)
-        own = servers.client()
-        await nursery.start(own.run)
+        own = await speaker(servers, nursery, FOURTH)
         # when it asks until its own log names it
         await join(own, life.server, ClusterServer(FOURTH, servers.endpoint(FOURTH)), Random(4))
         leader = await leading(servers)
@@ -256,8 +262,8 @@ async def test_what_cannot_be_done_is_refused_with_a_sentence_for_the_operator(t
         refused = [
             (await ask_to_add(client, ClusterServer(2, "tcp://elsewhere:1")), "belongs to a member"),
             (await ask_to_add(client, ClusterServer(9, "tcp://nobody:1")), "nobody listens"),
-            (await ask_to_remove(client, ServerId(9)), "it is no member"),
-            (await ask_to_remove(client, leader_id), "it leads; hand leadership"),
+            (await ask_to_remove(await speaker(servers, nursery, ServerId(9)), ServerId(9)), "it is no member"),
+            (await ask_to_remove(await speaker(servers, nursery, leader_id), leader_id), "it leads; hand leadership"),
         ]
         texts = [incident.text for incident in servers.incidents if incident.fault is Fault.REFUSED_CHANGE]
         assert not any(asked.begun for asked, _ in refused)
@@ -272,8 +278,9 @@ async def test_what_cannot_be_done_is_refused_with_a_sentence_for_the_operator(t
 
 async def test_a_leader_that_knows_the_document_alone_brings_a_server_of_ours_up(tmp_path: Path) -> None:
     """It tells no terms: the newcomer knows them from what it was given before, and says where to go on otherwise."""
-    async with group(tmp_path) as (servers, client, _):
+    async with group(tmp_path) as (servers, _, nursery):
         life = await servers.start(FOURTH)
+        client = await speaker(servers, nursery, STRANGE)
         # given a newcomer that nobody has invited: a pack is out of turn, and costs the connection
         assert await client.exchange(FOURTH, packed(0, 2, b"a")) is Lost.UNANSWERED
         assert [each.text for each in servers.incidents if each.fault is Fault.OUT_OF_TURN] == [
@@ -292,23 +299,25 @@ async def test_a_leader_that_knows_the_document_alone_brings_a_server_of_ours_up
         assert await said(client, invitation) == (True, 4)
         # its leader may tell it to leave; nobody else can
         assert await said(client, wire.LeaveClusterRequest(STRANGE, FOURTH, 5, 0, 3, 3)) == (True, 4)
-        assert await said(client, wire.LeaveClusterRequest(8, FOURTH, 5, 0, 3, 3)) == (False, 4)
+        other = await speaker(servers, nursery, ServerId(8))
+        assert await said(other, wire.LeaveClusterRequest(8, FOURTH, 5, 0, 3, 3)) == (False, 4)
 
 
 async def test_a_member_that_hears_its_leader_takes_no_invitation(tmp_path: Path) -> None:
-    async with group(tmp_path) as (servers, client, _):
+    async with group(tmp_path) as (servers, client, nursery):
         await submit(client, [b"x"])
         leader, follower = await leading(servers), servers.lives[ServerId(1)].server
         await until(lambda: follower.describe().raft.last == leader.server.describe().raft.last)
         assert follower.role.leader is not None
         before = follower.describe().raft
-        accepted, _ = await said(client, wire.JoinClusterRequest(STRANGE, 1, 99, 0, 3, 3, (LogEntry(99, THEIRS),)))
+        strange = await speaker(servers, nursery, STRANGE)
+        accepted, _ = await said(strange, wire.JoinClusterRequest(STRANGE, 1, 99, 0, 3, 3, (LogEntry(99, THEIRS),)))
         assert not accepted
         after = follower.describe().raft
         assert (after.term, after.last, after.voted_for) == (before.term, before.last, before.voted_for)
 
 
-STRANGE = 9
+STRANGE = ServerId(9)
 THEIRS = Configuration(1, 0, (ClusterServer(STRANGE, "tcp://127.0.0.1:9"),))
 
 

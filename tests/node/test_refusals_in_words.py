@@ -21,10 +21,11 @@ from consensus.node.garlic_farm_tally import Incident, Tally
 from consensus.node.tls import NodeCertificate, load_or_create_certificate, secured
 from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.errors import Fault
+from consensus.wire.garlic_farm.proof import tls_channel
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller, Challenged, Session, UpgradeClient
 from tests.node.certificates import self_signed
-from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, Host
+from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, Host, peers_of
 
 LOOPBACK = "127.0.0.1"
 
@@ -60,7 +61,8 @@ class Scene:
                 await trio.sleep(0.005)
 
 
-CALLER = Caller("farm", lambda: (CREDENTIALS,), lambda: Identity("cluster-a", ALICE), Random(7).randbytes)
+ALICE_HERE = Identity("cluster-a", ALICE)
+CALLER = Caller("farm", lambda: (CREDENTIALS,), lambda: ALICE_HERE, Random(7).randbytes, peers_of(ALICE))
 
 
 @asynccontextmanager
@@ -202,10 +204,10 @@ async def test_a_recorded_handshake_that_is_sent_again_is_refused_and_an_alarm(t
             return answer
 
         # Given a handshake that was accepted, and somebody who has recorded it
-        session = Session()
-        first = UpgradeClient(CALLER, session, str(found.address), 0)
+        session, channel = Session(), tls_channel(found.address.fingerprint or b"")
+        first = UpgradeClient(CALLER, session, str(found.address), 0, channel=channel)
         assert isinstance(first.receive(await exchange(first.request())), Challenged)
-        recorded = UpgradeClient(CALLER, session, str(found.address), 0).request()
+        recorded = UpgradeClient(CALLER, session, str(found.address), 0, channel=channel).request()
         assert b" 101 " in await exchange(recorded)
         # When it is sent again
         answer = await exchange(recorded)

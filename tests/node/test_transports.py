@@ -27,7 +27,7 @@ from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller
 from tests.i2p_proxy import LOOPBACK, I2pProxy, b32_name
 from tests.node.certificates import Authority
-from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, Host, expect_fault
+from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, Host, expect_fault, peers_of
 
 NAME = b32_name(1)
 BOB_IN_I2P = PeerAddress(NAME, 7669, None)
@@ -35,7 +35,8 @@ LOGIN = Credentials("user", "secret")
 
 
 def dialer(transport: Transport) -> Dialer:
-    caller = Caller("farm", lambda: (CREDENTIALS,), lambda: Identity("cluster-a", ALICE), Random(4).randbytes)
+    identity = Identity("cluster-a", ALICE)
+    caller = Caller("farm", lambda: (CREDENTIALS,), lambda: identity, Random(4).randbytes, peers_of(ALICE))
     return Dialer(caller, transport=transport)
 
 
@@ -45,7 +46,7 @@ def through(proxy: I2pProxy, mode: ProxyMode, credentials: Credentials | None = 
 
 async def listening(nursery: trio.Nursery, host: Host) -> dict[str, int]:
     """The name of a server tunnel that leads to `host`, and its port."""
-    port: int = await nursery.start(host.server.listen_plain, LOOPBACK, 0)
+    port: int = await nursery.start(host.server.listen_plain, LOOPBACK, 0, NAME)
     return {NAME: port}
 
 
@@ -134,7 +135,7 @@ async def test_nothing_plain_leaves_for_a_network_and_no_name_of_i2p_is_looked_u
 
 async def test_a_server_without_tls_listens_on_loopback_alone() -> None:
     with pytest.raises(GarlicFarmError, match="not a loopback address"):
-        await Host(BOB).server.listen_plain("0.0.0.0", 0)  # noqa: S104 - refused
+        await Host(BOB).server.listen_plain("0.0.0.0", 0, NAME)  # noqa: S104 - refused
 
 
 async def test_whoever_has_announced_no_certificate_is_not_called() -> None:

@@ -20,8 +20,10 @@ from consensus.node.tls_stream import TlsStream
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.codec import RequestReader, encode_reply
 from consensus.wire.garlic_farm.nonces import NonceBook
+from consensus.wire.garlic_farm.peers import ListedPeers
+from consensus.wire.garlic_farm.proof import tls_channel
 from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_server import Gatekeeper, Refused, Upgraded, UpgradeServer
+from consensus.wire.garlic_farm.upgrade_server import Gatekeeper, Refused, UpgradeServer
 from consensus.wire.garlic_farm.values import (
     Application,
     Configuration,
@@ -30,7 +32,7 @@ from consensus.wire.garlic_farm.values import (
     PackedEntry,
     SnapshotSyncRequest,
 )
-from tests.node.garlic_farm_stage import CREDENTIALS
+from tests.node.garlic_farm_stage import CREDENTIALS, SERVER_KEYS, key_of
 
 _BREAKS_AT = 3
 
@@ -84,19 +86,21 @@ class WordsOnlyServer:
         """Serve on loopback until cancelled; tells where."""
         self.directory.mkdir(exist_ok=True)
         certificate = load_or_create_certificate(self.directory)
-        context = certificate.server_context()
+        context, channel = certificate.server_context(), tls_channel(certificate.fingerprint)
         gatekeeper = Gatekeeper(
             "farm",
             {CREDENTIALS.user: CREDENTIALS.password}.get,
             NonceBook(b"theirs", Random(self.server_id).randbytes),
-            Identity,
+            lambda: Identity(server_id=self.server_id),
+            peers=ListedPeers(key_of(self.server_id), SERVER_KEYS),
+            spoken={},  # a server that never heard of an extension answers with none
         )
 
         async def serve(transport: trio.SocketStream) -> None:
             stream = TlsStream(transport, context, server_side=True)
             try:
                 await stream.do_handshake()
-                await self._converse(stream, gatekeeper)
+                await self._converse(stream, UpgradeServer(gatekeeper, channel))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass
             finally:
@@ -108,16 +112,11 @@ class WordsOnlyServer:
             await nursery.start(trio.serve_listeners, serve, listeners)
             task_status.started(PeerAddress("127.0.0.1", port, certificate.fingerprint))
 
-    async def _converse(self, stream: trio.abc.Stream, gatekeeper: Gatekeeper) -> None:
-        upgrade, verdict = UpgradeServer(gatekeeper), None
+    async def _converse(self, stream: trio.abc.Stream, upgrade: UpgradeServer) -> None:
+        verdict = None
         while verdict is None:
             verdict = upgrade.receive(bytes(await stream.receive_some(4096)), now_ms())
-        response = verdict.response
-        if isinstance(verdict, Upgraded):
-            # A server that never heard of an extension answers with none.
-            head = [line for line in response.split(b"\r\n") if not line.lower().startswith(b"sec-websocket-protocol")]
-            response = b"\r\n".join(head)
-        await stream.send_all(response)
+        await stream.send_all(verdict.response)
         if isinstance(verdict, Refused):
             await stream.aclose()
             return

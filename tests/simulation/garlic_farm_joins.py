@@ -154,7 +154,7 @@ class Story:
         await until(lambda: figures.reads >= enough)
         began = trio.current_time()
         for server_id in (FOURTH, FIFTH):
-            await self._remove(servers, plain, server_id)
+            await self._remove(servers, server_id)
         figures.removed_s = trio.current_time() - began
         enough = figures.writes + 200
         await until(lambda: figures.writes >= enough)
@@ -164,13 +164,17 @@ class Story:
         await join(plain, life.server, ClusterServer(server_id, servers.endpoint(server_id)), self.random)
         return life
 
-    async def _remove(self, servers: LoopbackGroup, plain: GarlicFarmClient, server_id: ServerId) -> None:
-        while True:
-            leader = servers.lives[await servers.leader()].server
-            if server_id not in leader.describe().raft.configuration.voter_ids:
-                break
-            await ask_to_remove(plain, server_id)
-            await trio.sleep(0.05)
+    async def _remove(self, servers: LoopbackGroup, server_id: ServerId) -> None:
+        own = servers.client(server_id=server_id)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(own.run)
+            while True:
+                leader = servers.lives[await servers.leader()].server
+                if server_id not in leader.describe().raft.configuration.voter_ids:
+                    break
+                await ask_to_remove(own, server_id)
+                await trio.sleep(0.05)
+            nursery.cancel_scope.cancel()
         await servers.kill(server_id)
 
     # -- the clients ---------------------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.errors import GarlicFarmError
 from consensus.wire.garlic_farm.log_pack import encode_log_pack
 from consensus.wire.garlic_farm.nonces import NonceBook
+from consensus.wire.garlic_farm.peers import ListedPeers
 from consensus.wire.garlic_farm.proxy import ConnectClient, ProxyAuthentication, Via
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller, Session, UpgradeClient
@@ -62,6 +63,7 @@ from consensus.wire.garlic_farm.values import (
 from gossip.core.member import Address, Incarnation, NodeInfo
 from gossip.wire.encoding import encode_node_info
 from gossip.wire.identity import node_id_of, sign
+from tests.node.garlic_farm_stage import CHANNEL, SERVER_KEYS, key_of, peers_of
 from tests.simulation.fuzzing import FuzzError
 from tests.wire.test_application import FULL
 
@@ -73,6 +75,7 @@ TEXT_PIECES: Final = (
     b"\r\n", b"\n", b":", b" ", b",", b'"', b"\\", b"=", b"\0", b"\xff", b"%s" * 20, b"9" * 400, b"a" * 20_000,
     b"HTTP/1.1 ", b"GET ", b"Connection: Upgrade\r\n", b"Content-Length: 99999999999999999999\r\n",
     b"Transfer-Encoding: chunked\r\n", b"Authorization: Digest \r\n", b"X-Garlic-Server: 2147483648\r\n",
+    b"X-Garlic-Peer: 2\r\n", b"X-Garlic-Proof: 1 server ", b"X-Garlic-Admission: ",
     b"X-Garlic-Introduction: ", b"qop=auth", b"nc=00000001", b"stale=true", b"101", b"401", b"407",
 )  # fmt: skip
 JSON_PIECES: Final = (
@@ -146,9 +149,13 @@ class UpgradeTarget:
         passwords = {CREDENTIALS.user: CREDENTIALS.password}
         self._word = _introduction()
         ours = Identity("cluster-a", 2, 1_000, (self._word,))
-        self._gatekeeper = Gatekeeper("farm", passwords.get, nonces, lambda: ours)
+        self._gatekeeper = Gatekeeper(
+            "farm", passwords.get, nonces, lambda: ours, peers=ListedPeers(key_of(2), SERVER_KEYS)
+        )
         theirs = Identity("cluster-a", 1, None, (self._word, self._word))
-        self._caller = Caller("farm", lambda: (CREDENTIALS,), lambda: theirs, self._random.randbytes)
+        self._caller = Caller("farm", lambda: (CREDENTIALS,), lambda: theirs, self._random.randbytes, peers_of(1))
+        self._anybody = replace(self._caller, peers=None)
+        """Checks no proof, since a recorded one never holds for a client's next handshake."""
         self._session = Session()
         self._accepted: set[str] = set()
         self._challenge = self._server_answer(self._client(Session()).request())
@@ -182,7 +189,8 @@ class UpgradeTarget:
         if side == ord("i"):
             introductions_in(Identity(introductions=(data.decode("latin-1"), self._word)))
             return "introductions"
-        client: UpgradeClient | ConnectClient = self._client(self._session, proxied=random.random() < 0.3)
+        caller = self._caller if random.random() < 0.5 else self._anybody
+        client: UpgradeClient | ConnectClient = self._client(self._session, caller, proxied=random.random() < 0.3)
         if side == ord("p"):
             authentication = ProxyAuthentication(CREDENTIALS, random.randbytes)
             client = ConnectClient("name.b32.i2p:7669", authentication)
@@ -201,23 +209,26 @@ class UpgradeTarget:
         return f"{said} none"
 
     def _check_server(self, data: bytes, random: Random) -> str:
-        server = UpgradeServer(self._gatekeeper)
+        server = UpgradeServer(self._gatekeeper, CHANNEL)
         self._now_ms += 1
         for piece in arrivals(data, random):
             verdict = server.receive(piece, self._now_ms)
             if isinstance(verdict, Upgraded):
-                return self._admitted(data)
+                return self._admitted(data, verdict)
             if verdict is not None:
                 return "refused"
         return "none"
 
-    def _admitted(self, data: bytes) -> str:
+    def _admitted(self, data: bytes, verdict: Upgraded) -> str:
         # A quoted pair and capital digits are other spellings of the same proof.
         text = data.decode("latin-1").replace("\\", "").lower()
         proof = next((each for each in self._accepted if each in text), None)
         if proof is None:
             raise FuzzError("somebody was let in who did not prove the password, or twice with the same proof")
         self._accepted.discard(proof)
+        shown = None if verdict.proven is None else verdict.proven.server_id
+        if verdict.peer.server_id != shown:
+            raise FuzzError(f"somebody is server {verdict.peer.server_id} who has proven to be {shown}")
         return "upgraded"
 
     def _genuine(self, random: Random) -> bytes:
@@ -233,9 +244,9 @@ class UpgradeTarget:
         self._accepted.add(text[at : text.index('"', at)])
         return request
 
-    def _client(self, session: Session, *, proxied: bool = False) -> UpgradeClient:
+    def _client(self, session: Session, caller: Caller | None = None, *, proxied: bool = False) -> UpgradeClient:
         via = Via("h:7669", ProxyAuthentication(None, self._random.randbytes)) if proxied else None
-        return UpgradeClient(self._caller, session, "h:7669", 0, via=via)
+        return UpgradeClient(caller or self._caller, session, "h:7669", 0, via=via, channel=CHANNEL)
 
     def _client_of_challenge(self) -> None:
         """Have a session that begins with request 2, to a nonce of the server's."""
@@ -246,7 +257,7 @@ class UpgradeTarget:
         client.receive(self._challenge)
 
     def _server_answer(self, request: bytes) -> bytes:
-        verdict = UpgradeServer(self._gatekeeper).receive(request, self._now_ms)
+        verdict = UpgradeServer(self._gatekeeper, CHANNEL).receive(request, self._now_ms)
         if verdict is None:
             raise FuzzError("a whole request had no answer")
         return verdict.response

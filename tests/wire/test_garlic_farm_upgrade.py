@@ -4,6 +4,7 @@ import re
 from random import Random
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consensus.wire.garlic_farm.digest import (
     Algorithm,
@@ -17,7 +18,17 @@ from consensus.wire.garlic_farm.digest import (
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.mapping import extensions_to_core
 from consensus.wire.garlic_farm.nonces import LIFETIME_MS, NonceBook
-from consensus.wire.garlic_farm.upgrade import EXTENSION_SETS, Extension, Headers, Identity, accept_token, path_of
+from consensus.wire.garlic_farm.peers import ListedPeers, PeerDirectory, ProvenPeer
+from consensus.wire.garlic_farm.proof import ConnectionRole, tls_channel
+from consensus.wire.garlic_farm.upgrade import (
+    EXTENSION_SETS,
+    HEAD_BYTES_MAX,
+    Extension,
+    Headers,
+    Identity,
+    accept_token,
+    path_of,
+)
 from consensus.wire.garlic_farm.upgrade_client import (
     CACHE_MS,
     Caller,
@@ -30,6 +41,13 @@ from consensus.wire.garlic_farm.upgrade_server import Gatekeeper, Refused, Upgra
 
 PASSWORDS = {"router": "correct horse"}
 HOUR_MS = 3_600_000
+CHANNEL = tls_channel(bytes(32))
+KEYS = {number: Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2, 3)}
+KNOWN = {number: key.public_key().public_bytes_raw() for number, key in KEYS.items()}
+ALICE, BOB, MALLORY = (ListedPeers(KEYS[number], KNOWN) for number in (1, 2, 3))
+
+ANYBODY = ProvenPeer(ConnectionRole.SERVER, KNOWN[2], None)
+"""Whoever answers a client that calls nobody in particular."""
 
 
 class Farm:
@@ -40,11 +58,11 @@ class Farm:
         self.now_ms = 1_000_000
         self.identity = identity or Identity("cluster-a", 2)
         self.nonces = NonceBook(b"secret", self.random.randbytes, capacity=capacity)
-        self.gatekeeper = Gatekeeper(cluster, PASSWORDS.get, self.nonces, lambda: self.identity)
+        self.gatekeeper = Gatekeeper(cluster, PASSWORDS.get, self.nonces, lambda: self.identity, peers=BOB)
 
     def answer(self, data: bytes) -> Verdict:
         """The verdict on a connection that sends `data`."""
-        verdict = UpgradeServer(self.gatekeeper).receive(data, self.now_ms)
+        verdict = UpgradeServer(self.gatekeeper, CHANNEL).receive(data, self.now_ms)
         assert verdict is not None
         return verdict
 
@@ -57,14 +75,26 @@ def caller(
     version: str = "1",
     identity: Identity | None = None,
     offered: tuple[str, ...] = ("garlicfarm.prevote.v1",),
+    peers: PeerDirectory | None = ALICE,
+    role: ConnectionRole = ConnectionRole.SERVER,
 ) -> Caller:
     ours = identity or Identity("cluster-a", 1)
-    return Caller(cluster, lambda: (Credentials(user, password),), lambda: ours, Random(2).randbytes, version, offered)
+    credentials = Credentials(user, password)
+    return Caller(
+        cluster,
+        lambda: (credentials,),
+        lambda: ours,
+        Random(2).randbytes,
+        peers,
+        role,
+        version=version,
+        offered=offered,
+    )
 
 
 def connect(farm: Farm, who: Caller, session: Session, more: bytes = b"") -> Challenged | Switched:
     """One connection: the client's request to the server, and its answer back."""
-    client = UpgradeClient(who, session, "127.0.0.1:7669", farm.now_ms)
+    client = UpgradeClient(who, session, "127.0.0.1:7669", farm.now_ms, channel=CHANNEL)
     verdict = farm.answer(client.request())
     outcome = client.receive(verdict.response + more)
     assert outcome is not None
@@ -78,11 +108,11 @@ def status(verdict: Verdict) -> int:
 def authorized(farm: Farm, session: Session, who: Caller | None = None) -> bytes:
     if session.challenge is None:
         assert isinstance(connect(farm, who or caller(), session), Challenged)
-    return UpgradeClient(who or caller(), session, "h", farm.now_ms).request()
+    return UpgradeClient(who or caller(), session, "h", farm.now_ms, channel=CHANNEL).request()
 
 
 def test_the_first_request_is_the_documents_and_asks_to_close() -> None:
-    request = UpgradeClient(caller(), Session(), "10.0.0.1:7669", 0).request().decode()
+    request = UpgradeClient(caller(), Session(), "10.0.0.1:7669", 0, channel=CHANNEL).request().decode()
     assert request.splitlines()[0] == "GET /GarlicFarm/farm/1/websocket HTTP/1.1"
     assert "Host: 10.0.0.1:7669\r\n" in request
     assert "Cache-Control: no-cache\r\n" in request
@@ -93,14 +123,14 @@ def test_the_first_request_is_the_documents_and_asks_to_close() -> None:
 
 def test_request_1_is_answered_by_a_digest_challenge_and_request_2_by_101() -> None:
     farm, session = Farm(), Session()
-    first = farm.answer(UpgradeClient(caller(), session, "h", farm.now_ms).request())
+    first = farm.answer(UpgradeClient(caller(), session, "h", farm.now_ms, channel=CHANNEL).request())
     assert isinstance(first, Refused)
     assert status(first) == 401
     assert b"\r\nConnection: close\r\n" in first.response
     assert first.response.count(b"WWW-Authenticate: Digest ") == 2
     assert connect(farm, caller(), session) == Challenged()
     switched = connect(farm, caller(), session)
-    assert switched == Switched(b"", farm.identity, frozenset({Extension.PRE_VOTE}))
+    assert switched == Switched(b"", farm.identity, frozenset({Extension.PRE_VOTE}), ANYBODY)
 
 
 def test_the_second_request_and_its_answer_are_the_documents() -> None:
@@ -154,7 +184,7 @@ def test_bytes_after_the_heads_belong_to_raft_on_both_sides() -> None:
 def test_heads_may_arrive_byte_by_byte() -> None:
     farm, session = Farm(), Session()
     request = authorized(farm, session) + b"raft"
-    server = UpgradeServer(farm.gatekeeper)
+    server = UpgradeServer(farm.gatekeeper, CHANNEL)
     verdicts = [server.receive(bytes((byte,)), farm.now_ms) for byte in request[:-4]]
     assert verdicts[:-1] == [None] * (len(request) - 5)
     assert isinstance(verdicts[-1], Upgraded)
@@ -168,7 +198,7 @@ def test_later_connections_begin_with_request_2_for_at_least_an_hour() -> None:
         farm.now_ms += HOUR_MS // 6
     assert CACHE_MS > HOUR_MS
     farm.now_ms += CACHE_MS
-    assert b"Authorization" not in UpgradeClient(caller(), session, "h", farm.now_ms).request()
+    assert b"Authorization" not in UpgradeClient(caller(), session, "h", farm.now_ms, channel=CHANNEL).request()
 
 
 def test_an_expired_nonce_is_stale_and_leads_to_a_new_one() -> None:
@@ -181,7 +211,7 @@ def test_an_expired_nonce_is_stale_and_leads_to_a_new_one() -> None:
     assert b"stale=true" in verdict.response
     assert verdict.fault is None, "a peer that comes back after hours is no incident"
     session.learned_ms = farm.now_ms
-    client = UpgradeClient(caller(), session, "h", farm.now_ms)
+    client = UpgradeClient(caller(), session, "h", farm.now_ms, channel=CHANNEL)
     client.request()
     assert client.receive(verdict.response) == Challenged()
     assert isinstance(connect(farm, caller(), session), Switched)
@@ -192,7 +222,7 @@ def test_a_server_that_restarted_asks_for_a_new_nonce_and_not_for_a_password() -
     connect(first := Farm(), caller(), session)
     restarted = Farm()
     restarted.nonces = NonceBook(b"another secret", restarted.random.randbytes)
-    restarted.gatekeeper = Gatekeeper("farm", PASSWORDS.get, restarted.nonces, lambda: restarted.identity)
+    restarted.gatekeeper = Gatekeeper("farm", PASSWORDS.get, restarted.nonces, lambda: restarted.identity, peers=BOB)
     verdict = restarted.answer(authorized(first, session))
     assert isinstance(verdict, Refused)
     assert verdict.fault is None, "a restart is no incident"
@@ -301,7 +331,7 @@ def test_a_member_of_another_cluster_is_refused_by_both_sides() -> None:
     with pytest.raises(GarlicFarmError, match="belongs to cluster cluster-a, this one to cluster-b") as refusal:
         connect(farm, other, session)
     assert refusal.value.fault is Fault.WRONG_CLUSTER
-    client = UpgradeClient(other, session, "h", farm.now_ms)
+    client = UpgradeClient(other, session, "h", farm.now_ms, channel=CHANNEL)
     client.request()
     with pytest.raises(GarlicFarmError, match="cluster-a"):
         client.receive(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nX-Garlic-Cluster: cluster-a\r\n\r\n")
@@ -408,23 +438,23 @@ def test_a_request_2_that_is_not_quite_right_is_refused(old: str, new: str, expe
 
 def test_heads_that_never_end_are_cut_off() -> None:
     farm = Farm()
-    server = UpgradeServer(farm.gatekeeper)
+    server = UpgradeServer(farm.gatekeeper, CHANNEL)
     assert server.receive(b"GET / HTTP/1.1\r\n", farm.now_ms) is None
     for number in range(20_000):
         verdict = server.receive(b"X-%d: %d\r\n" % (number, number), farm.now_ms)
         if verdict is not None:
             break
     assert isinstance(verdict, Refused)
-    assert number * 10 < 16_384
-    whole = b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 20_000 + b"\r\n\r\n"
+    assert number * 10 < HEAD_BYTES_MAX
+    whole = b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"x" * HEAD_BYTES_MAX + b"\r\n\r\n"
     assert status(farm.answer(whole)) == 431
 
 
 def test_an_answer_that_never_ends_is_cut_off() -> None:
-    client = UpgradeClient(caller(), Session(), "h", 0)
+    client = UpgradeClient(caller(), Session(), "h", 0, channel=CHANNEL)
     client.request()
     client.receive(b"HTTP/1.1 401 No\r\n")
-    for _ in range(160):
+    for _ in range(HEAD_BYTES_MAX // 100 - 4):
         client.receive(b"X: " + b"x" * 95 + b"\r\n")
     with pytest.raises(GarlicFarmError, match="not HTTP"):
         client.receive(b"X: " + b"x" * 1000 + b"\r\n")
@@ -443,7 +473,7 @@ def test_an_answer_that_never_ends_is_cut_off() -> None:
     ],
 )
 def test_an_answer_that_is_no_answer_is_explained(answer: bytes, fault: Fault) -> None:
-    client = UpgradeClient(caller(), Session(), "h", 0)
+    client = UpgradeClient(caller(), Session(), "h", 0, channel=CHANNEL)
     client.request()
     with pytest.raises(GarlicFarmError) as refusal:
         client.receive(answer)
@@ -479,9 +509,9 @@ def test_mutated_handshakes_end_in_a_verdict_or_the_one_error() -> None:
         if random.random() < 0.2:
             del data[random.randrange(len(data)) :]
         try:
-            verdict = UpgradeServer(farm.gatekeeper).receive(bytes(data), farm.now_ms)
+            verdict = UpgradeServer(farm.gatekeeper, CHANNEL).receive(bytes(data), farm.now_ms)
             upgraded += isinstance(verdict, Upgraded)
-            client = UpgradeClient(caller(), session, "h", farm.now_ms)
+            client = UpgradeClient(caller(), session, "h", farm.now_ms, channel=CHANNEL)
             client.request()
             client.receive(bytes(data))
         except GarlicFarmError:

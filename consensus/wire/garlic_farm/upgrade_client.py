@@ -6,6 +6,10 @@
 What a challenge taught is kept in a `Session`, which outlives the connection: later connections to the same server
 begin with request 2. A `stale` answer replaces the nonce, and the third attempt uses it. Any other answer to request 2
 raises the one error, with the sentence that the operator needs.
+
+Request 2 carries the proof of the caller's identity, and the 101 that of the server's, which is checked before anything
+is believed that comes with it: a server that cannot prove to be the one that was called is as good as none. A caller
+without a directory of identities is a client that shows the password alone and takes the server by its certificate.
 """
 
 import base64
@@ -23,15 +27,21 @@ from consensus.wire.garlic_farm.digest import (
     response_to,
 )
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError, malformed, too_large
+from consensus.wire.garlic_farm.peers import Claim, PeerDirectory, ProvenPeer
+from consensus.wire.garlic_farm.proof import PROOF_HEADER, ConnectionRole, Direction, Proof
 from consensus.wire.garlic_farm.proxy import PROXY_AUTHENTICATION_REQUIRED, Via, unreachable_through_proxy
 from consensus.wire.garlic_farm.upgrade import (
     EXTENSION_SETS,
     HEAD_BYTES_MAX,
+    PEER_HEADER,
+    REFUSAL_HEADER,
     VERSION,
+    Exchange,
     Extension,
     Headers,
     Identity,
     accept_token,
+    admission_headers,
     path_of,
 )
 
@@ -41,6 +51,16 @@ CACHE_MS = 100 * 60 * 1000
 _SWITCHING, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT = 101, 401, 403, 404, 409
 _SERVER_ERRORS = 500
 _NONCE_COUNT_MAX = 2**32 - 1
+_REFUSED = {
+    Fault.UNPROVEN: "the server does not accept this node's proof of its identity: what the server shows of itself"
+    " (certificate or I2P name) is not what this node has reached, so that somebody may stand in the middle",
+    Fault.UNKNOWN_IDENTITY: "the server does not know this node's identity under the Raft id that it claims: it was"
+    " never admitted to that farm, or that server has not heard of it yet",
+    Fault.EXPELLED: "the server says that this node was removed from the farm, or its identity evicted or replaced",
+    Fault.WRONG_SERVER: "another server than {called} listens at the address that {called} announced",
+    Fault.BUSY: "the server does not belong to its farm yet, and cannot say who else does",
+}
+"""What `X-Garlic-Refusal` means."""
 
 
 @dataclass(slots=True)
@@ -70,6 +90,9 @@ class Caller:
     """What to show now, the best first: passwords change while a farm runs, and not all servers know at once."""
     identity: Callable[[], Identity]
     random_bytes: Callable[[int], bytes]
+    peers: PeerDirectory | None
+    """Signs for this caller, and knows the servers; None: a client that has no identity."""
+    role: ConnectionRole = ConnectionRole.CLIENT
     version: str = VERSION
     offered: tuple[str, ...] = field(default=tuple(EXTENSION_SETS))
     login: Callable[[str], Credentials | None] = lambda _: None
@@ -93,6 +116,8 @@ class Switched:
     trailing: bytes
     peer: Identity
     extensions: frozenset[Extension]
+    proven: ProvenPeer | None
+    """Who answers; None if the caller cannot tell."""
 
 
 class UpgradeClient:
@@ -106,7 +131,15 @@ class UpgradeClient:
         now_ms: int,
         credentials: Credentials | None = None,
         via: Via | None = None,
+        *,
+        channel: str,
+        called: int | None = None,
     ) -> None:
+        """`channel` is what the connection leads to, see `proof`; `called` the Raft id that must answer, if any."""
+        self._channel = channel
+        self._called = called
+        self._ours = Identity()
+        self._answered: Authorization | None = None
         self._caller = caller
         self._credentials = credentials or caller.shown_to(host)[0]
         self._session = session
@@ -124,13 +157,16 @@ class UpgradeClient:
         """The bytes to send first: request 1, or request 2 when the session knows a challenge."""
         headers = [("Host", self._host), ("Cache-Control", "no-cache")]
         if self._authorized:
+            ours, authorization = self._caller.identity(), self._authorization()
+            self._ours, self._answered = ours, authorization
             headers += [
                 ("Connection", "keep-alive, Upgrade"),
                 ("Upgrade", "websocket"),
                 ("Sec-WebSocket-Key", self._key),
                 ("Sec-WebSocket-Version", "13"),
-                ("Authorization", self._authorization()),
-                *self._caller.identity().headers(),
+                ("Authorization", authorization.header()),
+                *ours.headers(),
+                *self._proof(authorization, ours),
             ]
             if self._caller.offered:
                 headers.append(("Sec-WebSocket-Protocol", ", ".join(self._caller.offered)))
@@ -174,7 +210,21 @@ class UpgradeClient:
             return Challenged()
         raise self._refusal(event.status_code, headers)
 
-    def _authorization(self) -> str:
+    def _proof(self, authorization: Authorization, ours: Identity) -> list[tuple[str, str]]:
+        """The headers by which the server knows who calls, and whom."""
+        peers, role = self._caller.peers, self._caller.role
+        called = [] if self._called is None else [(PEER_HEADER, str(self._called))]
+        if peers is None:
+            return called
+        transcript = self._exchange(authorization).signed_by(ours, self._called, Direction.REQUEST, role)
+        proof = Proof(role, peers.public_key, peers.sign(transcript.signed_bytes()))
+        shown = [] if ours.server_id is None else admission_headers(peers.admissions())
+        return [*called, (PROOF_HEADER, proof.header()), *shown]
+
+    def _exchange(self, authorization: Authorization) -> Exchange:
+        return Exchange(authorization, self._channel, ", ".join(self._caller.offered))
+
+    def _authorization(self) -> Authorization:
         challenge = self._session.challenge
         if challenge is None:  # `request` asks only when the session is usable
             raise malformed("no challenge to answer")
@@ -192,7 +242,7 @@ class UpgradeClient:
             challenge.algorithm,
             response,
             challenge.opaque,
-        ).header()
+        )
 
     def _challenged(self, headers: Headers) -> Challenged:
         found = [parse_challenge(value) for value in headers.every("www-authenticate")]
@@ -221,11 +271,37 @@ class UpgradeClient:
         chosen = headers.one("sec-websocket-protocol")
         if chosen is not None and chosen not in self._caller.offered:
             raise malformed(f"the server chose {chosen[:64]!r}, which was not offered")
-        ours, peer = self._caller.identity(), headers.identity()
+        ours, peer = self._ours, headers.identity()
         if None not in {ours.cluster_id, peer.cluster_id} and ours.cluster_id != peer.cluster_id:
             raise self._wrong_cluster(peer)
         extensions: frozenset[Extension] = frozenset() if chosen is None else EXTENSION_SETS.get(chosen, frozenset())
-        return Switched(trailing, peer, extensions)
+        return Switched(trailing, peer, extensions, self._proven(headers, peer, chosen or ""))
+
+    def _proven(self, headers: Headers, peer: Identity, chosen: str) -> ProvenPeer | None:
+        """Who answers. A claim that does not hold raises the one error."""
+        if self._called is not None and peer.server_id != self._called:
+            if peer.server_id is None:
+                raise GarlicFarmError(Fault.BUSY, f"server {self._called} was called, and who answers has no id yet")
+            text = f"server {peer.server_id} answers at the address that server {self._called} announced"
+            raise GarlicFarmError(Fault.WRONG_SERVER, text)
+        peers, authorization = self._caller.peers, self._answered
+        if peers is None or authorization is None:
+            return None
+        proof = headers.proof()
+        if proof is None or proof.role is not ConnectionRole.SERVER:
+            text = "the server knows the password and proves no identity: it is none of this farm's servers"
+            raise GarlicFarmError(Fault.UNPROVEN, text)
+        role, own_id = proof.role, self._ours.server_id
+        if not proof.holds(self._exchange(authorization).signed_by(peer, own_id, Direction.ANSWER, role, chosen)):
+            raise GarlicFarmError(
+                Fault.UNPROVEN,
+                "the server's proof of its identity does not hold for this connection: somebody in the middle relays"
+                " or changes it",
+            )
+        refusal = peers.judge(Claim(self._called, role, proof.public_key, headers.admissions()))
+        if refusal is not None:
+            raise GarlicFarmError(refusal.fault, f"whoever answers there is refused: {refusal.text}")
+        return ProvenPeer(role, proof.public_key, self._called)
 
     def _refusal(self, status: int, headers: Headers) -> GarlicFarmError:
         if status == _NOT_FOUND:
@@ -236,6 +312,10 @@ class UpgradeClient:
             )
         if status == _CONFLICT:
             return self._wrong_cluster(headers.identity())
+        refused = next((each for each in _REFUSED if each.value == headers.one(REFUSAL_HEADER.lower())), None)
+        if status == _FORBIDDEN and refused is not None and self._authorized:
+            called = "the one that was called" if self._called is None else f"server {self._called}"
+            return GarlicFarmError(refused, f"{_REFUSED[refused].format(called=called)} (its own alarms say more)")
         if self._via is not None and (status == _FORBIDDEN or status >= _SERVER_ERRORS):
             return unreachable_through_proxy(status, self._via.authority)
         return GarlicFarmError(Fault.REFUSED_UPGRADE, f"the server answered the handshake with HTTP status {status}")

@@ -4,12 +4,15 @@
 
 Whoever does not know the password learns nothing: any path but the one right one gets the same 404, and neither realm
 nor server name says what this is. The order of the checks is: HTTP, path, password, freshness of the nonce, upgrade
-headers, cluster id. A refusal carries the sentence for the operator, which never goes on the wire.
+headers, cluster id, identity. A refusal carries the sentence for the operator, which never goes on the wire.
+
+The password is an invitation. Whoever claims a Raft id proves it by its identity's signature, and the directory has the
+last word about who has which id; both are settled here, before a message is read. Who claims no id may ask as a client.
 """
 
 import hmac
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import h11
@@ -17,13 +20,18 @@ import h11
 from consensus.wire.garlic_farm.digest import Algorithm, Authorization, Challenge, parse_authorization
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.nonces import NonceBook
+from consensus.wire.garlic_farm.peers import Claim, PeerDirectory, ProvenPeer, Refusal
+from consensus.wire.garlic_farm.proof import PROOF_HEADER, ConnectionRole, Direction, Proof
 from consensus.wire.garlic_farm.upgrade import (
     EXTENSION_SETS,
     HEAD_BYTES_MAX,
+    REFUSAL_HEADER,
+    Exchange,
     Extension,
     Headers,
     Identity,
     accept_token,
+    admission_headers,
     is_websocket_key,
     path_of,
     path_within,
@@ -56,13 +64,15 @@ class Upgraded:
     user: str
     peer: Identity
     extensions: frozenset[Extension]
+    proven: ProvenPeer | None
+    """Who it is; None: it has proven no more than the password."""
 
 
 Verdict = Refused | Upgraded
 
 
 class Gatekeeper:
-    """What all handshakes of one server share: its users, its nonces, its cluster."""
+    """What all handshakes of one server share: its users, its nonces, its cluster, and who belongs to that."""
 
     def __init__(
         self,
@@ -70,9 +80,14 @@ class Gatekeeper:
         password_of: Callable[[str], str | None],
         nonces: NonceBook,
         identity: Callable[[], Identity],
+        *,
+        peers: PeerDirectory,
         introduced: Callable[[Identity], Identity] = lambda identity: identity,
+        spoken: Mapping[str, frozenset[Extension]] = EXTENSION_SETS,
     ) -> None:
-        """`introduced` adds to an identity what only a handshake carries."""
+        """`introduced` adds what only a handshake carries; `spoken` are the extensions by the names of their sets."""
+        self.peers = peers
+        self.spoken = spoken
         self.path = path_of(cluster)
         self.identity = identity
         self.introduced = introduced
@@ -105,10 +120,11 @@ class Gatekeeper:
 
 
 class UpgradeServer:
-    """One handshake."""
+    """One handshake, over the channel (see `proof`) that a client must have reached."""
 
-    def __init__(self, gatekeeper: Gatekeeper) -> None:
+    def __init__(self, gatekeeper: Gatekeeper, channel: str) -> None:
         self._gatekeeper = gatekeeper
+        self._channel = channel
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._received_bytes = 0
 
@@ -153,9 +169,9 @@ class UpgradeServer:
             return self._challenge(now_ms, Fault.REPLAYED if replayed else None, text, stale=True)
         if request.http_version != _HTTP_VERSION:
             return self._refuse(400, Fault.MALFORMED, "an upgrade request in an old version of HTTP")
-        return self._switch(headers, authorization.user)
+        return self._switch(headers, authorization)
 
-    def _switch(self, headers: Headers, user: str) -> Verdict:
+    def _switch(self, headers: Headers, authorization: Authorization) -> Verdict:
         if not headers.names_token("connection", "upgrade") or not headers.names_token("upgrade", "websocket"):
             text = "an authenticated request without `Connection: Upgrade` and `Upgrade: websocket`"
             return self._refuse(426, Fault.REFUSED_UPGRADE, text, [("Upgrade", "websocket")])
@@ -167,23 +183,72 @@ class UpgradeServer:
         if None not in {ours.cluster_id, peer.cluster_id} and ours.cluster_id != peer.cluster_id:
             text = f"a member of cluster {peer.cluster_id}, while this server belongs to {ours.cluster_id}"
             return self._refuse(409, Fault.WRONG_CLUSTER, text, ours.headers())
-        return self._welcome(headers, user, ours, peer)
+        proven = self._proven(headers, authorization, ours, peer)
+        if isinstance(proven, Refusal):
+            text = f"{proven.text} (user {authorization.user[:64]!r})"
+            return self._refuse(403, proven.fault, text, [(REFUSAL_HEADER, proven.fault.value)])
+        if not isinstance(self._http.next_event(), h11.EndOfMessage) or self._http.next_event() is not h11.PAUSED:
+            return self._refuse(400, Fault.MALFORMED, "an upgrade request with a body")
+        return self._welcome(headers, authorization, (self._gatekeeper.introduced(ours), peer), proven)
 
-    def _welcome(self, headers: Headers, user: str, ours: Identity, peer: Identity) -> Verdict:
-        response = [("Connection", "Upgrade"), ("Upgrade", "websocket"), *self._gatekeeper.introduced(ours).headers()]
+    def _proven(
+        self, headers: Headers, authorization: Authorization, ours: Identity, peer: Identity
+    ) -> ProvenPeer | Refusal | None:
+        """Who this is, why it is refused, or None for who shows nothing and claims nothing."""
+        proof, called = headers.proof(), headers.called()
+        claimed = "somebody who claims no id" if peer.server_id is None else f"a claim to be server {peer.server_id}"
+        if proof is None:
+            if peer.server_id is None:
+                return None
+            return Refusal(
+                Fault.UNPROVEN,
+                f"{claimed} without a proof: whoever sent it knows the farm's password and shows no identity",
+            )
+        transcript = self._exchange(headers, authorization).signed_by(peer, called, Direction.REQUEST, proof.role)
+        if not proof.holds(transcript):
+            return Refusal(
+                Fault.UNPROVEN,
+                f"{claimed} with a proof that does not hold for this connection: it was made for another server, or"
+                " somebody in the middle has changed or relayed it",
+            )
+        if called is not None and called != ours.server_id:
+            if ours.server_id is None:
+                return Refusal(Fault.BUSY, f"{claimed} calls server {called}, and this server has no id yet")
+            return Refusal(Fault.WRONG_SERVER, f"{claimed} calls server {called}, and this is server {ours.server_id}")
+        refusal = self._gatekeeper.peers.judge(
+            Claim(peer.server_id, proof.role, proof.public_key, headers.admissions())
+        )
+        return refusal or ProvenPeer(proof.role, proof.public_key, peer.server_id)
+
+    def _exchange(self, headers: Headers, authorization: Authorization) -> Exchange:
+        return Exchange(authorization, self._channel, headers.offered())
+
+    def _welcome(
+        self,
+        headers: Headers,
+        authorization: Authorization,
+        sides: tuple[Identity, Identity],
+        proven: ProvenPeer | None,
+    ) -> Verdict:
+        ours, peer = sides
+        response = [("Connection", "Upgrade"), ("Upgrade", "websocket"), *ours.headers()]
         key = headers.one("sec-websocket-key")
         if key is not None:
             response.append(("Sec-WebSocket-Accept", accept_token(key)))
-        chosen = next((name for name in headers.tokens("sec-websocket-protocol") if name in EXTENSION_SETS), None)
+        spoken, peers = self._gatekeeper.spoken, self._gatekeeper.peers
+        chosen = next((name for name in headers.tokens("sec-websocket-protocol") if name in spoken), None)
         if chosen is not None:
             response.append(("Sec-WebSocket-Protocol", chosen))
-        if not isinstance(self._http.next_event(), h11.EndOfMessage) or self._http.next_event() is not h11.PAUSED:
-            return self._refuse(400, Fault.MALFORMED, "an upgrade request with a body")
+        role, exchange = ConnectionRole.SERVER, self._exchange(headers, authorization)
+        transcript = exchange.signed_by(ours, peer.server_id, Direction.ANSWER, role, chosen or "")
+        proof = Proof(role, peers.public_key, peers.sign(transcript.signed_bytes()))
+        response += [(PROOF_HEADER, proof.header()), *admission_headers(peers.admissions())]
         data = self._http.send(
             h11.InformationalResponse(status_code=101, headers=response, reason=b"Switching Protocols")
         )
-        extensions = EXTENSION_SETS[chosen] if chosen is not None else frozenset()
-        return Upgraded(data or b"", self._http.trailing_data[0], user, peer, extensions)
+        extensions = spoken[chosen] if chosen is not None else frozenset()
+        trailing = self._http.trailing_data[0]
+        return Upgraded(data or b"", trailing, authorization.user, peer, extensions, proven)
 
     def _challenge(self, now_ms: int, fault: Fault | None, text: str, *, stale: bool = False) -> Refused:
         return self._refuse(401, fault, text, self._gatekeeper.challenges(now_ms, stale=stale))
@@ -210,6 +275,7 @@ def _explained(asked: str, own: str) -> tuple[Fault, str]:
 _REASONS = {
     400: "Bad Request",
     401: "Unauthorized",
+    403: "Forbidden",
     404: "Not Found",
     409: "Conflict",
     426: "Upgrade Required",

@@ -1,0 +1,140 @@
+"""Who of those that connect belongs to this farm: the directory that the handshakes of the Raft port ask.
+
+    key of the proof ──▶ NodeId ──▶ evicted or replaced?                  refused, whatever else it shows
+                               ├──▶ the founding, the log, admissions.json: the Raft id is bound to another identity?
+                               └──▶ a server that the log has removed and that is out of the group?     no server's role
+
+A copied key file is an invitation to ask: who holds it may connect as a client and introduce itself. A Raft id needs
+the identity to which the founding or an admission in the log has bound it. Before this node knows its farm it believes
+nobody; a claim is then answered by "not yet", and its peers try again.
+
+A server that an operator has removed speaks as a server as long as the group still needs it: it votes until another one
+is in its place, and what it alone has in its log has to reach the others. Who was evicted does not.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from bridge.core.admission import Admitted, out_refusal, raft_id_of
+from bridge.core.founding import Founding
+from bridge.node.admissions import AdmissionNotes
+from bridge.node.ledger import Ledger
+from consensus.wire.garlic_farm.errors import Fault
+from consensus.wire.garlic_farm.peers import Claim, ProvenPeer, Refusal
+from consensus.wire.garlic_farm.proof import ConnectionRole
+from gossip.node.identity import Identity
+from gossip.wire.identity import node_id_of
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFarm:
+    """What this node knows of who belongs, once it knows its farm."""
+
+    founding: Founding
+    notes: AdmissionNotes
+    ledger: Ledger
+    group: Callable[[], Collection[int]]
+    """The Raft ids of the configuration in effect; none before the server runs."""
+
+    def holder_of(self, server_id: int) -> Admitted | None:
+        """Whose Raft id it is: by the log, else by what was noted of it before the log was replayed."""
+        admitted = self.ledger.state.admitted.get(server_id)
+        if admitted is None:
+            node_id = self.notes.node_id_of(server_id)
+            admitted = None if node_id is None else Admitted(node_id)
+        return admitted
+
+    def expulsion(self, node_id: bytes) -> str | None:
+        """Why this identity is out for good; None if it is not."""
+        if node_id in self.notes.out:
+            return (
+                f"the identity {node_id.hex()} was evicted or replaced, and is never admitted again: a router that may"
+                " come back needs a new state directory, and with it a new identity"
+            )
+        return out_refusal(self.ledger.state.admitted, node_id)
+
+    def is_removed(self, server_id: int) -> bool:
+        """Whether an operator has removed this server, and the group does not need it any more."""
+        return server_id in self.ledger.state.removed and server_id not in self.group()
+
+
+class FarmPeers:
+    """The directory of one node. `farm` is set once, when the node knows its farm."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._public_key = identity.key.public_key().public_bytes_raw()
+        self.farm: KnownFarm | None = None
+
+    @property
+    def public_key(self) -> bytes:
+        """Of this node's identity."""
+        return self._public_key
+
+    def sign(self, data: bytes) -> bytes:
+        """By this node's identity."""
+        return self._identity.key.sign(data)
+
+    def admissions(self) -> tuple[bytes, ...]:
+        """What shows this node's identity to who has not heard of it."""
+        return ()
+
+    def judge(self, claim: Claim) -> Refusal | None:
+        """What is against this claim; the sentence says who, and why."""
+        farm, node_id = self.farm, node_id_of(claim.public_key)
+        if farm is None:
+            if claim.server_id is None:
+                return None
+            text = f"the identity {node_id.hex()} claims to be server {claim.server_id}, and this node does not know"
+            return Refusal(Fault.BUSY, f"{text} its farm yet; it will try again")
+        expulsion = farm.expulsion(node_id)
+        if expulsion is not None:
+            return Refusal(Fault.EXPELLED, expulsion)
+        if claim.server_id is None:
+            return None
+        return _judged(farm, claim, node_id, claim.server_id)
+
+    def is_out(self, node_id: bytes) -> bool:
+        """Whether this identity was evicted or replaced: nobody calls it."""
+        return self.farm is not None and self.farm.expulsion(node_id) is not None
+
+    def may_not_speak(self, proven: ProvenPeer) -> bool:
+        """Whether somebody who was let in has been thrown out or removed since."""
+        farm, server_id = self.farm, proven.server_id
+        if farm is None:
+            return False
+        removed = proven.is_server and server_id is not None and farm.is_removed(server_id)
+        return removed or farm.expulsion(node_id_of(proven.public_key)) is not None
+
+    async def follow(self, farm: KnownFarm, end_connections: Callable[[Callable[[ProvenPeer], bool]], None]) -> None:
+        """End the connections of those whom the log throws out or removes, until cancelled."""
+        while True:
+            end_connections(self.may_not_speak)
+            await farm.ledger.news()
+
+
+def _judged(farm: KnownFarm, claim: Claim, node_id: bytes, server_id: int) -> Refusal | None:
+    holder = farm.holder_of(server_id)
+    if holder is None:
+        own_id = raft_id_of(farm.ledger.state.admitted, node_id)
+        known = "which the log does not know" if own_id is None else f"to which the log gave the Raft id {own_id}"
+        return Refusal(
+            Fault.UNKNOWN_IDENTITY,
+            f"the identity {node_id.hex()}, {known}, claims to be server {server_id}, which this farm does not have",
+        )
+    if holder.node_id != node_id or holder.key not in {None, claim.public_key}:
+        return Refusal(
+            Fault.UNKNOWN_IDENTITY,
+            f"the identity {node_id.hex()} claims to be {_named(server_id, holder)}, which has the identity"
+            f" {holder.node_id.hex()}",
+        )
+    if claim.role is ConnectionRole.SERVER and farm.is_removed(server_id):
+        return Refusal(
+            Fault.EXPELLED,
+            f"{_named(server_id, holder)} was removed from the farm by an operator, and speaks as a server no more",
+        )
+    return None
+
+
+def _named(server_id: int, holder: Admitted) -> str:
+    return f"server {server_id}" if holder.name is None else f"server {server_id} ({holder.name})"
