@@ -9,7 +9,8 @@
 A directory that already holds a farm is continued: keys, identities and logs stay, so a farm that was stopped, or
 killed to the last process, comes back with everything that it acknowledged. Only the ports are looked at again: one
 that is in use by now is exchanged for a free one, since the address of a router is no part of its identity. The
-transient keys are made anew when they are about to end.
+transient keys are made anew when they are about to end. Once the farm is founded, the next `up` writes its cluster id
+into the key file, so that a node whose directory was removed joins it again.
 
 Ports are found by binding and letting go; between that and the node's own bind another program may take one. The node
 then says so and ends, and the next `up` finds another.
@@ -23,14 +24,16 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bridge.node.durable_file import OWNER_ONLY
+from bridge.node.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.key_files import (
     load_farm_key,
     load_master_key,
     load_signing_key,
+    replace_farm_key,
     save_farm_key,
     save_master_key,
     save_signing_key,
@@ -43,6 +46,7 @@ from bridge.wire.destination_keys import (
     new_master_key,
 )
 from bridge.wire.farm_key import new_farm_key
+from bridge.wire.formation_state import FormationStateError, decode_formation_state
 
 LOOPBACK = "127.0.0.1"
 SERVERS_MAX = 9
@@ -133,13 +137,28 @@ def _farm_key(directory: Path, servers: int) -> bool:
     if not path.exists():
         save_farm_key(path, new_farm_key(servers))
         return False
-    expect = load_farm_key(path).expect
+    farm_key = load_farm_key(path)
+    expect = farm_key.expect
     if expect != servers:
         raise LocalFarmError(
             f"{directory} holds a farm of {expect} routers, not of {servers}: start it with --servers {expect},"
             " or choose another directory with --state-dir",
         )
+    clusters = {each for number in range(1, servers + 1) if (each := _cluster_id(directory / f"node-{number}"))}
+    if len(clusters) == 1 and farm_key.cluster_id not in clusters:
+        # A node that lost its directory joins the farm again: these directories are all of one user's farm.
+        replace_farm_key(path, replace(farm_key, cluster_id=clusters.pop()))
     return True
+
+
+def _cluster_id(node_directory: Path) -> bytes | None:
+    """The cluster that a node belongs to, as far as it says so; its start judges the file."""
+    try:
+        state = decode_formation_state((node_directory / FORMATION_FILE).read_bytes())
+    except (OSError, FormationStateError):
+        return None
+    founding = state.founding or state.known
+    return None if founding is None else founding.cluster_id
 
 
 def _master_key(directory: Path) -> MasterKey:

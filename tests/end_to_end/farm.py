@@ -349,6 +349,13 @@ class Farm:
         assert not lost, f"{node.name} lost acknowledged entries: {lost}"
 
 
+def exported_key(node: Node, file: Path, *options: str) -> Path:
+    """The key file for a router that comes to the founded farm of `node`."""
+    done = call("keys", "export", *options, file, "--node", node.directory)
+    assert done.returncode == 0, done.stderr
+    return file
+
+
 def marks(entries: dict[int, LogEntryView]) -> dict[int, str]:
     """Which of the tests' own entries lies at which index."""
     found = {}

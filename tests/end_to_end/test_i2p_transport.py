@@ -20,7 +20,7 @@ from consensus.wire.garlic_farm.errors import GarlicFarmError
 from consensus.wire.garlic_farm.proxy import ProxyMode
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller
-from tests.end_to_end.farm import START_BOUND_S, Farm, tail
+from tests.end_to_end.farm import START_BOUND_S, Farm, exported_key, tail
 from tests.end_to_end.i2p_farm import I2pFarm
 from tests.end_to_end.settings import LOOPBACK, free_port
 from tests.i2p_proxy import I2pProxy
@@ -48,6 +48,7 @@ def test_a_farm_without_gossip_is_founded_grows_and_shrinks_through_a_proxy_that
         assert len({node.view().farm.cluster_id for node in founders}) == 1
         assert leader.submit({"mark": "one"}).index is not None
         # When a fourth comes
+        exported_key(leader, files.directory / "farm.key", "--replace")
         newcomer.start()
         farm.wait_until(lambda: newcomer.view().node.raft_id == 4, START_BOUND_S, "the newcomer is admitted")
         farm.wait_settled()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bridge.core.view import Phase, RaftRole, ServerRole
-from tests.end_to_end.farm import LEADER_BOUND_S, START_BOUND_S, Farm, Node, call, local_farm
+from tests.end_to_end.farm import LEADER_BOUND_S, START_BOUND_S, Farm, Node, call, exported_key, local_farm
 from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 from tests.end_to_end.submitter import Submitter
 
@@ -36,12 +36,11 @@ def with_grace(node: Node) -> Node:
 
 
 def newcomer(farm: Farm, name: str) -> Node:
-    """One more router with the farm's key file and the others as seeds; it belongs to `farm` from here on."""
+    """One more router with an exported key file and the others as seeds; it belongs to `farm` from here on."""
     gossip, consensus = (f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
     seeds = [member.address for member in farm.nodes[0].view().members if member.address is not None]
-    node = node_toml(
-        farm.directory / name, farm_key=farm.directory / "farm.key", gossip=gossip, consensus=consensus, seeds=seeds
-    )
+    key_file = exported_key(farm.nodes[0], farm.directory / f"{name}.key")
+    node = node_toml(farm.directory / name, farm_key=key_file, gossip=gossip, consensus=consensus, seeds=seeds)
     farm.nodes.append(with_grace(node))
     return node.start()
 

@@ -7,7 +7,7 @@ import pytest
 
 from bridge.core.control import SubmitOutcome
 from bridge.core.view import Phase, RaftRole
-from tests.end_to_end.farm import END_BOUND_S, START_BOUND_S, Farm, Node, tail
+from tests.end_to_end.farm import END_BOUND_S, START_BOUND_S, Farm, Node, exported_key, tail
 from tests.end_to_end.settings import copy_of
 
 pytestmark = pytest.mark.processes
@@ -25,7 +25,11 @@ def test_a_router_that_is_no_founder_observes_and_disturbs_nobody(unhurried_farm
     before = farm.wait_settled().view()
     here = {member.node_id for member in before.members}
     with extra(farm, tmp_path, *STATE) as strangers:
-        stranger = strangers.nodes[0].start()
+        (stranger,) = strangers.nodes
+        key_file = exported_key(farm.nodes[0], tmp_path / "exported.key")
+        text = stranger.configuration.read_text()
+        stranger.configuration.write_text(text.replace(str(farm.directory / "farm.key"), str(key_file)))
+        stranger.start()
 
         def observes() -> bool:
             view = stranger.view()

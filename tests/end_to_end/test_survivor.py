@@ -8,7 +8,7 @@ import pytest
 from bridge.core.view import RaftRole
 from bridge.node.outage import QUORUM_ALARM
 from bridge.node.publishing import UNFENCED_ALARM
-from tests.end_to_end.farm import PUBLISHER_BOUND_S, START_BOUND_S, Farm, Node, call
+from tests.end_to_end.farm import PUBLISHER_BOUND_S, START_BOUND_S, Farm, Node, call, exported_key
 from tests.end_to_end.layout import Read
 
 pytestmark = pytest.mark.processes
@@ -104,6 +104,7 @@ def test_the_survivor_publishes_alone_and_recover_makes_a_farm_of_it(farm: Farm)
     )
     assert len(survivor.view().raft.voters) == 1
     old.stop()
+    exported_key(survivor, farm.directory / "farm.key", "--replace")
     for node in lost:
         set_aside(node)
         node.start()

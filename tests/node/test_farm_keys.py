@@ -1,5 +1,6 @@
 """The farm's keys of a running node: which credentials it shows and accepts, and when the key file is out of date."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -96,6 +97,22 @@ def test_a_key_file_that_is_gone_foreign_or_later_is_an_alarm_with_what_to_do(tm
     assert keys.filed_now() is None, "others can read it: a restart would fail"
     keys.judge_file(None, alarms)
     assert "cannot be read any more" in alarm_text(alarms)
+
+
+def test_the_exported_key_file_names_the_cluster_and_a_file_that_names_another_one_is_an_alarm(tmp_path: Path) -> None:
+    mine, other = bytes(16), bytes(15) + b"1"
+    keys = farm_keys(tmp_path, replace(new_farm_key(3), cluster_id=other))
+    board = Alarms(EventLog("a", lambda: 0))
+    keys.judge_file(keys.filed_now(), board)
+    assert board.standing() == ()
+    keys.belong_to(mine)
+    keys.judge_file(keys.filed_now(), board)
+    assert "names another cluster" in board.standing()[0].text
+    assert "garlicfarm keys export --replace" in board.standing()[0].action
+    assert keys.exported.cluster_id == mine
+    replace_farm_key(keys.path, keys.exported)
+    keys.judge_file(keys.filed_now(), board)
+    assert board.standing() == ()
 
 
 def test_only_an_older_key_file_of_the_same_farm_is_replaced(tmp_path: Path) -> None:

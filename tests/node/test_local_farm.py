@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from bridge.core.founding import FormationState, Promise, found
 from bridge.node.configuration import Overrides, load_configuration
 from bridge.node.key_files import load_farm_key, load_master_key, load_signing_key, save_signing_key
 from bridge.node.local_farm import LOOPBACK, LocalFarm, LocalFarmError, locked, prepare
+from bridge.wire.formation_state import encode_formation_state
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -57,6 +59,19 @@ def test_a_farm_that_is_continued_keeps_everything(tmp_path: Path) -> None:
     assert second.continued
     assert second.nodes == first.nodes
     assert contents(tmp_path) == before
+
+
+def test_once_the_farm_is_founded_its_key_file_names_the_cluster(tmp_path: Path) -> None:
+    farm = prepare(tmp_path, 2)
+    founders = (b"a" * 8, b"b" * 8)
+    promises = {each: Promise(founders, 5, each * 2) for each in founders}
+    prepare(tmp_path, 2)
+    assert load_farm_key(tmp_path / "farm.key").cluster_id is None
+    state = FormationState(promise=promises[founders[0]], founding=found(promises))
+    (farm.nodes[0].directory / "formation.json").write_bytes(encode_formation_state(state))
+    (farm.nodes[1].directory / "formation.json").write_bytes(b"damaged")
+    prepare(tmp_path, 2)
+    assert load_farm_key(tmp_path / "farm.key").cluster_id == found(promises).cluster_id
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM], ids=["gossip", "consensus"])

@@ -1,6 +1,7 @@
 """The farm key file: what it carries, what it derives, and that neither errors nor reprs show a key."""
 
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -31,6 +32,22 @@ def test_a_new_farm_key_comes_back_from_its_text() -> None:
     made = new_farm_key(expect=5, cluster="north")
     assert parse_farm_key(farm_key_text(made)) == made
     assert (made.expect, made.cluster, made.epoch) == (5, "north", 1)
+
+
+def test_the_key_file_of_a_founded_farm_names_its_cluster_and_keeps_it_through_a_rotation() -> None:
+    made = replace(new_farm_key(3), cluster_id=bytes(range(16)))
+    text = farm_key_text(made)
+    assert 'cluster_id = "000102030405060708090a0b0c0d0e0f"' in text
+    assert parse_farm_key(text) == made
+    assert rotated(made).cluster_id == made.cluster_id
+    assert "cluster_id" not in farm_key_text(new_farm_key(3))
+
+
+@pytest.mark.parametrize("text", ["", "00" * 15, "00" * 17, "zz" * 16])
+def test_a_cluster_id_that_is_none_is_refused(text: str) -> None:
+    named = farm_key_text(new_farm_key(3)) + f'cluster_id = "{text}"\n'
+    with pytest.raises(FarmKeyError, match="`cluster_id` in the farm key file is not 32 hexadecimal digits"):
+        parse_farm_key(named)
 
 
 def test_two_farms_never_share_key_label_or_credentials() -> None:
