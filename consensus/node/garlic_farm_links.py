@@ -18,11 +18,12 @@ import trio
 from consensus.core import messages as core
 from consensus.core.extensions import Extensions
 from consensus.core.position import ServerId
-from consensus.node.garlic_farm_dial import Dialed, Dialer, PeerAddress
+from consensus.node.garlic_farm_dial import Dialed, PeerAddress
 from consensus.node.garlic_farm_guests import Guest
 from consensus.node.garlic_farm_pipe import Lost, RequestPipe
 from consensus.node.garlic_farm_tally import Tally
 from consensus.node.garlic_farm_words import Words
+from consensus.node.plain_peers import Dials
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.codec import encode_request
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
@@ -85,7 +86,7 @@ class PeerLinks:
 
     def __init__(
         self,
-        dialer: Dialer,
+        dialer: Dials,
         resolve: Resolve,
         *,
         deliver_reply: Callable[[ServerId, core.Reply], None],
@@ -232,6 +233,8 @@ class _Link:
         return True
 
     def _invite(self, guest: Guest) -> None:
+        guest.trusting = not self._extensions
+
         def answered(reply: wire.Reply | Lost) -> None:
             if isinstance(reply, Lost):
                 guest.connection_lost()
@@ -314,18 +317,65 @@ class _Link:
             # Without the word a candidate that was handed the leadership asks like any other.
             request = replace(request, transfer=False)
         guest = self._links.guests.get(self._peer)
-        pack = request if guest is not None and isinstance(request, core.AppendEntries) and request.entries else None
-        if guest is not None and pack is not None:
-            refusal = guest.gap(pack)
-            if refusal is not None:
-                self._links.deliver_reply(self._peer, refusal)
+        if guest is None:
+            if isinstance(request, core.InstallSnapshot) and not self._survives(request):
                 return
-        try:
-            data = self._links.words.of(request, self._peer, self._extensions, packed=guest is not None)
-        except GarlicFarmError as error:
-            self._links.tally.incident(error.fault, f"server {self._peer}", f"not sent: {error}")
+            self._post_whole(pipe, request)
+        elif isinstance(request, core.AppendEntries):
+            self._post_to_guest(pipe, request, guest)
+        elif isinstance(request, core.InstallSnapshot) and not guest.may_send_snapshot():
             self._drop()
+        else:
+            self._post_whole(pipe, request, guest)
+
+    def _post_whole(self, pipe: RequestPipe, request: core.Request, guest: Guest | None = None) -> None:
+        try:
+            data = self._links.words.of(request, self._peer, self._extensions)
+        except GarlicFarmError as error:
+            self._not_sent(error)
             return
+        self._hand_over(pipe, data, request, guest)
+
+    def _post_to_guest(self, pipe: RequestPipe, append: core.AppendEntries, guest: Guest) -> None:
+        """What the guest makes of an append; the core gets the answer to the last part, which speaks for all."""
+        parts = guest.parts(append)
+        if isinstance(parts, core.AppendReply):
+            self._links.deliver_reply(self._peer, parts)
+            return
+        words = self._links.words
+        for part in parts:
+            records_bytes = 0
+            try:
+                if part.packed:
+                    data, records_bytes = words.of_pack(part.append, self._peer, self._extensions, part.offset)
+                else:
+                    data = words.of(part.append, self._peer, self._extensions)
+            except GarlicFarmError as error:
+                self._not_sent(error)
+                return
+            if not self._hand_over(pipe, data, part.append, guest, tell=part is parts[-1]):
+                return
+            guest.sent(part, records_bytes)
+
+    def _survives(self, piece: core.InstallSnapshot) -> bool:
+        """A member of another make takes a snapshot without its own name for its removal, and ends its process."""
+        if self._extensions or self._peer in piece.configuration.member_ids:
+            return True
+        text = (
+            f"a snapshot of index {piece.last.index}, from before this server joined; it would end its process. Remove"
+            " it from the cluster, empty its directory, and add it again"
+        )
+        self._not_sent(GarlicFarmError(Fault.FOREIGN_SNAPSHOT, text))
+        return False
+
+    def _not_sent(self, error: GarlicFarmError) -> None:
+        self._links.tally.incident(error.fault, f"server {self._peer}", f"not sent: {error}")
+        self._drop()
+
+    def _hand_over(
+        self, pipe: RequestPipe, data: bytes, request: core.Request, guest: Guest | None, *, tell: bool = True
+    ) -> bool:
+        """Post `data`, which says `request`; the core is told the answer if `tell`. False: there was no room."""
 
         def answered(reply: wire.Reply | Lost) -> None:
             if isinstance(reply, Lost):
@@ -335,14 +385,14 @@ class _Link:
             found = reply_from_wire(reply, request)
             if guest is not None:
                 guest.replied(request, found)
-            self._links.deliver_reply(self._peer, found)
+            if tell:
+                self._links.deliver_reply(self._peer, found)
 
         if not pipe.post(data, answered):
             self._drop()
-            return
+            return False
         self._sent += 1
-        if guest is not None and pack is not None:
-            guest.packed(pack)
+        return True
 
     def _check_source(self, reply: wire.Reply) -> None:
         if reply.source != self._peer:

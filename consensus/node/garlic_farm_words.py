@@ -1,7 +1,7 @@
 """What a leader or a candidate sends, as bytes: the core's requests in the words that the peer knows.
 
-    newcomer, append with entries ──▶ SyncLogRequest, one log pack
-    anything else                 ──▶ its own word (`mapping`)
+    of_pack   an append with entries for a newcomer ──▶ SyncLogRequest, one log pack
+    of        anything else                         ──▶ its own word (`mapping`)
 
 Followers mostly get the same entries, and their bytes are most of the work: those of the last append are kept. Equal
 entries from the same index on have equal logs before them (Raft section 5.3), so nothing else need be equal.
@@ -12,6 +12,7 @@ from consensus.core.position import Entry, Index, ServerId
 from consensus.wire.garlic_farm.codec import encode_log, encode_request
 from consensus.wire.garlic_farm.joining_mapping import sync_to_wire
 from consensus.wire.garlic_farm.limits import Limits
+from consensus.wire.garlic_farm.log_pack import records_bytes
 from consensus.wire.garlic_farm.mapping import (
     ConfigurationBefore,
     append_to_wire,
@@ -20,7 +21,7 @@ from consensus.wire.garlic_farm.mapping import (
     request_to_wire,
 )
 from consensus.wire.garlic_farm.upgrade import Extension
-from consensus.wire.garlic_farm.values import LogEntry
+from consensus.wire.garlic_farm.values import LogEntry, LogPack
 
 
 class SameLog:
@@ -53,20 +54,26 @@ class Words:
         self._limits = limits
         self._same_log = SameLog(configuration_before, limits)
 
-    def of(
-        self, request: core.Request, peer: ServerId, extensions: frozenset[Extension], *, packed: bool = False
-    ) -> bytes:
-        """The bytes for `peer`; raises `GarlicFarmError` for what it or the protocol has no word for.
-
-        `packed`: it is a newcomer, to which entries go as log packs.
-        """
+    def of(self, request: core.Request, peer: ServerId, extensions: frozenset[Extension]) -> bytes:
+        """The bytes for `peer`; raises `GarlicFarmError` for what it or the protocol has no word for."""
         log = None
         if not isinstance(request, core.AppendEntries):
             asked = request_to_wire(request, peer, self._configuration_before)
-        elif packed and request.entries:
-            asked = sync_to_wire(request, peer, self._configuration_before)
         else:
             entries, log = self._same_log.of(request)
             asked = append_to_wire(request, peer, entries)
         check_agreed(asked, extensions)
         return encode_request(asked, self._limits, log)
+
+    def of_pack(
+        self, append: core.AppendEntries, peer: ServerId, extensions: frozenset[Extension], offset: int
+    ) -> tuple[bytes, int]:
+        """The bytes of an append that goes to a newcomer as a log pack, and what it adds to a data file of its records.
+
+        `offset` is the size in bytes of the newcomer's data file; raises as `of` does.
+        """
+        asked = sync_to_wire(append, peer, self._configuration_before, offset)
+        check_agreed(asked, extensions)
+        packs = (each.value for each in asked.entries)
+        added = sum(records_bytes(pack.entries, self._limits) for pack in packs if isinstance(pack, LogPack))
+        return encode_request(asked, self._limits), added

@@ -39,6 +39,12 @@ _HEAD_BYTES = _CHECKSUM.size + _LENGTH.size
 _TRAILER_BYTES = _CHECKSUM.size + _END.size
 
 
+def may_begin_image(data: bytes) -> bool:
+    """Whether an image may begin with these bytes, of which there may be few."""
+    begin = data[_CHECKSUM.size :][: len(_MAGIC)]
+    return _MAGIC.startswith(begin)
+
+
 class ImageWriter:
     """Makes an image piece by piece: `begin`, any number of `block`, `end`; then `description` is known."""
 

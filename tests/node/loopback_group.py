@@ -30,6 +30,7 @@ from consensus.node.garlic_farm_tally import Incident, Tally
 from consensus.node.joining import Joining
 from consensus.node.member_requests import MemberRequests
 from consensus.node.members import Members
+from consensus.node.plain_peers import PlainDialer, PlainPeers
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
 from consensus.node.server import ConsensusServer
 from consensus.node.server_description import Notice
@@ -176,6 +177,8 @@ class LoopbackGroup:
         self._make_service = make_service
         self.strangers: dict[ServerId, PeerAddress] = {}
         """Servers that are none of ours, and where they listen."""
+        self.plain: dict[ServerId, tuple[str, int]] = {}
+        """Those of them that know neither TLS nor handshake."""
         self.incidents: list[Incident] = []
         self._nursery = nursery
         self._ports: dict[ServerId, int] = {}
@@ -218,6 +221,8 @@ class LoopbackGroup:
 
     def resolve(self, server_id: ServerId) -> PeerAddress | None:
         """Where a server listens, once it has ever listened."""
+        if server_id in self.plain:
+            return PlainPeers(self.plain).address(server_id)
         if server_id in self.strangers:
             return self.strangers[server_id]
         port = self._ports.get(server_id)
@@ -262,7 +267,7 @@ class LoopbackGroup:
             service = self._make_service()
             machine = Machine(service.execute, self._limits, service.snapshot, service.restore)
             links = PeerLinks(
-                self._dialer(server_id),
+                PlainDialer(PlainPeers(self.plain), self._dialer(server_id)),
                 self.resolve,
                 deliver_reply=lambda sender, reply: server.deliver_reply(sender, reply),  # noqa: PLW0108 - made below
                 peer_extensions=lambda peer, known: server.peer_extensions(peer, known),  # noqa: PLW0108 - likewise

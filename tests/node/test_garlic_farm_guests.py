@@ -1,75 +1,165 @@
-"""A newcomer on a leader's link: packs go where its log is known to end, whatever order its answers come in."""
+"""A newcomer on a leader's link: what goes out in which words, whatever order its answers come in."""
+
+from dataclasses import replace
 
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
 from consensus.core.position import Command, Configuration, Entry, LogPosition, Server, ServerId
-from consensus.node.garlic_farm_guests import Guest
+from consensus.node.garlic_farm_guests import PACKED_ENTRIES_MAX, Guest, Part
 from consensus.wire.garlic_farm.messages import JoinClusterRequest, JoinClusterResponse
 
 LEADER = ServerId(1)
 MEMBERS = Configuration((Server(LEADER, "tcp://a:1"),))
+RECORD_BYTES = 10
 
 
-def guest() -> Guest:
-    return Guest(None, lambda _: JoinClusterRequest(1, 4, 3, 0, 0, 0))
+def guest(*, trusting: bool = False) -> Guest:
+    return Guest(None, lambda _: JoinClusterRequest(1, 4, 3, 0, 0, 0), trusting=trusting)
 
 
-def joined(next_index: int = 1) -> JoinClusterResponse:
-    return JoinClusterResponse(4, 1, 3, next_index, accepted=True)
+def joined(next_index: int = 1, *, accepted: bool = True) -> JoinClusterResponse:
+    return JoinClusterResponse(4, 1, 3, next_index, accepted=accepted)
 
 
-def append(after: int, entries: int) -> AppendEntries:
-    return AppendEntries(3, LEADER, LogPosition(after, 3 if after else 0), (Entry(3, Command(b"x")),) * entries, 0, 7)
+def append(after: int, entries: int, commit: int = 10_000) -> AppendEntries:
+    found = (Entry(3, Command(b"x")),) * entries
+    return AppendEntries(3, LEADER, LogPosition(after, 3 if after else 0), found, commit, 7)
 
 
 def reply(next_index: int, *, success: bool) -> AppendReply:
     return AppendReply(3, success, next_index, 7)
 
 
+def pack(after: int, entries: int, offset: int = 0, commit: int = 10_000) -> tuple[Part, ...]:
+    return (Part(append(after, entries, commit), packed=True, offset=offset),)
+
+
+def send(newcomer: Guest, request: AppendEntries) -> tuple[Part, ...]:
+    """What goes out for `request`, all of which fits on the connection."""
+    parts = newcomer.parts(request)
+    assert isinstance(parts, tuple), f"answered in its place: {parts}"
+    for part in parts:
+        newcomer.sent(part, RECORD_BYTES * len(part.append.entries) if part.packed else 0)
+    return parts
+
+
 def test_a_pack_that_would_leave_a_gap_is_refused_in_the_newcomers_place() -> None:
     newcomer = guest()
     # before it has joined on this connection, nothing is known of its log
-    assert newcomer.gap(append(5, 1)) == reply(1, success=False)
+    assert newcomer.parts(append(5, 1)) == reply(1, success=False)
     newcomer.greeted(joined(next_index=3))
-    assert newcomer.gap(append(5, 1)) == reply(3, success=False)
+    assert newcomer.parts(append(5, 1)) == reply(3, success=False)
     # where its log ends packs follow on each other without waiting
-    assert newcomer.gap(append(2, 4)) is None
-    newcomer.packed(append(2, 4))
-    assert newcomer.gap(append(6, 4)) is None
-    newcomer.packed(append(6, 4))
-    assert newcomer.gap(append(11, 1)) == reply(11, success=False)
+    assert send(newcomer, append(2, 4)) == pack(2, 4)
+    assert send(newcomer, append(6, 4)) == pack(6, 4)
+    assert newcomer.parts(append(11, 1)) == reply(11, success=False)
     assert newcomer.packs == 2
 
 
 def test_a_refusal_from_before_a_pack_was_stored_does_not_send_the_leader_back() -> None:
     newcomer = guest()
     newcomer.greeted(joined())
-    heartbeat, pack = append(9, 0), append(0, 5)
-    assert newcomer.gap(pack) is None
-    newcomer.packed(pack)
-    newcomer.replied(pack, reply(6, success=True))
+    heartbeat, first = append(9, 0), append(0, 5)
+    send(newcomer, first)
+    newcomer.replied(first, reply(6, success=True))
     newcomer.replied(heartbeat, reply(1, success=False))
-    assert newcomer.gap(append(5, 1)) is None
+    assert newcomer.parts(append(5, 1)) == pack(5, 1)
 
 
 def test_a_refusal_that_comes_before_the_packs_own_answer_is_made_good_by_it() -> None:
     newcomer = guest()
     newcomer.greeted(joined())
-    pack = append(0, 5)
-    assert newcomer.gap(pack) is None
-    newcomer.packed(pack)
+    first = append(0, 5)
+    send(newcomer, first)
     newcomer.replied(append(9, 0), reply(1, success=False))
-    newcomer.replied(pack, reply(6, success=True))
-    assert newcomer.gap(append(5, 1)) is None
+    newcomer.replied(first, reply(6, success=True))
+    assert newcomer.parts(append(5, 1)) == pack(5, 1)
 
 
 def test_after_a_snapshot_packs_follow_on_it_and_after_a_new_connection_on_what_it_says() -> None:
     newcomer = guest()
     newcomer.greeted(joined())
-    piece = InstallSnapshot(3, LEADER, LogPosition(100, 2), MEMBERS, 0, b"x", done=True, correlation=7)
-    newcomer.replied(piece, SnapshotReply(3, accepted=True, next_offset=1, installed=True, correlation=7))
-    assert newcomer.gap(append(100, 2)) is None
+    newcomer.replied(*installed(100))
+    assert newcomer.parts(append(100, 2)) == pack(100, 2)
     newcomer.connection_lost()
-    assert newcomer.gap(append(102, 1)) is not None
+    assert newcomer.parts(append(102, 1)) == reply(1, success=False)
     newcomer.greeted(joined(next_index=101))
-    assert newcomer.gap(append(102, 1)) == reply(101, success=False)
-    assert newcomer.gap(append(100, 3)) is None
+    assert newcomer.parts(append(102, 1)) == reply(101, success=False)
+    assert newcomer.parts(append(100, 3)) == pack(100, 3)
+
+
+def installed(index: int) -> tuple[InstallSnapshot, SnapshotReply]:
+    piece = InstallSnapshot(3, LEADER, LogPosition(index, 2), MEMBERS, 0, b"x", done=True, correlation=7)
+    return piece, SnapshotReply(3, accepted=True, next_offset=1, installed=True, correlation=7)
+
+
+def test_one_of_another_make_is_told_nothing_before_it_has_accepted() -> None:
+    newcomer = guest(trusting=True)
+    assert newcomer.parts(append(0, 5)) == reply(1, success=False)
+    assert newcomer.parts(append(9, 0)) == reply(1, success=False)
+    assert not newcomer.may_send_snapshot()
+
+
+def test_one_of_another_make_that_elected_itself_gets_the_log_from_index_1_before_any_heartbeat() -> None:
+    newcomer = guest(trusting=True)
+    # given one whose log ends at 1, with an entry of its own
+    newcomer.greeted(joined(next_index=2))
+    # then a heartbeat at that place, which it might take for equal, is answered here
+    assert newcomer.parts(append(1, 0)) == reply(1, success=False)
+    assert newcomer.parts(append(1, 5)) == reply(1, success=False)
+    assert newcomer.parts(append(0, 0)) == reply(1, success=True)
+    # and as soon as the first pack is on its way it may be sent
+    assert send(newcomer, append(0, 5)) == pack(0, 5)
+    assert newcomer.parts(append(5, 0)) == (Part(append(5, 0)),)
+
+
+def test_the_offsets_of_packs_for_another_make_go_on_and_begin_anew_after_a_snapshot() -> None:
+    newcomer = guest(trusting=True)
+    newcomer.greeted(joined())
+    assert send(newcomer, append(0, 5)) == pack(0, 5)
+    assert send(newcomer, append(5, 3)) == pack(5, 3, offset=5 * RECORD_BYTES)
+    assert send(newcomer, append(8, 1)) == pack(8, 1, offset=8 * RECORD_BYTES)
+    newcomer.replied(*installed(100))
+    assert send(newcomer, append(100, 2)) == pack(100, 2)
+    assert send(newcomer, append(102, 2)) == pack(102, 2, offset=2 * RECORD_BYTES)
+
+
+def test_a_pack_for_another_make_holds_committed_entries_only() -> None:
+    newcomer = guest(trusting=True)
+    newcomer.greeted(joined())
+    # given that nothing is committed: nothing can be sent that it would not execute
+    assert newcomer.parts(append(0, 5, commit=0)) == reply(1, success=False)
+    # when a part is, that goes as a pack, and the rest as an append
+    whole = append(0, 5, commit=3)
+    head, tail = send(newcomer, whole)
+    assert head == Part(replace(whole, entries=whole.entries[:3]), packed=True)
+    assert tail == Part(replace(whole, previous=LogPosition(3, 3), entries=whole.entries[3:]))
+    # and from then on all goes as appends, by which it finds the place in its data file itself
+    assert send(newcomer, append(5, 2)) == (Part(append(5, 2)),)
+
+
+def test_after_a_number_of_entries_another_make_gets_appends() -> None:
+    newcomer = guest(trusting=True)
+    newcomer.greeted(joined())
+    assert send(newcomer, append(0, PACKED_ENTRIES_MAX)) == pack(0, PACKED_ENTRIES_MAX)
+    assert send(newcomer, append(PACKED_ENTRIES_MAX, 5)) == (Part(append(PACKED_ENTRIES_MAX, 5)),)
+
+
+def test_after_a_new_connection_another_make_compares_or_begins_anew() -> None:
+    newcomer = guest(trusting=True)
+    newcomer.greeted(joined())
+    send(newcomer, append(0, 5))
+    # given a connection that broke before the first pack was answered: what its log holds is not known
+    newcomer.connection_lost()
+    newcomer.greeted(joined(next_index=2, accepted=False))
+    assert send(newcomer, append(0, 5)) == pack(0, 5)
+    newcomer.replied(append(0, 5), reply(6, success=True))
+    # after an answer it is, and it refuses the second invitation with the place to go on from
+    newcomer.connection_lost()
+    newcomer.greeted(joined(next_index=6, accepted=False))
+    assert send(newcomer, append(5, 5)) == (Part(append(5, 5)),)
+    # and one that has lost its log meanwhile gets all of it
+    newcomer.replied(append(5, 5), reply(11, success=True))
+    newcomer.connection_lost()
+    newcomer.greeted(joined(next_index=2))
+    assert newcomer.parts(append(10, 1)) == reply(1, success=False)
+    assert send(newcomer, append(0, 5)) == pack(0, 5)

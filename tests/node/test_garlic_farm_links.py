@@ -200,10 +200,12 @@ async def test_a_pack_that_could_not_be_sent_leaves_no_gap_for_the_next(stage: S
     newcomer = Guest(None, lambda _: wire.JoinClusterRequest(ALICE, BOB, 3, 0, 0, 0, (LogEntry(3, ALONE),)))
     assert sender.links.invite(BOB, newcomer)
     await wait_all_tasks_blocked()
+    newcomer.accepted = True
+    newcomer.greeted(wire.JoinClusterResponse(BOB, ALICE, 3, 1, accepted=True))
     # When the first entry is one that it cannot read, and the second follows without waiting
     servers = (Server(ALICE, "tcp://a:1"),), (Server(BOB, "tcp://b:1"),)
     unreadable = (Entry(3, CoreConfiguration(*servers)),)
-    sender.links.send(BOB, core.AppendEntries(3, ALICE, LogPosition(0, 0), unreadable, 0, 1))
+    sender.links.send(BOB, core.AppendEntries(3, ALICE, LogPosition(0, 0), unreadable, 1, 1))
     sender.links.send(BOB, append(1))
     await wait_all_tasks_blocked()
     # Then the second is refused in its place, which would put it where the first belongs

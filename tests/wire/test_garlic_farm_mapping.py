@@ -23,7 +23,7 @@ from consensus.wire.garlic_farm.mapping import (
     request_to_wire,
 )
 from consensus.wire.garlic_farm.upgrade import Extension
-from consensus.wire.garlic_farm.values import ClusterServer, ValueType
+from consensus.wire.garlic_farm.values import Application, ClusterServer, LogEntry, LogPack, PackedEntry, ValueType
 from consensus.wire.garlic_farm.values import Configuration as WireConfiguration
 
 ALICE, BOB = ServerId(1), ServerId(2)
@@ -34,7 +34,7 @@ OBSERVED = Configuration(SERVERS.voters, learners=(Server(ServerId(3), "tcp://lo
 EXTENDED: list[core.Request] = [
     core.AppendEntries(5, ALICE, LogPosition(9, 4), (Entry(4, Command(b"{}")), Entry(5, JOINT)), 8, correlation=21),
     core.AppendEntries(5, ALICE, LogPosition(9, 4), (Entry(5, OBSERVED), Entry(5, SERVERS)), 8, correlation=22),
-    core.InstallSnapshot(5, ALICE, LogPosition(9, 4), JOINT, 0, b"piece", done=False, correlation=23),
+    core.InstallSnapshot(5, ALICE, LogPosition(9, 4), JOINT, 0, bytes(4) + b"GFSNAPSH", done=False, correlation=23),
 ]
 
 EXCHANGES: list[tuple[core.Request, core.Reply]] = [
@@ -123,6 +123,28 @@ def test_joint_configurations_and_learners_travel_nowhere_else(request_: core.Re
     with pytest.raises(GarlicFarmError, match="needs configurations, which the handshake did not agree on") as refusal:
         check_agreed(asked, frozenset({Extension.PRE_VOTE}))
     assert refusal.value.fault is Fault.OUT_OF_TURN
+
+
+def test_a_snapshot_of_another_make_is_refused_in_words_that_say_what_to_do() -> None:
+    theirs = core.InstallSnapshot(5, ALICE, LogPosition(9, 4), SERVERS, 0, b"key:value", done=True, correlation=3)
+    asked = decode_request(encode_request(request_to_wire(theirs, BOB, lambda _: 0)))
+    with pytest.raises(GarlicFarmError, match=r"server 1 sends a snapshot of index 9 .* cannot read") as refusal:
+        request_from_wire(asked, 3)
+    assert refusal.value.fault is Fault.FOREIGN_SNAPSHOT
+    assert "snapshot distance to 0" in str(refusal.value)
+
+
+def test_no_configuration_but_the_first_says_that_none_came_before() -> None:
+    """A server of another make ends its process for that, when it writes a snapshot."""
+    told = [configuration_to_wire(SERVERS, index, before) for index, before in ((1, 0), (9, 4), (9, 0), (0, 0))]
+    assert [(each.log_index, each.last_log_index) for each in told] == [(1, 0), (9, 4), (9, 1), (1, 0)]
+
+
+def test_a_refused_pack_names_no_index_beyond_itself() -> None:
+    """A leader of another make goes on there without a look at its own log, and ends its process beyond that."""
+    pack = wire.SyncLogRequest(1, 2, 5, 0, 7, 9, (LogEntry(5, LogPack(0, (PackedEntry(5, Application(b"x")),))),))
+    refused = core.AppendReply(6, success=False, next_index=400, correlation=1)
+    assert sync_reply_to_wire(refused, pack) == wire.SyncLogResponse(2, 1, 6, 8, accepted=False)
 
 
 def test_a_configuration_of_voters_has_the_bytes_of_the_document() -> None:

@@ -31,6 +31,7 @@ class Fault(Enum):
     SILENT = "silent"
     BUSY = "busy"
     REFUSED_CHANGE = "refused-change"
+    FOREIGN_SNAPSHOT = "foreign-snapshot"
 
 
 class GarlicFarmError(Exception):

@@ -22,20 +22,23 @@ from consensus.wire.garlic_farm.mapping import (
 )
 from consensus.wire.garlic_farm.values import Application, Configuration, LogEntry, LogPack, PackedEntry
 
-_FIRST_OFFSET = 0
-"""Where our packs say that their first record lies in a data file: only differences count."""
-
 
 def sync_to_wire(
-    append: core.AppendEntries, recipient: position.ServerId, configuration_before: ConfigurationBefore
+    append: core.AppendEntries,
+    recipient: position.ServerId,
+    configuration_before: ConfigurationBefore,
+    first_offset: int = 0,
 ) -> wire.SyncLogRequest:
-    """The entries of an append, as the log pack that a newcomer gets in its place."""
+    """The entries of an append, as the log pack that a newcomer gets in its place.
+
+    `first_offset`: the size in bytes of the newcomer's data file. Only servers of another make look at it (`log_pack`).
+    """
     packed = tuple(
         PackedEntry(entry.term, entry.value)
         for entry in entries_to_wire(append.previous.index + 1, append.entries, configuration_before)
         if isinstance(entry.value, Application | Configuration)
     )
-    at, pack = append.previous, LogPack(_FIRST_OFFSET, packed)
+    at, pack = append.previous, LogPack(first_offset, packed)
     return wire.SyncLogRequest(
         append.leader, recipient, append.term, at.term, at.index, append.commit, (LogEntry(append.term, pack),)
     )
@@ -54,8 +57,13 @@ def sync_from_wire(request: wire.SyncLogRequest, previous_term: position.Term, c
 
 
 def sync_reply_to_wire(reply: core.AppendReply, asked: wire.SyncLogRequest) -> wire.SyncLogResponse:
-    """The answer to a log pack."""
-    return wire.SyncLogResponse(asked.destination, asked.source, reply.term, reply.next_index, accepted=reply.success)
+    """The answer to a log pack.
+
+    A leader of another make goes on at the next index also when it is refused, and ends its process if that lies beyond
+    its log. So a refusal never names an index that the pack itself does not reach.
+    """
+    wanted = reply.next_index if reply.success else min(reply.next_index, asked.last_log_index + 1)
+    return wire.SyncLogResponse(asked.destination, asked.source, reply.term, wanted, accepted=reply.success)
 
 
 def invitation_to_wire(

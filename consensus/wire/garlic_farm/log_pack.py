@@ -4,8 +4,10 @@
     record = term 8 │ value type 1 (1 application, 2 configuration; 66 where the handshake agreed on it) │ value
 
 A record has no size of its own: it ends where the next one begins, by the index. The index holds absolute offsets in
-the sender's data file, so the first of them is subtracted from all. Records are not the wire form of log entries,
-although the document reads as if they were.
+a data file. Our receiver subtracts the first of them from all. The running implementation does not: it appends the
+records to its data file and the offsets, as they came, to its index file. So the first offset of a pack for such a
+server must be the size that its data file has then (`records_bytes` of all packs before). Records are not the wire
+form of log entries, although the document reads as if they were.
 
 Compression is DEFLATE at zlib's default level under a gzip header without time or name, which gives the same bytes as
 the running implementations. Inflating stops at a limit, whatever the sender announces: a gzip bomb costs no more.
@@ -13,6 +15,7 @@ the running implementations. Inflating stops at a limit, whatever the sender ann
 
 import struct
 import zlib
+from collections.abc import Sequence
 
 from consensus.wire.garlic_farm.configuration import decode_configuration, encode_configuration
 from consensus.wire.garlic_farm.errors import malformed, too_large
@@ -52,6 +55,15 @@ def encode_log_pack(pack: LogPack, limits: Limits = DEFAULT_LIMITS) -> bytes:
     compressor = zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, _RAW_DEFLATE)
     deflated = compressor.compress(plain) + compressor.flush()
     return b"".join((_GZIP_HEAD, deflated, _GZIP_TAIL.pack(zlib.crc32(plain), len(plain))))
+
+
+def records_bytes(entries: Sequence[PackedEntry], limits: Limits = DEFAULT_LIMITS) -> int:
+    """How many bytes the records of these entries add to a data file."""
+    return sum(
+        _RECORD_HEAD.size
+        + len(entry.value.data if isinstance(entry.value, Application) else encode_configuration(entry.value, limits))
+        for entry in entries
+    )
 
 
 def decode_log_pack(data: bytes, limits: Limits = DEFAULT_LIMITS) -> LogPack:

@@ -38,6 +38,7 @@ from consensus.wire.garlic_farm.values import (
     SnapshotSyncRequest,
     Value,
 )
+from consensus.wire.snapshot_image import may_begin_image
 
 ConfigurationBefore = Callable[[position.Index], position.Index]
 """The index of the last configuration below an index, 0 if there is none."""
@@ -110,6 +111,7 @@ def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
             entries = entries_from_wire(request.entries)
             return core.AppendEntries(request.term, sender, at, entries, request.commit_index, correlation)
         case wire.InstallSnapshotRequest(entries=(LogEntry(value=SnapshotSyncRequest() as chunk),)):
+            _check_image(sender, chunk)
             return core.InstallSnapshot(
                 request.term,
                 sender,
@@ -122,6 +124,17 @@ def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
             )
         case _:
             raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {type(request).__name__} is no message between voters")
+
+
+def _check_image(sender: position.ServerId, chunk: SnapshotSyncRequest) -> None:
+    """Refuse another make's snapshot at once, and in words: only its own state machine could read it."""
+    if chunk.offset == 0 and not may_begin_image(chunk.data):
+        raise GarlicFarmError(
+            Fault.FOREIGN_SNAPSHOT,
+            f"server {sender} sends a snapshot of index {chunk.last_log_index} in a format of its own, which this"
+            " program cannot read, in place of the entries up to there. Start that server anew with its whole log (in"
+            " JRaft, set the snapshot distance to 0 before the first snapshot), and let this server join again",
+        )
 
 
 def reply_to_wire(reply: core.Reply, asked: wire.Request) -> wire.Reply:
@@ -201,7 +214,12 @@ def commands_from_wire(request: wire.ClientRequest) -> tuple[bytes, ...]:
 def configuration_to_wire(
     configuration: position.Configuration, index: position.Index, before: position.Index
 ) -> Configuration:
-    """A configuration at `index`, which follows the one at `before`."""
+    """A configuration at `index`, which follows the one at `before`; 0 where our log does not tell any more.
+
+    A server of another make takes 0 at its word, as that of a cluster without a configuration, and ends its process
+    when it writes a snapshot. The first entry of every log is a configuration, so 1 is true as well.
+    """
+    index, before = max(index, 1), max(before, 1) if index > 1 else 0
     lists = (configuration.voters, configuration.old_voters, configuration.learners)
     return Configuration(
         index,

@@ -1,0 +1,139 @@
+"""Servers that know neither TLS nor handshake are spoken to at listed addresses only, and in nobody else's name."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+
+from consensus.core.position import ServerId
+from consensus.node.garlic_farm_dial import PeerAddress
+from consensus.node.garlic_farm_tally import Incident, Tally
+from consensus.node.plain_peers import PlainDialer, PlainListener, PlainPeers
+from consensus.wire.garlic_farm import messages as wire
+from consensus.wire.garlic_farm.codec import ReplyReader, encode_request
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.upgrade import Identity
+from tests.node.garlic_farm_stage import ScriptedHandler
+
+OURS, THEIRS, OTHERS = ServerId(1), ServerId(4), ServerId(5)
+LISTED = PlainPeers({THEIRS: ("127.0.0.1", 9004), OTHERS: ("127.0.0.2", 9005)})
+
+
+@dataclass
+class Scene:
+    """One listener, and what it told."""
+
+    port: int
+    handler: ScriptedHandler
+    incidents: list[Incident] = field(default_factory=list)
+
+    async def says(self, source: int, *, from_host: str = "127.0.0.1", destination: int = OURS) -> wire.Reply | None:
+        """The answer to a vote request of server `source`; None: the connection was closed."""
+        request = wire.RequestVoteRequest(source, destination, 3, 2, 9, 0)
+        return await self.asks(encode_request(request), from_host)
+
+    async def asks(self, data: bytes, from_host: str = "127.0.0.1") -> wire.Reply | None:
+        """The answer to some bytes."""
+        reader = ReplyReader()
+        stream = await trio.open_tcp_stream("127.0.0.1", self.port, local_address=from_host)
+        async with stream:
+            try:
+                await stream.send_all(data)
+                while received := bytes(await stream.receive_some(4096)):
+                    reader.feed(received)
+                    reply = reader.next()
+                    if reply is not None:
+                        return reply
+            except trio.BrokenResourceError:
+                pass
+        return None
+
+
+@asynccontextmanager
+async def listening(peers: PlainPeers = LISTED) -> AsyncIterator[Scene]:
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            handler, incidents = ScriptedHandler(OURS), list[Incident]()
+            listener = PlainListener(peers, handler, lambda: Identity("cluster-a", OURS), Tally(incidents.append))
+            port = await nursery.start(listener.listen, "127.0.0.1", 0)
+            yield Scene(port, handler, incidents)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_listed_server_is_answered_without_tls_and_handshake() -> None:
+    async with listening() as scene:
+        assert await scene.says(THEIRS) == wire.RequestVoteResponse(OURS, THEIRS, 3, 0, accepted=True)
+        assert not scene.incidents
+
+
+async def test_an_address_that_is_not_listed_is_closed_unheard() -> None:
+    async with listening() as scene:
+        assert await scene.says(THEIRS, from_host="127.0.0.3") is None
+        assert not scene.handler.asked
+        assert [each.fault for each in scene.incidents] == [Fault.PLAIN_REFUSED]
+        assert "is not in the list" in scene.incidents[0].text
+
+
+@pytest.mark.parametrize("claimed", [OTHERS, ServerId(77)], ids=["a server of another address", "an invented server"])
+async def test_a_listed_address_speaks_for_its_own_servers_only(claimed: ServerId) -> None:
+    async with listening() as scene:
+        assert await scene.says(claimed) is None
+        assert not scene.handler.asked
+        assert f"speaks as server {claimed}" in scene.incidents[0].text
+        # while the address that is listed for it is heard
+        assert (await scene.says(OTHERS, from_host="127.0.0.2")) is not None
+
+
+async def test_a_connection_keeps_the_name_that_it_began_with() -> None:
+    both = PlainPeers({THEIRS: ("127.0.0.1", 9004), OTHERS: ("127.0.0.1", 9005)})
+    async with listening(both) as scene:
+        first = encode_request(wire.AppendEntriesRequest(THEIRS, 9, 3, 0, 0, 0))
+        # given a first message to another server, which is not answered: the second has no better luck in another name
+        assert await scene.asks(first + encode_request(wire.RequestVoteRequest(OTHERS, OURS, 3, 2, 9, 0))) is None
+        assert await scene.asks(encode_request(wire.ClientRequest(0, 0, 0, 0, 0, 0))) == wire.AppendEntriesResponse(
+            OURS, OURS, 1, 1, accepted=True
+        )
+        assert not scene.handler.asked
+
+
+async def test_bytes_that_are_no_message_end_the_connection_with_a_sentence() -> None:
+    async with listening() as scene:
+        assert await scene.asks(b"GET / HTTP/1.1\r\nHost: 127.0.0.1:7669\r\nConnection: close\r\n\r\n") is None
+        assert scene.incidents
+        assert not scene.handler.asked
+
+
+@pytest.mark.parametrize("host", ["example.org", "localhost", "::", "ff02::1", "224.0.0.1", ""])
+def test_a_name_or_an_address_of_many_is_not_listed(host: str) -> None:
+    with pytest.raises(ValueError, match=r"IP address|many addresses"):
+        PlainPeers({THEIRS: (host, 9004)})
+
+
+class OrdinaryDialer:
+    """Notes whom it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[PeerAddress] = []
+
+    async def dial(self, address: PeerAddress, _expected: ServerId | None = None) -> None:
+        """Refused."""
+        self.asked.append(address)
+        raise GarlicFarmError(Fault.UNREACHABLE, "the ordinary way")
+
+
+async def test_only_a_listed_server_at_its_listed_address_is_dialled_without_a_handshake() -> None:
+    ordinary = OrdinaryDialer()
+    async with listening() as scene:
+        peers = PlainPeers({THEIRS: ("127.0.0.1", scene.port)})
+        dialer = PlainDialer(peers, ordinary)  # type: ignore[arg-type]  # it never returns
+        listed = PeerAddress("127.0.0.1", scene.port, None)
+        dialed = await dialer.dial(listed, THEIRS)
+        async with dialed.stream:
+            assert dialed.extensions == frozenset()
+        elsewhere = PeerAddress("127.0.0.1", scene.port, bytes(32))
+        for address, server in ((elsewhere, THEIRS), (listed, OTHERS), (listed, None)):
+            with pytest.raises(GarlicFarmError, match="the ordinary way"):
+                await dialer.dial(address, server)
+        assert ordinary.asked == [elsewhere, listed, listed]
