@@ -24,6 +24,8 @@ from consensus.node.garlic_farm_tally import Tally
 from consensus.wire.garlic_farm.codec import REQUEST_HEADER
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS, Limits
+from consensus.wire.garlic_farm.peers import ProvenPeer
+from consensus.wire.garlic_farm.proof import ConnectionRole
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_server import Upgraded
 
@@ -91,7 +93,7 @@ class PlainDialer:
         try:
             with trio.move_on_after(_DIAL_S):
                 stream = await trio.open_tcp_stream(address.host, address.port)
-                return Dialed(stream, b"", Identity(None, expected), frozenset())
+                return Dialed(stream, b"", Identity(None, expected), frozenset(), None)
         except OSError as error:
             raise GarlicFarmError(Fault.UNREACHABLE, f"{address} (plain) cannot be reached: {error}") from error
         raise GarlicFarmError(Fault.UNREACHABLE, f"{address} (plain) did not answer within {_DIAL_S:g} s")
@@ -168,8 +170,9 @@ class PlainListener:
 
 
 def _upgraded(head: bytes, speaker: ServerId) -> Upgraded:
-    """What a handshake would have found out: the sender of the first message speaks on this connection, or a client."""
-    return Upgraded(b"", head, "", Identity(None, speaker or None), frozenset())
+    """In place of what a handshake proves: the sender of the first message is believed, since its address is listed."""
+    believed = ProvenPeer(ConnectionRole.SERVER, b"", speaker) if speaker else None
+    return Upgraded(b"", head, "", Identity(None, speaker or None), frozenset(), believed)
 
 
 async def _first_head(receive: Callable[[int], Awaitable[bytes | bytearray]]) -> bytes:
