@@ -53,7 +53,7 @@ from bridge.core.farm_state import (
     MasterState,
     ServerState,
 )
-from bridge.core.feature_level import needed_level
+from bridge.core.feature_level import may_raise, needed_level
 from bridge.core.records import (
     Admission,
     Approval,
@@ -133,6 +133,14 @@ class EntryTooEarly:
 
 
 @dataclass(frozen=True, slots=True)
+class LevelRefused:
+    """An entry of `level` has no effect: the farm is at `current`, and levels rise by one."""
+
+    level: int
+    current: int
+
+
+@dataclass(frozen=True, slots=True)
 class LevelRaised:
     """All servers understand this feature level."""
 
@@ -152,6 +160,7 @@ Change = (
     | ServerEvicted
     | EvictionRefused
     | LevelRaised
+    | LevelRefused
     | EntryTooEarly
     | EntryWithoutEffect
 )
@@ -309,9 +318,9 @@ def _apply_identity(
             admitted, rekeying, eviction = evict(state.admitted, state.rekeying, record)
             return replace(state, admitted=admitted, rekeying=rekeying), [eviction]
         case Level():
-            raised = record.number > state.level
-            level = max(state.level, record.number)
-            return replace(state, level=level), [LevelRaised(level)] if raised else []
+            if may_raise(state.level, record):
+                return replace(state, level=record.number), [LevelRaised(record.number)]
+            return state, [] if record.number <= state.level else [LevelRefused(record.number, state.level)]
 
 
 def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:

@@ -38,6 +38,7 @@ from bridge.node.control_socket import SOCKET_NAME, answers
 from bridge.node.duties import Duties
 from bridge.node.entry_signer import EntrySigner
 from bridge.node.event_log import EventLog
+from bridge.node.farm_content import RejectedContent
 from bridge.node.farm_keys import FarmKeys
 from bridge.node.farm_member import Member as FarmMember
 from bridge.node.farm_member import router_alarm
@@ -73,7 +74,7 @@ from consensus.core.position import ServerId
 from consensus.node.directory import check_place
 from consensus.node.garlic_farm_dial import PeerAddress
 from consensus.node.garlic_farm_tally import Tally
-from consensus.node.server_description import Notice
+from consensus.node.server_description import ContentRejected, Notice
 from gossip.node.identity import load_identity
 
 LOG = logging.getLogger("garlicfarm")
@@ -247,10 +248,18 @@ class Node:
         signer = EntrySigner(agent.identity_key, founding.cluster_id, ledger)
         peers.farm = KnownFarm(founding, notes, ledger, self._group)
         settings = self._replica_settings(agent, roster, founding, notes, presence, connecting)
+        rejected = RejectedContent(self.alarms, roster.name_of_server)
+
+        def observe(notice: Notice) -> None:
+            if isinstance(notice, ContentRejected):
+                rejected.rejected(notice)
+            self._observe(notice)
+
         async with (
-            open_replica(settings, ledger, self.door, self.tally, self._observe) as replica,
+            open_replica(settings, ledger, self.door, self.tally, observe) as replica,
             trio.open_nursery() as nursery,
         ):
+            nursery.start_soon(rejected.run)
             member = self._farm_member(agent, roster, replica, ledger, signer)
             duties = self._duties = Duties(member)
             reconciling = Reconciling(

@@ -31,6 +31,7 @@ from bridge.core.farm import (
     EntryTooEarly,
     Farm,
     LevelRaised,
+    LevelRefused,
     PublicationAccepted,
     PublicationRefused,
     RequestRefused,
@@ -38,7 +39,7 @@ from bridge.core.farm import (
     session_of,
 )
 from bridge.core.farm_state import FarmState
-from bridge.core.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError
+from bridge.core.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError, may_raise
 from bridge.core.log_time import LogTime
 from bridge.core.records import (
     Admission,
@@ -244,7 +245,12 @@ class Ledger:
 
     def _take(self, index: Index, term: int, entry: ProvenRecord) -> None:
         record = entry.record
-        if isinstance(record, Level) and record.number > SUPPORTED_LEVEL and self._farm.without_effect(entry) is None:
+        if (
+            isinstance(record, Level)
+            and record.number > SUPPORTED_LEVEL
+            and may_raise(self.state.level, record)
+            and self._farm.without_effect(entry) is None
+        ):
             raise UnsupportedLevelError(record.number, record.version)
         changes = self._farm.apply(index, term, entry)
         self.records[_COUNTED[type(record)]] += 1
@@ -326,6 +332,8 @@ def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911
             return "eviction-refused", {"id": node_id.hex(), "reason": reason}
         case LevelRaised(level):
             return "level-raised", {"level": level}
+        case LevelRefused(level, current):
+            return "level-refused", {"level": level, "current": current}
         case EntryTooEarly(kind, needed):
             return "entry-too-early", {"kind": kind, "neededLevel": needed}
         case EntryWithoutEffect(kind, author, reason):

@@ -3,7 +3,7 @@
 from bridge.node.alarms import Alarms
 from bridge.node.event_log import EventLog
 from consensus.core.effects import ConfigurationChanged, Role, RoleChanged
-from consensus.node.server_description import DiskFull, Notice
+from consensus.node.server_description import ContentRejected, DiskFull, Notice
 
 
 def note_raft(notice: Notice, trace: EventLog, alarms: Alarms) -> None:
@@ -35,3 +35,5 @@ def note_raft(notice: Notice, trace: EventLog, alarms: Alarms) -> None:
                 )
             else:
                 alarms.clear("disk-full")
+        case ContentRejected():
+            pass  # told by `farm_content`, which knows names

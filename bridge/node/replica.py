@@ -27,6 +27,7 @@ from bridge.core.founding import Founding
 from bridge.core.records import Admission, Approval, Clock, Eviction, Level
 from bridge.node.commit_note import keep_commit_note
 from bridge.node.durable_file import replace_file
+from bridge.node.farm_content import CHECKS
 from bridge.node.ledger import Ledger
 from bridge.node.member_rules import farm_member_rules, member_request_tuning
 from bridge.node.profile import Profile
@@ -288,7 +289,9 @@ async def open_replica(
             configuration_before=ledger.configuration_before,
             tuning=profile.links,
         )
-        server = ConsensusServer(raft, recovery.storage, directory, links, ledger, hear, keep_from=ledger.keep_from)
+        server = ConsensusServer(
+            raft, recovery.storage, directory, links, ledger, hear, keep_from=ledger.keep_from, checks=CHECKS
+        )
         asking = settings.dialer(lambda: identity, ConnectionRole.CLIENT)
         client = GarlicFarmClient(asking, resolve, [server_id], random=Random(), tuning=profile.client)
         rules = farm_member_rules(ledger, server, resolve, founding, profile, settings.voters_max)

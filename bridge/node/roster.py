@@ -117,6 +117,11 @@ class Roster:
             for node_id, each in self._listed.items()
         }
 
+    def name_of_server(self, server_id: int) -> str | None:
+        """What the member that announces this Raft id calls itself."""
+        names = (each.metadata.name for each in self._listed.values() if each.metadata.raft_id == server_id)
+        return next(names, None)
+
     def name_of(self, node_id: NodeId) -> str:
         """What operators call the node."""
         if node_id == self._agent.node_id:

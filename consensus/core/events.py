@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from consensus.core.extensions import Extensions
-from consensus.core.messages import Message
+from consensus.core.messages import AppendEntries, Message
 from consensus.core.position import Configuration, Entry, Index, LogPosition, ServerId, SnapshotDescription
 
 
@@ -13,6 +13,14 @@ class Received:
 
     sender: ServerId
     message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """An append has come with entries that the state machine cannot take: answered, and nothing else of it counts."""
+
+    sender: ServerId
+    append: AppendEntries
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,8 @@ class SnapshotChecked:
 
     request_id: int
     snapshot: SnapshotDescription | None
+    objection: str | None = None
+    """Why the state machine cannot take it, although its checksums match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +137,4 @@ SnapshotEvent = SnapshotWanted | SnapshotTaken | SnapshotRead | SnapshotChecked
 StorageEvent = SnapshotEvent | DiskSpace
 Requested = Proposed | ChangeConfiguration | ReadRequested | TransferLeadership
 Learnt = PeerExtensions | ClusterIdKnown
-Event = Received | DeadlineReached | Requested | Persisted | EntriesRead | Learnt | StorageEvent
+Event = Received | Rejected | DeadlineReached | Requested | Persisted | EntriesRead | Learnt | StorageEvent

@@ -45,6 +45,7 @@ from consensus.core.events import (
     Proposed,
     ReadRequested,
     Received,
+    Rejected,
     SnapshotChecked,
     SnapshotRead,
     SnapshotTaken,
@@ -73,7 +74,7 @@ from consensus.core.pulling import Pulling
 from consensus.core.push import Push
 from consensus.core.pushing import Pushing
 from consensus.core.quorum import Verdict
-from consensus.core.refusing import refuse
+from consensus.core.refusing import disregard, refuse
 from consensus.core.replica import MAX_NUMBER, Replica
 from consensus.core.replication import Replication
 from consensus.core.transfer import Transfers
@@ -152,6 +153,8 @@ class Raft:
         match event:
             case Received(sender, message):
                 self._receive(sender, message)
+            case Rejected(sender, append):
+                disregard(self._replica, sender, append)
             case DeadlineReached():
                 self._expire()
             case Proposed() | ChangeConfiguration() | ReadRequested() | TransferLeadership():

@@ -8,6 +8,7 @@ from typing import assert_never
 from consensus.core import pulling
 from consensus.core.messages import (
     AppendEntries,
+    AppendReply,
     InstallSnapshot,
     Message,
     Reply,
@@ -43,3 +44,14 @@ def refuse(replica: Replica, sender: ServerId, message: Message, leader: ServerI
             pulling.refuse(replica, sender, message, leader, PullError.INVALID_REQUEST)
         case _:
             assert_never(message)
+
+
+def disregard(replica: Replica, sender: ServerId, append: AppendEntries) -> None:
+    """Answer an append that has changed nothing here, not even who leads.
+
+    Its leader must not count the answer: by an answer of our term it would keep its majority and renew its lease, and
+    we have promised nothing. So it is one of term 0, which is older than every leader's.
+    """
+    replica.dropped["append that the state machine cannot take"] += 1
+    hint = replica.log.last_index + 1
+    replica.outbox.send(sender, AppendReply(0, success=False, next_index=hint, correlation=append.correlation))

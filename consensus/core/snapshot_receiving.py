@@ -53,6 +53,9 @@ def checked(replica: Replica, event: SnapshotChecked) -> bool:
     if snapshot is None or snapshot.last != assembly.last:
         replica.dropped["snapshot that failed its checksums"] += 1
         refuse(replica, assembly.leader, assembly.correlation, 0)
+    elif event.objection is not None:
+        replica.dropped["snapshot that the state machine cannot take"] += 1
+        refuse(replica, assembly.leader, assembly.correlation, 0)
     elif assembly.term != replica.term:
         # Somebody else leads by now, or we ask to: the next leader's word decides what we lack.
         refuse(replica, assembly.leader, assembly.correlation, 0)

@@ -25,7 +25,7 @@ server refuses new proposals while `backlog_bytes` is above its limit.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from consensus.core.effects import (
@@ -52,9 +52,10 @@ from consensus.core.effects import (
 )
 from consensus.core.events import EntriesRead, SnapshotChecked, SnapshotRead
 from consensus.core.log import entry_bytes
+from consensus.node.content_checks import ContentChecks
 from consensus.node.disk import DiskOperation, DiskReader
 from consensus.node.journal import Extent
-from consensus.node.snapshots import Piece, received_snapshot
+from consensus.node.snapshots import Piece, received_snapshot, received_state
 from consensus.node.storage import Storage, read_extents
 from consensus.wire.record import Binding
 
@@ -79,6 +80,7 @@ class ReadJob:
     binding: Binding
     extents: tuple[Extent, ...] = ()
     piece: Piece | None = None
+    checks: ContentChecks = field(default_factory=ContentChecks)
 
     def answer(self, reader: DiskReader) -> Reading:
         """Read; raises `StorageError` or `OSError`."""
@@ -92,7 +94,9 @@ class ReadJob:
                 data = reader.read(self.piece.file, self.piece.offset_bytes, self.piece.length_bytes)
                 return SnapshotRead(request_id, last, offset, data, self.piece.done)
             case CheckSnapshot(request_id):
-                return SnapshotChecked(request_id, received_snapshot(reader))
+                snapshot = received_snapshot(reader)
+                objection = None if snapshot is None else self.checks.snapshot(received_state(reader))
+                return SnapshotChecked(request_id, snapshot, objection)
             case _:
                 assert_never(self.request)
 
@@ -114,8 +118,11 @@ Job = WriteJob | ReadJob | SideJob
 class Executor:
     """Holds what waits for the disk."""
 
-    def __init__(self, storage: Storage, group_bytes: int = 4 * 1024 * 1024) -> None:
+    def __init__(
+        self, storage: Storage, group_bytes: int = 4 * 1024 * 1024, checks: ContentChecks | None = None
+    ) -> None:
         self._storage = storage
+        self._checks = checks or ContentChecks()
         self._group_bytes = group_bytes
         self._emitted = 0
         self._durable = 0
@@ -233,7 +240,7 @@ class Executor:
             case ReadSnapshot():
                 return ReadJob(wanted, storage.binding, piece=storage.piece(wanted))
             case CheckSnapshot():
-                return ReadJob(wanted, storage.binding)
+                return ReadJob(wanted, storage.binding, checks=self._checks)
             case _:
                 assert_never(wanted)
 

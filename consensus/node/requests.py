@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from consensus.core.events import Received
-from consensus.core.messages import Reply, Request
-from consensus.core.position import ServerId
+from consensus.core.events import Received, Rejected
+from consensus.core.messages import AppendEntries, Reply, Request
+from consensus.core.position import Entry, ServerId
+from consensus.core.pull_messages import FetchReply
 from consensus.node.inbox import Awaited, Inbox
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
 
@@ -21,8 +22,15 @@ Answered = Callable[[Reply | None], None]
 class Requests:
     """What the core has not answered, bounded."""
 
-    def __init__(self, inbox: Inbox, requests_max: int, dropped: Counter[str]) -> None:
+    def __init__(
+        self,
+        inbox: Inbox,
+        requests_max: int,
+        dropped: Counter[str],
+        rejects: Callable[[ServerId, tuple[Entry, ...]], bool] = lambda _sender, _entries: False,
+    ) -> None:
         self._inbox = inbox
+        self._rejects = rejects
         self._requests_max = requests_max
         self._dropped = dropped
         self._waiting: dict[int, tuple[int, Answered]] = {}
@@ -47,6 +55,9 @@ class Requests:
 
     def deliver(self, sender: ServerId, reply: Reply) -> None:
         """A peer answered a request of ours."""
+        if isinstance(reply, FetchReply) and reply.entries and self._rejects(sender, reply.entries):
+            self._dropped["fetch reply that the state machine cannot take"] += 1
+            return
         if not self._inbox.put(Received(sender, reply)):
             self._dropped["reply dropped for want of room"] += 1
 
@@ -61,7 +72,11 @@ class Requests:
         number = self._last_number
         # Before it is asked: the answer may come at once.
         self._waiting[number] = (request.correlation, answered)
-        if not self._inbox.put(Received(sender, replace(request, correlation=number))):
+        asked = replace(request, correlation=number)
+        event: Received | Rejected = Received(sender, asked)
+        if isinstance(asked, AppendEntries) and asked.entries and self._rejects(sender, asked.entries):
+            event = Rejected(sender, asked)
+        if not self._inbox.put(event):
             del self._waiting[number]
             self._dropped["request refused as busy"] += 1
             raise ServerBusyError("too many events wait")

@@ -49,6 +49,7 @@ from consensus.core.events import (
     Event,
     PeerExtensions,
     Persisted,
+    SnapshotChecked,
 )
 from consensus.core.extensions import Extensions
 from consensus.core.messages import Reply, Request
@@ -56,6 +57,7 @@ from consensus.core.position import Configuration, Entry, Index, Server, ServerI
 from consensus.core.pull_messages import PullMessage
 from consensus.node.applying import Applying, StateMachine
 from consensus.node.changes import Changes
+from consensus.node.content_checks import ContentChecks
 from consensus.node.directory import OutOfSpaceError
 from consensus.node.disk_questions import DiskQuestions
 from consensus.node.disk_worker import DiskWorker, ServerDisk
@@ -65,7 +67,7 @@ from consensus.node.proposing import Proposing
 from consensus.node.questions import Questions
 from consensus.node.refusals import HaltedError
 from consensus.node.requests import Requests
-from consensus.node.server_description import DiskFull, Notice, ServerDescription
+from consensus.node.server_description import ContentRejected, DiskFull, Notice, ServerDescription
 from consensus.node.server_ports import Core, PeerLink
 from consensus.node.server_tuning import ServerTuning
 from consensus.node.snapshotting import Snapshotting
@@ -78,7 +80,7 @@ class ConsensusServer:
 
     The state machine takes committed entries in a task of its own, at its own pace. Of the log that a snapshot covers,
     entries before `keep_from()` are of no use to anybody any more. `observe` hears role changes and alarms; it must
-    return at once.
+    return at once. `checks` are asked before anything that another server sends is stored.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class ConsensusServer:
         observe: Callable[[Notice], None],
         tuning: ServerTuning | None = None,
         keep_from: Callable[[], Index] = lambda: 0,
+        checks: ContentChecks | None = None,
     ) -> None:
         tuning = tuning or ServerTuning()
         self._core = core
@@ -99,7 +102,8 @@ class ConsensusServer:
         self._links = links
         self._observe = observe
         self._tuning = tuning
-        self._executor = Executor(storage, tuning.group_bytes)
+        self._checks = checks or ContentChecks()
+        self._executor = Executor(storage, tuning.group_bytes, self._checks)
         self._inbox = Inbox(
             tuning.max_urgent,
             tuning.batch_commands,
@@ -128,7 +132,7 @@ class ConsensusServer:
         self._worker = DiskWorker(disk, self._job_done, self._set_disk_full, tuning.full_disk_retry_ms)
         self._disk_full = False
         self._dropped: Counter[str] = Counter()
-        self._requests = Requests(self._inbox, tuning.max_requests, self._dropped)
+        self._requests = Requests(self._inbox, tuning.max_requests, self._dropped, self._rejects)
         self._proposing = Proposing(
             self._inbox, self._admission, lambda: self._role, self._is_overloaded, self._dropped
         )
@@ -271,6 +275,12 @@ class ConsensusServer:
             dropped=tuple(sorted(self._dropped.items())),
         )
 
+    def _rejects(self, sender: ServerId, entries: tuple[Entry, ...]) -> bool:
+        objection = self._checks.entries(entries)
+        if objection is not None:
+            self._observe(ContentRejected(sender, objection))
+        return objection is not None
+
     def _is_overloaded(self) -> bool:
         return self._disk_full or self._executor.backlog_bytes > self._tuning.max_backlog_bytes
 
@@ -281,6 +291,8 @@ class ConsensusServer:
                 return Persisted(number)
             case ReadJob(request=request):
                 self._executor.read(job)
+                if isinstance(answer, SnapshotChecked) and answer.objection is not None:
+                    self._observe(ContentRejected(self._role.leader, answer.objection))
                 asked_here = answer is None or self._disk_questions.answered(request.request_id, answer)
                 return None if asked_here else answer
             case SideJob():

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from consensus.core.description import Description
 from consensus.core.effects import ConfigurationChanged, RoleChanged
-from consensus.core.position import Index
+from consensus.core.position import Index, ServerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,15 @@ class DiskFull:
     full: bool
 
 
-Notice = RoleChanged | ConfigurationChanged | DiskFull
+@dataclass(frozen=True, slots=True)
+class ContentRejected:
+    """A server sent entries or a snapshot that this server's state machine cannot take; nothing of it was stored."""
+
+    sender: ServerId | None
+    reason: str
+
+
+Notice = RoleChanged | ConfigurationChanged | DiskFull | ContentRejected
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,13 @@ def received_snapshot(reader: DiskReader) -> SnapshotDescription | None:
         return None
 
 
+def received_state(reader: DiskReader) -> Iterator[bytes]:
+    """The state machine's bytes in the received pieces, which `received_snapshot` has found to be whole."""
+    image = ImageReader()
+    for piece in _pieces(reader, INCOMING):
+        yield from image.feed(piece)
+
+
 def stored_snapshot(reader: DiskReader, binding: Binding) -> tuple[SnapshotDescription | None, list[str]]:
     """The newest snapshot, checked whole, and the names of older ones; raises `DamagedStorageError`."""
     files = sorted(file for file in reader.files() if file.endswith(SNAPSHOT_SUFFIX))

@@ -15,6 +15,7 @@ from consensus.core.position import Command, Configuration, Entry, Server, Serve
 from consensus.core.raft import Raft
 from consensus.core.tuning import lan
 from consensus.node.clock import now_ms
+from consensus.node.content_checks import ContentChecks
 from consensus.node.directory import OutOfSpaceError
 from consensus.node.disk import CreateFile, DiskOperation, DiskReader, SyncFile, WriteBytes
 from consensus.node.executor import Reading
@@ -104,6 +105,7 @@ def build(
     count: int = 1,
     tuning: ServerTuning | None = None,
     configuration: Configuration | None = None,
+    checks: ContentChecks | None = None,
 ) -> Node:
     recovery = recover(disk, Owner(b"node-%03d" % server_id, 1, 1), bytes(16), SMALL)
     disk.run(recovery.operations)
@@ -117,7 +119,9 @@ def build(
         node.notices.append(notice)
 
     links = Links(server_id, nodes, nursery)
-    server = ConsensusServer(core, recovery.storage, disk, links, machine, observe, tuning or ServerTuning())
+    server = ConsensusServer(
+        core, recovery.storage, disk, links, machine, observe, tuning or ServerTuning(), checks=checks
+    )
     node = Node(server, disk, machine)
     return node
 

@@ -168,3 +168,12 @@ async def test_a_level_that_no_server_of_the_farm_signed_stops_nobody(author: in
     assert ledger.state.applied_index == 1
     assert ledger.state.level == FIRST_LEVEL
     assert ledger.refusal_of(1) is not None
+
+
+async def test_a_level_that_is_not_the_next_has_no_effect_and_ends_nobody() -> None:
+    trace = EventLog("node", lambda: 0)
+    ledger = Ledger(0, trace, lambda _: None, (node_id(1),), CLUSTER_ID)
+    levels = (Level(65535, "9.9.9"), Level(2, ""))
+    await ledger.apply(1, tuple(Entry(1, Command(signed(level))) for level in levels))
+    assert (ledger.state.level, ledger.state.applied_index) == (2, 2)
+    assert [event.kind for event in trace.read(0).events] == ["level-refused", "level-raised"]

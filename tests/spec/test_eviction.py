@@ -6,7 +6,7 @@ import pytest
 
 from bridge.core.admission import ADMITTED_MAX, AdmissionRefused, Admitted, ServerAdmitted, ServerRetired, Standing
 from bridge.core.eviction import EvictionRefused, ServerEvicted, evict, majority_lost, sponsors_needed, vote_goes_first
-from bridge.core.farm import EntryTooEarly, LevelRaised
+from bridge.core.farm import EntryTooEarly, LevelRaised, LevelRefused
 from bridge.core.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, needed_level, next_level
 from bridge.core.hashes import hash_of
 from bridge.core.records import (
@@ -126,6 +126,7 @@ def test_the_level_rises_and_never_falls() -> None:
     assert story.state.level == FIRST_LEVEL
     assert story.apply(1, 1, Level(2, "x")) == (LevelRaised(2),)
     assert story.apply(2, 1, Level(1, "x")) == story.apply(3, 1, Level(2, "x")) == ()
+    assert story.apply(4, 1, Level(65535, "x")) == (LevelRefused(65535, 2),)
     assert story.state.level == 2
 
 

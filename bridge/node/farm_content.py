@@ -1,0 +1,84 @@
+"""What this version cannot take of the farm's log, refused before it is stored, and told to the operator.
+
+    append, log pack   an entry of a feature level that this version lacks (`bridge.core.feature_level`)
+    snapshot           of a farm at such a level, or one that this version cannot read
+
+A node that stored such a thing would stop at it, after each start again. A node that refuses it lags behind and says
+so: it goes on where it is as soon as the version is there. The alarm stands until the node has been sent nothing of
+the kind for a while.
+"""
+
+from collections.abc import Callable, Iterator
+
+import trio
+
+from bridge.core.farm import Farm
+from bridge.core.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError
+from bridge.core.records import Level
+from bridge.node.alarms import Alarms
+from bridge.wire.application import decode
+from bridge.wire.farm_snapshot import FarmSnapshotError, decode_farm_at_once
+from consensus.core.position import Command, Entry
+from consensus.core.sessions import SessionTableError
+from consensus.node.content_checks import ContentChecks
+from consensus.node.server_description import ContentRejected
+
+ALARM = "content-rejected"
+ACTION = (
+    "install the version that the text names on this node and start it again; if none of your routers runs a newer"
+    " version, that server is in other hands: `garlicfarm node evict` throws it out"
+)
+QUIET_AFTER_S = 120.0
+"""Longer than a leader waits between two tries."""
+LOOK_EVERY_S = 5.0
+
+
+def objection_to_entries(entries: tuple[Entry, ...]) -> str | None:
+    """The first level that this version lacks, in words."""
+    for entry in entries:
+        # Only what names a level, or hides it behind an escape, is worth decoding.
+        if isinstance(entry.content, Command) and (b'"level"' in entry.content.data or b"\\" in entry.content.data):
+            record = decode(entry.content.data)
+            if isinstance(record, Level) and record.number > SUPPORTED_LEVEL:
+                return str(UnsupportedLevelError(record.number, record.version))
+    return None
+
+
+def objection_to_snapshot(pieces: Iterator[bytes]) -> str | None:
+    """Why a farm's snapshot cannot be restored here, in words."""
+    try:
+        snapshot = decode_farm_at_once(pieces)
+        if snapshot.farm.level > SUPPORTED_LEVEL:
+            return str(UnsupportedLevelError(snapshot.farm.level, ""))
+        Farm(0).restore(snapshot.farm, snapshot.period_ms, snapshot.sessions)
+    except (FarmSnapshotError, SessionTableError) as error:
+        return f"a snapshot that this version of garlicfarm cannot read: {error}"
+    return None
+
+
+CHECKS = ContentChecks(objection_to_entries, objection_to_snapshot)
+
+
+class RejectedContent:
+    """The alarm. `name_of` knows servers by their Raft ids."""
+
+    def __init__(self, alarms: Alarms, name_of: Callable[[int], str | None]) -> None:
+        self._alarms = alarms
+        self._name_of = name_of
+        self._last_s = 0.0
+
+    def rejected(self, notice: ContentRejected) -> None:
+        """A server sent something of the kind."""
+        self._last_s = trio.current_time()
+        name = None if notice.sender is None else self._name_of(notice.sender)
+        who = "a server" if notice.sender is None else f"server {notice.sender}{f' ({name})' if name else ''}"
+        self._alarms.set(
+            ALARM, f"{who} sends what this node cannot take, and nothing of it is stored: {notice.reason}", ACTION
+        )
+
+    async def run(self) -> None:
+        """Clear the alarm when it has been quiet, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            if trio.current_time() > self._last_s + QUIET_AFTER_S:
+                self._alarms.clear(ALARM)

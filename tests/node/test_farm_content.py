@@ -1,0 +1,151 @@
+"""What this version cannot take of a farm's log is refused where it comes in: the node lives and says what it needs."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import trio
+import trio.testing
+
+from bridge.core.farm import Farm
+from bridge.core.feature_level import SUPPORTED_LEVEL
+from bridge.core.records import Level
+from bridge.node.alarms import Alarms
+from bridge.node.event_log import EventLog
+from bridge.node.farm_content import (
+    CHECKS,
+    QUIET_AFTER_S,
+    RejectedContent,
+    objection_to_entries,
+    objection_to_snapshot,
+)
+from bridge.wire.application import encode
+from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
+from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
+from consensus.core.position import ORIGIN, Command, Entry, LogPosition, ServerId
+from consensus.node.joining import Joining
+from consensus.node.server_description import ContentRejected
+from consensus.wire.garlic_farm import messages as wire
+from consensus.wire.garlic_farm.values import Application, LogEntry, LogPack, PackedEntry
+from consensus.wire.snapshot_image import ImageWriter
+from tests.node.memory_server import ONE, MemoryDisk, Node, build, until, voters
+
+TWO = ServerId(2)
+TOO_HIGH = Entry(1, Command(encode(Level(65535, "9.9.9"))))
+HARMLESS = Entry(1, Command(b'{"any":"thing"}'))
+
+
+def farm_at(level: int) -> bytes:
+    farm = Farm(0)
+    state = replace(farm.state, level=level)
+    return b"".join(encode_farm(FarmSnapshot(state, farm.tuning.period_ms, farm.sessions.dump())))
+
+
+def image_of(state: bytes, last: LogPosition) -> bytes:
+    image = ImageWriter(last, voters(3))
+    return image.begin() + image.blocks(state) + image.end()
+
+
+@asynccontextmanager
+async def voter() -> AsyncIterator[Node]:
+    """One of three voters; the other two are the test's to play."""
+    async with trio.open_nursery() as nursery:
+        node = build(ONE, {}, nursery, MemoryDisk(), count=3, checks=CHECKS)
+        await nursery.start(node.server.run)
+        yield node
+        nursery.cancel_scope.cancel()
+
+
+def rejections(node: Node) -> list[ContentRejected]:
+    return [notice for notice in node.notices if isinstance(notice, ContentRejected)]
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_an_append_with_a_level_that_this_voter_lacks_is_refused_and_the_leader_stays_unknown() -> None:
+    async with voter() as node:
+        asked = AppendEntries(1, TWO, ORIGIN, (HARMLESS, TOO_HIGH), 2, 7)
+        reply = await node.server.request(TWO, asked)
+        assert reply == AppendReply(0, success=False, next_index=1, correlation=7)
+        about = node.server.describe().raft
+        assert (about.last, about.term, about.leader) == (ORIGIN, 0, None)
+        (notice,) = rejections(node)
+        assert notice.sender == TWO
+        assert "feature level 65535" in notice.reason
+        assert "Install garlicfarm 9.9.9 or newer" in notice.reason
+        # The server goes on with what it can take.
+        reply = await node.server.request(TWO, replace(asked, entries=(HARMLESS,), commit=1))
+        assert isinstance(reply, AppendReply)
+        assert (reply.success, reply.next_index) == (True, 2)
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_log_pack_with_a_level_that_this_server_lacks_is_refused() -> None:
+    async with voter() as node:
+        joining = Joining(node.server, ONE)
+        configuration = wire.JoinClusterRequest(TWO, ONE, 1, 0, 0, 0, ())
+        assert joining.join(configuration).accepted
+        data = TOO_HIGH.content.data if isinstance(TOO_HIGH.content, Command) else b""
+        pack = LogPack(0, (PackedEntry(1, Application(data)),))
+        answers: list[wire.Reply | None] = []
+        joining.sync(wire.SyncLogRequest(TWO, ONE, 1, 0, 0, 1, (LogEntry(1, pack),)), 8, answers.append)
+        await until(lambda: bool(answers))
+        (answer,) = answers
+        assert isinstance(answer, wire.SyncLogResponse)
+        assert not answer.accepted
+        assert node.server.describe().raft.last == ORIGIN
+        assert len(rejections(node)) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [(farm_at(SUPPORTED_LEVEL + 1), "feature level 3"), (b"\0\0\0\1\xc1", "cannot read"), (b"\xff" * 9, "cannot read")],
+)
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_snapshot_that_this_version_cannot_restore_is_not_installed(state: bytes, told: str) -> None:
+    last = LogPosition(9, 1)
+    async with voter() as node:
+        piece = InstallSnapshot(1, TWO, last, voters(3), 0, image_of(state, last), done=True, correlation=7)
+        reply = await node.server.request(TWO, piece)
+        assert isinstance(reply, SnapshotReply)
+        assert (reply.accepted, reply.installed) == (False, False)
+        assert node.server.describe().raft.snapshot is None
+        (notice,) = rejections(node)
+        assert told in notice.reason
+
+
+def test_what_this_version_can_take_meets_no_objection() -> None:
+    entries = (
+        HARMLESS,
+        Entry(1, Command(encode(Level(SUPPORTED_LEVEL, "0.1.0")))),
+        Entry(1, Command(b'{"level":"x"}')),
+    )
+    assert objection_to_entries(entries) is None
+    assert objection_to_snapshot(iter([farm_at(SUPPORTED_LEVEL)])) is None
+
+
+def test_a_level_behind_an_escape_is_found_and_a_made_up_version_is_not_repeated() -> None:
+    hidden = encode(Level(9, "\x1b[2J, now")).replace(b'"level"', b'"\\u006cevel"')
+    objection = objection_to_entries((Entry(1, Command(hidden)),))
+    assert objection is not None
+    assert "Install garlicfarm a newer one or newer" in objection
+
+
+async def test_the_alarm_names_the_server_and_ends_when_it_has_been_quiet(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    alarms = Alarms(EventLog("node", lambda: 0))
+    content = RejectedContent(alarms, {2: "berlin"}.get)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(content.run)
+        await trio.sleep(1)
+        content.rejected(ContentRejected(TWO, "too new"))
+        (alarm,) = alarms.standing()
+        assert "server 2 (berlin)" in alarm.text
+        assert "too new" in alarm.text
+        await trio.sleep(QUIET_AFTER_S / 2)
+        assert alarms.standing()
+        await trio.sleep(QUIET_AFTER_S)
+        assert alarms.standing() == ()
+        nursery.cancel_scope.cancel()
