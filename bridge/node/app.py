@@ -136,7 +136,12 @@ class Node:
             nursery.start_soon(self.ineffective.run)
             presence = Presence(self.farm_key.cluster, settings.name, self.endpoint, connecting.fingerprint)
             async with open_company(
-                settings, presence, self.farm_key.key_ring, connecting, self.identities.offer_to
+                settings,
+                presence,
+                self.farm_key.key_ring,
+                connecting,
+                self.identities.offer_to,
+                self.identities.may_tell_keys,
             ) as agent:
                 presence.speak_through(agent)
                 self.farm_keys.follow(agent)

@@ -89,10 +89,18 @@ async def open_company(
     key_ring: KeyRing,
     connecting: Connecting,
     offer_keys: Callable[[NodeId, bytes], bytes],
+    may_tell_keys: Callable[[NodeId], bool],
 ) -> AsyncIterator[Company]:
-    """The company of one node while the block lasts; `offer_keys`: what to say to whoever comes with a retired key."""
+    """The company of one node while the block lasts.
+
+    `offer_keys`: what to say to whoever comes with a retired key; `may_tell_keys`: whose news of keys counts.
+    """
     if settings.gossip is not None:
-        config = replace(_agent_config(settings, settings.gossip, presence, key_ring), offer_keys=offer_keys)
+        config = replace(
+            _agent_config(settings, settings.gossip, presence, key_ring),
+            offer_keys=offer_keys,
+            may_tell_keys=may_tell_keys,
+        )
         async with open_agent(config) as agent:
             yield agent
         return

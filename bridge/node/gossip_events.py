@@ -19,7 +19,16 @@ from bridge.node.forming import Forming
 from bridge.node.identities import Identities
 from bridge.node.roster import Roster
 from bridge.node.stopped import NodeStopped
-from gossip.core.effects import Alarm, AlarmKind, BroadcastHeard, KeyOffered, MembershipChanged, QueryHeard
+from gossip.core.effects import (
+    Alarm,
+    AlarmKind,
+    BroadcastHeard,
+    KeyNewsRefused,
+    KeyOffered,
+    MembershipChanged,
+    QueryHeard,
+)
+from gossip.node.agent import AgentEvent
 
 _FORGOTTEN: Final = (
     "What it voted and acknowledged since, it has forgotten, so it must not vote again: put the newest state directory"
@@ -45,18 +54,7 @@ class GossipEvents:
         agent, roster = self.agent, self.roster
         roster.refresh()
         async for event in agent.events:
-            match event:
-                case MembershipChanged(info, status, previous):
-                    roster.learn(info, status)
-                    if status is not previous:
-                        name = roster.name_of(info.node_id)
-                        self.trace.append(f"member-{status.name.lower()}", {"member": name, "id": info.node_id.hex()})
-                case Alarm():
-                    self._heed(event)
-                case KeyOffered():
-                    await self.identities.offered(event)
-                case BroadcastHeard() | QueryHeard():
-                    pass  # the farm itself says nothing that way
+            await self._take(event)
             resync = agent.take_resync()
             if agent.events.statistics().current_buffer_used and not resync:
                 continue  # what follows looks at everybody: once for all that has happened
@@ -67,6 +65,23 @@ class GossipEvents:
                 self.alarms.clear(AlarmKind.ISOLATED.value)
                 self.alarms.clear(AlarmKind.KEY_RETIRED.value)
             self.forming.members_changed(roster.formation_members(self.farm_keys.filed.cluster))
+
+    async def _take(self, event: AgentEvent) -> None:
+        match event:
+            case MembershipChanged(info, status, previous):
+                self.roster.learn(info, status)
+                if status is not previous:
+                    name = self.roster.name_of(info.node_id)
+                    self.trace.append(f"member-{status.name.lower()}", {"member": name, "id": info.node_id.hex()})
+            case Alarm():
+                self._heed(event)
+            case KeyOffered():
+                await self.identities.offered(event)
+            case KeyNewsRefused(teller, source):
+                facts = {"id": teller.hex(), "from": f"{source.host}:{source.port}"}
+                self.trace.append("key-news-refused", {**facts, "reason": "its teller is not admitted"})
+            case BroadcastHeard() | QueryHeard():
+                pass  # the farm itself says nothing that way
 
     def _heed(self, alarm: Alarm) -> None:
         match alarm:

@@ -198,6 +198,17 @@ class Identities:
                 voters.add(node_id)
         return frozenset(voters)
 
+    def may_tell_keys(self, node_id: bytes) -> bool:
+        """Whether what this identity says of the gossip keys counts: the log admitted it.
+
+        Before there is a log nobody is admitted: then whoever signs may be a founder-to-be, and is believed.
+        """
+        if self._ledger is None:
+            return True
+        admitted = self._ledger.state.admitted
+        known = raft_id_of(admitted, node_id)
+        return known is not None and admitted[known].is_member
+
     # -- the feature level ---------------------------------------------------------------------------------------------
 
     async def _raise_level(self, replica: Replica, ledger: Ledger, signer: EntrySigner, roster: Roster) -> None:

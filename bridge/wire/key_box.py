@@ -4,12 +4,8 @@
     key        HKDF-SHA256(X25519(ephemeral, recipient), salt = both public keys, info = purpose and farm label)
     nonce      zeros: each box has a key of its own
 
-The recipient's X25519 key is its identity key seen on the other curve: the Ed25519 public key (x, y) is the Montgomery
-point u = (1 + y) / (1 - y) (RFC 7748, section 4.1), the secret scalar is the first half of SHA-512 of the seed, which
-is what Ed25519 itself computes with (RFC 8032, section 5.1.5). One key for both is sound for a KEM whose derived key
-hashes the shared secret, as here: E. Thormarker, "On using the same key pair for Ed25519 and an X25519 based KEM",
-2021. A second key pair for each router would have to be made, kept and told, and would be bound to the first one by
-nothing but a signature of it.
+The recipient's X25519 key is its identity key seen on the other curve (`gossip.wire.box`). A second key pair for each
+router would have to be made, kept and told, and would be bound to the first one by nothing but a signature of it.
 
 A box says nothing about who sealed it: everybody has everybody's public key. In the log its place vouches for it; for
 a router that has no log yet, an `Offer` carries it with the signature of a router that vouches for it.
@@ -18,7 +14,6 @@ a router that has no log yet, an `Offer` carries it with the signature of a rout
 import os
 import struct
 from dataclasses import dataclass
-from hashlib import sha512
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -29,10 +24,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gossip.core.keychain import ERA_LIMIT, KEY_BYTES
+from gossip.wire.box import x25519_private, x25519_public
 from gossip.wire.identity import PUBLIC_KEY_BYTES, node_id_of
 
-_PRIME: Final = 2**255 - 19
-_SIGN_BIT: Final = 1 << 255
 _CONTENT: Final = struct.Struct(f">IQ{KEY_BYTES}s")
 _NONCE: Final = bytes(12)
 _PURPOSE: Final = b"garlic farm, key box 1: "
@@ -66,7 +60,7 @@ def seal_key(content: EraKey, recipient: bytes, label: bytes) -> bytes:
     ephemeral = X25519PrivateKey.generate()
     public = ephemeral.public_key().public_bytes_raw()
     try:
-        shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(_montgomery(recipient)))
+        shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(x25519_public(recipient)))
     except ValueError as error:
         raise KeyBoxError("this public key is of no use for a box") from error
     plain = _CONTENT.pack(content.era, content.used_at, content.key)
@@ -78,9 +72,8 @@ def open_key(box: bytes, identity: Ed25519PrivateKey, label: bytes) -> EraKey:
     if len(box) != BOX_BYTES:
         raise KeyBoxError(f"a key box has {BOX_BYTES} bytes, not {len(box)}")
     public, sealed = box[:32], box[32:]
-    scalar = sha512(identity.private_bytes_raw()).digest()[:32]
     try:
-        shared = X25519PrivateKey.from_private_bytes(scalar).exchange(X25519PublicKey.from_public_bytes(public))
+        shared = x25519_private(identity).exchange(X25519PublicKey.from_public_bytes(public))
         derived = _derived(shared, public, identity.public_key().public_bytes_raw(), label)
         plain = ChaCha20Poly1305(derived).decrypt(_NONCE, sealed, label)
     except (ValueError, InvalidTag) as error:
@@ -115,16 +108,6 @@ def read_offer(data: bytes, recipient: bytes, label: bytes) -> Offer:
     except (InvalidSignature, ValueError) as error:
         raise KeyBoxError("the offer is not signed by who it says") from error
     return Offer(box, node_id_of(public))
-
-
-def _montgomery(public_key: bytes) -> bytes:
-    """The Ed25519 public key as an X25519 one."""
-    if len(public_key) != PUBLIC_KEY_BYTES:
-        raise KeyBoxError(f"a public key has {PUBLIC_KEY_BYTES} bytes")
-    y = int.from_bytes(public_key, "little") % _SIGN_BIT
-    if y >= _PRIME or y == 1:
-        raise KeyBoxError("this public key is no point of the curve")
-    return ((1 + y) * pow(1 - y, -1, _PRIME) % _PRIME).to_bytes(32, "little")
 
 
 def _derived(shared: bytes, ephemeral: bytes, recipient: bytes, label: bytes) -> bytes:

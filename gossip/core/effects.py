@@ -18,6 +18,8 @@ class Send:
     target: Address
     message: Message
     recipient: NodeId | None
+    boxed_for: bytes = b""
+    """The recipient's credential, if it can read none of our keys: key news is then boxed for its identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,14 @@ class KeyOffered:
 
     source: Address
     offer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeyNewsRefused:
+    """Somebody told keys whom the application does not let (`AgentConfig.may_tell_keys`). Not every time is told."""
+
+    teller: NodeId
+    source: Address
 
 
 class AlarmKind(Enum):

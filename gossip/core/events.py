@@ -17,6 +17,15 @@ class Received:
     source: Address
     message: Message
     token_valid: bool = False
+    boxed: bool = False
+    """It came in a box for this node's identity: no gossip key was needed to read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A datagram of this farm came from `source` that none of our keys opens."""
+
+    source: Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,4 +103,5 @@ Event = (
     | AskRequested
     | AnswerGiven
     | KeysChanged
+    | Unreadable
 )

@@ -108,6 +108,11 @@ class KeyChain:
         return max(self.used_at, *(each.since for each in self.keys))
 
     @property
+    def open_keys(self) -> frozenset[bytes]:
+        """The primary and the others: what opens datagrams."""
+        return frozenset({self.primary, *self.others})
+
+    @property
     def others(self) -> tuple[bytes, ...]:
         """The keys that open beside the primary, newest first."""
         return tuple(each.key for each in reversed(self.keys) if not each.retired and each.key != self.primary)

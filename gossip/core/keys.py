@@ -7,6 +7,12 @@ The flood is quick and may lose a member; the digests find it within a few perio
 more, because it missed the new key before we began to seal with it, is found by the agent: what it sends is sealed with
 a key that still opens but is no longer ours, and the answer is our chain sealed with that key.
 
+*Rings that split.* Whoever tells two members different keys could make them deaf to each other. So a chain is merged
+only if some key that opens now still opens afterwards. Several such steps in a row may leave no common key all the
+same. Then each of the two gets datagrams from the other's address that it cannot open, and answers with its chain in a
+box for the other's identity (`gossip.wire.box`), which needs no common key; merging is the same in any order, so both
+end with the same ring. Key news is signed by who tells it, and the application says whose it is to be believed.
+
 A chain that begins an era is put to use first and told afterwards, under its own key: who lacks that key is not to read
 it. And a chain of another era is not taken from anybody's telling: who began it has other ways.
 
@@ -57,8 +63,8 @@ class Keys:
         if self.chain is not None:
             self._become(self.chain.merge(chain))
 
-    def hear(self, chain: KeyChain, now: int) -> None:
-        """Another member's chain."""
+    def hear(self, chain: KeyChain, now: int, *, boxed: bool = False) -> None:
+        """Another member's chain. `boxed`: it came in a box for our identity, which needs no common key."""
         if self.chain is None or not chain.is_sound() or chain.clock > self.horizon.at(now):
             self._outbox.drop(DropReason.BAD_KEYS)
             return
@@ -71,6 +77,9 @@ class Keys:
         if not merged.is_sound():
             self._outbox.drop(DropReason.BAD_KEYS)
             return
+        if not boxed and not merged.open_keys & self.chain.open_keys:
+            self._outbox.drop(DropReason.KEYS_WOULD_SPLIT)
+            return
         if not self._changes.take(now):
             self._outbox.drop(DropReason.RATE_LIMITED)
             return
@@ -80,6 +89,14 @@ class Keys:
         """A member's digest came with a ping or an answer."""
         if self.chain is not None and digest and digest != self.digest and self._repairs.take(now):
             self._outbox.send(source, KeyNews(self.chain), None)
+
+    def repair(self, source: Address, now: int) -> None:
+        """No key of ours opens what `source` sends: the member there, if we know one, gets our chain in a box."""
+        if self.chain is None or not self._repairs.take(now):
+            return
+        entry = next((each for each in self._membership.entries() if each.address == source), None)
+        if entry is not None and entry.info.credential:
+            self._outbox.send_boxed(source, KeyNews(self.chain), entry.node_id, entry.info.credential)
 
     def _told_of_changes(self) -> list[Address]:
         """The peers. Without any everybody known, the lost as well: nobody could read what we seal from now on."""

@@ -15,9 +15,12 @@ Answers to a join, and whatever else ends or begins a link, name the life of the
 """
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from gossip.core.keychain import KeyChain
-from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
+from gossip.core.member import NODE_ID_BYTES, Address, Incarnation, NodeId, NodeInfo, Status
+
+NOBODY: Final = NodeId(bytes(NODE_ID_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +204,15 @@ class QueryReply:
 
 @dataclass(frozen=True, slots=True)
 class KeyNews:
-    """The farm's gossip keys as the sender knows them. Sealed always."""
+    """The farm's gossip keys as `teller` knows them, signed by it. Sealed always, or boxed for one identity.
+
+    `credential` is the teller's public key and signature; the wire floor makes and checks it. Old news needs no date: a
+    chain that was merged once changes nothing when it is merged again.
+    """
 
     chain: KeyChain
+    teller: NodeId = NOBODY
+    credential: bytes = b""
 
 
 Message = (

@@ -38,6 +38,8 @@ class DropReason(Enum):
     ANSWER_REPEATED = "answer-repeated"
     BAD_KEYS = "bad-keys"
     OTHER_ERA = "other-era"
+    KEYS_WOULD_SPLIT = "keys-would-split"
+    """Keys of which none opens what this node opens now: it would not hear the others any more."""
 
 
 class Outbox:
@@ -53,6 +55,11 @@ class Outbox:
         """Send a message and count it. No recipient: whoever lives at the address."""
         self.sent[type(message).__name__] += 1
         self._effects.append(Send(target, message, recipient))
+
+    def send_boxed(self, target: Address, message: Message, recipient: NodeId, credential: bytes) -> None:
+        """Send a message in a box for the identity of this credential, and count it."""
+        self.sent[type(message).__name__] += 1
+        self._effects.append(Send(target, message, recipient, credential))
 
     def emit(self, effect: Effect) -> None:
         """Any other effect."""

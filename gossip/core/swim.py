@@ -35,6 +35,7 @@ from gossip.core.events import (
     Received,
     SayRequested,
     SeedsGiven,
+    Unreadable,
 )
 from gossip.core.joining import Joining
 from gossip.core.keychain import KeyChain
@@ -172,9 +173,9 @@ class Swim:
 
     def _take(self, event: Event, now: int) -> None:
         match event:
-            case Received(source, message, token_valid):
+            case Received(source, message, token_valid, boxed):
                 self._outbox.received[type(message).__name__] += 1
-                self._receive(source, message, now, token_valid=token_valid)
+                self._receive(source, message, now, token_valid=token_valid, boxed=boxed)
             case DeadlineReached():
                 self._expire(now)
             case SeedsGiven(addresses):
@@ -189,6 +190,8 @@ class Swim:
                 self._rumours.requested(event, now)
             case KeysChanged(chain):
                 self._keys.change(chain)
+            case Unreadable(source):
+                self._keys.repair(source, now)
             case _:
                 assert_never(event)
 
@@ -205,7 +208,7 @@ class Swim:
             self._prober.postpone(late_ms)
 
     def _receive(  # noqa: C901 - one case per message is the shape of this function
-        self, source: Address, message: Message, now: int, *, token_valid: bool
+        self, source: Address, message: Message, now: int, *, token_valid: bool, boxed: bool
     ) -> None:
         match message:
             case PingRequest():
@@ -232,7 +235,7 @@ class Swim:
             case QueryReply():
                 self._rumours.hear_reply(message)
             case KeyNews(chain):
-                self._keys.hear(chain, now)
+                self._keys.hear(chain, now, boxed=boxed)
             case _:
                 assert_never(message)
 

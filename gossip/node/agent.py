@@ -39,6 +39,7 @@ from gossip.core.effects import (
     Announce,
     BroadcastHeard,
     Effect,
+    KeyNewsRefused,
     KeyOffered,
     MembershipChanged,
     OfferToken,
@@ -48,7 +49,16 @@ from gossip.core.effects import (
     Send,
     UseKeys,
 )
-from gossip.core.events import AnswerGiven, AskRequested, DeadlineReached, Event, KeysChanged, Received, SayRequested
+from gossip.core.events import (
+    AnswerGiven,
+    AskRequested,
+    DeadlineReached,
+    Event,
+    KeysChanged,
+    Received,
+    SayRequested,
+    Unreadable,
+)
 from gossip.core.keychain import KeyChain
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo
 from gossip.core.messages import Broadcast, JoinNak, JoinReq, KeyNews, Message, Query
@@ -74,9 +84,11 @@ from gossip.node.udp import DatagramSocket, Network, UdpNetwork
 from gossip.wire.codec import SECRETS_BYTES, Codec, RefusedError
 from gossip.wire.datagram import DatagramError
 from gossip.wire.identity import Signer
+from gossip.wire.layout import Refusal
 
 _NEWCOMERS: Final = (JoinReq, Broadcast)
-AgentEvent = MembershipChanged | Alarm | BroadcastHeard | QueryHeard | KeyOffered
+_UNREADABLE: Final = frozenset({Refusal.UNKNOWN_KEY, Refusal.RETIRED_KEY})
+AgentEvent = MembershipChanged | Alarm | BroadcastHeard | QueryHeard | KeyOffered | KeyNewsRefused
 
 
 class Agent:
@@ -123,6 +135,8 @@ class Agent:
         self._names = NamesToFollow()
         self._events_in, self.events = trio.open_memory_channel[AgentEvent](EVENTS_LIMIT)
         self._resync_needed = False
+        self._repairs: list[Address] = []
+        """Where datagrams of this batch came from that none of our keys opens."""
 
     # -- what others ask -----------------------------------------------------------------------------------------------
 
@@ -264,7 +278,7 @@ class Agent:
         sealed: list[Letter] = []
         for effect in effects:
             if isinstance(effect, Send):
-                sealed += self._sealed(effect.target, effect.message, effect.recipient)
+                sealed += self._sealed_effect(effect)
             else:
                 self._post(sealed)
                 sealed.clear()
@@ -273,8 +287,8 @@ class Agent:
 
     async def _carry_out(self, effect: Effect) -> None:  # noqa: C901 - one case per effect
         match effect:
-            case Send(target, message, recipient):
-                self._send(target, message, recipient)
+            case Send():
+                self._post(self._sealed_effect(effect))
             case Announce(message):
                 self._announce(message)
             case OfferToken(target, applicant, generation):
@@ -299,13 +313,22 @@ class Agent:
     async def _arrived(self, arrivals: list[Letter]) -> None:
         now_ms = self.now_ms()
         opened = [self._open(datagram, source, now_ms) for datagram, source in arrivals]
-        await self._step(*[received for received in opened if received is not None])
+        events: list[Event] = [received for received in opened if received is not None]
+        # Behind the others: what could not be opened may have been overtaken by the keys that open it.
+        events += [Unreadable(each) for each in self._repairs if self._gate.key_repairs.allows(each.host, now_ms)]
+        self._repairs.clear()
+        await self._step(*events)
 
     def _open(self, datagram: bytes, source: Address, now_ms: int) -> Received | None:
+        if self._codec.is_boxed(datagram) and not self._gate.boxes.allows(source.host, now_ms):
+            self._counters.drop(Loss.RATE_LIMITED)
+            return None
         try:
             incoming = self._codec.incoming(datagram, source, now_ms)
         except RefusedError as error:
             self._counters.drop(error.reason)
+            if error.reason in _UNREADABLE and error.outdated is None:
+                self._repairs.append(source)
             if error.outdated is not None:
                 applicant, key_id = error.outdated
                 offer = offer_to(applicant, self._config.offer_keys)
@@ -319,7 +342,17 @@ class Agent:
         if isinstance(incoming.received.message, _NEWCOMERS) and not self._gate.newcomers.allows(source.host, now_ms):
             self._counters.drop(Loss.RATE_LIMITED)
             return None
+        if isinstance(incoming.received.message, KeyNews) and not self._heeds_keys(source, incoming.received.message):
+            return None
         return incoming.received
+
+    def _heeds_keys(self, source: Address, news: KeyNews) -> bool:
+        if self._config.may_tell_keys(news.teller):
+            return True
+        self._counters.drop(Loss.KEYS_OF_A_STRANGER)
+        if self._gate.refused_keys.take(self.now_ms()):
+            self._publish(KeyNewsRefused(news.teller, source))
+        return False
 
     async def _answer_doorbell(self) -> None:
         self._intake.is_rung = False
@@ -344,6 +377,18 @@ class Agent:
             self._counters.resumptions += 1
         try:
             return ((self._codec.outgoing(message, recipient, answered_key_id), target),)
+        except DatagramError:
+            self._counters.drop(Loss.UNENCODABLE)
+            return ()
+
+    def _sealed_effect(self, effect: Send) -> Sequence[Letter]:
+        if not effect.boxed_for:
+            return self._sealed(effect.target, effect.message, effect.recipient)
+        may_read = effect.recipient is not None and self._config.may_tell_keys(effect.recipient)
+        if not may_read or not isinstance(effect.message, KeyNews):
+            return ()
+        try:
+            return ((self._codec.boxed(effect.message, effect.boxed_for), effect.target),)
         except DatagramError:
             self._counters.drop(Loss.UNENCODABLE)
             return ()

@@ -27,6 +27,11 @@ class ConfigError(ValueError):
     """A setting that cannot work; the text names it and says what would."""
 
 
+def any_member(_teller: NodeId) -> bool:
+    """Whoever signs may tell keys: a group without a list of its identities."""
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
     """The settings of one agent. Hosts are numeric; `seeds` are 'host:port' and may be names.
@@ -40,7 +45,9 @@ class AgentConfig:
     application says to somebody who comes with a retired key and is by his signature who he says (NodeId, public key):
     at most 256 bytes, or nothing. He gets it as the event `KeyOffered`. `admit` is the group's own
     reason to reject a joiner: None, or the JoinNak to refuse it with; whom it raises about is refused, with an alarm.
-    `clocks` show a machine that was resumed from a snapshot (`gossip.node.resumption`).
+    `may_tell_keys` says of an identity whether key news signed by it counts, and whether it is told keys in a box of
+    its own; by default that is everybody who signs. `clocks` show a machine that was resumed from a snapshot
+    (`gossip.node.resumption`).
     """
 
     bind: Address
@@ -61,6 +68,7 @@ class AgentConfig:
     ring_changed: Callable[[KeyRing], None] | None = None
     offer_keys: Callable[[NodeId, bytes], bytes] | None = None
     admit: AdmissionPolicy = admit_all
+    may_tell_keys: Callable[[NodeId], bool] = any_member
     clocks: Clocks = field(default_factory=system_clocks)
 
     def __post_init__(self) -> None:

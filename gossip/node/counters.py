@@ -28,6 +28,8 @@ class Loss(Enum):
     """A query's answer came and the application read too slowly, or no longer."""
     ADMIT_FAILED = "admit-failed"
     """A join that the application's `admit` failed to decide about: refused."""
+    KEYS_OF_A_STRANGER = "keys-of-a-stranger"
+    """Key news signed by an identity that the application does not let tell keys."""
     WIDE_AREA = "wide-area"
     """Would have gone to a public address, and `allow_wan` is off."""
 

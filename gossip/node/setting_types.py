@@ -67,6 +67,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "ring_changed": _FUNCTION,
     "offer_keys": _FUNCTION,
     "admit": _FUNCTION,
+    "may_tell_keys": _FUNCTION,
     "clocks": (_of(Clocks), "Clocks"),
 }
 _MAY_BE_NONE: Final = frozenset(

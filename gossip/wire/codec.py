@@ -19,8 +19,9 @@ from typing import Final, NamedTuple
 from gossip.core.events import Received
 from gossip.core.member import Address, NodeId, NodeInfo
 from gossip.core.messages import Broadcast, JoinReq, KeyNews, Message, PingResponse
+from gossip.wire.box import BOX_OVERHEAD_BYTES, BoxError, box, is_boxed, unbox
 from gossip.wire.datagram import DatagramError, decode, encode
-from gossip.wire.identity import ForgedError, Signer, Verifier, proves_twin, twin_proof
+from gossip.wire.identity import PUBLIC_KEY_BYTES, ForgedError, Signer, Verifier, proves_twin, twin_proof
 from gossip.wire.layout import Refusal
 from gossip.wire.seal import (
     ANYBODY,
@@ -28,6 +29,7 @@ from gossip.wire.seal import (
     SALT_BYTES,
     Envelope,
     KeyRing,
+    Opened,
     Sealed,
     SealError,
     Unsealed,
@@ -36,6 +38,8 @@ from gossip.wire.seal import (
 from gossip.wire.token import TOKEN_SECRET_BYTES, TokenMint, join_auth
 
 SECRETS_BYTES: Final = SALT_BYTES + TOKEN_SECRET_BYTES
+BOXES_REMEMBERED: Final = 64
+"""Only authentic boxes are remembered. An older one may be played again: its keys were merged, and change nothing."""
 DATAGRAM_LIMIT_BYTES: Final = 1400
 """Fits an Ethernet frame through the usual tunnels: a fragmented datagram is lost when any part is."""
 
@@ -74,6 +78,7 @@ class Codec:
         self._sealed = None if ring is None else Sealed(ring, self._life, signer.node_id)
         self._envelope: Envelope = self._sealed or Unsealed()
         self._mint = TokenMint(signer.node_id, token_secret)
+        self._boxes: deque[bytes] = deque(maxlen=BOXES_REMEMBERED)
         self._join_keys = _join_keys(ring)
         self._limit_bytes = limit_bytes
 
@@ -106,12 +111,20 @@ class Codec:
         plain = encode(message, self._limit_bytes - self._envelope.overhead_bytes)
         return self._envelope.seal(plain, receiver or ANYBODY, answered_key_id)
 
+    def boxed(self, message: KeyNews, credential: bytes) -> bytes:
+        """Key news for the identity of this credential only; `DatagramError` if no box can be made for it."""
+        if self._sealed is None:
+            raise DatagramError("datagrams that travel in clear have no keys to tell")
+        plain = encode(self._signer.endorse(message), self._limit_bytes - BOX_OVERHEAD_BYTES)
+        try:
+            return box(plain, credential[:PUBLIC_KEY_BYTES], self._sealed.label)
+        except BoxError as error:
+            raise DatagramError(str(error)) from error
+
     def incoming(self, datagram: bytes, source: Address, now_ms: int) -> Incoming:
         """What a datagram from `source` tells the core, or `RefusedError`."""
-        try:
-            opened = self._envelope.open(datagram)
-        except SealError as error:
-            raise RefusedError(error.reason) from error
+        boxed = self.is_boxed(datagram)
+        opened = self._unboxed(datagram) if boxed else self._opened(datagram)
         try:
             decoded = decode(opened.plain)
             if not (opened.names_receiver or self._may_be_for_anybody(decoded)):
@@ -129,7 +142,28 @@ class Codec:
                 raise RefusedError(Refusal.FORGED)
             message = replace(message, proof=b"")
         admitted = isinstance(message, JoinReq) and self._admits(message, source, now_ms)
-        return Incoming(Received(source, message, token_valid=admitted), left_out, opened.outdated_key_id)
+        received = Received(source, message, token_valid=admitted, boxed=boxed)
+        return Incoming(received, left_out, opened.outdated_key_id)
+
+    def is_boxed(self, datagram: bytes) -> bool:
+        """Whether it is to be opened with an identity's key, which costs 20 times as much as a seal."""
+        return self._sealed is not None and is_boxed(datagram, self._sealed.label)
+
+    def _opened(self, datagram: bytes) -> Opened:
+        try:
+            return self._envelope.open(datagram)
+        except SealError as error:
+            raise RefusedError(error.reason) from error
+
+    def _unboxed(self, datagram: bytes) -> Opened:
+        if datagram in self._boxes:
+            raise RefusedError(Refusal.REPLAY)
+        try:
+            plain = unbox(datagram, self._signer.key)
+        except BoxError as error:
+            raise RefusedError(Refusal.BAD_SEAL) from error
+        self._boxes.append(datagram)
+        return Opened(plain, names_receiver=True)
 
     def mint_token(self, address: Address, applicant: NodeId, now_ms: int) -> bytes:
         """The token that lets `applicant` at `address` join within the next seconds."""

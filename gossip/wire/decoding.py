@@ -240,14 +240,19 @@ def _chain_key(reader: Reader) -> ChainKey:
     )
 
 
-_KEY_NEWS_FIELDS = 3
+_CHAIN_FIELDS = 3
 """Without the era, which is the fourth."""
 
 
 def _key_news(reader: Reader) -> Message:
+    reader.fields(3)
+    return KeyNews(_chain(reader), _node_id(reader), reader.octets(CREDENTIAL_LIMIT_BYTES))
+
+
+def _chain(reader: Reader) -> KeyChain:
     count = reader.array(4)
-    has_era = count == _KEY_NEWS_FIELDS + 1
-    if not has_era and count != _KEY_NEWS_FIELDS:
+    has_era = count == _CHAIN_FIELDS + 1
+    if not has_era and count != _CHAIN_FIELDS:
         raise DatagramError("expected two numbers and keys, and perhaps an era")
     used_at, primary = reader.unsigned(INCARNATION_LIMIT), reader.unsigned(KEYS_LIMIT)
     chain_keys = _several(reader, _chain_key, KEYS_LIMIT)
@@ -257,7 +262,7 @@ def _key_news(reader: Reader) -> Message:
     chain = KeyChain(chain_keys, chain_keys[primary].key, used_at, era)
     if not chain.is_sound() or has_era != (era > 0):
         raise DatagramError("no key chain")
-    return KeyNews(chain)
+    return chain
 
 
 def _join_req(reader: Reader) -> Message:

@@ -170,8 +170,8 @@ def _body_out(
             code, body = Code.BROADCAST, [encode_node_info(source)]
         case QueryReply(query_id, responder, answer):
             code, body = Code.QUERY_REPLY, [_rumour_id_out(query_id), responder, answer]
-        case KeyNews(chain):
-            code, body = Code.KEY_NEWS, _chain_out(chain)
+        case KeyNews(chain, teller, credential):
+            code, body = Code.KEY_NEWS, [_chain_out(chain), teller, credential]
         case _:
             assert_never(message)
     return code, body
@@ -217,6 +217,11 @@ def _chain_out(chain: KeyChain) -> list[Any]:
     primary = [each.key for each in chain.keys].index(chain.primary)
     told: list[Any] = [chain.used_at, primary, [[each.since, each.key, each.retired] for each in chain.keys]]
     return [*told, chain.era] if chain.era else told
+
+
+def encode_chain(chain: KeyChain) -> bytes:
+    """The one spelling of a key chain, as it travels and as signatures cover it."""
+    return cbor.dumps(_chain_out(chain))
 
 
 def _shortened(message: Message, size_bytes: int, limit_bytes: int) -> Message:

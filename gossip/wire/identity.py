@@ -10,6 +10,7 @@ What a holder of the farm's key can and cannot do to *another* node:
   `Broadcast` or sample counts only with that node's own signature;
 - cannot send its `Leave`, nor tell others that it left: a departure is signed for that purpose alone, over the
   incarnation that leaves, and the signature travels with the update, so that all who hear of it can check it;
+- cannot tell keys in its name: key news is signed by who tells it, and the application says whose counts;
 - cannot stop it by posing as its twin: a live twin proves that it holds the identity's key (`twin_proof`);
 - can *accuse* it: a verdict (suspect, dead) is somebody's opinion and not signed by its subject.
   The subject hears of it and refutes it with a higher signed incarnation, as with every false suspicion. Against a
@@ -29,6 +30,7 @@ from typing import Final, assert_never
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from gossip.core.keychain import KeyChain
 from gossip.core.member import NODE_ID_BYTES, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import (
     AliveUpdate,
@@ -47,7 +49,7 @@ from gossip.core.messages import (
     Update,
     VerdictUpdate,
 )
-from gossip.wire.encoding import encode_node_info
+from gossip.wire.encoding import encode_chain, encode_node_info
 
 PUBLIC_KEY_BYTES: Final = 32
 CREDENTIAL_BYTES: Final = PUBLIC_KEY_BYTES + 64
@@ -65,6 +67,7 @@ class Purpose(Enum):
     DEPARTURE = b"garlic farm, gossip 1: departure\x00"
     """Over node id and incarnation alone, since it is told by many and must be short."""
     TWIN = b"garlic farm, gossip 1: twin\x00"
+    KEYS = b"garlic farm, gossip 1: keys\x00"
 
 
 class ForgedError(Exception):
@@ -119,6 +122,28 @@ def proves_departure(proof: bytes, node_id: NodeId, incarnation: Incarnation) ->
 
 def _departure_bytes(node_id: NodeId, incarnation: Incarnation) -> bytes:
     return Purpose.DEPARTURE.value + node_id + b"".join(number.to_bytes(8, "big") for number in incarnation)
+
+
+def sign_keys(news: KeyNews, key: Ed25519PrivateKey) -> KeyNews:
+    """The chain as the word of the node of this key."""
+    public_key = key.public_key().public_bytes_raw()
+    return KeyNews(news.chain, node_id_of(public_key), public_key + key.sign(_keys_bytes(news.chain)))
+
+
+def _holds_keys(news: KeyNews) -> bool:
+    """Whether the teller itself said so."""
+    public_key, signature = news.credential[:PUBLIC_KEY_BYTES], news.credential[PUBLIC_KEY_BYTES:]
+    if len(news.credential) != CREDENTIAL_BYTES or node_id_of(public_key) != news.teller:
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, _keys_bytes(news.chain))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _keys_bytes(chain: KeyChain) -> bytes:
+    return Purpose.KEYS.value + encode_chain(chain)
 
 
 def twin_proof(key: Ed25519PrivateKey, life: bytes, nonce: int) -> bytes:
@@ -207,7 +232,10 @@ class Verifier:
                 self._require(description, Purpose.PRESENCE)
                 kept = self._kept(sample)
                 return replace(message, sample=kept), len(sample) - len(kept)
-            case JoinNak() | JoinRedirect() | QueryReply() | KeyNews():
+            case KeyNews():
+                if not _holds_keys(message):
+                    raise ForgedError(f"{message.teller.hex()} did not sign these keys")
+            case JoinNak() | JoinRedirect() | QueryReply():
                 pass
             case _:
                 assert_never(message)
@@ -241,6 +269,8 @@ class Signer:
     key: Ed25519PrivateKey
     node_id: NodeId = field(init=False)
     signed: OrderedDict[tuple[NodeInfo, Purpose], NodeInfo] = field(default_factory=OrderedDict)
+    _keys: KeyNews | None = None
+    """The last key news, signed: one change is told to many."""
     _departure_of: Incarnation | None = None
     _departure_proof: bytes = b""
 
@@ -268,13 +298,12 @@ class Signer:
             case JoinReq(source) | Broadcast(source):
                 return replace(message, source=self.signed_info(source))
             case Leave(source):
-                if source.node_id != self.node_id:
-                    return message
-                return Leave(replace(source, credential=self._departure(source.incarnation)))
+                own = source.node_id == self.node_id
+                return Leave(replace(source, credential=self._departure(source.incarnation))) if own else message
             case JoinAck(description, sample):
                 return replace(message, description=self.signed_info(description), sample=self._sample(sample))
             case JoinNak() | JoinRedirect() | QueryReply() | KeyNews():
-                return message
+                return self._told_keys(message) if isinstance(message, KeyNews) else message
             case _:
                 assert_never(message)
 
@@ -304,6 +333,13 @@ class Signer:
         if update.node_id != self.node_id:
             return None
         return replace(update, proof=self._departure(update.incarnation))
+
+    def _told_keys(self, news: KeyNews) -> KeyNews:
+        if news.credential:
+            return news
+        if self._keys is None or self._keys.chain != news.chain:
+            self._keys = sign_keys(news, self.key)
+        return self._keys
 
     def _departure(self, incarnation: Incarnation) -> bytes:
         if self._departure_of != incarnation:

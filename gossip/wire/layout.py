@@ -12,7 +12,8 @@ the order of the message's fields, and nothing behind it:
     payload       [[update ...], capacity, peer count, [node info ...], [rumour ...], digest of the key chain]
     rumour        [0, rumour id, name, body]  |  [1, rumour id, name, body, address, timeout in ms]
     rumour id     [Lamport time, origin's node id, origin's generation]
-    key chain     [used at, which key is the primary, [[since, key, retired] ...]]
+    key chain     [used at, which key is the primary, [[since, key, retired] ...]]  (and the era, unless it is 0)
+    key news      [key chain, teller's node id, public key and signature]
 
 Each value has exactly one encoding, so that what is signed, compared or counted has one form. Infos travel as wrapped
 bytes because the same few are told again and again: their bytes are looked up, not read anew each time (COSE wraps what

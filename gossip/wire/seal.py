@@ -207,7 +207,7 @@ class Sealed:
     def __init__(self, ring: KeyRing, salt: bytes, node_id: NodeId, salt_limit: int = SALT_LIMIT) -> None:
         if len(salt) != SALT_BYTES:
             raise ValueError(f"a boot salt has {SALT_BYTES} bytes, not {len(salt)}")
-        self._label = ring.label
+        self.label = ring.label
         self._salt = salt
         self._own_salts: deque[bytes] = deque([salt], OWN_SALTS_REMEMBERED)
         self._receivers = frozenset({node_id, ANYBODY})
@@ -233,8 +233,7 @@ class Sealed:
 
     def _name_keys(self) -> None:
         self._own = {
-            each: (self._label + each + self._salt, _cipher(key, self._salt).encrypt)
-            for each, key in self._keys.items()
+            each: (self.label + each + self._salt, _cipher(key, self._salt).encrypt) for each, key in self._keys.items()
         }
 
     @property
@@ -256,7 +255,7 @@ class Sealed:
         """Check label, key, window, tag and receiver, in the order of their cost; only then is anything remembered."""
         if len(datagram) < 1 + OVERHEAD_BYTES:
             raise SealError(Refusal.SHORT)
-        if datagram[_LABEL] != self._label:
+        if datagram[_LABEL] != self.label:
             raise SealError(Refusal.OTHER_FARM)
         used = datagram[_KEY_ID]
         if used not in self._keys:

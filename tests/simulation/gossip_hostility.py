@@ -43,7 +43,7 @@ from gossip.core.own import INCARNATION_LIMIT
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.wire.codec import DATAGRAM_LIMIT_BYTES
 from gossip.wire.datagram import encode
-from gossip.wire.identity import Signer, departure_proof, sign
+from gossip.wire.identity import Signer, departure_proof, sign, sign_keys
 from gossip.wire.layout import Code
 from gossip.wire.seal import ANYBODY, HEADER_BYTES, OVERHEAD_BYTES, SALT_BYTES, KeyRing, Sealed, SealError
 from tests.simulation.gossip_wire_group import RING, WireGroup, WireNode, key_of
@@ -145,7 +145,11 @@ class Liar:
             spare = self._random.choice((told_known and chain.others) or fresh)
             primary, opens = (spare, chain.primary) if self._random.random() < 1 / 8 else (chain.primary, spare)
             far = KeyChain.of(primary, (opens,), (), clock)
-            yield self._sealed(victim, self._random.choice(self._addresses), KeyNews(far))
+            yield self._sealed(
+                victim,
+                self._random.choice(self._addresses),
+                sign_keys(KeyNews(far), self._random.choice(self._signers).key),
+            )
 
     def _verdict(self, node: WireNode, status: Status) -> VerdictUpdate:
         known = node.core.describe().self_info
@@ -277,7 +281,7 @@ class Liar:
         source, target = random.choice(self._ids), random.choice(self._ids)
         life = receiver.core.describe().self_info.incarnation.generation
         if random.random() < 0.02:
-            return self._key_news(receiver)
+            return sign_keys(self._key_news(receiver), random.choice(self._signers).key)
         match random.randrange(10):
             case 0:
                 return JoinReq(self._info(), random.randbytes(32), random.randbytes(32), random.randrange(9))

@@ -15,7 +15,7 @@ from random import Random
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gossip.core.effects import BroadcastHeard, Effect, OfferToken, Send, UseKeys
-from gossip.core.events import DeadlineReached, Event, SayRequested, SeedsGiven
+from gossip.core.events import DeadlineReached, Event, SayRequested, SeedsGiven, Unreadable
 from gossip.core.keychain import KeyChain
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import JoinNak, KeyNews
@@ -89,11 +89,16 @@ class WireGroup:
         try:
             incoming = node.codec.incoming(datagram, source, self.now)
         except RefusedError as error:
+            if error.reason in {Refusal.UNKNOWN_KEY, Refusal.RETIRED_KEY} and self._may_repair(node, source):
+                self._step(node, Unreadable(source))
             return error.reason
         if incoming.outdated_key_id and node.key_repairs.allows(source.host, self.now):
             self._send(node, source, node.codec.outgoing(KeyNews(node.chain), None, incoming.outdated_key_id))
         self._step(node, incoming.received)
         return None
+
+    def _may_repair(self, node: WireNode, source: Address) -> bool:
+        return node.key_repairs.allows(source.host, self.now)
 
     def run(self, duration_ms: int) -> None:
         """Let time pass."""
@@ -144,6 +149,8 @@ class WireGroup:
 
     def _carry_out(self, node: WireNode, effect: Effect) -> None:
         match effect:
+            case Send(target, KeyNews() as news, _, boxed_for) if boxed_for:
+                self._send(node, target, node.codec.boxed(news, boxed_for))
             case Send(target, message, recipient):
                 self._send(node, target, node.codec.outgoing(message, recipient))
             case OfferToken(target, applicant, generation):

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.core.effects import Effect, UseKeys
-from gossip.core.events import KeysChanged
+from gossip.core.effects import Effect, Send, UseKeys
+from gossip.core.events import KeysChanged, Received, Unreadable
 from gossip.core.horizon import CLOCK_LIMIT
 from gossip.core.keychain import (
     DATED_LIMIT,
@@ -24,7 +24,7 @@ from gossip.core.keychain import (
 from gossip.core.messages import JoinNak, KeyNews, Payload, PingRequest
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.swim import Swim
-from gossip.simulation.network import GossipNetwork, address_of
+from gossip.simulation.network import GossipNetwork, address_of, node_id
 from tests.spec.gossip_story import Story, sent
 
 
@@ -36,7 +36,8 @@ def key(number: int) -> bytes:
 ALIKE = (bytes(28) + (39269).to_bytes(4, "big"), bytes(28) + (43248).to_bytes(4, "big"))
 """Two keys with the same id, found by search: a holder of the farm's key finds such a pair in a moment."""
 FIRST = KeyChain.of(key(1), (), (), epoch=1)
-ROTATED = FIRST.install(key(2)).use(key(2)).remove(key(1))
+IN_USE = FIRST.install(key(2)).use(key(2))
+ROTATED = IN_USE.remove(key(1))
 
 
 def keyed(chain: KeyChain = FIRST) -> Story:
@@ -332,10 +333,32 @@ def test_a_change_without_peers_is_told_to_everybody_known() -> None:
 def test_a_change_that_was_heard_is_told_on_once() -> None:
     story = keyed()
     story.befriend(1, 2)
-    effects = story.hear(1, KeyNews(ROTATED))
-    assert used(effects) == [ROTATED]
+    effects = story.hear(1, KeyNews(IN_USE))
+    assert used(effects) == [IN_USE]
     assert len(sent(effects, KeyNews)) == 2
-    assert story.hear(2, KeyNews(ROTATED)) == []
+    assert story.hear(2, KeyNews(IN_USE)) == []
+
+
+def test_keys_of_which_none_opens_what_opens_now_are_refused_unless_they_come_in_a_box() -> None:
+    story = keyed()
+    story.befriend(1)
+    strange = KeyChain.of(key(9), (), (key(1),), epoch=7)
+    for chain in (ROTATED, strange):
+        assert story.hear(1, KeyNews(chain)) == []
+    assert story.swim.keys == FIRST
+    assert story.dropped("keys-would-split") == 2
+    assert used(story.step(Received(address_of(1), KeyNews(ROTATED), boxed=True))) == [ROTATED]
+
+
+def test_a_member_whose_datagrams_no_key_opens_is_told_the_keys_in_a_box_and_a_stranger_nothing() -> None:
+    story = keyed()
+    story.befriend(1)
+    known = story.swim.membership.get(node_id(1))
+    assert known is not None
+    known.info = replace(known.info, credential=b"its public key and a signature")
+    told = story.step(Unreadable(address_of(1)))
+    assert told == [Send(address_of(1), KeyNews(FIRST), node_id(1), boxed_for=known.info.credential)]
+    assert story.step(Unreadable(address_of(7))) == []
 
 
 def test_members_whose_digests_differ_exchange_their_chains() -> None:
@@ -355,7 +378,8 @@ def test_repairs_and_changes_are_limited() -> None:
     taken = 0
     chain = FIRST
     for number in range(10, 60):
-        chain = chain.install(key(number)).use(key(number)).remove(chain.primary)
+        older = chain.others
+        chain = reduce(KeyChain.remove, older, chain.install(key(number)).use(key(number)))
         taken += len(used(story.hear(1, KeyNews(chain))))
     assert taken <= 20
     assert story.dropped("rate-limited") > 0

@@ -71,7 +71,7 @@ EXAMPLES: tuple[Message, ...] = (
     ),
     Broadcast(ALICE),
     QueryReply(RUMOUR_ID, ALICE.node_id, b"three days"),
-    KeyNews(CHAIN),
+    KeyNews(CHAIN, ALICE.node_id, b"k" * 96),
 )
 
 node_ids = st.binary(min_size=8, max_size=8).map(NodeId)
@@ -165,5 +165,5 @@ messages: st.SearchStrategy[Message] = st.one_of(
     ),
     st.builds(Broadcast, infos),
     st.builds(QueryReply, rumour_ids, node_ids, bodies),
-    st.builds(KeyNews, chains()),
+    st.builds(KeyNews, chains(), node_ids, st.binary(max_size=128)),
 )

@@ -13,12 +13,12 @@ from bridge.wire.key_box import (
     OFFER_BYTES,
     EraKey,
     KeyBoxError,
-    _montgomery,
     open_key,
     read_offer,
     seal_key,
     sign_offer,
 )
+from gossip.wire.box import x25519_public
 from gossip.wire.identity import node_id_of
 
 LABEL = b"the farm"
@@ -56,7 +56,7 @@ def test_the_public_key_on_the_other_curve_is_that_of_the_secret_scalar(seed: by
     signing = Ed25519PrivateKey.from_private_bytes(seed)
     scalar = sha512(seed).digest()[:32]
     expected = X25519PrivateKey.from_private_bytes(scalar).public_key().public_bytes_raw()
-    assert _montgomery(signing.public_key().public_bytes_raw()) == expected
+    assert x25519_public(signing.public_key().public_bytes_raw()) == expected
 
 
 @pytest.mark.parametrize(

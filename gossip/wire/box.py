@@ -1,0 +1,97 @@
+"""Key news for one identity only: sealed so that its identity key opens it, whatever gossip keys it has.
+
+    code 71 | farm label 8 | zeros 4 | ephemeral X25519 public key 32 | ChaCha20-Poly1305(body) | tag 16
+    `------------------ clear, and authenticated as associated data -----------------'
+    key     HKDF-SHA256(X25519(ephemeral, recipient), salt = both public keys, info = purpose)
+    nonce   zeros: each box has a key of its own
+
+Two members that were told different keys may be unable to read each other, and no key of either ring would mend that.
+Their identities have not changed: each knows the other's public key out of its signed description. So who receives what
+it cannot open, from the address of a member, boxes its key chain for that member (`gossip.core.keys`).
+
+The recipient's X25519 key is its Ed25519 identity key seen on the other curve: the Ed25519 public key (x, y) is the
+Montgomery point u = (1 + y) / (1 - y) (RFC 7748, section 4.1), the secret scalar is the first half of SHA-512 of the
+seed, which is what Ed25519 itself computes with (RFC 8032, section 5.1.5). One key for both is sound for a KEM whose
+derived key hashes the shared secret, as here: E. Thormarker, "On using the same key pair for Ed25519 and an X25519
+based KEM", 2021.
+
+A box says nothing about who sealed it. What it holds is signed by who tells it.
+"""
+
+from hashlib import sha512
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from gossip.core.keychain import KEY_ID_BYTES
+from gossip.wire.layout import Code
+from gossip.wire.seal import LABEL_BYTES, TAG_BYTES
+
+MARK: Final = bytes(KEY_ID_BYTES)
+"""Stands where sealed datagrams name their key."""
+_PUBLIC_BYTES: Final = 32
+_HEADER_BYTES: Final = 1 + LABEL_BYTES + KEY_ID_BYTES + _PUBLIC_BYTES
+BOX_OVERHEAD_BYTES: Final = _HEADER_BYTES - 1 + TAG_BYTES
+_PRIME: Final = 2**255 - 19
+_SIGN_BIT: Final = 1 << 255
+_NONCE: Final = bytes(12)
+_PURPOSE: Final = b"garlic farm, gossip 1: boxed key news"
+
+
+class BoxError(ValueError):
+    """A box that this identity does not open, or a public key that no box can be made for."""
+
+
+def is_boxed(datagram: bytes, label: bytes) -> bool:
+    """Whether this is a box of the farm of this label. Says nothing about whom it is for."""
+    return datagram[: 1 + LABEL_BYTES + KEY_ID_BYTES] == bytes([Code.KEY_NEWS]) + label + MARK
+
+
+def box(plain: bytes, recipient: bytes, label: bytes) -> bytes:
+    """The datagram in which `plain` (code and body) travels to the holder of this Ed25519 public key; or `BoxError`."""
+    ephemeral = X25519PrivateKey.generate()
+    public = ephemeral.public_key().public_bytes_raw()
+    try:
+        shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(x25519_public(recipient)))
+    except ValueError as error:
+        raise BoxError("no box can be made for this public key") from error
+    header = plain[:1] + label + MARK + public
+    return header + _cipher(shared, public, recipient).encrypt(_NONCE, plain[1:], header)
+
+
+def unbox(datagram: bytes, identity: Ed25519PrivateKey) -> bytes:
+    """The plain datagram out of a box for this identity; raises `BoxError` only."""
+    if len(datagram) < _HEADER_BYTES + TAG_BYTES:
+        raise BoxError("too short for a box")
+    header, sealed = datagram[:_HEADER_BYTES], datagram[_HEADER_BYTES:]
+    public = header[-_PUBLIC_BYTES:]
+    try:
+        shared = x25519_private(identity).exchange(X25519PublicKey.from_public_bytes(public))
+        cipher = _cipher(shared, public, identity.public_key().public_bytes_raw())
+        return header[:1] + cipher.decrypt(_NONCE, sealed, header)
+    except (ValueError, InvalidTag) as error:
+        raise BoxError("this box is for another identity, or damaged") from error
+
+
+def x25519_public(public_key: bytes) -> bytes:
+    """The Ed25519 public key as an X25519 one; `BoxError` for what is no point of the curve."""
+    if len(public_key) != _PUBLIC_BYTES:
+        raise BoxError(f"a public key has {_PUBLIC_BYTES} bytes")
+    y = int.from_bytes(public_key, "little") % _SIGN_BIT
+    if y >= _PRIME or y == 1:
+        raise BoxError("this public key is no point of the curve")
+    return ((1 + y) * pow(1 - y, -1, _PRIME) % _PRIME).to_bytes(32, "little")
+
+
+def x25519_private(identity: Ed25519PrivateKey) -> X25519PrivateKey:
+    """The identity's key on the other curve."""
+    return X25519PrivateKey.from_private_bytes(sha512(identity.private_bytes_raw()).digest()[:32])
+
+
+def _cipher(shared: bytes, ephemeral: bytes, recipient: bytes) -> ChaCha20Poly1305:
+    return ChaCha20Poly1305(HKDF(SHA256(), 32, ephemeral + recipient, _PURPOSE).derive(shared))
