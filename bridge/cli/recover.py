@@ -6,6 +6,7 @@ acknowledged is lost, and a majority that turns out to live after all is another
 what it is going to give up, and asks.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -13,12 +14,14 @@ import trio
 
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.options import json_option, print_json, yes_option
+from bridge.node.key_files import KeyFileError, load_farm_key, replace_farm_key
 from bridge.node.recovering import RecoveryError, RecoveryPlan, carry_out, plan_recovery, plan_recovery_of_backup
 from bridge.tui.words import printable
 
 REJOIN = (
-    "each other router: stop garlicfarm there if it runs, `mv STATE_DIR STATE_DIR.old`, start it again; it joins as a"
-    " new server (its name may stay; a key file inside of STATE_DIR has to be copied back)"
+    "each other router: stop garlicfarm there if it runs, `mv STATE_DIR STATE_DIR.old`, bring the key file that"
+    " `garlicfarm keys export FILE` writes on the started node, start it again; it joins as a new server (its name may"
+    " stay; a key file inside of STATE_DIR has to be copied back)"
 )
 
 
@@ -37,21 +40,30 @@ REJOIN = (
     type=click.Path(path_type=Path, file_okay=False),
     help="With a backup: the state directory of a new router, to be made.",
 )
+@click.option(
+    "--farm-key",
+    "key_file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The farm key file, in which the new cluster is named in place of the old one.",
+)
 @yes_option
 @json_option
-def recover(*, source: Path, new: Path | None, yes: bool, as_json: bool) -> None:
+def recover(*, source: Path, new: Path | None, key_file: Path | None, yes: bool, as_json: bool) -> None:
     """Make a new farm of a survivor, when a majority is gone for good.
 
     Take a state directory if there is one: its log goes further than any backup.
     """
     if as_json and not yes:
         fail("with --json nothing can be asked: add --yes if the other voters are gone for good")
-    with failures(RecoveryError):
+    with failures(RecoveryError, KeyFileError):
+        farm_key = None if key_file is None else load_farm_key(key_file)
         plan = _plan(source, new)
         if not yes:
             _explain(plan)
             confirm("Are they gone for good, and shall this node go on without them?", yes=False)
         trio.run(carry_out, plan)
+        if key_file is not None and farm_key is not None:
+            replace_farm_key(key_file, replace(farm_key, cluster_id=plan.new_cluster_id))
     if as_json:
         print_json({"schema": 1, "recovered": True, **_facts(plan)})
         return
@@ -62,6 +74,8 @@ def recover(*, source: Path, new: Path | None, yes: bool, as_json: bool) -> None
         click.echo("It is a new router: give it the current farm key file, its signing key and its leaves.")
     else:
         click.echo(f"The old storage was kept as {plan.aside}.")
+    if key_file is not None:
+        click.echo(f"{key_file} names the new cluster.")
     click.echo(f"Then, {REJOIN}.")
 
 

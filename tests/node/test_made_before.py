@@ -1,0 +1,65 @@
+"""A farm made before foundings certified themselves: refused with a way over, and its backup goes on in a new cluster.
+
+tests/vectors/made-before/ was recorded with commit 9fd374a, the last one of that kind: a farm of three routers on
+loopback (`garlicfarm up`), one leaf excluded, the cost of another one doubled, then `garlicfarm backup` at a running
+node; formation.json is that node's own.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner
+
+from bridge.cli.main import cli
+from bridge.node.forming import FILE_NAME, UnusableFormationError, load_formation
+from bridge.node.state_reading import StateReadingError, read_backup, read_directory
+
+RECORDED = Path(__file__).parents[1] / "vectors" / "made-before"
+BACKUP = RECORDED / "farm.backup"
+OLD_CLUSTER = "2424bec5d25bd30a78a3e312dbf251b0"
+EXCLUDED = "4wgsjfafa5poif2bqhkzzbmj6traiolh4opliclb32ywk5frjtdq"
+DEARER = "safvbxhj7vfn2kqae3wasztqjspdcedvgtfxhtsmxtcb4o74bsjq"
+NODE_ID = bytes(8)
+
+
+def test_a_node_of_a_farm_made_before_is_refused_and_told_the_way_over(tmp_path: Path) -> None:
+    shutil.copy(RECORDED / FILE_NAME, tmp_path)
+    with pytest.raises(UnusableFormationError, match=r"version 1: .* not take part .* `garlicfarm backup FILE`"):
+        load_formation(tmp_path, NODE_ID)
+    with pytest.raises(StateReadingError, match=r"garlicfarm recover --from FILE --state-dir NEW"):
+        trio.run(read_directory, tmp_path)
+
+
+@pytest.mark.parametrize("command", ["restore", "recover"])
+def test_its_backup_goes_on_in_a_new_cluster_with_the_state_that_all_servers_shared(
+    tmp_path: Path, command: str
+) -> None:
+    old = trio.run(read_backup, BACKUP)
+    assert (old.cluster_id.hex(), old.founding) == (OLD_CLUSTER, None)
+    new = tmp_path / "new"
+    arguments = [str(BACKUP)] if command == "restore" else ["--from", str(BACKUP), "--yes"]
+    done = CliRunner().invoke(cli, [command, *arguments, "--state-dir", str(new), "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    made = trio.run(read_directory, new)
+    assert told["oldClusterId"] == OLD_CLUSTER != made.cluster_id.hex()
+    assert made.founding is not None
+    assert made.founding.founders == (made.node_id,)
+    assert made.farm.log_time_ms == old.farm.log_time_ms
+    assert (made.farm.weights.excluded, made.farm.weights.costs) == ((EXCLUDED,), {DEARER: 2000})
+    assert {each.publication and each.publication.published_s for each in made.farm.masters.values()} == {1795366291}
+    assert made.farm.servers == {}, "what the other routers reported goes with them"
+    assert [each.node_id for each in made.farm.admitted.values()] == [made.node_id]
+
+
+def test_restore_says_that_it_made_a_new_cluster_and_what_was_left_behind(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["restore", str(BACKUP), "--state-dir", str(tmp_path / "new")])
+    assert done.exit_code == 0, done.output
+    assert OLD_CLUSTER in done.stdout
+    assert "in a new cluster" in done.stdout
+    assert "Do this on one router only" in done.stdout
+    again = CliRunner().invoke(cli, ["restore", str(BACKUP), "--state-dir", str(tmp_path / "new")])
+    assert again.exit_code == 1
