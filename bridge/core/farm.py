@@ -3,7 +3,8 @@
     report       the sender's latest state replaces its previous one
     clock        log time = max(log time, entry); what fell silent becomes stale, what is long silent is forgotten
     publication  accepted only from the chosen publisher and with a later second than the last accepted one: a deposed
-                 publisher that comes back late is fenced here, before anything is signed
+                 publisher that comes back late is fenced here, before anything is signed. The second leads log time
+                 by a bounded amount: routers refuse a structure of the future, and each must be later than the last
     admission    the identity gets the next Raft id, or its name is recorded; a name that is taken is refused
     exclusion    a leaf is left out of every structure, or let in again; refused where nothing would be left to list
     cost         an operator's factor on the cost of a leaf
@@ -54,6 +55,7 @@ from bridge.core.farm_state import (
     ServerState,
 )
 from bridge.core.feature_level import may_raise, needed_level
+from bridge.core.publication import latest_second
 from bridge.core.records import (
     Admission,
     Approval,
@@ -358,9 +360,7 @@ def _apply_publication(
     if master is None:
         return state, [PublicationRefused(publication, "no server reports for this master destination")]
     unfenced_s = state.unfenced_second(publication.master)
-    refusal = _refusal(
-        master, publication, unfenced_s, (state.log_time_ms + tuning.period_ms + tuning.clock_tolerance_ms) // 1000
-    )
+    refusal = _refusal(master, publication, unfenced_s, latest_second(state, tuning))
     if refusal is not None:
         return state, [PublicationRefused(publication, refusal)]
     masters = {**state.masters, publication.master: replace(master, publication=publication, forced=False)}
@@ -371,12 +371,10 @@ def _refusal(master: MasterState, publication: Publication, unfenced_s: int, lat
     if master.choice.server_id != publication.server_id:
         return f"server {publication.server_id} is not the publisher; server {master.choice.server_id} is"
     accepted_s = master.publication.published_s if master.publication is not None else -1
-    last_s = max(accepted_s, unfenced_s)
     if publication.published_s <= accepted_s:
         return f"second {publication.published_s} is not after {accepted_s}, which was accepted before"
     if publication.published_s <= unfenced_s:
         return f"second {publication.published_s} is not after {unfenced_s}, which was published without a quorum"
-    # One later than the last is always allowed: that is how a publisher goes on when the seconds have run ahead.
-    if publication.published_s > max(latest_s, last_s + 1):
+    if publication.published_s > latest_s:
         return f"second {publication.published_s} lies in the future of log time ({latest_s} at most)"
     return None

@@ -10,9 +10,15 @@ margin, and with more than 16 leaves a newcomer displaces a member only if it is
 report would change the structure and every change would be published. Health has none: a healthy leaf takes the place
 of one that is not at once, or the death of a server with 16 leaves would leave clients 16 dead ones to try. Nor has an
 operator's word: what is excluded goes, and a factor shows, at once.
+
+No server can fill the structure alone: one has at most max(1, ⌊16 / n⌋) of the places, where n servers report leaves
+that may be listed. The choice among them is by health, membership and cost as above. A destination that several servers
+report is counted to the one that reports the fewest leaves for this master, among equals to the one with the lowest
+Raft id: who claims another server's leaves thereby uses up places of its own, and never one of that server's.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -68,16 +74,16 @@ def select_leaves(
     `reweighed` is the hash of a leaf whose cost an operator has just changed.
     """
     held = {leaf.destination: leaf.cost for leaf in state.masters.get(master, MasterState()).leaves}
-    candidates, healthy = _candidates(state, master, tuning)
+    candidates = _candidates(state, master, tuning)
     costs = {
         destination: held[destination]
         if destination in held
         and abs(cost - held[destination]) < tuning.cost_margin
         and (reweighed is None or hash_of(destination) != reweighed)
         else cost
-        for destination, cost in candidates.items()
+        for destination, cost in candidates.costs.items()
     }
-    members = _members(costs, set(held), healthy, tuning.cost_margin, swap=at_clock)
+    members = _members(costs, set(held), candidates, tuning.cost_margin, swap=at_clock)
     return tuple(Leaf(destination, costs[destination]) for destination in sorted(members))
 
 
@@ -86,10 +92,22 @@ def is_healthy(state: FarmState, server: ServerState, leaf: LeafStatus, tuning: 
     return leaf.healthy and server.report.router.attached and not state.stale(server, tuning)
 
 
-def _candidates(state: FarmState, master: str, tuning: FarmTuning) -> tuple[dict[str, int], frozenset[str]]:
-    """The costs of all leaves that may be listed, and which of them are healthy. What is excluded is no leaf here."""
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """The leaves that may be listed: what each costs, which are healthy, and to which server each is counted."""
+
+    costs: Mapping[str, int]
+    healthy: AbstractSet[str]
+    owners: Mapping[str, int]
+    places_each: int
+    """How many one server may have."""
+
+
+def _candidates(state: FarmState, master: str, tuning: FarmTuning) -> _Candidates:
+    """What is excluded is no leaf here."""
     healthy: dict[str, int] = {}
     known: dict[str, int] = {}
+    servers: dict[str, set[int]] = {}
     for server, leaf in state.leaves_of(master):
         load = leaf_load(server.report.router, leaf)
         cost = weighed(load, hash_of(leaf.destination), state.weights, state.log_time_ms)
@@ -97,29 +115,42 @@ def _candidates(state: FarmState, master: str, tuning: FarmTuning) -> tuple[dict
             healthy[leaf.destination] = min(cost, healthy.get(leaf.destination, cost))
         poor = cost + UNHEALTHY_COST
         known[leaf.destination] = min(poor, known.get(leaf.destination, poor))
-    return healthy if 2 * len(healthy) >= len(known) else known | healthy, frozenset(healthy)
+        servers.setdefault(leaf.destination, set()).add(server.report.server_id)
+    costs = healthy if 2 * len(healthy) >= len(known) else known | healthy
+    counts = Counter(server_id for destination in costs for server_id in servers[destination])
+    owners = {
+        destination: min(servers[destination], key=lambda server_id: (counts[server_id], server_id))
+        for destination in costs
+    }
+    return _Candidates(costs, frozenset(healthy), owners, max(1, LEAVES_MAX // max(1, len(counts))))
 
 
 def _members(
-    costs: Mapping[str, int], held: AbstractSet[str], healthy: AbstractSet[str], margin: int, *, swap: bool
+    costs: Mapping[str, int], held: AbstractSet[str], candidates: _Candidates, margin: int, *, swap: bool
 ) -> set[str]:
+    healthy, owners = candidates.healthy, candidates.owners
+
     def order(destination: str) -> tuple[bool, int, str]:
         # Cheapest first; equal costs are told apart by the destination, so that all servers agree.
         return destination not in healthy, costs[destination], destination
 
-    members = held & costs.keys()
-    waiting = sorted(costs.keys() - members, key=order)
-    well = sum(destination in healthy for destination in waiting)
-    ill = sorted(members - healthy, key=order)
-    yielding = max(0, min(well - (LEAVES_MAX - len(members)), len(ill)))
-    members -= set(ill[len(ill) - yielding :])
-    room = LEAVES_MAX - len(members)
-    members |= set(waiting[:room])
-    waiting = waiting[room:]
-    if swap and waiting:
-        dearest = max(members, key=order)
-        if costs[dearest] - costs[waiting[0]] >= margin:
-            members = members - {dearest} | {waiting[0]}
+    def rank(destination: str) -> tuple[bool, bool, int, str]:
+        # Health before membership, membership before cost: that is the hysteresis.
+        return destination not in healthy, destination not in held, costs[destination], destination
+
+    members: set[str] = set()
+    places: Counter[int] = Counter()
+    for destination in sorted(costs, key=rank):
+        if len(members) < LEAVES_MAX and places[owners[destination]] < candidates.places_each:
+            members.add(destination)
+            places[owners[destination]] += 1
+    if swap:
+        for waiting in sorted(costs.keys() - members, key=order):
+            owner = owners[waiting]
+            full = places[owner] >= candidates.places_each
+            dearest = max((each for each in members if not full or owners[each] == owner), key=order)
+            if costs[dearest] - costs[waiting] >= margin:
+                return members - {dearest} | {waiting}
     return members
 
 

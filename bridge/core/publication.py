@@ -7,6 +7,10 @@
     overtake           like a change: what a server published without a quorum (`bridge.core.without_quorum`) is later
     refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it needs no memory
 
+Seconds must rise, and they must not run away from log time, or routers refuse what is signed: whoever is chosen could
+otherwise push them ahead by one with each publication. So the state machine takes a second only up to `latest_second`,
+and the planner waits until log time, as its server reckons it, has come within `LEAD_MAX_MS` of the second that is due.
+
 The plan is proposed to the log first. Only `PublicationAccepted` allows its publisher to sign the planned entries:
 that is what fences a deposed one, and it orders the seconds, which a router demands to rise. Entries outlive the
 longest wait between two publications by the promised 15 minutes, so what is published never has less than that left
@@ -16,12 +20,16 @@ while the publisher lives.
 import hashlib
 from dataclasses import dataclass
 
-from bridge.core.farm_state import FarmState, Leaf, MasterState
+from bridge.core.farm_state import UNFENCED_AHEAD_MS, FarmState, FarmTuning, Leaf, MasterState
 from bridge.core.lease_set import LeafEntry, content_hash
 from bridge.core.records import Publication
 
 ENTRY_REMAINING_S = 900
 JITTER_PERCENT = 10
+LEAD_MAX_MS = UNFENCED_AHEAD_MS
+"""How far the planner lets a second lead log time: as far as what was published without a quorum may be ahead of it, so
+that the next publication need not wait for that. It is less than what the state machine takes, and half of the minute
+that routers allow a structure to come from the future."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +93,22 @@ def plan_publication(
         return None
     previous_s = max(0 if known.publication is None else known.publication.published_s, state.unfenced_second(master))
     published_s = max(log_time_ms // 1000, previous_s + 1)
+    if published_s * 1000 > max(log_time_ms, state.log_time_ms) + LEAD_MAX_MS:
+        return None
     entries = lease_set_entries(state, master, published_s, pace)
     if entries is None:
         return None
     digest = content_hash(known.leaves)
     return PlannedPublication(Publication(master, server_id, published_s, digest), entries)
+
+
+def latest_second(state: FarmState, tuning: FarmTuning) -> int:
+    """The last second that a publication may have now.
+
+    Log time is up to a period behind what a server reckons, and the clock by which that one reckons may be off by as
+    much as any clock that counts.
+    """
+    return (state.log_time_ms + tuning.period_ms + tuning.clock_tolerance_ms) // 1000
 
 
 def next_publication_ms(known: MasterState, pace: Pace) -> int | None:

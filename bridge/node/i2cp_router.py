@@ -41,7 +41,7 @@ from bridge.node.router_link import RouterLost, Software
 from bridge.wire.destination_keys import SigningKey
 from bridge.wire.i2p import address_of
 from bridge.wire.i2pcontrol import RouterFacts
-from bridge.wire.meta_lease_set import MetaLeaseSet, check_acceptable_to_java_router
+from bridge.wire.meta_lease_set import MetaLeaseSet
 
 MASTERS_LIMIT: Final = 16
 LEAVES_MEASURED_EVERY_S: Final = 60.0
@@ -84,6 +84,8 @@ class I2cpRouter:
         self._asker = RouterAsker(access.i2cp)
         self._control = None if access.control is None else I2PControl(access.control)
         self._sessions: dict[bytes, MasterSession] = {}
+        self._taken: dict[bytes, MetaLeaseSet] = {}
+        """What the router took last, for each master destination."""
         self._nursery: trio.Nursery | None = None
         self._running = trio.Event()
         self._reachable = False
@@ -209,7 +211,7 @@ class I2cpRouter:
 
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
         """Hand a signed structure to the router, in a session of the master destination."""
-        key = self._checked(master_hash, structure)
+        key, offered = self._checked(master_hash, structure)
         session = self._sessions.get(master_hash)
         if session is None:
             if len(self._sessions) >= MASTERS_LIMIT:
@@ -222,6 +224,7 @@ class I2cpRouter:
                 raise AssertionError("who runs has a nursery")
             self._nursery.start_soon(session.run)
         await session.publish(key, structure)
+        self._taken[master_hash] = offered
 
     async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
         """End the session, if there is one."""
@@ -229,8 +232,8 @@ class I2cpRouter:
         if session is not None:
             await session.stop()
 
-    def _checked(self, master_hash: bytes, structure: bytes) -> SigningKey:
-        offered = checked_structure(master_hash, structure)
+    def _checked(self, master_hash: bytes, structure: bytes) -> tuple[SigningKey, MetaLeaseSet]:
+        offered = checked_structure(master_hash, structure, clock_ms() // 1000, self._taken.get(master_hash))
         key = self._signing_key_of(master_hash)
         if key is None:
             raise RouterError(
@@ -241,11 +244,4 @@ class I2cpRouter:
                 "the structure or its key is a demonstration's and never reaches a real router: make a destination of "
                 "your own with `garlicfarm keys new-destination` (docs/keys.md)"
             )
-        if reasons := self._refused_by_router(offered):
-            raise RouterError(f"the router would refuse the structure: {'; '.join(reasons)}")
-        return key
-
-    def _refused_by_router(self, offered: MetaLeaseSet) -> list[str]:
-        if self._access.i2cp.software is Software.I2PD:
-            return []
-        return check_acceptable_to_java_router(offered, clock_ms() // 1000)
+        return key, offered

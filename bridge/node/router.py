@@ -9,14 +9,14 @@
     stopPublishingMetaLS            stop_publishing_meta_lease_set
 
 `FileRouter` keeps the structure on disk, for a demonstration or a test. It takes and refuses structures as a router
-does (they verify, they are this destination's, they are not older than what lies there), so what works with it is not
-news to a real one. It has no tunnels, so outside a demonstration the node is *unattached* and its leaves are never
+does (they verify, they are this destination's, no rule of a Java router speaks against them), so what works with it is
+not news to a real one. It has no tunnels, so outside a demonstration the node is *unattached* and its leaves are never
 healthy, whatever their probes say. In a demonstration the file stands for the router; then a leaf is as healthy as its
 local service, asked by a real TCP connection, or simply healthy where the demonstration has no service.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -26,9 +26,17 @@ import trio
 from bridge.core.records import LeafStatus, RouterStatus
 from bridge.node.durable_file import READABLE, replace_file, sync_directory
 from bridge.node.host import HostSampler, LoopLag
+from bridge.node.ledger import clock_ms
 from bridge.node.local_service import answers
 from bridge.wire.i2p import Destination, I2pError, address_of, destination_from_base64
-from bridge.wire.meta_lease_set import STRUCTURE_LIMIT_BYTES, LeaseSetError, MetaLeaseSet, decode, verify
+from bridge.wire.meta_lease_set import (
+    STRUCTURE_LIMIT_BYTES,
+    LeaseSetError,
+    MetaLeaseSet,
+    check_acceptable_to_java_router,
+    decode,
+    verify,
+)
 
 PROBE_TIMEOUT_S: Final = 2.0
 _PROBE = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9._-]{1,253})):([1-9][0-9]{0,4})")
@@ -116,6 +124,7 @@ class FileRouter:
         *,
         demo: bool,
         probe_timeout_s: float = PROBE_TIMEOUT_S,
+        clock: Callable[[], int] = clock_ms,
     ) -> None:
         self._directory = directory
         self._leaves = {leaf.destination.hash: leaf for leaf in leaves}
@@ -123,6 +132,7 @@ class FileRouter:
         self._loop_lag = loop_lag
         self._demo = demo
         self._probe_timeout_s = probe_timeout_s
+        self._clock_ms = clock
         self._healthy_since_s: dict[bytes, float] = {}
         self._published: dict[bytes, bytes] = {}
         self._one_writer = trio.Lock()
@@ -178,7 +188,7 @@ class FileRouter:
 
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
         """Put the structure on disk, whole or not at all."""
-        offered = checked_structure(master_hash, structure)
+        offered = checked_structure(master_hash, structure, self._clock_ms() // 1000)
         path = self.path_of(master_hash)
         async with self._one_writer:
             try:
@@ -203,8 +213,14 @@ class FileRouter:
                 raise RouterError(f"{path} cannot be removed: {error.strerror}; remove it by hand") from None
 
 
-def checked_structure(master_hash: bytes, structure: bytes) -> MetaLeaseSet:
-    """The structure, if it verifies, is this destination's and is meant to be published; else `RouterError`."""
+def checked_structure(
+    master_hash: bytes, structure: bytes, now_s: int, previous: MetaLeaseSet | None = None
+) -> MetaLeaseSet:
+    """The structure, if it is this destination's and no router would refuse it at `now_s`; else `RouterError`.
+
+    Most floodfills are Java routers, so their rules count whatever router this node has. `previous` is what it took
+    last.
+    """
     try:
         offered = decode(structure)
     except LeaseSetError as error:
@@ -220,6 +236,14 @@ def checked_structure(master_hash: bytes, structure: bytes) -> MetaLeaseSet:
     verification = verify(offered)
     if not verification.holds:
         raise RouterError(f"the structure's signature does not hold, so it is not published: {verification.reason}")
+    reasons = check_acceptable_to_java_router(offered, now_s, None if previous == offered else previous)
+    if reasons:
+        raise RouterError(
+            f"routers would refuse the structure, so it is not published: {'; '.join(reasons)}. It was signed for"
+            f" second {offered.published_s}, and this machine's clock is at {now_s}: if they are far apart, compare"
+            " this machine's clock with log time (`garlicfarm status`) and correct it (NTP). The farm plans the next"
+            " one by itself"
+        )
     return offered
 
 

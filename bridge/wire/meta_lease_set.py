@@ -237,6 +237,8 @@ def check_acceptable_to_java_router(
         reasons.append(f"it has {len(ends)} entries; 1 to {LEASES_LIMIT} are allowed")
     if min([structure.published_s, *ends]) < now_s - _JAVA_AGE_LIMIT_S:
         reasons.append("its publication or its earliest end is more than 10 minutes ago")
+    if structure.published_s > now_s + _JAVA_CLOCK_FUDGE_S:
+        reasons.append(f"it is published {structure.published_s - now_s} s from now, more than {_JAVA_CLOCK_FUDGE_S} s")
     if max(ends, default=0) > now_s + _EXPIRES_LIMIT_S + _JAVA_CLOCK_FUDGE_S:
         reasons.append("its latest end is too far in the future")
     if previous is not None and structure.published_s <= previous.published_s:

@@ -247,3 +247,17 @@ async def test_a_node_that_ends_says_goodbye(monkeypatch: Patch, autojump_clock:
         await on.router.publish_meta_lease_set(HASH, structure())
         fake = on.fake
     assert "the farm's node is done" in fake.goodbyes
+
+
+@pytest.mark.parametrize("fake", [FakeRouter(), FakeRouter(is_i2pd=True)], ids=["Java", "i2pd"])
+async def test_a_structure_that_is_not_later_than_the_last_or_of_another_time_stays_here(
+    monkeypatch: Patch, autojump_clock: Clock, fake: FakeRouter
+) -> None:
+    """What a floodfill refuses is refused before the router has it, whatever software that is."""
+    key = MASTER.as_signing_key()
+    async with stage(monkeypatch, autojump_clock, fake, key) as on:
+        await on.router.publish_meta_lease_set(HASH, structure(key, 5))
+        for after_s, reason in ((4, "not published in a later second"), (-601, "10 minutes ago"), (70, "from now")):
+            with pytest.raises(RouterError, match=reason):
+                await on.router.publish_meta_lease_set(HASH, structure(key, after_s))
+        assert on.fake.structures == [structure(key, 5)]

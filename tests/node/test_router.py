@@ -3,6 +3,7 @@
 import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,15 @@ LEAF = new_demo_leaf()
 
 
 def file_router(directory: Path, *leaves: Leaf, demo: bool = True, probe_timeout_s: float = 2.0) -> FileRouter:
-    return FileRouter(directory, leaves, HostSampler(), LoopLag(), demo=demo, probe_timeout_s=probe_timeout_s)
+    return FileRouter(
+        directory,
+        leaves,
+        HostSampler(),
+        LoopLag(),
+        demo=demo,
+        probe_timeout_s=probe_timeout_s,
+        clock=lambda: NOW_S * 1000,
+    )
 
 
 def structure(master: MasterKey, published_s: int = NOW_S) -> bytes:
@@ -217,3 +226,41 @@ def test_a_probe_that_is_not_host_and_port_is_named(probe: str) -> None:
 def test_a_leaf_that_is_no_destination_is_named() -> None:
     with pytest.raises(RouterError, match="leaf destination 'example'"):
         leaf_from_settings("example", None)
+
+
+@pytest.mark.parametrize(
+    ("published_s", "end_s", "reason"),
+    [
+        (NOW_S - 601, NOW_S + 900, "more than 10 minutes ago"),
+        (NOW_S + 61, NOW_S + 900, "published 61 s from now"),
+        (NOW_S + 60, NOW_S + 60 + 65_535, None),
+        (NOW_S + 62, NOW_S + 62 + 65_535, "its latest end is too far in the future"),
+        (NOW_S - 600, NOW_S + 900, None),
+    ],
+)
+async def test_what_a_real_router_would_refuse_is_refused_here_with_the_reason_and_what_to_do(
+    tmp_path: Path, published_s: int, end_s: int, reason: str | None
+) -> None:
+    """30,000 publications once moved the second 8 hours ahead; the file took it, and no floodfill would have."""
+    master, router = new_master_key(demo=True), file_router(tmp_path)
+    offered = encode(master.as_signing_key().sign(published_s, (MetaLease(LEAF.hash, cost=0, ends_s=end_s),)))
+    if reason is None:
+        await router.publish_meta_lease_set(master.destination.hash, offered)
+        assert contents(tmp_path) == [offered]
+        return
+    with pytest.raises(RouterError, match=reason) as refused:
+        await router.publish_meta_lease_set(master.destination.hash, offered)
+    assert "correct it (NTP)" in str(refused.value)
+    assert contents(tmp_path) == []
+
+
+async def test_revocations_and_upper_flag_bits_never_reach_a_router(tmp_path: Path) -> None:
+    master, router = new_master_key(demo=True), file_router(tmp_path)
+    plain = build(master.destination, NOW_S, (MetaLease(LEAF.hash, cost=0, ends_s=NOW_S + 900),))
+    for odd in (
+        replace(plain, revocations=(bytes(32),)),
+        replace(plain, leases=(replace(plain.leases[0], flags=0x0103),)),
+    ):
+        with pytest.raises(RouterError, match="a Java router cannot verify it"):
+            await router.publish_meta_lease_set(master.destination.hash, encode(sign(odd, master.private_key)))
+    assert contents(tmp_path) == []

@@ -11,6 +11,7 @@ from bridge.core.farm import ClockOff, PublicationAccepted, PublicationRefused, 
 from bridge.core.farm_state import LOG_TIME_LIMIT_MS, MASTERS_MAX, SERVERS_MAX, SESSION_LIMITS
 from bridge.core.hashes import hash_of
 from bridge.core.lease_set import LEAVES_MAX
+from bridge.core.publication import Pace, plan_publication
 from bridge.core.records import (
     Clock,
     CostFactor,
@@ -179,14 +180,35 @@ def test_a_publication_must_be_later_than_the_last_accepted_one() -> None:
     assert isinstance(log.append(publication(1, BASE_S + 1))[0], PublicationAccepted)
 
 
-def test_a_publication_far_ahead_of_log_time_cannot_lock_out_its_successors() -> None:
+def test_no_number_of_publications_moves_their_second_further_ahead_of_log_time_than_the_bound() -> None:
+    """One later than the last was always allowed: 30,000 entries moved the second 8 hours ahead of log time."""
     log = Log()
     log.append(report(1))
-    (refused,) = log.append(publication(1, BASE_S + 61))
-    assert isinstance(refused, PublicationRefused)
-    assert "future of log time" in refused.reason
+    for second in range(BASE_S, BASE_S + 1_000):
+        (change,) = log.append(publication(1, second))
+        assert isinstance(change, PublicationAccepted) == (second <= BASE_S + 60)
+    assert isinstance(change, PublicationRefused)
+    assert "future of log time" in change.reason
+    assert log.master.publication is not None
+    assert log.master.publication.published_s == BASE_S + 60
+
+
+def test_after_the_furthest_second_the_publisher_waits_for_log_time_and_proposes_nothing_that_is_refused() -> None:
+    log = Log()
+    log.append(report(1))
     log.append(publication(1, BASE_S + 60))
-    assert isinstance(log.append(publication(1, BASE_S + 61))[0], PublicationAccepted)
+    seconds = []
+    for after_s in range(1, 60):
+        if after_s % 30 == 0:
+            log.append(report(1, BASE_MS + after_s * 1000))
+            log.clock(after_s * 1000)
+        plan = plan_publication(log.farm.state, MASTER, 1, Pace(), BASE_MS + after_s * 1000, handed_over=None)
+        if plan is not None:
+            (change,) = log.append(plan.publication)
+            assert isinstance(change, PublicationAccepted)
+            seconds.append((after_s, plan.publication.published_s - BASE_S))
+    assert seconds[0] == (31, 61)
+    assert all(second == after_s + 30 for after_s, second in seconds)
 
 
 def test_a_publication_for_a_master_that_nobody_reports_is_refused() -> None:

@@ -243,10 +243,10 @@ def test_a_newcomer_displaces_a_member_only_at_a_clock_entry_and_if_cheaper_by_t
     log = Log()
     members = tuple(leaf(f"leaf{number:02}", load=0.5) for number in range(LEAVES_MAX))
     log.append(report(1, destinations=members))
-    log.append(report(2, destinations=(leaf("near", load=0.36),)))
+    log.append(report(1, destinations=(*members, leaf("near", load=0.36))))
     log.clock(1)
     assert "near" not in log.leaves
-    log.append(report(2, destinations=(leaf("cheap", load=0.1),)))
+    log.append(report(1, destinations=(*members, leaf("cheap", load=0.1))))
     assert "cheap" not in log.leaves
     log.clock(2)
     assert "cheap" in log.leaves

@@ -251,7 +251,12 @@ def test_each_of_javas_refusals_is_named() -> None:
     assert reasons(good, PUBLISHED_S + 600) == []
     assert reasons(good, PUBLISHED_S + 601) == ["its publication or its earliest end is more than 10 minutes ago"]
     assert reasons(good, PUBLISHED_S - 60) == []
-    assert reasons(good, PUBLISHED_S - 61) == ["its latest end is too far in the future"]
+    assert reasons(good, PUBLISHED_S - 61) == [
+        "it is published 61 s from now, more than 60 s",
+        "its latest end is too far in the future",
+    ]
+    soon_over = signed(lease(1, after_s=900))
+    assert reasons(soon_over, PUBLISHED_S - 61) == ["it is published 61 s from now, more than 60 s"]
     later = replace(good, published_s=PUBLISHED_S + 1)
     assert reasons(later, previous=good) == []
     assert reasons(good, previous=good) == ["it is not published in a later second than the one it replaces"]
