@@ -1,0 +1,75 @@
+"""A member of gossip with a copied farm key and an identity of its own, which says what a test gives it to say.
+
+    python -m tests.end_to_end.liar KEY_FILE METADATA(hex) SEED…
+
+It lives until its standard input is closed. `Liar` is the same process from the side of a test.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from bridge.core.founding import FormationNotice
+from bridge.node.key_files import load_farm_key
+from bridge.wire.metadata import NodeMetadata, RoleHint, encode_metadata
+from gossip.core.member import Address
+from gossip.core.tuning import Tuning
+from gossip.node.agent import open_agent
+from gossip.node.config import AgentConfig
+
+LOOPBACK = "127.0.0.1"
+
+
+class Liar:
+    """The process, while the block lasts. `seeds` are gossip addresses of the farm that it lies to."""
+
+    def __init__(
+        self, key_file: Path, seeds: list[str], notice: FormationNotice, admissions: tuple[tuple[bytes, int], ...] = ()
+    ) -> None:
+        said = NodeMetadata("farm", "liar", RoleHint.ELIGIBLE, notice=notice, admissions=admissions)
+        self._command = [
+            sys.executable,
+            "-m",
+            "tests.end_to_end.liar",
+            str(key_file),
+            encode_metadata(said).hex(),
+            *seeds,
+        ]
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, start_new_session=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10)
+
+
+async def lie(key_file: Path, metadata: bytes, seeds: list[str]) -> None:
+    """Be a member until the standard input ends."""
+    config = AgentConfig(
+        bind=Address(LOOPBACK, 0),
+        key_ring=load_farm_key(key_file).key_ring,
+        seeds=tuple(seeds),
+        metadata=metadata,
+        tuning=Tuning.loopback(),
+    )
+    async with open_agent(config), trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as pipe:
+        while await pipe.receive_some(64):
+            pass
+
+
+if __name__ == "__main__":
+    trio.run(lie, Path(sys.argv[1]), bytes.fromhex(sys.argv[2]), sys.argv[3:])
