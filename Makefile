@@ -4,23 +4,31 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: run test soak soak-kills soak-cluster check interop bench simulate simulate-large pipeline clean
+.PHONY: run requirements test soak soak-kills soak-cluster check interop bench simulate simulate-large pipeline clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "garlicfarm needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/base.stamp: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) install -e . -c constraints.txt
+# The base: every byte of it is named by its hash, and the project is built by the build backend that is named as well.
+HASHED := requirements/build.txt requirements/base.txt
+$(VENV)/base.stamp: $(BIN)/python pyproject.toml $(HASHED)
+	$(PIP) install --require-hashes $(HASHED:%=-r %)
+	$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/all.stamp: $(BIN)/python pyproject.toml constraints.txt
+# The extras have versions without hashes: they are hundreds of megabytes for each platform, and no node runs them.
+$(VENV)/all.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/base.stamp
 	$(PIP) install -e '.[pipeline,test]' -c constraints.txt
-	@touch $@ $(VENV)/base.stamp $(VENV)/pipeline.stamp
+	@touch $@ $(VENV)/pipeline.stamp
 
-$(VENV)/pipeline.stamp: $(BIN)/python pyproject.toml constraints.txt
+$(VENV)/pipeline.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/base.stamp
 	$(PIP) install -e '.[pipeline]' -c constraints.txt
-	@touch $@ $(VENV)/base.stamp
+	@touch $@
+
+# After a change of the dependencies or of constraints.txt: asks the index for the hashes of all files.
+requirements: $(BIN)/python
+	$(BIN)/python requirements/pin.py
 
 # What `garlicfarm pipeline` needs beside the base.
 pipeline: $(VENV)/pipeline.stamp
@@ -60,9 +68,9 @@ interop: $(VENV)/all.stamp build/java/i2p-$(JAVA_I2P).jar build/java/router-$(JA
 	$(BIN)/python -m pytest -m interop tests/interop
 
 # What the benchmarks compare with: a client for etcd, and PySyncObj.
-$(VENV)/bench.stamp: $(BIN)/python pyproject.toml constraints.txt
+$(VENV)/bench.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/base.stamp
 	$(PIP) install -e '.[bench]' -c constraints.txt
-	@touch $@ $(VENV)/base.stamp
+	@touch $@
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks
