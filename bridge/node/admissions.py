@@ -29,6 +29,7 @@ from bridge.node.durable_file import replace_file
 from bridge.node.forming import UnusableFormationError
 from bridge.node.ledger import Ledger
 from bridge.node.roster import Roster
+from bridge.wire.admission_chain import chain_of
 
 FILE_NAME = "admissions.json"
 FILE_LIMIT_BYTES = 1024 * 1024
@@ -40,6 +41,7 @@ class _File(msgspec.Struct):
     cluster: str
     servers: dict[int, _NodeIdText]
     out: tuple[_NodeIdText, ...] = ()
+    chain: tuple[bytes, ...] = ()
 
 
 class AdmissionNotes:
@@ -48,12 +50,16 @@ class AdmissionNotes:
     def __init__(self, state_dir: Path, founding: Founding, node_id: bytes, *, founded: bool) -> None:
         """`founded`: this node itself founded the farm. Raises UnusableFormationError."""
         self._path = state_dir / FILE_NAME
+        self._cluster_id = founding.cluster_id
         self._cluster = founding.cluster_id.hex()
         self._node_id = node_id
         self._servers = {server_id: each.node_id for server_id, each in of_founders(founding.founders).items()}
-        servers, self.out = self._read()
+        found = self._read()
+        self.out = frozenset(bytes.fromhex(node_id) for node_id in found.out)
         """Identities that the log has thrown out: they are refused before the log is replayed, too."""
-        self._servers.update(servers)
+        self.chain = found.chain
+        """What shows this node to servers that have not heard of it (`admission_chain`), once the log has told it."""
+        self._servers.update({server_id: bytes.fromhex(node_id) for server_id, node_id in found.servers.items()})
         self._may_be_server = founded or node_id not in founding.founders
 
     @property
@@ -67,13 +73,17 @@ class AdmissionNotes:
         """Whose Raft id it is."""
         return self._servers.get(server_id)
 
+    def raft_id_of(self, node_id: bytes) -> int | None:
+        """The Raft id of an identity."""
+        return next((server_id for server_id, each in self._servers.items() if each == node_id), None)
+
     async def until_admitted(self, roster: Roster) -> int:
         """This node's Raft id, as soon as there is one; on disk when this returns."""
         cluster_id = bytes.fromhex(self._cluster)
         while (own_id := self.own_id) is None:
             told = roster.admission_told(self._node_id, cluster_id)
             if told is not None and told not in self._servers and self._may_be_server:
-                await self._note({told: self._node_id}, self.out)
+                await self._note({told: self._node_id}, self.out, self.chain)
             else:
                 await roster.news()
         return own_id
@@ -84,16 +94,18 @@ class AdmissionNotes:
             admitted = ledger.state.admitted
             news = {server_id: each.node_id for server_id, each in admitted.items() if server_id not in self._servers}
             out = self.out.union(each.node_id for each in admitted.values() if not each.is_member)
-            if news or out != self.out:
-                await self._note(news, out)
+            chain = self.chain or chain_of(admitted, self.own_id or 0, self._cluster_id)
+            if news or (out, chain) != (self.out, self.chain):
+                await self._note(news, out, chain)
             await ledger.news()
 
-    async def _note(self, servers: Mapping[int, bytes], out: frozenset[bytes]) -> None:
+    async def _note(self, servers: Mapping[int, bytes], out: frozenset[bytes], chain: tuple[bytes, ...]) -> None:
         known = {**self._servers, **servers}
         content = _File(
             self._cluster,
             {server_id: node_id.hex() for server_id, node_id in sorted(known.items())},
             tuple(sorted(node_id.hex() for node_id in out)),
+            chain,
         )
         try:
             await trio.to_thread.run_sync(replace_file, self._path, msgspec.json.encode(content))
@@ -102,14 +114,14 @@ class AdmissionNotes:
                 f"{self._path} cannot be written ({error.strerror or error}): without it this node would not know its"
                 " Raft id after a restart. Free some space or mend the permissions there, then start the node again",
             ) from error
-        self._servers, self.out = known, out
+        self._servers, self.out, self.chain = known, out, chain
 
-    def _read(self) -> tuple[dict[int, bytes], frozenset[bytes]]:
+    def _read(self) -> _File:
         try:
             with self._path.open("rb") as file:
                 found = msgspec.json.decode(file.read(FILE_LIMIT_BYTES), type=_File)
         except FileNotFoundError:
-            return {}, frozenset()
+            return _File(self._cluster, {})
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise UnusableFormationError(
                 f"{self._path} cannot be used ({error}): which Raft id this node has is unknown. Restore the file, or"
@@ -120,8 +132,7 @@ class AdmissionNotes:
                 f"{self._path} was written in another farm ({found.cluster}) than this node's ({self._cluster}): put"
                 " the state directory back as it was, or give the node a new one",
             )
-        servers = {server_id: bytes.fromhex(node_id) for server_id, node_id in found.servers.items()}
-        return servers, frozenset(bytes.fromhex(node_id) for node_id in found.out)
+        return found
 
 
 def not_started(

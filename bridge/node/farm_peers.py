@@ -8,6 +8,10 @@ A copied key file is an invitation to ask: who holds it may connect as a client 
 the identity to which the founding or an admission in the log has bound it. Before this node knows its farm it believes
 nobody; a claim is then answered by "not yet", and its peers try again.
 
+This node's log may be behind, as a newcomer's empty one is. So a Raft id that it does not tell of is believed if the
+handshake brings the signed admissions that lead from a founder to that identity (`admission_chain`). What the log says
+of an id or an identity goes before.
+
 A server that an operator has removed speaks as a server as long as the group still needs it: it votes until another one
 is in its place, and what it alone has in its log has to reach the others. Who was evicted does not.
 """
@@ -19,6 +23,7 @@ from bridge.core.admission import Admitted, out_refusal, raft_id_of
 from bridge.core.founding import Founding
 from bridge.node.admissions import AdmissionNotes
 from bridge.node.ledger import Ledger
+from bridge.wire.admission_chain import flaw_of
 from consensus.wire.garlic_farm.errors import Fault
 from consensus.wire.garlic_farm.peers import Claim, ProvenPeer, Refusal
 from consensus.wire.garlic_farm.proof import ConnectionRole
@@ -43,6 +48,11 @@ class KnownFarm:
             node_id = self.notes.node_id_of(server_id)
             admitted = None if node_id is None else Admitted(node_id)
         return admitted
+
+    def raft_id_of(self, node_id: bytes) -> int | None:
+        """Which Raft id an identity has, as far as this node knows."""
+        known = raft_id_of(self.ledger.state.admitted, node_id)
+        return self.notes.raft_id_of(node_id) if known is None else known
 
     def expulsion(self, node_id: bytes) -> str | None:
         """Why this identity is out for good; None if it is not."""
@@ -77,7 +87,7 @@ class FarmPeers:
 
     def admissions(self) -> tuple[bytes, ...]:
         """What shows this node's identity to who has not heard of it."""
-        return ()
+        return () if self.farm is None else self.farm.notes.chain
 
     def judge(self, claim: Claim) -> Refusal | None:
         """What is against this claim; the sentence says who, and why."""
@@ -116,12 +126,11 @@ class FarmPeers:
 def _judged(farm: KnownFarm, claim: Claim, node_id: bytes, server_id: int) -> Refusal | None:
     holder = farm.holder_of(server_id)
     if holder is None:
-        own_id = raft_id_of(farm.ledger.state.admitted, node_id)
-        known = "which the log does not know" if own_id is None else f"to which the log gave the Raft id {own_id}"
-        return Refusal(
-            Fault.UNKNOWN_IDENTITY,
-            f"the identity {node_id.hex()}, {known}, claims to be server {server_id}, which this farm does not have",
-        )
+        flaw = _flaw_of(farm, claim, node_id, server_id)
+        if flaw is None:
+            return None
+        text = f"the identity {node_id.hex()} claims to be server {server_id}, which this farm does not have: {flaw}"
+        return Refusal(Fault.UNKNOWN_IDENTITY, text)
     if holder.node_id != node_id or holder.key not in {None, claim.public_key}:
         return Refusal(
             Fault.UNKNOWN_IDENTITY,
@@ -134,6 +143,20 @@ def _judged(farm: KnownFarm, claim: Claim, node_id: bytes, server_id: int) -> Re
             f"{_named(server_id, holder)} was removed from the farm by an operator, and speaks as a server no more",
         )
     return None
+
+
+def _flaw_of(farm: KnownFarm, claim: Claim, node_id: bytes, server_id: int) -> str | None:
+    """Why somebody of whom the log does not tell is not believed by what it shows either."""
+    own_id = farm.raft_id_of(node_id)
+    if own_id is not None:
+        return f"that identity has the Raft id {own_id}"
+    return flaw_of(
+        claim.admissions,
+        farm.founding.cluster_id,
+        (server_id, node_id),
+        believed=lambda author: farm.raft_id_of(author) is not None,
+        is_out=lambda author: farm.expulsion(author) is not None,
+    )
 
 
 def _named(server_id: int, holder: Admitted) -> str:

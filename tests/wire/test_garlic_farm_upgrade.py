@@ -1,7 +1,9 @@
 """The handshake of both sides against each other, against the document, and against whoever should not get in."""
 
 import re
+from collections.abc import Callable
 from random import Random
+from typing import ClassVar
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -18,15 +20,17 @@ from consensus.wire.garlic_farm.digest import (
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.mapping import extensions_to_core
 from consensus.wire.garlic_farm.nonces import LIFETIME_MS, NonceBook
-from consensus.wire.garlic_farm.peers import ListedPeers, PeerDirectory, ProvenPeer
+from consensus.wire.garlic_farm.peers import Claim, ListedPeers, PeerDirectory, ProvenPeer
 from consensus.wire.garlic_farm.proof import ConnectionRole, tls_channel
 from consensus.wire.garlic_farm.upgrade import (
+    ADMISSIONS_MAX,
     EXTENSION_SETS,
     HEAD_BYTES_MAX,
     Extension,
     Headers,
     Identity,
     accept_token,
+    admission_headers,
     path_of,
 )
 from consensus.wire.garlic_farm.upgrade_client import (
@@ -527,3 +531,180 @@ def test_a_cluster_name_that_cannot_be_a_path_is_refused() -> None:
     for name in ("", "a/b", "a b", "ä", "x" * 65):
         with pytest.raises(GarlicFarmError, match="cluster name"):
             path_of(name)
+
+
+# -- who it is ---------------------------------------------------------------------------------------------------------
+
+
+def handshake(farm: Farm, who: Caller, called: int | None = 2, channel: str = CHANNEL) -> tuple[bytes, UpgradeClient]:
+    """Request 2 of a client that calls server `called`, over `channel`."""
+    session = Session()
+    connect(farm, who, session)
+    client = UpgradeClient(who, session, "h", farm.now_ms, channel=channel, called=called)
+    return client.request(), client
+
+
+def refused(farm: Farm, request: bytes) -> Refused:
+    verdict = farm.answer(request)
+    assert isinstance(verdict, Refused)
+    assert status(verdict) == 403
+    assert verdict.fault is not None
+    assert f"X-Garlic-Refusal: {verdict.fault.value}\r\n".encode() in verdict.response
+    return verdict
+
+
+def without(request: bytes, header: bytes) -> bytes:
+    return b"\r\n".join(line for line in request.split(b"\r\n") if not line.startswith(header))
+
+
+def test_who_proves_its_identity_is_known_on_both_sides_by_its_id_and_role() -> None:
+    farm = Farm()
+    request, client = handshake(farm, caller())
+    verdict = farm.answer(request)
+    assert isinstance(verdict, Upgraded)
+    assert verdict.proven == ProvenPeer(ConnectionRole.SERVER, KNOWN[1], 1)
+    switched = client.receive(verdict.response)
+    assert isinstance(switched, Switched)
+    assert switched.proven == ProvenPeer(ConnectionRole.SERVER, KNOWN[2], 2)
+
+
+def test_who_claims_no_id_and_proves_nothing_is_let_in_as_nobody() -> None:
+    farm = Farm()
+    request, _ = handshake(farm, caller(identity=Identity("cluster-a"), peers=None))
+    verdict = farm.answer(request)
+    assert isinstance(verdict, Upgraded)
+    assert verdict.proven is None
+
+
+def test_a_client_proves_its_id_and_becomes_no_server_by_that() -> None:
+    farm = Farm()
+    verdict = farm.answer(handshake(farm, caller(role=ConnectionRole.CLIENT))[0])
+    assert isinstance(verdict, Upgraded)
+    assert verdict.proven is not None
+    assert (verdict.proven.server_id, verdict.proven.is_server) == (1, False)
+
+
+@pytest.mark.parametrize("claimed", [1, 2, 77])
+def test_the_password_and_an_id_without_a_proof_are_refused(claimed: int) -> None:
+    farm = Farm()
+    verdict = refused(farm, handshake(farm, caller(identity=Identity("cluster-a", claimed), peers=None))[0])
+    assert verdict.fault is Fault.UNPROVEN
+    assert f"a claim to be server {claimed} without a proof" in verdict.text
+
+
+@pytest.mark.parametrize("claimed", [1, 2, 77])
+def test_an_id_that_is_proven_by_the_key_of_somebody_else_is_refused(claimed: int) -> None:
+    farm = Farm()
+    verdict = refused(farm, handshake(farm, caller(identity=Identity("cluster-a", claimed), peers=MALLORY))[0])
+    assert verdict.fault is Fault.UNKNOWN_IDENTITY
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"X-Garlic-Server: 1", b"X-Garlic-Server: 3"),
+        (b"X-Garlic-Peer: 2\r\n", b""),
+        (b"X-Garlic-Cluster: cluster-a\r\n", b""),
+        (b"garlicfarm.prevote.v1", b"garlicfarm.raft.v1"),
+        (b"X-Garlic-Server: 1\r\n", b"X-Garlic-Server: 1\r\nX-Garlic-Lease: 400\r\n"),
+        (b"X-Garlic-Server: 1\r\n", b"X-Garlic-Server: 1\r\nX-Garlic-Introduction: other\r\n"),
+        (b"Proof: 1 server", b"Proof: 1 client"),
+    ],
+)
+def test_a_proven_request_that_somebody_changes_on_the_way_is_refused(old: bytes, new: bytes) -> None:
+    farm = Farm()
+    request, _ = handshake(farm, caller())
+    assert old in request
+    assert refused(farm, request.replace(old, new, 1)).fault is Fault.UNPROVEN
+
+
+def test_an_answer_to_the_challenge_of_one_server_proves_nothing_to_another() -> None:
+    """The middle shows its own certificate, and hands the challenge and the answer on."""
+    farm = Farm()
+    request, client = handshake(farm, caller(), channel=tls_channel(b"m" * 32))
+    verdict = refused(farm, request)
+    assert verdict.fault is Fault.UNPROVEN
+    assert "does not hold for this connection" in verdict.text
+    with pytest.raises(GarlicFarmError, match="somebody may stand in the middle"):
+        client.receive(verdict.response)
+
+
+def test_the_middle_gains_nothing_by_leaving_the_clients_proof_out() -> None:
+    """The server then lets in somebody who is nobody, and its own proof does not hold for the client's connection."""
+    farm = Farm()
+    request, client = handshake(farm, caller(), channel=tls_channel(b"m" * 32))
+    verdict = farm.answer(without(without(request, b"X-Garlic-Proof"), b"X-Garlic-Server"))
+    assert isinstance(verdict, Upgraded)
+    assert verdict.proven is None
+    with pytest.raises(GarlicFarmError, match="relays") as failure:
+        client.receive(verdict.response)
+    assert failure.value.fault is Fault.UNPROVEN
+
+
+def test_who_calls_another_server_than_this_one_is_refused_and_told() -> None:
+    farm = Farm()
+    request, client = handshake(farm, caller(), called=3)
+    verdict = refused(farm, request)
+    assert verdict.fault is Fault.WRONG_SERVER
+    with pytest.raises(GarlicFarmError, match="another server than server 3 listens") as failure:
+        client.receive(verdict.response)
+    assert failure.value.fault is Fault.WRONG_SERVER
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda answer: without(answer, b"X-Garlic-Proof"), Fault.UNPROVEN),
+        (lambda answer: answer.replace(b"X-Garlic-Server: 2", b"X-Garlic-Server: 3"), Fault.WRONG_SERVER),
+        (lambda answer: answer.replace(b"X-Garlic-Server: 2\r\n", b""), Fault.BUSY),
+        (lambda answer: answer.replace(b"X-Garlic-Cluster: cluster-a\r\n", b""), Fault.UNPROVEN),
+        (lambda answer: answer.replace(b"Sec-WebSocket-Protocol: garlicfarm.prevote.v1\r\n", b""), Fault.UNPROVEN),
+        (lambda answer: answer.replace(b"Proof: 1 server", b"Proof: 1 client"), Fault.UNPROVEN),
+    ],
+)
+def test_an_answer_without_the_proof_of_the_server_that_was_called_is_refused(
+    change: Callable[[bytes], bytes], fault: Fault
+) -> None:
+    farm = Farm()
+    request, client = handshake(farm, caller())
+    answer = farm.answer(request).response
+    with pytest.raises(GarlicFarmError) as failure:
+        client.receive(change(answer))
+    assert failure.value.fault is fault
+
+
+def test_an_answer_that_another_identity_has_signed_is_refused() -> None:
+    farm = Farm()
+    farm.gatekeeper.peers = MALLORY
+    request, client = handshake(farm, caller(peers=ALICE))
+    with pytest.raises(GarlicFarmError, match="server 2 is not known by the key") as failure:
+        client.receive(farm.answer(request).response)
+    assert failure.value.fault is Fault.UNKNOWN_IDENTITY
+
+
+def test_admissions_travel_in_both_directions_within_their_bounds() -> None:
+    shown = (b"nearest", b"x" * 700)
+
+    class Shown(ListedPeers):
+        judged: ClassVar[list[Claim]] = []
+
+        def admissions(self) -> tuple[bytes, ...]:
+            """As if they were some."""
+            return shown
+
+        def judge(self, claim: Claim) -> None:
+            """Everybody is welcome."""
+            self.judged.append(claim)
+
+    farm = Farm()
+    farm.gatekeeper.peers = Shown(KEYS[2], KNOWN)
+    request, client = handshake(farm, caller(peers=Shown(KEYS[1], KNOWN)))
+    client.receive(farm.answer(request).response)
+    assert [(each.server_id, each.admissions) for each in Shown.judged[-2:]] == [(1, shown), (2, shown)]
+    line = b"X-Garlic-Admission: " + b"A" * 1_025
+    for more in (line, b"X-Garlic-Admission: bad*\r\n", b"\r\n".join([b"X-Garlic-Admission: AAAA"] * 17)):
+        request, _ = handshake(farm, caller())
+        verdict = farm.answer(request.replace(b"X-Garlic-Peer", more.strip() + b"\r\nX-Garlic-Peer", 1))
+        assert (status(verdict), isinstance(verdict, Refused) and verdict.fault) == (400, Fault.MALFORMED)
+    many = [word for _, word in admission_headers([b"x"] * 40 + [b"y" * 4_000])]
+    assert len(many) == ADMISSIONS_MAX

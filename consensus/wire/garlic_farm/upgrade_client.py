@@ -315,7 +315,7 @@ class UpgradeClient:
         refused = next((each for each in _REFUSED if each.value == headers.one(REFUSAL_HEADER.lower())), None)
         if status == _FORBIDDEN and refused is not None and self._authorized:
             called = "the one that was called" if self._called is None else f"server {self._called}"
-            return GarlicFarmError(refused, f"{_REFUSED[refused].format(called=called)} (its own alarms say more)")
+            return GarlicFarmError(refused, _REFUSED[refused].format(called=called))
         if self._via is not None and (status == _FORBIDDEN or status >= _SERVER_ERRORS):
             return unreachable_through_proxy(status, self._via.authority)
         return GarlicFarmError(Fault.REFUSED_UPGRADE, f"the server answered the handshake with HTTP status {status}")

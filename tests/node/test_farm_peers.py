@@ -1,0 +1,222 @@
+"""Whom a node of a farm believes in a handshake: by the founding, the log, its notes, and what the other side shows."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from bridge.core.admission import Admitted, Standing, of_founders
+from bridge.core.farm_state import FarmState
+from bridge.core.founding import Founder, Founding
+from bridge.core.records import Admission
+from bridge.node.admissions import AdmissionNotes
+from bridge.node.farm_peers import FarmPeers, KnownFarm
+from bridge.node.ledger import Ledger
+from consensus.wire.garlic_farm.errors import Fault
+from consensus.wire.garlic_farm.peers import Claim, ProvenPeer
+from consensus.wire.garlic_farm.proof import ConnectionRole
+from gossip.node.identity import Identity
+from tests.authored import key_of, node_id, signed
+
+NUMBERS = sorted((1, 2, 3), key=node_id)
+"""Of the founders' keys: the founder with the lowest NodeId has the Raft id 1."""
+FOUNDING = Founding(tuple(Founder(node_id(number), 0, bytes(16)) for number in NUMBERS))
+SERVER, CLIENT = ConnectionRole.SERVER, ConnectionRole.CLIENT
+
+
+def public_key(number: int) -> bytes:
+    """Of the identity of that number."""
+    return key_of(number).public_key().public_bytes_raw()
+
+
+@dataclass
+class Log:
+    """As much of a ledger as is asked for."""
+
+    state: FarmState = field(default_factory=lambda: FarmState(0, admitted=of_founders(FOUNDING.founders)))
+    something_new: trio.Event = field(default_factory=trio.Event)
+
+    async def news(self) -> None:
+        """When the story says so."""
+        await self.something_new.wait()
+        self.something_new = trio.Event()
+
+    def says(self, **changes: object) -> None:
+        """Another state from now on."""
+        self.state = replace(self.state, **changes)  # type: ignore[arg-type]  # the story's own fields
+        self.something_new.set()
+
+    def admits(self, server_id: int, number: int, standing: Standing = Standing.MEMBER) -> None:
+        """An identity has this Raft id."""
+        each = Admitted(node_id(number), f"router-{number}", public_key(number), standing)
+        self.says(admitted={**self.state.admitted, server_id: each})
+
+
+@dataclass
+class Story:
+    """Founder 1's view."""
+
+    directory: Path
+    log: Log = field(default_factory=Log)
+    group: set[int] = field(default_factory=lambda: {1, 2, 3})
+
+    def __post_init__(self) -> None:
+        """It knows its farm."""
+        self.notes = AdmissionNotes(self.directory, FOUNDING, node_id(NUMBERS[0]), founded=True)
+        self.peers = FarmPeers(Identity.of(key_of(NUMBERS[0])))
+        self.farm = KnownFarm(FOUNDING, self.notes, cast("Ledger", self.log), lambda: self.group)
+        self.peers.farm = self.farm
+
+    def fault(
+        self, server_id: int | None, number: int, role: ConnectionRole = SERVER, shown: tuple[bytes, ...] = ()
+    ) -> Fault | None:
+        """What is against the identity `number` that claims a Raft id."""
+        refusal = self.peers.judge(Claim(server_id, role, public_key(number), shown))
+        assert refusal is None or node_id(number).hex() in refusal.text or "was removed" in refusal.text
+        return None if refusal is None else refusal.fault
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Story:
+    return Story(tmp_path)
+
+
+def test_founders_are_believed_by_the_founding_alone(story: Story) -> None:
+    story.log.says(admitted={})
+    assert [story.fault(raft_id, number) for raft_id, number in enumerate(NUMBERS, start=1)] == [None] * 3
+
+
+def test_an_id_belongs_to_one_identity(story: Story) -> None:
+    assert story.fault(2, NUMBERS[2]) is Fault.UNKNOWN_IDENTITY
+    assert story.fault(2, 77) is Fault.UNKNOWN_IDENTITY
+
+
+def test_an_id_that_was_never_given_out_belongs_to_nobody(story: Story) -> None:
+    assert story.fault(77, 77) is Fault.UNKNOWN_IDENTITY
+    assert story.fault(77, NUMBERS[1]) is Fault.UNKNOWN_IDENTITY, "nor to a founder"
+
+
+def test_who_claims_no_id_is_nobody_and_may_be_anybody(story: Story) -> None:
+    assert story.fault(None, 77, CLIENT) is None
+
+
+def test_who_was_evicted_or_replaced_is_refused_in_every_role_and_without_an_id_as_well(story: Story) -> None:
+    for standing in (Standing.EVICTED, Standing.RETIRED):
+        story.log.admits(2, NUMBERS[1], standing)
+        assert {story.fault(claim, NUMBERS[1], role) for claim in (2, None, 77) for role in (SERVER, CLIENT)} == {
+            Fault.EXPELLED
+        }
+        assert story.peers.is_out(node_id(NUMBERS[1]))
+
+
+def test_who_was_removed_is_a_server_as_long_as_the_group_needs_it_and_a_client_after(story: Story) -> None:
+    story.log.says(removed=(3,))
+    assert story.fault(3, NUMBERS[2]) is None
+    story.group.discard(3)
+    assert story.fault(3, NUMBERS[2]) is Fault.EXPELLED
+    assert story.fault(3, NUMBERS[2], CLIENT) is None
+    story.log.says(removed=())
+    assert story.fault(3, NUMBERS[2]) is None, "let back"
+
+
+def test_a_server_of_which_this_log_does_not_tell_yet_is_believed_by_the_admissions_that_it_shows(
+    story: Story,
+) -> None:
+    cluster_id = FOUNDING.cluster_id
+    fourth = signed(Admission(node_id(44), "router-4", public_key(44), 4), NUMBERS[1], cluster_id)
+    fifth = signed(Admission(node_id(55), "router-5", public_key(55), 5), 44, cluster_id)
+    assert story.fault(4, 44) is Fault.UNKNOWN_IDENTITY
+    assert story.fault(4, 44, shown=(fourth,)) is None
+    assert story.fault(5, 55, shown=(fifth, fourth)) is None
+    assert story.fault(5, 55, shown=(fifth,)) is Fault.UNKNOWN_IDENTITY
+    assert story.fault(5, 44, shown=(fourth,)) is Fault.UNKNOWN_IDENTITY
+    assert story.fault(4, 77, shown=(fourth,)) is Fault.UNKNOWN_IDENTITY, "shown by somebody else"
+    # When the log tells of the fourth, the fifth needs to lead back to it only
+    story.log.admits(4, 44)
+    assert story.fault(5, 55, shown=(fifth,)) is None
+    # And what the log says goes before what is shown
+    story.log.admits(4, 44, Standing.EVICTED)
+    assert story.fault(4, 44, shown=(fourth,)) is Fault.EXPELLED
+    assert story.fault(5, 55, shown=(fifth, fourth)) is Fault.UNKNOWN_IDENTITY
+
+
+def test_who_signs_an_admission_for_itself_gains_nothing(story: Story) -> None:
+    own = signed(Admission(node_id(77), "router-7", public_key(77), 4), 77, FOUNDING.cluster_id)
+    assert story.fault(4, 77, shown=(own,)) is Fault.UNKNOWN_IDENTITY
+
+
+def test_before_it_knows_its_farm_a_node_believes_nobody_and_puts_them_off(tmp_path: Path) -> None:
+    peers = FarmPeers(Identity.of(key_of(1)))
+    refusal = peers.judge(Claim(1, SERVER, public_key(2)))
+    assert refusal is not None
+    assert refusal.fault is Fault.BUSY
+    assert peers.judge(Claim(None, CLIENT, public_key(2))) is None
+    assert peers.admissions() == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_what_the_log_said_counts_after_a_restart_before_the_log_is_replayed(tmp_path: Path) -> None:
+    # Given a node whose log admitted 4 and 5, the latter by 4, and then evicted 2
+    before = Story(tmp_path)
+    before.log.admits(4, 44)
+    before.log.admits(2, NUMBERS[1], Standing.EVICTED)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(before.notes.follow, before.farm.ledger)
+        while not before.notes.out:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    # When it starts again with an empty state
+    after = Story(tmp_path)
+    # Then it knows them
+    assert after.fault(4, 44) is None
+    assert after.fault(4, 77) is Fault.UNKNOWN_IDENTITY
+    assert after.fault(2, NUMBERS[1]) is Fault.EXPELLED
+
+
+async def test_what_shows_a_newcomer_to_others_is_kept_on_disk(tmp_path: Path) -> None:
+    entry = signed(Admission(node_id(44), "router-4", public_key(44), 4), NUMBERS[0], FOUNDING.cluster_id)
+    log = Log()
+    log.says(admitted={**log.state.admitted, 4: Admitted(node_id(44), "router-4", public_key(44), entry=entry)})
+    notes = AdmissionNotes(tmp_path, FOUNDING, node_id(44), founded=False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(notes.follow, cast("Ledger", log))
+        while not notes.chain:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    again = FarmPeers(Identity.of(key_of(44)))
+    own = AdmissionNotes(tmp_path, FOUNDING, node_id(44), founded=False)
+    again.farm = KnownFarm(FOUNDING, own, cast("Ledger", Log()), lambda: ())
+    assert again.admissions() == (entry,)
+
+
+async def test_the_connections_of_who_is_thrown_out_or_removed_end(story: Story) -> None:
+    connected = [
+        ProvenPeer(SERVER, public_key(NUMBERS[1]), 2),
+        ProvenPeer(SERVER, public_key(NUMBERS[2]), 3),
+        ProvenPeer(CLIENT, public_key(NUMBERS[2]), 3),
+        ProvenPeer(CLIENT, public_key(77), None),
+    ]
+    ended: list[list[bool]] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(story.peers.follow, story.farm, lambda refused: ended.append([*map(refused, connected)]))
+        await wait_all_tasks_blocked()
+        story.log.admits(2, NUMBERS[1], Standing.EVICTED)
+        await wait_all_tasks_blocked()
+        story.group.discard(3)
+        story.log.says(removed=(3,))
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert ended == [[False] * 4, [True, False, False, False], [True, True, False, False]]
+
+
+def test_the_sentence_says_who_it_is_and_whose_the_id_is(story: Story) -> None:
+    story.log.admits(2, NUMBERS[1])
+    refusal = story.peers.judge(Claim(2, SERVER, public_key(77)))
+    assert refusal is not None
+    assert refusal.text == (
+        f"the identity {node_id(77).hex()} claims to be server 2 (router-{NUMBERS[1]}), which has the identity"
+        f" {node_id(NUMBERS[1]).hex()}"
+    )

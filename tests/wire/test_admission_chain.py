@@ -1,0 +1,102 @@
+"""Signed admissions that lead from a founder to a Raft id: what they show, and what is taken for none."""
+
+from dataclasses import replace
+
+import pytest
+
+from bridge.core.admission import Admitted, Standing, admit, of_founders
+from bridge.core.records import Admission, Approval, Clock
+from bridge.wire.admission_chain import LINKS_MAX, chain_of, flaw_of
+from tests.authored import CLUSTER_ID, key_of, node_id, signed
+
+FOUNDERS = (node_id(1), node_id(2))
+
+
+def admission(number: int, by: int, raft_id: int | None = None) -> bytes:
+    """Server `by` admits the identity `number` as the server of that number, or as `raft_id`."""
+    key = key_of(number).public_key().public_bytes_raw()
+    return signed(Admission(node_id(number), f"router-{number}", key, raft_id or number), by)
+
+
+def flaw(chain: list[bytes], claimed: tuple[int, bytes] = (4, node_id(4)), out: tuple[bytes, ...] = ()) -> str | None:
+    """Why server 4 is not believed."""
+    return flaw_of(chain, CLUSTER_ID, claimed, FOUNDERS.__contains__, out.__contains__)
+
+
+def test_an_admission_by_a_founder_shows_who_has_the_raft_id() -> None:
+    assert flaw([admission(4, by=2)]) is None
+
+
+def test_a_line_of_admissions_from_a_founder_shows_it_too() -> None:
+    assert flaw([admission(4, by=3), admission(3, by=5), admission(5, by=1)]) is None
+
+
+def test_an_approval_is_a_link_like_an_admission() -> None:
+    approval = Approval(node_id(4), "router-4", node_id(3), key_of(4).public_key().public_bytes_raw(), 4)
+    assert flaw([signed(approval, 1)]) is None
+
+
+@pytest.mark.parametrize(
+    ("chain", "said"),
+    [
+        ([], "shows no admission"),
+        ([admission(4, by=4)], "do not lead to a founder"),
+        ([admission(4, by=3)], "do not lead to a founder"),
+        ([admission(4, by=3), admission(3, by=4)], "do not lead to a founder"),
+        ([admission(4, by=1, raft_id=5)], "somebody else"),
+        ([admission(3, by=1)], "somebody else"),
+        ([admission(4, by=3), admission(5, by=1)], "somebody else"),
+        ([signed(Clock(1, 0), 1)], "no identity has signed"),
+        ([admission(4, by=1)[:-1]], "no identity has signed"),
+        ([admission(4, by=1).replace(b"router-4", b"router-5")], "no identity has signed"),
+        ([b""], "no identity has signed"),
+        ([b"\xff" * 1024], "no identity has signed"),
+    ],
+    ids=str,
+)
+def test_whatever_does_not_lead_from_a_founder_to_that_very_id_shows_nothing(chain: list[bytes], said: str) -> None:
+    found = flaw(chain)
+    assert found is not None
+    assert said in found
+
+
+def test_admissions_of_another_farm_show_nothing() -> None:
+    entry = signed(Admission(node_id(4), "router-4", None, 4), 1, bytes([1]) * 16)
+    assert "no identity has signed" in (flaw([entry]) or "")
+
+
+def test_what_somebody_signed_who_was_thrown_out_shows_nothing() -> None:
+    chain = [admission(4, by=3), admission(3, by=1)]
+    assert flaw(chain) is None
+    assert "was thrown out" in (flaw(chain, out=(node_id(3),)) or "")
+
+
+def test_a_line_that_is_longer_than_a_handshake_carries_is_not_walked_to_its_end() -> None:
+    line = [admission(number, by=number + 1) for number in range(4, 40)]
+    assert "do not lead to a founder" in (flaw([*line, admission(40, by=1)]) or "")
+
+
+def test_the_log_gives_each_server_the_line_that_others_will_believe() -> None:
+    # Given a log in which founder 1 admits server 3, and server 3 leads and admits server 4
+    table = of_founders(FOUNDERS)
+    for number, by in ((3, 1), (4, 3)):
+        record = Admission(node_id(number), f"router-{number}", key_of(number).public_key().public_bytes_raw(), number)
+        table = dict(admit(table, record, signed(record, by))[0])
+    # Then what it gives to show is believed by who knows the founders alone
+    assert flaw(list(chain_of(table, 4, CLUSTER_ID))) is None
+    assert len(chain_of(table, 4, CLUSTER_ID)) == 2
+    assert flaw(list(chain_of(table, 3, CLUSTER_ID)), (3, node_id(3))) is None
+    # And a founder needs to show nothing, nor does the standing of a link matter to who shows it
+    assert chain_of(table, 1, CLUSTER_ID) == ()
+    table[3] = replace(table[3], standing=Standing.RETIRED)
+    assert len(chain_of(table, 4, CLUSTER_ID)) == 2
+
+
+def test_a_table_whose_entries_are_of_another_farm_gives_nothing_to_show() -> None:
+    table = {4: Admitted(node_id(4), "router-4", None, entry=admission(4, by=1))}
+    assert chain_of(table, 4, bytes([1]) * 16) == ()
+
+
+def test_a_table_never_gives_more_than_a_handshake_carries() -> None:
+    table = {n: Admitted(node_id(n), entry=admission(n, by=n - 1)) for n in range(2, 40)}
+    assert len(chain_of(table, 39, CLUSTER_ID)) == LINKS_MAX
