@@ -1,0 +1,382 @@
+"""Everybody who attacks a farm at once, each a task that goes on until it is told to end, and counts its deeds.
+
+    nobody's key      datagrams and connections that open nothing
+    a copied key      impostors, forged entries, invented members, requests that never end
+    a hostile member  an admitted identity that speaks as its own server, and lies
+
+All of them speak to loopback only. An attacker that is refused goes on: that is what it is here for. What must never
+succeed is noted as a fault, at once and in words.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+import gossip
+from bridge.core.control import EntryKind
+from bridge.node.key_files import load_farm_key
+from bridge.wire.destination_keys import new_demo_leaf
+from bridge.wire.entry_proof import sign_entry
+from bridge.wire.farm_key import FarmKey
+from consensus.core.position import ServerId
+from consensus.node.garlic_farm_dial import Dialed, Dialer, PeerAddress
+from consensus.node.tls import load_or_create_certificate
+from consensus.wire.garlic_farm import messages as wire
+from consensus.wire.garlic_farm.codec import encode_request
+from consensus.wire.garlic_farm.digest import Credentials
+from consensus.wire.garlic_farm.errors import GarlicFarmError
+from consensus.wire.garlic_farm.peers import Claim, Refusal
+from consensus.wire.garlic_farm.proof import ConnectionRole
+from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade_client import Caller
+from consensus.wire.garlic_farm.values import Application, LogEntry
+from gossip.core.member import Address
+from gossip.node.config import ConfigError
+from gossip.node.identity import StateError, load_identity
+from tests.end_to_end.farm import Farm, Node
+from tests.end_to_end.settings import LOOPBACK, addresses
+
+HALF_OPEN_AT_ONCE = 100
+DRIPPING_AT_ONCE = 20
+INVENTED_SERVERS = 64
+HOSTILE_PAUSE_S = 5.0
+FAR = (2**24, 2**31, 2**53, 2**62, 2**63 - 1)
+
+
+@dataclass(slots=True)
+class Target:
+    """One node as the attackers see it."""
+
+    name: str
+    raft_id: int
+    gossip: tuple[str, int]
+    consensus: PeerAddress
+
+
+@dataclass(slots=True)
+class Prey:
+    """What all attackers know of the farm: more than a real one would."""
+
+    key: FarmKey
+    cluster_id: str
+    targets: list[Target]
+    master: str
+    seen: list[bytes] = field(default_factory=list)
+    """Committed entries, to be played again."""
+
+
+def prey_of(farm: Farm, nodes: list[Node]) -> Prey:
+    """Look the farm over."""
+    view = nodes[0].view()
+    targets = []
+    for node in nodes:
+        own = node.view()
+        gossip_bind, consensus_bind = (bind.rpartition(":") for bind in addresses(node))
+        fingerprint = load_or_create_certificate(node.directory).fingerprint
+        address = PeerAddress(consensus_bind[0], int(consensus_bind[2]), fingerprint)
+        targets.append(Target(node.name, own.node.raft_id or 0, (gossip_bind[0], int(gossip_bind[2])), address))
+    seen = [entry.value for entry in nodes[0].entries().values() if entry.kind is EntryKind.APPLICATION]
+    key = load_farm_key(farm.directory / "farm.key")
+    return Prey(key, view.farm.cluster_id or "", targets, view.publishing[0].master, seen)
+
+
+class Believer:
+    """A directory that believes every server, and signs with a key of its own."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public_key = key.public_key().public_bytes_raw()
+
+    def sign(self, data: bytes) -> bytes:
+        """With the attacker's key."""
+        return self._key.sign(data)
+
+    def admissions(self) -> tuple[bytes, ...]:
+        """It has none."""
+        return ()
+
+    def judge(self, _: Claim) -> Refusal | None:
+        """Nothing is against anybody."""
+        return None
+
+
+class Attackers:
+    """All attacks in one thread with a trio loop of its own, for as long as the block lasts."""
+
+    def __init__(self, prey: Prey, random: Random, hostile: Path) -> None:
+        """`hostile` is the state directory of an admitted router that its attacker has taken over."""
+        self._prey = prey
+        self._random = random
+        self._hostile = hostile
+        self._thread = threading.Thread(target=self._run, name="attackers")
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._scope = trio.CancelScope()
+        self.hostile_server_speaks = False
+        """Whether the hostile member also speaks as its Raft server: a voter that does can stop commitment."""
+        self.deeds: Counter[str] = Counter()
+        self.faults: list[str] = []
+        self.hostile_leaves = [new_demo_leaf() for _ in range(INVENTED_SERVERS)]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._scope.cancel)
+        self._thread.join()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the attacks go on."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._attack)
+        except BaseException as error:  # noqa: BLE001 - told by the test, which joins the thread
+            self.faults.append(f"an attacker ended by itself: {error!r}")
+
+    async def _attack(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                for attack in (
+                    self._datagrams,
+                    self._half_open,
+                    self._dripping,
+                    self._impostors,
+                    self._forged_entries,
+                    self._invented_members,
+                    self._hostile_entries,
+                    self._hostile_messages,
+                ):
+                    nursery.start_soon(self._for_ever, attack)
+
+    async def _for_ever(self, attack: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            with suppress(OSError, GarlicFarmError, trio.BrokenResourceError, trio.ClosedResourceError):
+                await attack()
+            await trio.sleep(0.2)
+
+    # -- without a key -------------------------------------------------------------------------------------------------
+
+    async def _datagrams(self) -> None:
+        """A few hundred a second: random ones, and real headers with rubbish behind."""
+        label = self._prey.key.label
+        with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            for _ in range(100):
+                target = self._random.choice(self._prey.targets)
+                body = self._random.randbytes(self._random.choice((0, 1, 27, 40, 200, 1400)))
+                code = bytes([self._random.choice((63, 64, 65, 66, 67, 68, 69, 250))])
+                with suppress(OSError):
+                    await sender.sendto(self._random.choice((body, code + label + body)), target.gossip)
+                self.deeds["datagrams without a key"] += 1
+                await trio.sleep(0.003)
+
+    async def _half_open(self) -> None:
+        """Connections that say a little of TLS, or nothing, and stay."""
+        streams: list[trio.SocketStream] = []
+        try:
+            for _ in range(HALF_OPEN_AT_ONCE):
+                target = self._random.choice(self._prey.targets)
+                stream = await trio.open_tcp_stream(target.consensus.host, target.consensus.port)
+                streams.append(stream)
+                self.deeds["half-open connections"] += 1
+                if self._random.random() < 0.5:
+                    with suppress(trio.BrokenResourceError):
+                        await stream.send_all(b"\x16\x03\x01")
+            await trio.sleep(2)
+        finally:
+            for stream in streams:
+                stream.socket.close()
+
+    # -- with a copied key ---------------------------------------------------------------------------------------------
+
+    async def _dial(
+        self, target: Target, key: Ed25519PrivateKey | None, role: ConnectionRole, claimed: int | None
+    ) -> Dialed:
+        credentials = tuple(Credentials(each.username, each.password) for each in self._prey.key.digest_credentials)
+        peers = None if key is None else Believer(key)
+        identity = Identity(self._prey.cluster_id, claimed)
+        caller = Caller(self._prey.key.cluster, lambda: credentials, lambda: identity, os.urandom, peers, role)
+        return await Dialer(caller).dial(target.consensus, ServerId(target.raft_id))
+
+    async def _dripping(self) -> None:
+        """Requests that announce megabytes and bring a byte now and then."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(DRIPPING_AT_ONCE):
+                nursery.start_soon(self._drip, self._random.choice(self._prey.targets))
+
+    async def _drip(self, target: Target) -> None:
+        with suppress(OSError, GarlicFarmError, trio.BrokenResourceError, trio.ClosedResourceError):
+            dialed = await self._dial(target, None, ConnectionRole.CLIENT, None)
+            self.deeds["dripping requests"] += 1
+            request = encode_request(
+                wire.ClientRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, Application(bytes(1_000_000))),))
+            )
+            brought = len(request) - 100_000
+            try:
+                with trio.move_on_after(5):
+                    await dialed.stream.send_all(request[:brought])
+                    for at in range(brought, len(request) - 1):
+                        await dialed.stream.send_all(request[at : at + 1])
+                        await trio.sleep(0.5)
+            finally:
+                await trio.aclose_forcefully(dialed.stream)
+
+    async def _impostors(self) -> None:
+        """Somebody with the password claims to be a server, with a proof by a key of its own."""
+        target = self._random.choice(self._prey.targets)
+        claimed = self._random.choice([*(each.raft_id for each in self._prey.targets), 4, 77, 2**31 - 1])
+        self.deeds["impostors"] += 1
+        try:
+            dialed = await self._dial(target, Ed25519PrivateKey.generate(), ConnectionRole.SERVER, claimed)
+        except GarlicFarmError:
+            return
+        await trio.aclose_forcefully(dialed.stream)
+        self.faults.append(f"{target.name} believed a stranger that it is server {claimed}")
+
+    async def _forged_entries(self) -> None:
+        """Entries of strangers, and true ones again, by a client's way."""
+        target = self._random.choice(self._prey.targets)
+        dialed = await self._dial(target, None, ConnectionRole.CLIENT, None)
+        try:
+            key = Ed25519PrivateKey.generate()
+            for number in range(1, 9):
+                entry = self._random.choice([*self._forgeries(), *self._prey.seen[-40:]])
+                if self._random.random() < 0.5 and b'"proof"' not in entry:
+                    entry = sign_entry(entry, key, bytes.fromhex(self._prey.cluster_id), number)
+                request = wire.ClientRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, Application(entry)),))
+                await dialed.stream.send_all(encode_request(request))
+                self.deeds["forged and repeated entries"] += 1
+                with trio.move_on_after(0.3):
+                    await dialed.stream.receive_some(4096)
+        finally:
+            await trio.aclose_forcefully(dialed.stream)
+
+    def _forgeries(self) -> list[bytes]:
+        invented = self._random.randrange(5, 5 + INVENTED_SERVERS)
+        ours = self._random.choice(self._prey.targets).raft_id
+        return [
+            msgspec.json.encode(each)
+            for each in (
+                self._report(invented),
+                self._report(ours),
+                {"publication": self._publication(invented)},
+                {"publication": self._publication(ours)},
+                {"level": {"number": 65535, "version": "9"}},
+                {"clock": {"time": 4_294_967_295_000, "id": ours, "period": 500}},
+                {"factors": {"throughIndex": 2**40, "formula": "x", "factors": {}}},
+                {"removal": {"server": ours, "removed": True}},
+                {"force": {"master": self._prey.master}},
+            )
+        ]
+
+    def _report(self, server_id: int, leaves: int = 16) -> dict[str, Any]:
+        chosen = self._random.sample(self.hostile_leaves, leaves)
+        return {
+            "cluster": self._prey.key.cluster,
+            "date": 4_000_000_000_000,
+            "id": server_id,
+            "router": {"attached": True, "uptime": 10**9, "jobLag": 0.0},
+            "meta": {
+                "destination": self._prey.master,
+                "publishConfig": "on",
+                "publishing": True,
+                "canSignUntil": 4_000_000_000,
+            },
+            "destinations": [{"destination": leaf.base64, "healthy": True} for leaf in chosen],
+        }
+
+    def _publication(self, server_id: int) -> dict[str, Any]:
+        return {
+            "master": self._prey.master,
+            "id": server_id,
+            "published": 4_000_000_000,
+            "contentHash": "0" * 64,
+        }
+
+    async def _invented_members(self) -> None:
+        """Identities without end that gossip with the copied key, and say that they are servers."""
+        seeds = [f"{host}:{port}" for host, port in (each.gossip for each in self._prey.targets)]
+        self.deeds["invented members"] += 1
+        with suppress(ConfigError, StateError):
+            async with gossip.open(
+                Address(LOOPBACK, 0), key=self._prey.key.key_ring, seeds=seeds, metadata=self._random.randbytes(64)
+            ) as group:
+                with trio.move_on_after(2):
+                    await trio.sleep_forever()
+                if self._random.random() < 0.5:
+                    await group.leave()
+
+    # -- a hostile member ----------------------------------------------------------------------------------------------
+
+    async def _hostile_entries(self) -> None:
+        """An admitted router reports sixty-four leaves, publishes in the future, and reports in others' names."""
+        target = self._random.choice(self._prey.targets)
+        identity = load_identity(self._hostile)
+        dialed = await self._dial(target, None, ConnectionRole.CLIENT, None)
+        try:
+            # Milliseconds times four: above all that the router itself has used, and rising.
+            first = 4 * _clock_ms()
+            for number in range(first, first + 4):
+                said: dict[str, Any] = self._random.choice(
+                    [
+                        self._report(4, INVENTED_SERVERS) | {"date": _clock_ms()},
+                        self._report(self._random.choice(self._prey.targets).raft_id),
+                        {"publication": self._publication(4)},
+                    ]
+                )
+                entry = sign_entry(
+                    msgspec.json.encode(said), identity.key, bytes.fromhex(self._prey.cluster_id), number
+                )
+                request = wire.ClientRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, Application(entry)),))
+                await dialed.stream.send_all(encode_request(request))
+                self.deeds["entries of a hostile member"] += 1
+                with trio.move_on_after(0.3):
+                    await dialed.stream.receive_some(4096)
+        finally:
+            await trio.aclose_forcefully(dialed.stream)
+
+    async def _hostile_messages(self) -> None:
+        """The same router speaks as its server: terms and indexes at their extremes, now and then."""
+        await trio.sleep(HOSTILE_PAUSE_S)
+        if not self.hostile_server_speaks:
+            return
+        target = self._random.choice(self._prey.targets)
+        identity = load_identity(self._hostile)
+        dialed = await self._dial(target, identity.key, ConnectionRole.SERVER, 4)
+        try:
+            for _ in range(4):
+                term, last_term, last, commit = (self._random.choice(FAR) for _ in range(4))
+                kind = self._random.choice(
+                    (wire.RequestVoteRequest, wire.AppendEntriesRequest, wire.InstallSnapshotRequest)
+                )
+                with suppress(GarlicFarmError, ValueError, OverflowError):
+                    await dialed.stream.send_all(encode_request(kind(4, target.raft_id, term, last_term, last, commit)))
+                    self.deeds["messages of a hostile member"] += 1
+                with trio.move_on_after(0.2):
+                    await dialed.stream.receive_some(4096)
+        finally:
+            await trio.aclose_forcefully(dialed.stream)
+
+
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
