@@ -4,8 +4,12 @@ The node of DIR does not run; a BACKUP is for the day on which no directory is l
 cluster, of which it is the only server; all others join it anew. It is the last resort: what only the others had
 acknowledged is lost, and a majority that turns out to live after all is another farm from then on. So the command says
 what it is going to give up, and asks.
+
+A log that somebody has poisoned (a level that no version supports, a log time or a term at its end, seconds of years to
+come) goes on without its end (`--cut-after`) or with numbers that begin anew (`--reset`).
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +18,16 @@ import trio
 
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.options import json_option, print_json, yes_option
+from bridge.core.recovery import FIRST_TERM, Reset, refused_until_s
 from bridge.node.key_files import KeyFileError, load_farm_key, replace_farm_key
+from bridge.node.ledger import clock_ms
 from bridge.node.recovering import RecoveryError, RecoveryPlan, carry_out, plan_recovery, plan_recovery_of_backup
-from bridge.tui.words import printable
+from bridge.node.state_reading import Cut
+from bridge.tui.words import clock_text, printable
+from consensus.core.replica import MAX_NUMBER
+
+AHEAD_MS = 3_600_000
+"""A log time or a second that is so far ahead of this machine's clock is doubted: no clock of a farm drifts so much."""
 
 REJOIN = (
     "each other router: stop garlicfarm there if it runs, `mv STATE_DIR STATE_DIR.old`, bring the key file that"
@@ -46,21 +57,49 @@ REJOIN = (
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="The farm key file, in which the new cluster is named in place of the old one.",
 )
+@click.option(
+    "--cut-after",
+    metavar="INDEX",
+    type=click.IntRange(1, MAX_NUMBER),
+    help="Keep the log up to this entry, and leave out all that comes after it.",
+)
+@click.option(
+    "--reset",
+    "resets",
+    multiple=True,
+    type=click.Choice(["term", "time", "second"]),
+    help="Begin anew: the term at 1, log time at this machine's clock, the seconds of publications with the next one.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
 @yes_option
 @json_option
-def recover(*, source: Path, new: Path | None, key_file: Path | None, yes: bool, as_json: bool) -> None:
+def recover(
+    *,
+    source: Path,
+    new: Path | None,
+    key_file: Path | None,
+    cut_after: int | None,
+    resets: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
     """Make a new farm of a survivor, when a majority is gone for good.
 
     Take a state directory if there is one: its log goes further than any backup.
     """
-    if as_json and not yes:
+    if as_json and not (yes or dry_run):
         fail("with --json nothing can be asked: add --yes if the other voters are gone for good")
+    reset = Reset("term" in resets, clock_ms() if "time" in resets else None, "second" in resets)
     with failures(RecoveryError, KeyFileError):
         farm_key = None if key_file is None else load_farm_key(key_file)
-        plan = _plan(source, new)
-        if not yes:
+        plan = _plan(source, new, cut_after, reset)
+        if dry_run:
+            _show(plan, as_json=as_json)
+            return
+        if not as_json and (not yes or cut_after is not None or resets):
             _explain(plan)
-            confirm("Are they gone for good, and shall this node go on without them?", yes=False)
+        confirm("Are they gone for good, and shall this node go on without them?", yes=yes)
         trio.run(carry_out, plan)
         if key_file is not None and farm_key is not None:
             replace_farm_key(key_file, replace(farm_key, cluster_id=plan.new_cluster_id))
@@ -79,34 +118,94 @@ def recover(*, source: Path, new: Path | None, key_file: Path | None, yes: bool,
     click.echo(f"Then, {REJOIN}.")
 
 
-def _plan(source: Path, new: Path | None) -> RecoveryPlan:
+def _show(plan: RecoveryPlan, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"schema": 1, "recovered": False, **_facts(plan)})
+    else:
+        _explain(plan)
+        click.echo("Nothing was changed.")
+
+
+def _plan(source: Path, new: Path | None, cut_after: int | None, reset: Reset) -> RecoveryPlan:
     if source.is_dir():
         if new is not None:
             fail("--state-dir goes with a backup; a state directory becomes the new farm where it is")
-        return trio.run(plan_recovery, source.absolute())
+        return trio.run(plan_recovery, source.absolute(), cut_after, reset)
     if new is None:
         fail(f"{source} is a file: if it is a backup, say with --state-dir where a new router's state is to be made")
-    return trio.run(plan_recovery_of_backup, source, new.absolute())
+    if cut_after is not None:
+        fail("--cut-after goes with a state directory: a backup has no log, only the state at its end")
+    return trio.run(plan_recovery_of_backup, source, new.absolute(), reset)
 
 
 def _explain(plan: RecoveryPlan) -> None:
     survivor = plan.survivor
     others = ", ".join(printable(each) for each in plan.left_behind) or "nobody"
     click.echo(f"{survivor.source} is of cluster {survivor.cluster_id.hex()}.")
-    click.echo(f"Its log ends at entry {survivor.last.index} of term {survivor.last.term}; all of it is kept.")
+    if survivor.cut is None:
+        click.echo(f"Its log ends at entry {survivor.last.index} of term {survivor.last.term}; all of it is kept.")
+    else:
+        cut, last = survivor.cut, survivor.last
+        kinds = ", ".join(f"{count} {kind}" for kind, count in cut.kinds)
+        click.echo(
+            f"Its log is kept up to entry {last.index} of term {last.term}. Left out are {_entries(cut)}: {kinds}."
+        )
+    for line in _numbers(plan):
+        click.echo(line)
     click.echo(f"Left behind: {others}. What only they had acknowledged is lost, and they can never come back as they")
     click.echo("were. If a majority of them lives, start those instead.")
 
 
+def _entries(cut: Cut) -> str:
+    count = cut.last - cut.first + 1
+    return f"{count} entries, {cut.first} to {cut.last}" if count > 1 else f"1 entry, {cut.first}"
+
+
+def _numbers(plan: RecoveryPlan) -> Iterator[str]:
+    """What begins anew, and what looks as if it should."""
+    farm, reset, now_ms = plan.survivor.farm, plan.reset, clock_ms()
+    last_s = max((each.publication.published_s for each in farm.masters.values() if each.publication), default=0)
+    if reset.term:
+        yield f"The term goes back from {plan.survivor.last.term} to {FIRST_TERM}."
+    if reset.log_time_ms is not None:
+        yield f"Log time goes from {_text(farm.log_time_ms)} to {_text(reset.log_time_ms)}."
+    elif farm.log_time_ms > now_ms + AHEAD_MS:
+        yield (
+            f"Log time is {_text(farm.log_time_ms)}, far ahead of this machine's clock: if that is wrong, add `--reset"
+            " time`, or nobody can publish until then."
+        )
+    until_s = refused_until_s(farm, now_ms // 1000)
+    if reset.second:
+        yield "The last second of each publication is forgotten."
+        if until_s is not None:
+            yield (
+                f"Routers that took a structure of a later second refuse the new ones until {_text(until_s * 1000)} at"
+                " the latest; where structures are written to a directory, remove the old files."
+            )
+    elif last_s * 1000 > now_ms + AHEAD_MS:
+        yield (
+            f"The last publication is of {_text(last_s * 1000)}, far ahead of this machine's clock: if that is wrong,"
+            " add `--reset second`, or the next ones have to be later still."
+        )
+
+
+def _text(time_ms: int) -> str:
+    return clock_text(time_ms, dated=True)
+
+
 def _facts(plan: RecoveryPlan) -> dict[str, object]:
-    survivor = plan.survivor
+    survivor, cut = plan.survivor, plan.survivor.cut
+    until_s = refused_until_s(survivor.farm, clock_ms() // 1000) if plan.reset.second else None
     return {
         "stateDirectory": str(plan.state_dir),
         "oldClusterId": survivor.cluster_id.hex(),
         "newClusterId": plan.new_cluster_id.hex(),
         "nodeId": plan.node_id.hex(),
         "lastIndex": survivor.last.index,
-        "lastTerm": survivor.last.term,
+        "lastTerm": plan.begins_at.term,
+        "cut": None if cut is None else {"first": cut.first, "last": cut.last, "kinds": dict(cut.kinds)},
+        "logTimeMs": survivor.farm.log_time_ms if plan.reset.log_time_ms is None else plan.reset.log_time_ms,
+        "routersRefuseUntil": until_s,
         "leftBehind": list(plan.left_behind),
         "oldStorage": None if plan.aside is None else str(plan.aside),
         "rejoin": REJOIN,

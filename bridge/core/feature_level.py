@@ -69,7 +69,9 @@ def may_raise(current: int, level: Level) -> bool:
 class UnsupportedLevelError(Exception):
     """The farm speaks of things that this version does not understand; the text names the version that does."""
 
-    def __init__(self, level: int, version: str) -> None:
+    def __init__(self, level: int, version: str, index: int | None = None) -> None:
+        """`index` is the place of the entry in the log; None: a snapshot has it."""
+        self.index = index
         # The word comes from an entry that anybody may have made up.
         named = version if version and _VERSION_CHARACTERS.issuperset(version) else "a newer one"
         super().__init__(

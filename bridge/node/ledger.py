@@ -251,7 +251,7 @@ class Ledger:
             and may_raise(self.state.level, record)
             and self._farm.without_effect(entry) is None
         ):
-            raise UnsupportedLevelError(record.number, record.version)
+            raise UnsupportedLevelError(record.number, record.version, index)
         changes = self._farm.apply(index, term, entry)
         self.records[_COUNTED[type(record)]] += 1
         had_effect = not any(isinstance(change, EntryWithoutEffect) for change in changes)

@@ -15,6 +15,10 @@ The new storage begins with a snapshot at the place where the old log ended, so 
 indexes go on. The node keeps its identity: it has voted in the old cluster only, and no server of that takes its word
 any more, nor does it take theirs, because every connection names the cluster.
 
+If the log itself is the trouble, its end can be left out, and term, log time and the seconds of publications can begin
+anew (`Reset`). That is for a new cluster only, never for a running one: servers of one cluster must not disagree about
+what they once agreed on.
+
 A crash between two of these steps leaves a node that refuses to start, since its storage is missing. `recover` then
 says so, too; with `raft.of-…` renamed back to `raft` it can be called again.
 
@@ -24,7 +28,7 @@ back to its size under the same key file.
 """
 
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import SystemRandom
 from shutil import rmtree
@@ -32,19 +36,23 @@ from shutil import rmtree
 import trio
 
 from bridge.core.admission import out_refusal, raft_id_of
+from bridge.core.farm_state import SESSION_LIMITS
 from bridge.core.founding import NONCE_BYTES, FormationState, Promise, found
-from bridge.core.recovery import SURVIVOR_ID, recovered
+from bridge.core.recovery import FIRST_TERM, SURVIVOR_ID, Reset, recovered
 from bridge.node.admissions import FILE_NAME as ADMISSIONS_FILE
 from bridge.node.commit_note import FILE_NAME as COMMIT_FILE
 from bridge.node.durable_file import replace_file, sync_directory
 from bridge.node.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.local_trust import UntrustedPathError, check_state_directory
+from bridge.node.published_note import FILE_NAME as PUBLISHED_FILE
 from bridge.node.replica import RAFT_DIRECTORY, STORAGE_NOTE, STORAGE_NOTE_TEXT, UNKNOWN_ENDPOINT
 from bridge.node.state_reading import FarmOnDisk, StateReadingError, read_backup, read_directory
 from bridge.wire.farm_snapshot import decode_farm, encode_farm
 from bridge.wire.formation_state import encode_formation_state
 from consensus.core.effects import Install, Persist, SnapshotChange, StoreChunk
-from consensus.core.position import Ballot, Configuration, Server, ServerId
+from consensus.core.position import Ballot, Configuration, Index, LogPosition, Server, ServerId
+from consensus.core.replica import MAX_NUMBER, TERM_STEP_MAX
+from consensus.core.sessions import SessionTable
 from consensus.node.directory import Directory, OutOfSpaceError, open_directory
 from consensus.node.disk import StorageError
 from consensus.node.storage import StorageTuning
@@ -71,6 +79,7 @@ class RecoveryPlan:
     state_dir: Path
     node_id: bytes
     formation: FormationState
+    reset: Reset = field(default_factory=Reset)
     identity: Identity | None = None
     """Of the new router that goes on from a backup; None: the survivor keeps its own."""
 
@@ -78,6 +87,11 @@ class RecoveryPlan:
     def new_cluster_id(self) -> bytes:
         """Never seen before: a random number is in it."""
         return b"" if self.formation.founding is None else self.formation.founding.cluster_id
+
+    @property
+    def begins_at(self) -> LogPosition:
+        """Where the log of the new cluster begins."""
+        return replace(self.survivor.last, term=FIRST_TERM) if self.reset.term else self.survivor.last
 
     @property
     def aside(self) -> Path | None:
@@ -96,22 +110,24 @@ class RecoveryPlan:
         return tuple(names.get(each) or f"server {each}" for each in others)
 
 
-async def plan_recovery(state_dir: Path) -> RecoveryPlan:
-    """Read the directory; raises RecoveryError."""
+async def plan_recovery(state_dir: Path, cut_after: Index | None = None, reset: Reset | None = None) -> RecoveryPlan:
+    """Read the directory, as far as it is to count; raises RecoveryError."""
     try:
-        survivor = await read_directory(state_dir)
+        survivor = await read_directory(state_dir, cut_after)
     except StateReadingError as error:
         raise RecoveryError(str(error)) from error
     out = out_refusal(survivor.farm.admitted, survivor.node_id)
     if out is not None:
         raise RecoveryError(f"{out}; make the new farm of another survivor")
-    plan = RecoveryPlan(survivor, state_dir, survivor.node_id, _founded_alone(survivor, survivor.node_id))
+    reset = reset or Reset()
+    _check_term(survivor, reset)
+    plan = RecoveryPlan(survivor, state_dir, survivor.node_id, _founded_alone(survivor, survivor.node_id, reset), reset)
     if plan.aside is not None and plan.aside.exists():
         raise RecoveryError(f"{plan.aside} is there already: move it away, then call again")
     return plan
 
 
-async def plan_recovery_of_backup(backup: Path, state_dir: Path) -> RecoveryPlan:
+async def plan_recovery_of_backup(backup: Path, state_dir: Path, reset: Reset | None = None) -> RecoveryPlan:
     """Read the backup; raises RecoveryError."""
     try:
         check_state_directory(state_dir)
@@ -123,12 +139,26 @@ async def plan_recovery_of_backup(backup: Path, state_dir: Path) -> RecoveryPlan
         survivor = await read_backup(backup)
     except StateReadingError as error:
         raise RecoveryError(str(error)) from error
+    reset = reset or Reset()
+    _check_term(survivor, reset)
     identity = Identity.throwaway()
-    return RecoveryPlan(survivor, state_dir, identity.node_id, _founded_alone(survivor, identity.node_id), identity)
+    formation = _founded_alone(survivor, identity.node_id, reset)
+    return RecoveryPlan(survivor, state_dir, identity.node_id, formation, reset, identity)
 
 
-def _founded_alone(survivor: FarmOnDisk, node_id: bytes) -> FormationState:
-    promise = Promise((node_id,), survivor.farm.log_time_ms, SystemRandom().randbytes(NONCE_BYTES))
+def _check_term(survivor: FarmOnDisk, reset: Reset) -> None:
+    """A cluster near the last term would soon elect nobody any more."""
+    if not reset.term and survivor.last.term > MAX_NUMBER - TERM_STEP_MAX:
+        raise RecoveryError(
+            f"the log of {survivor.source} ends at entry {survivor.last.index} of term {survivor.last.term}, and there"
+            " is no election beyond the last term: add `--reset term`, with which the new farm begins at term 1, or cut"
+            " the log before the first entry of such a term (`--cut-after INDEX`)"
+        )
+
+
+def _founded_alone(survivor: FarmOnDisk, node_id: bytes, reset: Reset) -> FormationState:
+    log_time_ms = survivor.farm.log_time_ms if reset.log_time_ms is None else reset.log_time_ms
+    promise = Promise((node_id,), log_time_ms, SystemRandom().randbytes(NONCE_BYTES))
     return FormationState(promise=promise, founding=found({node_id: promise}))
 
 
@@ -143,7 +173,14 @@ async def _first_state(plan: RecoveryPlan) -> bytes:
         yield plan.survivor.image
 
     snapshot = await decode_farm(image())
-    snapshot.farm = recovered(plan.survivor.farm, plan.node_id)
+    snapshot.farm = recovered(plan.survivor.farm, plan.node_id, plan.reset)
+    log_time_ms = plan.reset.log_time_ms
+    if log_time_ms is not None:
+        snapshot.moment_times_ms = [min(each, log_time_ms) for each in snapshot.moment_times_ms]
+        # It counts log time as well: forgotten as a whole, so that no request of before is executed again.
+        sessions = SessionTable(SESSION_LIMITS)
+        sessions.floor = plan.survivor.last.index
+        snapshot.sessions = sessions.dump()
     return b"".join(encode_farm(snapshot))
 
 
@@ -182,6 +219,8 @@ def _exchange(plan: RecoveryPlan, state: bytes) -> None:
         replace_file(state_dir / FORMATION_FILE, encode_formation_state(plan.formation))
         for name in (ADMISSIONS_FILE, COMMIT_FILE):
             (state_dir / name).unlink(missing_ok=True)
+        if plan.reset.second:
+            (state_dir / PUBLISHED_FILE).unlink(missing_ok=True)
         replace_file(state_dir / STORAGE_NOTE, STORAGE_NOTE_TEXT)
         making.rename(state_dir / RAFT_DIRECTORY)
         sync_directory(state_dir)
@@ -199,7 +238,7 @@ def _make_storage(path: Path, plan: RecoveryPlan, state: bytes) -> None:
     tuning = StorageTuning(segment_bytes=_SEGMENT_BYTES)
     disk, recovery = open_directory(path, plan.node_id, _GENERATION, tuning)
     try:
-        group = [Persist(1, ballot=Ballot(plan.survivor.last.term, None))]
+        group = [Persist(1, ballot=Ballot(plan.begins_at.term, None))]
         group += [Persist(number, snapshot=change) for number, change in enumerate(_changes(plan, state), start=2)]
         for persist in group:
             disk.perform_all(recovery.storage.plan((persist,)))
@@ -213,8 +252,8 @@ def _changes(plan: RecoveryPlan, state: bytes) -> Iterator[SnapshotChange]:
     survivor = plan.survivor
     old_id = raft_id_of(survivor.farm.admitted, plan.node_id)
     endpoint = next((each.endpoint for each in survivor.configuration.voters if each.server_id == old_id), "")
-    writer = ImageWriter(survivor.last, Configuration((Server(ServerId(SURVIVOR_ID), endpoint or UNKNOWN_ENDPOINT),)))
+    writer = ImageWriter(plan.begins_at, Configuration((Server(ServerId(SURVIVOR_ID), endpoint or UNKNOWN_ENDPOINT),)))
     image = writer.begin() + writer.blocks(state) + writer.end()
     for offset in range(0, len(image), _PIECE_BYTES):
-        yield StoreChunk(survivor.last, offset, image[offset : offset + _PIECE_BYTES])
+        yield StoreChunk(plan.begins_at, offset, image[offset : offset + _PIECE_BYTES])
     yield Install(writer.description)

@@ -17,6 +17,7 @@ never be used to vote again. For that reason there is no way from here to a Raft
 A directory that a running node holds is refused: ask that node for a backup.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,17 +25,19 @@ from pathlib import Path
 import trio
 
 from bridge.core.farm_state import FarmState
+from bridge.core.feature_level import UnsupportedLevelError
 from bridge.core.founding import FormationState, Founding
 from bridge.node.event_log import EventLog
 from bridge.node.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.ledger import Ledger, clock_ms
 from bridge.node.local_trust import UntrustedPathError, check_state_directory
 from bridge.node.replica import RAFT_DIRECTORY, UNKNOWN_ENDPOINT
+from bridge.wire.application import decode
 from bridge.wire.backup import BACKUP_LIMIT_BYTES, Backup, BackupError, BackupHead, decode_backup
 from bridge.wire.farm_snapshot import FarmSnapshotError, decode_farm
 from bridge.wire.formation_state import FORMATION_STATE_LIMIT_BYTES, FormationStateError, decode_formation_state
 from consensus.core.effects import ReadEntries, ReadSnapshot
-from consensus.core.position import ORIGIN, Configuration, LogPosition, Server, ServerId
+from consensus.core.position import ORIGIN, Command, Configuration, Entry, Index, LogPosition, Server, ServerId
 from consensus.core.sessions import SessionTableError
 from consensus.node.directory import Directory
 from consensus.node.disk import StorageError, StorageInUseError
@@ -49,6 +52,15 @@ _PIECE_BYTES = 4 * 1024 * 1024
 
 class StateReadingError(Exception):
     """The state cannot be read; the text says which file, why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The end of a log that is left out: entries `first` to `last`, how many of each kind."""
+
+    first: Index
+    last: Index
+    kinds: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +79,8 @@ class FarmOnDisk:
     farm: FarmState
     period_ms: int
     image: bytes
+    cut: Cut | None = None
+    """What was left out at the end of the log, because it was asked for."""
 
     @property
     def backup(self) -> Backup:
@@ -117,8 +131,8 @@ def _read_file(path: Path) -> Backup:
         return decode_backup(file.read(BACKUP_LIMIT_BYTES + 1))
 
 
-async def read_directory(state_dir: Path) -> FarmOnDisk:
-    """What the state directory of a node that does not run holds."""
+async def read_directory(state_dir: Path, cut_after: Index | None = None) -> FarmOnDisk:
+    """What the state directory of a node that does not run holds; with `cut_after`, up to that entry."""
     try:
         check_state_directory(state_dir)
     except UntrustedPathError as error:
@@ -129,7 +143,9 @@ async def read_directory(state_dir: Path) -> FarmOnDisk:
         raise StateReadingError(f"the node of {state_dir} has never belonged to a farm: there is nothing to read")
     directory = await trio.to_thread.run_sync(_open, state_dir / RAFT_DIRECTORY)
     try:
-        return await _read_storage(directory, state_dir, founding)
+        return await _read_storage(directory, state_dir, founding, cut_after)
+    except UnsupportedLevelError as error:
+        raise StateReadingError(f"{state_dir}: {error}. {_way_past(error, state_dir)}") from error
     except (StorageError, FarmSnapshotError, RecordError, SessionTableError, OSError) as error:
         raise StateReadingError(f"{state_dir}: {error}") from error
     finally:
@@ -159,7 +175,18 @@ def _open(path: Path) -> Directory:
         raise StateReadingError(f"{path} cannot be opened: {error}") from error
 
 
-async def _read_storage(directory: Directory, state_dir: Path, founding: Founding) -> FarmOnDisk:
+def _way_past(error: UnsupportedLevelError, state_dir: Path) -> str:
+    if error.index is None:
+        return "Its snapshot says so, and cannot be cut: if that level was made up, take another survivor, or a backup"
+    return (
+        f"Entry {error.index} says so. If it was made up, a new farm can be made of what comes before it: `garlicfarm"
+        f" recover --from {state_dir} --cut-after {error.index - 1}`"
+    )
+
+
+async def _read_storage(
+    directory: Directory, state_dir: Path, founding: Founding, cut_after: Index | None
+) -> FarmOnDisk:
     hard_state, _ = HardStateFile.read(directory)
     state = hard_state.state
     # It is read as its own owner would, wherever it lies by now, and nothing that recovery plans is carried out.
@@ -174,29 +201,66 @@ async def _read_storage(directory: Directory, state_dir: Path, founding: Foundin
         founding.founders,
         founding.cluster_id,
     )
-    last = recovery.log.last
-    ledger.history_ends_at(last.index)
+    end = recovery.log.last
+    start = ORIGIN if recovery.log.snapshot is None else recovery.log.snapshot.last
+    last_index = _checked_cut(state_dir, start.index, end.index, cut_after)
+    ledger.history_ends_at(last_index)
     if recovery.log.snapshot is not None:
         await ledger.restore(recovery.log.snapshot.last, _pieces(_state_bytes(directory, recovery)))
-    applied = ORIGIN.index if recovery.log.snapshot is None else recovery.log.snapshot.last.index
-    while applied < last.index:
-        request = ReadEntries(0, applied + 1, last.index, _PIECE_BYTES)
-        entries = read_extents(directory, recovery.storage.binding, recovery.storage.extents(request))
-        if not entries:
-            raise StorageError(f"the log of {state_dir} ends at entry {applied}, and should reach {last.index}")
-        await ledger.apply(applied + 1, entries)
-        applied += len(entries)
+    last = start
+    for first, entries in _entries(directory, recovery, start.index + 1, last_index):
+        await ledger.apply(first, entries)
+        last = LogPosition(first + len(entries) - 1, entries[-1].term)
     return FarmOnDisk(
         source=state_dir,
         node_id=state.binding.node_id,
         cluster_id=founding.cluster_id,
         founding=founding,
-        configuration=_configuration(recovery, founding),
+        configuration=_configuration(recovery, founding, last.index),
         last=last,
         farm=ledger.state,
         period_ms=ledger.farm.tuning.period_ms,
         image=b"".join(ledger.snapshot()),
+        cut=None if last == end else _cut(directory, recovery, last.index + 1, end.index),
     )
+
+
+def _checked_cut(state_dir: Path, start: Index, end: Index, cut_after: Index | None) -> Index:
+    """Where to end; raises StateReadingError if the log cannot be cut there."""
+    if cut_after is None:
+        return end
+    if cut_after > end:
+        raise StateReadingError(f"{state_dir}: the log ends at entry {end}; nothing comes after entry {cut_after}")
+    if cut_after < max(start, 1):
+        text = "the snapshot stands for all entries up to" if start else "something has to be kept, at least"
+        raise StateReadingError(f"{state_dir}: {text} entry {max(start, 1)}; the log cannot be cut after {cut_after}")
+    return cut_after
+
+
+def _entries(
+    directory: Directory, recovery: Recovery, first: Index, last: Index
+) -> Iterator[tuple[Index, tuple[Entry, ...]]]:
+    """The entries of [first, last], as many at a time as are read at once."""
+    while first <= last:
+        request = ReadEntries(0, first, last, _PIECE_BYTES)
+        entries = read_extents(directory, recovery.storage.binding, recovery.storage.extents(request))
+        if not entries:
+            raise StorageError(f"the log ends at entry {first - 1}, and should reach {last}")
+        yield first, entries
+        first += len(entries)
+
+
+def _cut(directory: Directory, recovery: Recovery, first: Index, last: Index) -> Cut:
+    kinds: Counter[str] = Counter()
+    for _, entries in _entries(directory, recovery, first, last):
+        kinds.update(_kind(entry) for entry in entries)
+    return Cut(first, last, tuple(sorted(kinds.items())))
+
+
+def _kind(entry: Entry) -> str:
+    content = entry.content
+    named = decode(content.data) if isinstance(content, Command) else content
+    return type(named).__name__.lower()
 
 
 def _state_bytes(directory: Directory, recovery: Recovery) -> Iterator[bytes]:
@@ -214,10 +278,12 @@ def _state_bytes(directory: Directory, recovery: Recovery) -> Iterator[bytes]:
     reader.finish()
 
 
-def _configuration(recovery: Recovery, founding: Founding) -> Configuration:
+def _configuration(recovery: Recovery, founding: Founding, last: Index) -> Configuration:
+    """The one in force at entry `last`."""
     log = recovery.log
-    if log.configurations:
-        return log.configurations[-1][1]
+    in_force = [configuration for index, configuration in log.configurations if index <= last]
+    if in_force:
+        return in_force[-1]
     return log.snapshot.configuration if log.snapshot is not None else _of_founders(founding)
 
 

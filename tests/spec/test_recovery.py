@@ -7,7 +7,7 @@ from bridge.core.farm import PublicationAccepted
 from bridge.core.farm_state import FarmState
 from bridge.core.publication import Pace, plan_publication
 from bridge.core.records import Admission, Clock, Publication
-from bridge.core.recovery import recovered
+from bridge.core.recovery import LEASE_SET_SECONDS_MAX, Reset, recovered, refused_until_s
 from tests.authored import AuthoredFarm
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, report
 
@@ -86,3 +86,21 @@ def test_a_survivor_that_never_reported_begins_with_what_was_published() -> None
     state = recovered(silent, B)
     assert state.servers == {}
     assert state.masters[MASTER].publication is not None
+
+
+def test_what_was_heard_and_said_is_never_later_than_a_log_time_that_begins_anew() -> None:
+    before = old_farm(2)
+    assert before.servers[2].heard_ms > BASE_MS
+    state = recovered(before, B, Reset(log_time_ms=BASE_MS))
+    assert state.log_time_ms == state.servers[1].heard_ms == BASE_MS
+    assert not state.stale(state.servers[1], TUNING)
+    assert all(master.since_ms <= BASE_MS for master in state.masters.values())
+
+
+def test_routers_mind_a_forgotten_second_only_if_it_is_still_to_come() -> None:
+    farm = old_farm(1)
+    last = farm.masters[MASTER].publication
+    assert last is not None
+    assert recovered(farm, B, Reset(second=True)).masters[MASTER].publication is None
+    assert refused_until_s(farm, last.published_s + 1) is None
+    assert refused_until_s(farm, last.published_s - 10) == last.published_s - 10 + LEASE_SET_SECONDS_MAX

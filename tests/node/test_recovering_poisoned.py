@@ -1,0 +1,169 @@
+"""`recover` on a poisoned log: it names the entry and the way past it, cuts, and begins numbers anew."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner
+
+from bridge.cli.recover import recover
+from bridge.core.farm import Farm
+from bridge.core.farm_state import MasterState
+from bridge.core.feature_level import SUPPORTED_LEVEL
+from bridge.core.records import Clock, Level, Publication, Report
+from bridge.node.ledger import clock_ms
+from bridge.node.replica import RAFT_DIRECTORY
+from bridge.node.state_reading import FarmOnDisk, read_directory
+from bridge.wire.backup import encode_backup
+from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
+from consensus.core.effects import Persist
+from consensus.core.position import Ballot, Command, Entry, LogPosition, ServerId
+from consensus.core.replica import MAX_NUMBER
+from consensus.node.directory import open_directory, verify_directory
+from consensus.node.storage import StorageTuning
+from tests.authored import signed
+from tests.node.test_state_reading import BASE_MS, ENTRIES, FIRST, FOUNDING, A, compacted, node_directory
+
+YEAR_2106_MS = (2**32 - 2) * 1000
+LAST = Publication("master", 1, YEAR_2106_MS // 1000, "content")
+LAST_TERM = MAX_NUMBER - 1
+
+
+def own(record: Level | Clock | Publication | Report) -> bytes:
+    """An entry that the farm acts on, for it is signed by server 1."""
+    return signed(record, FIRST, FOUNDING.cluster_id)
+
+
+LEVELS = tuple(own(Level(number, "9.9.9")) for number in range(2, SUPPORTED_LEVEL + 2))
+"""The last of them is one too high."""
+
+
+def poisoned(path: Path, *entries: bytes, term: int = 2) -> Path:
+    """A stopped node with the entries 1 to 5 of ENTRIES, and these behind them."""
+    node_directory(path)
+    directory, recovery = open_directory(path / RAFT_DIRECTORY, A, 2, StorageTuning(segment_bytes=64 * 1024))
+    more = tuple(Entry(term, Command(data)) for data in entries)
+    directory.perform_all(recovery.storage.plan([Persist(1, Ballot(term, ServerId(1)), None, len(ENTRIES) + 1, more)]))
+    recovery.storage.done()
+    directory.close()
+    return path
+
+
+def called(directory: Path, *arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(recover, ["--from", str(directory), *arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def made(directory: Path) -> FarmOnDisk:
+    assert verify_directory(directory / RAFT_DIRECTORY).lines()
+    return trio.run(read_directory, directory)
+
+
+def test_a_level_that_nobody_supports_names_its_entry_and_the_cut_with_which_the_farm_goes_on(tmp_path: Path) -> None:
+    directory = poisoned(tmp_path / "node", *LEVELS, b'{"any":1}', own(Clock(BASE_MS + 90_000, 1)))
+    entry = len(ENTRIES) + len(LEVELS)
+    code, output = called(directory, "--yes")
+    assert code == 1
+    assert f"Entry {entry} says so" in output
+    assert f"--cut-after {entry - 1}" in output
+    code, output = called(directory, "--cut-after", str(entry - 1), "--dry-run")
+    assert code == 0
+    assert f"kept up to entry {entry - 1} of term 2" in output
+    assert f"Left out are 3 entries, {entry} to {entry + 2}: 1 clock, 1 foreign, 1 level." in output
+    assert trio.run(lambda: read_directory(directory, entry - 1)).founding == FOUNDING, "nothing was changed"
+    code, output = called(directory, "--cut-after", str(entry - 1), "--yes")
+    assert code == 0, output
+    assert "Left out are 3 entries" in output
+    after = made(directory)
+    assert after.cluster_id != FOUNDING.cluster_id
+    assert after.last == LogPosition(entry - 1, 2)
+    assert (after.farm.level, after.farm.log_time_ms) == (SUPPORTED_LEVEL, BASE_MS + 60_000)
+
+
+def test_a_made_up_level_that_is_not_the_next_keeps_nobody_from_recovering(tmp_path: Path) -> None:
+    directory = poisoned(tmp_path / "node", own(Level(65535, "9.9.9")))
+    assert called(directory, "--yes")[0] == 0
+    assert made(directory).farm.level == 1
+
+
+def test_a_term_at_its_end_is_told_with_the_option_that_begins_anew(tmp_path: Path) -> None:
+    directory = poisoned(tmp_path / "node", b'{"any":1}', term=LAST_TERM)
+    code, output = called(directory, "--yes")
+    assert code == 1
+    assert f"ends at entry 6 of term {LAST_TERM}" in output
+    assert "--reset term" in output
+    code, output = called(directory, "--reset", "term", "--yes")
+    assert code == 0, output
+    after = made(directory)
+    assert after.last == LogPosition(6, 1)
+    opened, recovery = open_directory(directory / RAFT_DIRECTORY, A, 9, StorageTuning(segment_bytes=64 * 1024))
+    opened.close()
+    assert recovery.ballot.term == 1
+
+
+def test_a_term_at_its_end_can_be_cut_off(tmp_path: Path) -> None:
+    directory = poisoned(tmp_path / "node", b'{"any":1}', term=LAST_TERM)
+    assert called(directory, "--cut-after", "5", "--yes")[0] == 0
+    assert made(directory).last == LogPosition(5, 2)
+
+
+def test_a_log_time_of_years_to_come_begins_anew(tmp_path: Path) -> None:
+    backup = backup_of_2106(tmp_path)
+    code, output = called(backup, "--state-dir", str(tmp_path / "new"), "--dry-run")
+    assert code == 0, output
+    assert "Log time is 2106-" in output
+    assert "add `--reset time`" in output
+    assert called(backup, "--state-dir", str(tmp_path / "new"), "--reset", "time", "--yes")[0] == 0
+    after = made(tmp_path / "new")
+    assert abs(after.farm.log_time_ms - clock_ms()) < 60_000
+    assert after.founding is not None
+    assert abs(after.founding.log_time_base_ms - clock_ms()) < 60_000
+    assert [each.publication.published_s for each in after.farm.masters.values() if each.publication] == [
+        LAST.published_s
+    ]
+
+
+def test_a_second_of_years_to_come_is_forgotten_and_the_command_says_until_when_routers_mind(tmp_path: Path) -> None:
+    backup = backup_of_2106(tmp_path)
+    code, output = called(backup, "--state-dir", str(tmp_path / "new"), "--dry-run")
+    assert "The last publication is of 2106-" in output
+    assert "add `--reset second`" in output
+    resets = ("--reset", "time", "--reset", "second")
+    code, output = called(backup, "--state-dir", str(tmp_path / "new"), *resets, "--dry-run")
+    assert code == 0, output
+    assert "Routers that took a structure of a later second refuse the new ones until 20" in output
+    code, output = called(backup, "--state-dir", str(tmp_path / "new"), *resets, "--yes", "--json")
+    assert code == 0, output
+    assert time.time() < json.loads(output)["routersRefuseUntil"] < time.time() + 66_000
+    assert [master.publication for master in made(tmp_path / "new").farm.masters.values()] == [None]
+
+
+def backup_of_2106(directory: Path) -> Path:
+    """A backup of a farm whose log time and last publication are of that year."""
+    read = trio.run(read_directory, node_directory(directory / "node"))
+    farm = Farm(0)
+    state = replace(read.farm, log_time_ms=YEAR_2106_MS, masters={"master": MasterState(publication=LAST)})
+    image = b"".join(encode_farm(FarmSnapshot(state, read.period_ms, farm.sessions.dump())))
+    path = directory / "farm.backup"
+    path.write_bytes(encode_backup(replace(read, image=image).backup))
+    return path
+
+
+def test_a_backup_has_no_log_that_could_be_cut(tmp_path: Path) -> None:
+    code, output = called(backup_of_2106(tmp_path), "--state-dir", str(tmp_path / "new"), "--cut-after", "3", "--yes")
+    assert (code, "a backup has no log" in output) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("cut", "told"), [("99", "the log ends at entry 5"), ("2", "the snapshot stands for all entries up to entry 3")]
+)
+def test_a_cut_where_there_is_nothing_to_cut_is_refused_with_the_place(tmp_path: Path, cut: str, told: str) -> None:
+    directory = trio.run(compacted, tmp_path / "node", 3)
+    code, output = called(directory, "--cut-after", cut, "--yes")
+    assert code == 1
+    assert told in output
+    assert trio.run(read_directory, directory).founding == FOUNDING
