@@ -204,6 +204,9 @@ def _step(node: str | None, step: Callable[[ControlClient], Awaitable[None]]) ->
 def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_json: bool) -> None:
     """Replace the farm's key while it runs.
 
+    Hygiene: whoever has a copy of the present key reads the steps as the members do, and open connections stay. Against
+    a copied key file there is `keys replace`.
+
     Installs a new one, uses it, and removes the old one. Waits after each step until every member has confirmed it.
     Interrupted, it can be run again, at any node.
     """
@@ -233,10 +236,37 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
         )
         return
     click.echo(f"Done: {done.members} members seal with key {done.key}, epoch {done.epoch}.")
+    click.echo("Whoever has a copy of the old key file could read all of this: then `garlicfarm keys replace`.")
     click.echo("They remember it over restarts. Whoever comes new, or was away, needs the current farm key file:")
     click.echo("  garlicfarm keys export FILE")
     if done.left_out:
         click.echo(f"Left out, and refused until they have that file: {', '.join(done.left_out)}")
+
+
+@keys.command("replace")
+@node_option
+@click.option("--force", is_flag=True, help="Even if members would get no key, since their public key is not known.")
+@yes_option
+@json_option
+def replace_keys(node: str | None, *, force: bool, yes: bool, as_json: bool) -> None:
+    """Replace all keys because the key file was copied. Ask at the leader.
+
+    A new gossip key is sealed for each member in one entry of the log; all others open nothing any more, and every
+    connection begins anew. Nobody is thrown out: if a router itself was stolen, `garlicfarm node evict`.
+    """
+    confirm("All keys of the farm are replaced; the key files on the routers are void then. Go on?", yes=yes)
+    done = ask_node(node, lambda client: client.replace_keys(force=force))
+    if as_json:
+        print_json(done)
+        return
+    click.echo(
+        f"The farm's keys are replaced (era {done['era']}); the new one is sealed for {done['sealedFor']} routers."
+    )
+    if done["away"]:
+        click.echo(f"Down at the moment, and given it when they are back: {', '.join(done['away'])}")
+    if done["leftOut"]:
+        click.echo(f"These need the new key file: {', '.join(done['leftOut'])}")
+    click.echo("On each router, write the new key file over the old one:  garlicfarm keys export --replace FILE")
 
 
 @keys.command()

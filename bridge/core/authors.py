@@ -2,7 +2,7 @@
 
     report, clock, publication          the identity that has the Raft id which the entry names
     admission, approval, eviction,      any admitted server (that only a leader writes them is checked where clients
-    level                               connect, `bridge.node.replica`)
+    rekeying, level                     connect, `bridge.node.replica`)
     factors                             an admitted server, or a client key with the scope `weights`
     exclusion, cost, force, removal     an admitted server, or a client key with the scope `operator`
     client                              an admitted server
@@ -39,6 +39,7 @@ from bridge.core.records import (
     Factors,
     Force,
     Foreign,
+    KeyReplacement,
     Level,
     ProvenRecord,
     Publication,
@@ -151,7 +152,7 @@ def _unauthorised(
                 return None if named.is_member else NoEffect.EXPELLED
             refusal = _not_a_server(author, admitted, clients)
             return NoEffect.WRONG_AUTHOR if refusal is None else refusal
-        case Admission() | Approval() | Eviction() | Level() | ClientKey():
+        case Admission() | Approval() | Eviction() | KeyReplacement() | Level() | ClientKey():
             return _not_a_server(author, admitted, clients)
         case Factors():
             return _not_in_scope(Scope.WEIGHTS, author, admitted, clients)

@@ -1,12 +1,15 @@
-"""Throwing an identity out: it loses its standing for ever, and the farm gets keys that it does not have.
+"""Throwing an identity out, and replacing all keys: who is out loses its standing for ever, and the keys are others.
 
     eviction entry ──▶ the table: EVICTED, also an identity that was never admitted      (`bridge.core.admission`)
                   └──▶ Rekeying: the era that begins, and for each remaining identity the new gossip key in a box
 
-Both in one entry, since either without the other is worth nothing: with the old keys the box goes on to read and to
-submit, and with the new ones a member of the table is still a voter. The boxes lie in the log, because every remaining
-server gets that, also one that is down at the moment, and because nobody can make the farm take another key for the new
-one without being its leader. Whoever is evicted may have the entry as well and can open none of its boxes.
+    rekeying entry ──▶ Rekeying alone: a key file was copied, and nobody in the table is to blame
+
+Both in one entry of an eviction, since either without the other is worth nothing: with the old keys the box goes on to
+read and to submit, and with the new ones a member of the table is still a voter. The boxes lie in the log, because
+every remaining server gets that, also one that is down at the moment, and because nobody can make the farm take another
+key for the new one without being its leader. Whoever is evicted may have the entry as well and can open none of its
+boxes.
 
 Whoever hears of its eviction stops, and nobody talks to it any more, so its vote is lost from that moment: in a group
 of four with one dead the leader would be without a majority before it could remove anybody. Therefore a voter gives up
@@ -14,7 +17,7 @@ its vote first and is thrown out as a learner, which still hears of it (`vote_go
 applied the leader does not promote it again, well as it is. Where the farm has no voter to spare it keeps its seat,
 empty, until another takes it.
 
-Only the boxes of the last era are kept. Eras count up: of two evictions that begin the same one, the second is refused,
+Only the boxes of the last era are kept. Eras count up: of two entries that begin the same one, the second is refused,
 and whoever asked for it asks again.
 """
 
@@ -22,7 +25,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from bridge.core.admission import ADMITTED_MAX, Admitted, Standing, raft_id_of
-from bridge.core.records import Eviction
+from bridge.core.records import Eviction, KeyReplacement
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,22 @@ class EvictionRefused:
     """An eviction that changed nothing, and why."""
 
     node_id: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeysReplaced:
+    """An era has begun, of which everybody keeps its standing."""
+
+    era: int
+    sealed_for: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeysNotReplaced:
+    """A replacement of the keys that changed nothing, and why."""
+
+    era: int
     reason: str
 
 
@@ -88,8 +107,7 @@ def evict(
     """Table and keys after one eviction."""
     known = raft_id_of(admitted, eviction.node_id)
     if eviction.era <= rekeying.era:
-        reason = f"era {eviction.era} of the keys has begun already: somebody else evicted at the same time; ask again"
-        return admitted, rekeying, EvictionRefused(eviction.node_id, reason)
+        return admitted, rekeying, EvictionRefused(eviction.node_id, _begun_already(eviction.era))
     if known is None and len(admitted) >= ADMITTED_MAX:
         reason = f"{ADMITTED_MAX} identities are known to this farm, and no more can be"
         return admitted, rekeying, EvictionRefused(eviction.node_id, reason)
@@ -98,3 +116,16 @@ def evict(
     table = {**admitted, server_id: replace(before, standing=Standing.EVICTED)}
     boxes = {node_id.hex(): box for node_id, box in eviction.boxes if node_id != eviction.node_id}
     return table, Rekeying(eviction.era, boxes), ServerEvicted(server_id, eviction.node_id, eviction.era)
+
+
+def replace_keys(rekeying: Rekeying, replacement: KeyReplacement) -> tuple[Rekeying, KeysReplaced | KeysNotReplaced]:
+    """The keys after a replacement."""
+    era = replacement.era
+    if era <= rekeying.era:
+        return rekeying, KeysNotReplaced(era, _begun_already(era))
+    boxes = {node_id.hex(): box for node_id, box in replacement.boxes}
+    return Rekeying(era, boxes), KeysReplaced(era, len(boxes))
+
+
+def _begun_already(era: int) -> str:
+    return f"era {era} of the keys has begun already: somebody else replaced them at the same time; ask again"

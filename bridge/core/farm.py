@@ -14,6 +14,7 @@
                  out of the group, by its own rules (`bridge.core.reconcile`)
     approval     another identity takes a name, and the one before is retired
     eviction     an identity is out for ever, and the boxes with the new gossip key are kept for whom they are
+    rekeying     the boxes with the new gossip key are kept, and nobody is out
     level        what the log may hold from here on; it never falls
     client       a client key may write entries of some kinds, or may no longer (`bridge.core.clients`)
     foreign      kept in the log, no meaning here
@@ -41,7 +42,7 @@ from typing import assert_never
 from bridge.core.admission import AdmissionRefused, ServerAdmitted, ServerRetired, admit, approve, of_founders
 from bridge.core.authors import EntryWithoutEffect, NoEffect, numbers_after, without_effect
 from bridge.core.choosing import choose_again
-from bridge.core.eviction import EvictionRefused, ServerEvicted, evict
+from bridge.core.eviction import EvictionRefused, KeysNotReplaced, KeysReplaced, ServerEvicted, evict, replace_keys
 from bridge.core.farm_state import (
     LEAVES_PER_SERVER_MAX,
     LOG_TIME_LIMIT_MS,
@@ -68,6 +69,7 @@ from bridge.core.records import (
     Factors,
     Force,
     Foreign,
+    KeyReplacement,
     Level,
     ProvenRecord,
     Publication,
@@ -161,6 +163,8 @@ Change = (
     | ServerRetired
     | ServerEvicted
     | EvictionRefused
+    | KeysReplaced
+    | KeysNotReplaced
     | LevelRaised
     | LevelRefused
     | EntryTooEarly
@@ -231,7 +235,7 @@ class Farm:
                 return _apply_clock(state, record, self.tuning)
             case Publication():
                 return _apply_publication(state, record, self.tuning)
-            case Admission() | Approval() | Eviction() | Level():
+            case Admission() | Approval() | Eviction() | KeyReplacement() | Level():
                 return _apply_identity(state, record, entry.data)
             case Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey():
                 state, granted = apply_wish(state, record, self.tuning)
@@ -307,7 +311,7 @@ def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple
 
 
 def _apply_identity(
-    state: FarmState, record: Admission | Approval | Eviction | Level, entry: bytes
+    state: FarmState, record: Admission | Approval | Eviction | KeyReplacement | Level, entry: bytes
 ) -> tuple[FarmState, list[Change]]:
     match record:
         case Admission():
@@ -319,6 +323,9 @@ def _apply_identity(
         case Eviction():
             admitted, rekeying, eviction = evict(state.admitted, state.rekeying, record)
             return replace(state, admitted=admitted, rekeying=rekeying), [eviction]
+        case KeyReplacement():
+            rekeying, replaced = replace_keys(state.rekeying, record)
+            return replace(state, rekeying=rekeying), [replaced]
         case Level():
             if may_raise(state.level, record):
                 return replace(state, level=record.number), [LevelRaised(record.number)]

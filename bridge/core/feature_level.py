@@ -27,6 +27,7 @@ from bridge.core.records import (
     Exclusion,
     Factors,
     Force,
+    KeyReplacement,
     Level,
     Record,
     Removal,
@@ -43,7 +44,7 @@ VERSION_OF = {1: "0.1.0", 2: "0.1.0"}
 
 _VERSION_CHARACTERS = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz.+-")
 _NEEDED: dict[type, int] = dict.fromkeys(
-    (Approval, ClientKey, Eviction, Exclusion, CostFactor, Force, Factors, Removal), 2
+    (Approval, ClientKey, Eviction, Exclusion, CostFactor, Force, Factors, KeyReplacement, Removal), 2
 )
 
 

@@ -13,6 +13,7 @@ These kinds of JSON object travel as application entries of the Raft log. A memb
     removal       `removal`                           an operator takes a server out of the farm, or lets it back
     approval      `approval`                          a person's word that another identity takes a name
     eviction      `eviction`                          a person's word that an identity is out, and new gossip keys
+    rekeying      `rekeying`                          a person's word that the gossip keys are replaced, for all
     level         `level`                             what all servers understand from here on
     client        `client`                            an operator admits a client key with scopes, or removes it
     foreign       anything else that is a JSON object kept in the log; the state machine only notes its `request`
@@ -172,6 +173,15 @@ class Eviction:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyReplacement:
+    """An era of gossip keys begins, and nobody is out: see `bridge.core.eviction`."""
+
+    era: int
+    boxes: tuple[tuple[bytes, bytes], ...]
+    """NodeId, and the era's key sealed for it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Level:
     """All servers understand feature level `number`; `version` was the first to. See `bridge.core.feature_level`."""
 
@@ -258,13 +268,13 @@ class ClientKey:
 Wish = Exclusion | CostFactor | Force | Factors | Removal | ClientKey
 """What operators and the pipeline have to say about what is published, by whom, and who else may say so."""
 
-Record = Report | Clock | Publication | Admission | Approval | Eviction | Level | Wish | Foreign
+Record = Report | Clock | Publication | Admission | Approval | Eviction | KeyReplacement | Level | Wish | Foreign
 
 
 def request_of(record: Record) -> str | None:
     """What its sender calls it; None for what servers write in their office, which is never submitted twice."""
     match record:
-        case Clock() | Publication() | Admission() | Approval() | Eviction() | Level():
+        case Clock() | Publication() | Admission() | Approval() | Eviction() | KeyReplacement() | Level():
             return None
         case _:
             return record.request
@@ -277,6 +287,7 @@ _KINDS: dict[type[Record], str] = {
     Admission: "admission",
     Approval: "approval",
     Eviction: "eviction",
+    KeyReplacement: "rekeying",
     Level: "level",
     Exclusion: "exclusion",
     CostFactor: "cost",

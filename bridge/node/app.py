@@ -289,7 +289,12 @@ class Node:
             port.founded(replica, ledger, signer, f"submit-{member.request_prefix}")
             office.founded(replica, ledger, signer, founding, settings.profile.answered_within_ms)
             self.identities.founded(replica, ledger, notes)
-            nursery.start_soon(self.identities.run, replica, ledger, signer, roster, connecting.end_connections)
+
+            def end_connections() -> None:
+                connecting.end_connections()
+                replica.links.reconnect()
+
+            nursery.start_soon(self.identities.run, replica, ledger, signer, roster, end_connections)
             nursery.start_soon(notes.follow, ledger)
             nursery.start_soon(peers.follow, peers.farm, connecting.end_refused)
             nursery.start_soon(reconciling.run)

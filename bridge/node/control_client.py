@@ -150,6 +150,10 @@ class ControlClient:
         """Throw an identity out and replace all keys; what was done."""
         return await self._post("/v1/nodes/evict", {"node": node, "force": force})
 
+    async def replace_keys(self, *, force: bool = False) -> dict[str, Any]:
+        """Replace all gossip keys, sealed for each member; what was done."""
+        return await self._post("/v1/keys/replace", {"force": force})
+
     async def backup(self) -> bytes:
         """The bytes of a backup file."""
         status, body = await self.request("POST", "/v1/backup")

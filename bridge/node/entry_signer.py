@@ -23,6 +23,7 @@ from bridge.core.records import (
     Factors,
     Force,
     Foreign,
+    KeyReplacement,
     Level,
     Publication,
     Removal,
@@ -61,7 +62,9 @@ class EntrySigner:
         if ends_like_proof(entry):
             return entry
         match decode(entry):
-            case Foreign() | Clock() | Admission() | Approval() | Eviction() | Level() | Publication():
+            case Foreign() | Clock() | Admission() | Approval() | Eviction() | KeyReplacement() | Level():
+                return entry
+            case Publication():
                 return entry
             case Report() | Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey():
                 return self.sign(entry)

@@ -14,7 +14,7 @@ So a key counts only when a majority of the other voters that this node knows, a
 same one. Where that cannot be, the operator brings the key file, which is the way that always works (`docs/keys.md`).
 
 *Connections.* The Raft port asks for credentials when a connection begins. So when an era begins, all that were
-accepted before are ended a moment later, and whoever belongs to the farm connects again.
+accepted or made before are ended a moment later, and whoever belongs to the farm connects again.
 """
 
 from collections.abc import Callable
@@ -92,7 +92,7 @@ class Identities:
         roster: Roster,
         end_connections: Callable[[], None],
     ) -> None:
-        """Works until cancelled. `end_connections` ends those to the Raft port."""
+        """Works until cancelled. `end_connections` ends those to the Raft port, and this node's own to others'."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._raise_level, replica, ledger, signer, roster)
             while True:
@@ -123,7 +123,7 @@ class Identities:
             content = open_key(box, agent.identity.key, self._farm_keys.current.label)
         except KeyBoxError as error:
             why = str(error) if box else "none was sealed for this node, whose public key was not known then"
-            text = f"a router was evicted and the farm's keys were replaced, but this node lacks the new one: {why}"
+            text = f"the farm's keys were replaced, but this node lacks the new one: {why}"
             self._alarms.set(AlarmKind.KEY_RETIRED.value, text, self._farm_keys.way_back)
             return False
         await self._begin_era(agent, chain, content)

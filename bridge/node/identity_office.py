@@ -3,6 +3,7 @@
     GET  /v1/nodes                                   every identity that the log or gossip knows, and its standing
     POST /v1/nodes/approve  {"node": NAME or ID}     another identity takes a name; the one before is retired
     POST /v1/nodes/evict    {"node": NAME or ID}     an identity is out, all keys are replaced
+    POST /v1/keys/replace   {"force": false}         all keys are replaced, and nobody is out
     POST /v1/backup                                  what the farm agreed on, as a backup file
 
 Approvals and evictions are the leader's entries, and are asked for where it runs: whoever can open its control socket
@@ -23,10 +24,11 @@ from bridge.core.eviction import majority_lost, vote_goes_first
 from bridge.core.farm_state import FarmState
 from bridge.core.feature_level import SUPPORTED_LEVEL, needed_level
 from bridge.core.founding import Founding
-from bridge.core.records import Approval, Eviction
+from bridge.core.records import Approval, Eviction, KeyReplacement
 from bridge.node.company import Company
 from bridge.node.control_routes import Answer, Handler, Refused, Request
 from bridge.node.entry_signer import EntrySigner
+from bridge.node.era_sealing import not_admitted, seal_era, staying
 from bridge.node.event_log import EventLog
 from bridge.node.farm_keys import FarmKeys
 from bridge.node.ledger import Ledger, clock_ms
@@ -35,8 +37,6 @@ from bridge.node.replica import Replica
 from bridge.node.roster import Listed, Roster
 from bridge.wire.application import encode
 from bridge.wire.backup import Backup, BackupHead, encode_backup
-from bridge.wire.identity_entries import BOXES_LIMIT
-from bridge.wire.key_box import EraKey, new_key, seal_key
 from consensus.core.configuration import ChangeRefusal
 from consensus.core.effects import ChangeOutcome, Outcome
 from consensus.core.position import Configuration, LogPosition
@@ -52,6 +52,10 @@ WAITED_FOR = PASSING - {ChangeRefusal.NOT_LEADER, ChangeRefusal.LEADERSHIP_LOST}
 
 class _Which(Struct, forbid_unknown_fields=True):
     node: str
+    force: bool = False
+
+
+class _Whether(Struct, forbid_unknown_fields=True):
     force: bool = False
 
 
@@ -91,6 +95,7 @@ class IdentityOffice:
             "/v1/nodes": ("GET", self._list),
             "/v1/nodes/approve": ("POST", self._approve),
             "/v1/nodes/evict": ("POST", self._evict),
+            "/v1/keys/replace": ("POST", self._replace_keys),
             "/v1/backup": ("POST", self._back_up),
         }
 
@@ -264,37 +269,51 @@ class IdentityOffice:
 
     def _eviction(self, state: FarmState, node_id: bytes) -> tuple[Eviction, tuple[str, ...]]:
         """The entry, and who remains and gets no box."""
-        chain = self._agent.key_chain
+        chain, seen = self._agent.key_chain, self._seen()
         if chain is None:
             # No gossip carries keys here: the operator replaces the key file of every node by hand.
-            members = self._remaining(state, node_id, {})
+            members = staying(state, self._agent.node_id, {}, without=node_id)
             return Eviction(node_id, state.rekeying.era + 1, ()), tuple(each.name or "?" for each in members)
-        content = EraKey(max(state.rekeying.era, chain.era) + 1, chain.clock + 1, new_key())
-        seen = {bytes(each.node_id): each for each in self._roster.members()}
-        own_key = self._agent.public_key
-        boxes: list[tuple[bytes, bytes]] = []
-        left_out: list[str] = []
-        for each in self._remaining(state, node_id, seen):
-            listed = seen.get(each.node_id)
-            key = own_key if each.node_id == self._agent.node_id else each.key or (listed.key if listed else None)
-            if key and len(boxes) < BOXES_LIMIT:
-                # It hashes to a NodeId that signs in gossip, so it is a point of the curve.
-                boxes.append((each.node_id, seal_key(content, key, self._farm_keys.current.label)))
-            else:
-                left_out.append(each.name or each.node_id.hex())
-        known = {each.node_id for each in state.admitted.values()}
-        left_out += [each.metadata.name for each in seen.values() if each.node_id not in known and each.reachable]
-        return Eviction(node_id, content.era, tuple(boxes)), tuple(left_out)
+        sealed = seal_era(state, chain, self._agent, self._farm_keys.current.label, seen, without=node_id)
+        return Eviction(node_id, sealed.era, sealed.boxes), (*sealed.left_out, *not_admitted(state, seen))
 
-    def _remaining(self, state: FarmState, node_id: bytes, seen: dict[bytes, Listed]) -> list[Admitted]:
-        """Who stays: this node first, then those who run, then the others."""
-        members = [each for each in state.admitted.values() if each.is_member and each.node_id != node_id]
+    # -- replacing the keys --------------------------------------------------------------------------------------------
 
-        def rank(each: Admitted) -> tuple[bool, bool]:
-            listed = seen.get(each.node_id)
-            return each.node_id != self._agent.node_id, listed is None or not listed.reachable
+    async def _replace_keys(self, request: Request, _query: str) -> Answer:
+        farm, force = self._leader(), _forced(request.body)
+        state, chain, seen = farm.ledger.state, self._agent.key_chain, self._seen()
+        if chain is None:
+            text = (
+                'with transport = "i2p" no gossip carries keys: replace the key file of each router by hand, as'
+                " docs/keys.md says under 'A stolen router'"
+            )
+            raise Refused(409, "no-gossip", text)
+        group = group_of(farm.replica.server.describe().raft, farm.answered_within_ms)
+        well = len(group.voters & (group.answering | {group.own_id}))
+        if 2 * well <= len(group.voters):
+            text = f"{well} of {len(group.voters)} voters answer, which is no majority: nothing could be committed"
+            raise Refused(409, "no-majority", text)
+        sealed = seal_era(state, chain, self._agent, self._farm_keys.current.label, seen)
+        if sealed.left_out and not force:
+            text = (
+                f"{len(sealed.left_out)} of {len(sealed.left_out) + len(sealed.boxes)} members would get no key, since"
+                f" their public key is not known yet: {', '.join(sealed.left_out)}. Start them once, so that the leader"
+                " records it; or force it, and bring them the new key file"
+            )
+            raise Refused(409, "left-out", text)
+        await self._commit(farm, KeyReplacement(sealed.era, sealed.boxes))
+        if farm.ledger.state.rekeying.era != sealed.era:
+            text = "somebody else replaced the keys at the same time, and that came first: `garlicfarm keys list`"
+            raise Refused(409, "not-replaced", text)
+        names = {each.node_id: each.name or each.node_id.hex() for each in state.admitted.values()}
+        away = [names[node_id] for node_id, _ in sealed.boxes if not self._runs(node_id)]
+        facts: dict[str, Scalar] = {"era": sealed.era, "sealedFor": len(sealed.boxes)}
+        self._trace.append("keys-replacement-committed", facts)
+        left_out = [*sealed.left_out, *not_admitted(state, seen)]
+        return _json({"schema": 1, **facts, "away": sorted(away), "leftOut": left_out})
 
-        return sorted(members, key=rank)
+    def _seen(self) -> dict[bytes, Listed]:
+        return {bytes(each.node_id): each for each in self._roster.members()}
 
     # -- a backup ------------------------------------------------------------------------------------------------------
 
@@ -340,7 +359,7 @@ class IdentityOffice:
             return True
         return any(each.node_id == node_id and each.reachable for each in self._roster.members())
 
-    async def _commit(self, farm: _Farm, record: Approval | Eviction) -> None:
+    async def _commit(self, farm: _Farm, record: Approval | Eviction | KeyReplacement) -> None:
         level = farm.ledger.state.level
         if level < needed_level(record):
             raise Refused(
@@ -385,6 +404,13 @@ def _which(body: bytes) -> _Which:
         return msgspec.json.decode(body, type=_Which)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(400, "bad-request", f'expected {{"node": NAME or ID, "force": false}}: {error}') from error
+
+
+def _forced(body: bytes) -> bool:
+    try:
+        return msgspec.json.decode(body or b"{}", type=_Whether).force
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(400, "bad-request", f'expected {{"force": false}}: {error}') from error
 
 
 def _json(document: dict[str, Any]) -> Answer:

@@ -24,7 +24,7 @@ from bridge.core.authors import EntryWithoutEffect, NoEffect
 from bridge.core.choosing import PublisherChanged
 from bridge.core.clients import ClientChanged
 from bridge.core.control import Scalar
-from bridge.core.eviction import EvictionRefused, ServerEvicted
+from bridge.core.eviction import EvictionRefused, KeysNotReplaced, KeysReplaced, ServerEvicted
 from bridge.core.farm import (
     Change,
     ClockOff,
@@ -52,6 +52,7 @@ from bridge.core.records import (
     Factors,
     Force,
     Foreign,
+    KeyReplacement,
     Level,
     ProvenRecord,
     Publication,
@@ -89,6 +90,7 @@ _COUNTED: dict[type[Record], str] = {
     Admission: "admissions",
     Approval: "approvals",
     Eviction: "evictions",
+    KeyReplacement: "key_replacements",
     Level: "levels",
     Exclusion: "exclusions",
     CostFactor: "cost_factors",
@@ -330,6 +332,10 @@ def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911
             return "server-evicted", {"server": server_id, "id": node_id.hex(), "era": era}
         case EvictionRefused(node_id, reason):
             return "eviction-refused", {"id": node_id.hex(), "reason": reason}
+        case KeysReplaced(era, sealed_for):
+            return "key-replacement", {"era": era, "sealedFor": sealed_for}
+        case KeysNotReplaced(era, reason):
+            return "key-replacement-refused", {"era": era, "reason": reason}
         case LevelRaised(level):
             return "level-raised", {"level": level}
         case LevelRefused(level, current):

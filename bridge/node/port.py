@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from bridge.core.control import ClusterAnswer, EventPage, LogPage, SubmitAnswer, SubmitOutcome, WishAnswer
-from bridge.core.records import Admission, Approval, Clock, Eviction, Level, Publication
+from bridge.core.records import Admission, Approval, Clock, Eviction, KeyReplacement, Level, Publication
 from bridge.core.view import FarmView, VoterView
 from bridge.node.control_routes import KeyPort, Refused
 from bridge.node.entry_signer import EntrySigner
@@ -188,7 +188,7 @@ def _refusal(entry: bytes) -> str | None:
     if not isinstance(value, dict):
         return "the entry is not a JSON object"
     match decode(entry):
-        case Clock() | Admission() | Approval() | Eviction() | Level():
+        case Clock() | Admission() | Approval() | Eviction() | KeyReplacement() | Level():
             return "clock entries, and those about who belongs to the farm, are written by the leader alone"
         case Publication():
             return "publications are written by the publisher alone"

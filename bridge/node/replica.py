@@ -24,7 +24,7 @@ import trio
 
 from bridge.core.control import SubmitAnswer, SubmitOutcome
 from bridge.core.founding import Founding
-from bridge.core.records import Admission, Approval, Clock, Eviction, Level
+from bridge.core.records import Admission, Approval, Clock, Eviction, KeyReplacement, Level
 from bridge.node.commit_note import keep_commit_note
 from bridge.node.durable_file import replace_file
 from bridge.node.farm_content import CHECKS
@@ -72,7 +72,7 @@ SUBMIT_RETRY_SECONDS = 0.1
 APPLY_PATIENCE_SECONDS = 5.0
 SUBMIT_GRACE_SECONDS = 1.0
 CLIENT_PATIENCE_SECONDS = 5.0
-_LEADERS_WORDS = (b'"clock"', b'"admission"', b'"approval"', b'"eviction"', b'"level"', b"\\")
+_LEADERS_WORDS = (b'"clock"', b'"admission"', b'"approval"', b'"eviction"', b'"rekeying"', b'"level"', b"\\")
 NO_ANSWER = "no answer in time: the entry may be committed or not; look into the log"
 
 
@@ -247,7 +247,7 @@ def is_leaders_own(command: bytes) -> bool:
     """Whether an entry would move log time or change who belongs to the farm: a client must not."""
     # Only what names it, or hides it behind an escape, is worth decoding.
     suspicious = any(word in command for word in _LEADERS_WORDS)
-    return suspicious and isinstance(decode(command), Clock | Admission | Approval | Eviction | Level)
+    return suspicious and isinstance(decode(command), Clock | Admission | Approval | Eviction | KeyReplacement | Level)
 
 
 @asynccontextmanager

@@ -34,6 +34,7 @@ from bridge.core.records import (
     Factors,
     Force,
     Foreign,
+    KeyReplacement,
     Level,
     ProvenRecord,
     Publication,
@@ -209,7 +210,7 @@ def encode(
             entry = _PublicationEntry(
                 _Publication(master=master, id=server_id, published=published_s, content_hash=content_hash)
             )
-        case Admission() | Approval() | Eviction() | Level():
+        case Admission() | Approval() | Eviction() | KeyReplacement() | Level():
             entry = identity_entries.encode_identity(record)
         case Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey():
             entry = from_wish(record)

@@ -3,6 +3,7 @@
     {"admission": {"server": N, "node": ID, "name": NAME, "key": KEY}}       the leader's, KEY may be missing
     {"approval": {"server": N, "node": ID, "name": NAME, "replaces": ID, "key": KEY}}     a person's, by the leader
     {"eviction": {"node": ID, "era": N, "boxes": {ID: BOX, …}}}              a person's, by the leader
+    {"rekeying": {"era": N, "boxes": {ID: BOX, …}}}                          a person's, by the leader
     {"level": {"number": N, "version": TEXT}}                                the leader's
 
 ID is a NodeId in hexadecimal, KEY the Ed25519 public key that it is a hash of, base64; another key is refused. BOX is
@@ -17,12 +18,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from bridge.core.founding import NODE_ID_BYTES
-from bridge.core.records import Admission, Approval, Eviction, Level
+from bridge.core.records import Admission, Approval, Eviction, KeyReplacement, Level
 from bridge.wire.key_box import BOX_BYTES
 
-KINDS: Final = ("admission", "approval", "eviction", "level")
+KINDS: Final = ("admission", "approval", "eviction", "rekeying", "level")
 BOXES_LIMIT: Final = 256
-"""Boxes of one eviction, so that its entry stays below the size that any entry may have."""
+"""Boxes of one entry, so that its entry stays below the size that any entry may have."""
 _KEY_BYTES: Final = 32
 
 _NodeId = Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * NODE_ID_BYTES}}}\\Z")]
@@ -31,7 +32,7 @@ _RaftId = Annotated[int, Meta(ge=1, lt=2**31)]
 _KeyText = Annotated[str, Meta(min_length=44, max_length=44)]
 _BoxText = Annotated[str, Meta(max_length=4 * -(-BOX_BYTES // 3))]
 
-IdentityRecord = Admission | Approval | Eviction | Level
+IdentityRecord = Admission | Approval | Eviction | KeyReplacement | Level
 
 
 class _Admission(Struct, omit_defaults=True):
@@ -55,6 +56,11 @@ class _Eviction(Struct):
     boxes: Annotated[dict[_NodeId, _BoxText], Meta(max_length=BOXES_LIMIT)]
 
 
+class _Rekeying(Struct):
+    era: Annotated[int, Meta(ge=1, lt=2**32)]
+    boxes: Annotated[dict[_NodeId, _BoxText], Meta(max_length=BOXES_LIMIT)]
+
+
 class _Level(Struct):
     number: Annotated[int, Meta(ge=1, lt=2**16)]
     version: Annotated[str, Meta(max_length=32)]
@@ -72,6 +78,10 @@ class _EvictionEntry(Struct):
     eviction: _Eviction
 
 
+class _RekeyingEntry(Struct):
+    rekeying: _Rekeying
+
+
 class _LevelEntry(Struct):
     level: _Level
 
@@ -79,6 +89,7 @@ class _LevelEntry(Struct):
 _admission = msgspec.json.Decoder(_AdmissionEntry)
 _approval = msgspec.json.Decoder(_ApprovalEntry)
 _eviction = msgspec.json.Decoder(_EvictionEntry)
+_rekeying = msgspec.json.Decoder(_RekeyingEntry)
 _level = msgspec.json.Decoder(_LevelEntry)
 
 
@@ -96,8 +107,10 @@ def decode_identity(kind: str, data: bytes) -> IdentityRecord:
             return Approval(node_id, approval.name, replaces, _key(node_id, approval.key), approval.server)
         case "eviction":
             eviction = _eviction.decode(data).eviction
-            boxes = tuple((bytes.fromhex(each), _octets(box, BOX_BYTES)) for each, box in eviction.boxes.items())
-            return Eviction(bytes.fromhex(eviction.node), eviction.era, boxes)
+            return Eviction(bytes.fromhex(eviction.node), eviction.era, _boxes(eviction.boxes))
+        case "rekeying":
+            rekeying = _rekeying.decode(data).rekeying
+            return KeyReplacement(rekeying.era, _boxes(rekeying.boxes))
         case _:
             level = _level.decode(data).level
             return Level(level.number, level.version)
@@ -111,10 +124,19 @@ def encode_identity(record: IdentityRecord) -> Struct:
         case Approval(node_id, name, replaces, key, server_id):
             return _ApprovalEntry(_Approval(server_id, node_id.hex(), name, replaces.hex(), _text(key)))
         case Eviction(node_id, era, boxes):
-            told = {each.hex(): base64.b64encode(box).decode() for each, box in boxes}
-            return _EvictionEntry(_Eviction(node_id.hex(), era, told))
+            return _EvictionEntry(_Eviction(node_id.hex(), era, _box_texts(boxes)))
+        case KeyReplacement(era, boxes):
+            return _RekeyingEntry(_Rekeying(era, _box_texts(boxes)))
         case Level(number, version):
             return _LevelEntry(_Level(number, version))
+
+
+def _boxes(told: dict[str, str]) -> tuple[tuple[bytes, bytes], ...]:
+    return tuple((bytes.fromhex(each), _octets(box, BOX_BYTES)) for each, box in told.items())
+
+
+def _box_texts(boxes: tuple[tuple[bytes, bytes], ...]) -> dict[str, str]:
+    return {each.hex(): base64.b64encode(box).decode() for each, box in boxes}
 
 
 def _key(node_id: bytes, text: str | None) -> bytes | None:

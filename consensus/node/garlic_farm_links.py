@@ -185,6 +185,11 @@ class PeerLinks:
         if link is not None:
             link.scope.cancel()
 
+    def reconnect(self) -> None:
+        """End every connection: what is said from here on goes over new ones, with the credentials of now."""
+        for link in self._links.values():
+            link.hang_up()
+
     def describe(self) -> tuple[LinkView, ...]:
         """Every link, for the view."""
         return tuple(link.view() for link in self._links.values())
@@ -193,6 +198,7 @@ class PeerLinks:
 class _Link:
     def __init__(self, links: PeerLinks, peer: ServerId) -> None:
         self.scope = trio.CancelScope()
+        self._connected = trio.CancelScope()
         self._links = links
         self._peer = peer
         self._pipe: RequestPipe | None = None
@@ -225,6 +231,10 @@ class _Link:
         self.keep()
         if self._pipe is not None:
             self._invite(guest)
+
+    def hang_up(self) -> None:
+        """End the connection of now, if there is one."""
+        self._connected.cancel()
 
     def say(self, request: wire.Request, answered: Callable[[wire.Reply | Lost], None]) -> bool:
         if self._pipe is None or not self._pipe.post(encode_request(request, self._links.limits), answered):
@@ -275,10 +285,11 @@ class _Link:
             return False
         pipe = None
         try:
-            dialed = await self._links.dialer.dial(address, self._peer)
-            self._links.tally.connected(str(address))
-            pipe = self._begin(dialed)
-            await pipe.run()
+            with trio.CancelScope() as self._connected:
+                dialed = await self._links.dialer.dial(address, self._peer)
+                self._links.tally.connected(str(address))
+                pipe = self._begin(dialed)
+                await pipe.run()
         except GarlicFarmError as error:
             text = f"link to server {self._peer}: {error}"
             self._links.tally.incident(error.fault, str(address), text, ours=True)

@@ -58,6 +58,7 @@ KINDS = (
     "factors",
     "approval",
     "eviction",
+    "rekeying",
     "level",
     "removal",
 )
@@ -118,6 +119,7 @@ _ENTRY = _struct(
     approval=_TEXT,
     # Without the boxes, which hold the new key sealed.
     eviction=_struct(node=_TEXT),
+    rekeying=_struct(era=_LONG),
     level=_TEXT,
     removal=_TEXT,
     _malformed=_TEXT,
@@ -257,6 +259,7 @@ def _lacks_what_it_needs(json: Column) -> Column:
         "cost": ("hash", "factor"),
         "force": ("master",),
         "eviction": ("node",),
+        "rekeying": ("era",),
     }
     return reduce(
         Column.__or__,

@@ -17,7 +17,7 @@ _BASE32_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 _LAST_PIECE = 60
 _PLAIN_KINDS = ("admission", "approval", "level", "removal")
 """Their members name no destination and are kept as they came."""
-OPERATOR_KINDS = ("exclusion", "cost", "force", "eviction", *_PLAIN_KINDS)
+OPERATOR_KINDS = ("exclusion", "cost", "force", "eviction", "rekeying", *_PLAIN_KINDS)
 
 
 def reports(entries: DataFrame) -> DataFrame:
@@ -152,6 +152,7 @@ def operator_actions(entries: DataFrame, salt: str) -> DataFrame:
         .when(f.col("entry") == "cost", f.to_json(f.struct(json["cost"]["factor"].alias("factor"))))
         .when(f.col("entry") == "force", f.lit("{}"))
         .when(f.col("entry") == "eviction", f.to_json(json["eviction"]))
+        .when(f.col("entry") == "rekeying", f.to_json(json["rekeying"]))
         .otherwise(f.coalesce(*(json[kind] for kind in _PLAIN_KINDS)))
     )
     subject = f.coalesce(

@@ -1,16 +1,27 @@
 """The farm's keys are changed while it runs: it goes on, who restarts comes back, and who has the old file is told."""
 
 import json
+import os
 import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from bridge.core.control import SubmitOutcome
 from bridge.node.key_files import load_farm_key
 from bridge.node.local_farm import LOOPBACK
+from bridge.wire.farm_key import FarmKey
+from consensus.node.garlic_farm_dial import Dialer, PeerAddress
+from consensus.node.tls import load_or_create_certificate
+from consensus.node.transports import TlsTransport
+from consensus.wire.garlic_farm.digest import Credentials
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.proof import ConnectionRole
+from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade_client import Caller
 from gossip.node.state_files import KEYS_FILE
 from tests.end_to_end.farm import (
     LEADER_BOUND_S,
@@ -120,6 +131,67 @@ def test_a_fourth_node_with_the_old_key_file_is_told_why_and_joins_with_the_curr
         farm.wait_until(lambda: alarms(newcomer) == {}, START_BOUND_S, "no alarm stands at the newcomer")
         newcomer.ask(lambda client: client.leave())
         farm.wait_until(lambda: not newcomer.running, START_BOUND_S, "it has left")
+
+
+def login(node: Node, farm_key: FarmKey) -> Fault | None:
+    """Why a client with the passwords of this key file cannot log in on the node's Raft port; None if it can."""
+    host, port = addresses(node)[1].rsplit(":", 1)
+    certificate = load_or_create_certificate(node.directory).fingerprint
+    shown = tuple(Credentials(each.username, each.password) for each in farm_key.digest_credentials)
+    caller = Caller(farm_key.cluster, lambda: shown, Identity, os.urandom, None, ConnectionRole.CLIENT)
+
+    async def dial() -> Fault | None:
+        try:
+            dialed = await Dialer(caller, transport=TlsTransport()).dial(PeerAddress(host, int(port), certificate))
+        except GarlicFarmError as error:
+            return error.fault
+        await trio.aclose_forcefully(dialed.stream)
+        return None
+
+    return trio.run(dial)
+
+
+def test_replaced_keys_make_a_copied_key_file_worthless_and_leave_everybody_in_place(
+    farm: Farm, tmp_path: Path
+) -> None:
+    # Given: a farm of three, one of them away, and a copy of its key file.
+    export = tmp_path / "copied.key"
+    keys(farm, "export", export)
+    copied = load_farm_key(export)
+    for node in farm.nodes:
+        assert login(node, copied) is None
+    before = farm.wait_settled().view()
+    leader = farm.wait_settled()
+    away = next(node for node in farm.nodes if node is not leader)
+    away.kill()
+
+    def leading() -> Node:
+        return farm.wait_until(farm.leader, START_BOUND_S, "somebody leads")
+
+    # When: the operator replaces the keys.
+    done = farm.wait_done("keys", "replace", "--yes", "--json", at=leading)
+    told = json.loads(done.stdout)
+    assert (told["era"], told["sealedFor"], told["leftOut"]) == (1, 3, [])
+    # Then: the passwords of the copy are refused by everybody, and by whoever was away when it is back.
+    away.start()
+    farm.wait_settled()
+
+    def refused() -> bool:
+        return all(login(node, copied) is Fault.WRONG_CREDENTIALS for node in farm.nodes)
+
+    farm.wait_until(refused, START_BOUND_S, "no Raft port takes the passwords of the copy")
+    after = farm.wait_settled().view()
+    assert after.raft.voters == before.raft.voters
+    assert farm.nodes[0].submit({"mark": "replaced"}).outcome is SubmitOutcome.COMMITTED
+    # And: a router that comes with the copy is not heard of.
+    gossip, consensus = (f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
+    seeds = [addresses(node)[0] for node in farm.nodes]
+    thief = node_toml(tmp_path / "thief", farm_key=export, gossip=gossip, consensus=consensus, seeds=seeds)
+    with Farm(tmp_path, [thief]):
+        thief.start()
+        farm.wait_until(lambda: "key-retired" in alarms(thief), START_BOUND_S, "its key is refused")
+        assert "thief" not in call("node", "list", "--node", farm.nodes[0].directory).stdout
+    keys(farm, "export", "--replace", farm.directory / "farm.key")
 
 
 @pytest.mark.soak

@@ -5,7 +5,16 @@ from dataclasses import replace
 import pytest
 
 from bridge.core.admission import ADMITTED_MAX, AdmissionRefused, Admitted, ServerAdmitted, ServerRetired, Standing
-from bridge.core.eviction import EvictionRefused, ServerEvicted, evict, majority_lost, sponsors_needed, vote_goes_first
+from bridge.core.eviction import (
+    EvictionRefused,
+    KeysNotReplaced,
+    KeysReplaced,
+    ServerEvicted,
+    evict,
+    majority_lost,
+    sponsors_needed,
+    vote_goes_first,
+)
 from bridge.core.farm import EntryTooEarly, LevelRaised, LevelRefused
 from bridge.core.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, needed_level, next_level
 from bridge.core.hashes import hash_of
@@ -18,6 +27,7 @@ from bridge.core.records import (
     Factors,
     Force,
     Foreign,
+    KeyReplacement,
     Level,
     Record,
     Removal,
@@ -110,8 +120,27 @@ def test_of_two_evictions_that_begin_one_era_the_second_changes_nothing() -> Non
     before = story.state
     [refused] = story.apply(4, 1, Eviction(A, 1, ()))
     assert isinstance(refused, EvictionRefused)
-    assert "somebody else evicted at the same time" in refused.reason
+    assert "somebody else replaced them at the same time" in refused.reason
     assert replace(story.state, applied_index=3, numbers=before.numbers) == before
+
+
+def test_a_replacement_of_the_keys_begins_an_era_and_takes_nobody_s_standing() -> None:
+    story = farm()
+    before = story.state.admitted
+    assert story.apply(3, 1, KeyReplacement(1, ((A, BOX), (B, BOX)))) == (KeysReplaced(1, 2),)
+    assert story.state.admitted == before
+    assert (story.state.rekeying.era, dict(story.state.rekeying.boxes)) == (1, {A.hex(): BOX, B.hex(): BOX})
+
+
+@pytest.mark.parametrize("first", [Eviction(B, 1, ((A, BOX),)), KeyReplacement(1, ((A, BOX),))])
+def test_of_two_entries_that_begin_one_era_the_second_changes_no_keys(first: Eviction | KeyReplacement) -> None:
+    story = farm()
+    story.apply(3, 1, first)
+    before = story.state.rekeying
+    [refused] = story.apply(4, 1, KeyReplacement(1, ((A, b"another"),)))
+    assert isinstance(refused, KeysNotReplaced)
+    assert "somebody else replaced them at the same time" in refused.reason
+    assert story.state.rekeying == before
 
 
 def test_the_table_of_identities_is_bounded_for_evictions_too() -> None:

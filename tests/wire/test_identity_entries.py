@@ -6,7 +6,7 @@ import json
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.core.records import Admission, Approval, Eviction, Foreign, Level
+from bridge.core.records import Admission, Approval, Eviction, Foreign, KeyReplacement, Level
 from bridge.wire.application import ENTRY_LIMIT_BYTES, ApplicationError, decode, encode
 from bridge.wire.identity_entries import BOXES_LIMIT
 from bridge.wire.key_box import BOX_BYTES
@@ -27,10 +27,11 @@ BOX = bytes(BOX_BYTES)
         Approval(NODE, "node-4", OTHER, server_id=4),
         Eviction(OTHER, 1, ((NODE, BOX),)),
         Eviction(OTHER, 2**32 - 1, ()),
+        KeyReplacement(3, ((NODE, BOX),)),
         Level(2, "0.1.0"),
     ],
 )
-def test_what_is_encoded_is_decoded(record: Admission | Approval | Eviction | Level) -> None:
+def test_what_is_encoded_is_decoded(record: Admission | Approval | Eviction | KeyReplacement | Level) -> None:
     assert decode(encode(record)) == record
 
 
@@ -43,6 +44,7 @@ def test_the_documented_bytes() -> None:
     assert json.loads(encode(Eviction(OTHER, 1, ((NODE, BOX),)))) == {
         "eviction": {"node": OTHER.hex(), "era": 1, "boxes": {NODE.hex(): box}}
     }
+    assert json.loads(encode(KeyReplacement(2, ((NODE, BOX),)))) == {"rekeying": {"era": 2, "boxes": {NODE.hex(): box}}}
     assert encode(Level(2, "0.1.0")) == b'{"level":{"number":2,"version":"0.1.0"}}'
 
 
@@ -64,6 +66,9 @@ def test_as_many_boxes_as_are_allowed_fit_into_an_entry() -> None:
         {"approval": {"server": 6, "node": NODE.hex(), "name": "n"}},
         {"approval": {"server": 6, "node": NODE.hex(), "name": "-n", "replaces": OTHER.hex()}},
         {"eviction": {"node": NODE.hex(), "era": 0, "boxes": {}}},
+        {"rekeying": {"era": 0, "boxes": {}}},
+        {"rekeying": {"era": 1}},
+        {"rekeying": {"era": 1, "boxes": {NODE.hex(): "AAAA"}}},
         {"eviction": {"node": NODE.hex(), "era": 1, "boxes": {NODE.hex(): "AAAA"}}},
         {"eviction": {"node": NODE.hex(), "era": 1, "boxes": {"nobody": base64.b64encode(BOX).decode()}}},
         {"eviction": {"node": NODE.hex(), "era": 1, "boxes": []}},

@@ -1,0 +1,221 @@
+"""Replacing all keys after a key file was copied: what the copy reads afterwards, and what the leader refuses."""
+
+import os
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+import trio
+
+from bridge.core.admission import Admitted
+from bridge.core.farm_state import FarmState
+from bridge.core.feature_level import SUPPORTED_LEVEL
+from bridge.core.records import KeyReplacement
+from bridge.node.control_routes import Refused, Request
+from bridge.node.era_sealing import seal_era
+from bridge.node.event_log import EventLog
+from bridge.node.identity_office import IdentityOffice
+from bridge.wire.application import decode
+from bridge.wire.key_box import open_key
+from consensus.core.effects import Outcome, Resolve
+from consensus.core.position import Configuration, LogPosition, Server, ServerId
+from gossip.core.member import NodeId
+from gossip.node.agent import Agent
+from gossip.node.key_room import KeyRoom
+from gossip.wire.seal import SALT_BYTES, KeyRing, Sealed, SealError
+from tests.node.gossip_farm import RING, in_simulated_time, running_farm, sees, until_all_see_all
+from tests.node.gossip_network import MemoryNetwork
+
+OLD = bytes(RING.primary)
+
+
+def readable(network: MemoryNetwork, keys: KeyRing, names: list[NodeId]) -> tuple[int, int]:
+    """How many of the recorded datagrams a reader with these keys opens (as each of these nodes), and of how many."""
+    readers = [Sealed(keys, os.urandom(SALT_BYTES), name) for name in names]
+    opened = 0
+    for _, _, datagram in network.sent:
+        for reader in readers:
+            try:
+                reader.open(datagram)
+            except SealError:
+                continue
+            opened += 1
+            break
+    return opened, len(network.sent)
+
+
+async def replace_all(agents: list[Agent]) -> None:
+    """What each server does when it applies the entry: open its own box, and begin the era."""
+    chain = agents[0].key_chain
+    assert chain is not None
+    admitted = {
+        number: Admitted(agent.node_id, f"node-{number}", agent.public_key) for number, agent in enumerate(agents, 1)
+    }
+    sealed = seal_era(FarmState(0, admitted=admitted), chain, agents[0], RING.label, {})
+    assert (sealed.era, sealed.left_out) == (1, ())
+    for agent in agents:
+        content = open_key(dict(sealed.boxes)[agent.node_id], agent.identity.key, RING.label)
+        own = agent.key_chain
+        assert own is not None
+        await agent.change_keys(own.rekeyed(content.key, content.era, content.used_at))
+
+
+@in_simulated_time
+async def test_a_passive_reader_with_the_copied_key_opens_nothing_after_the_keys_were_replaced() -> None:
+    # Given: a farm whose datagrams are recorded by somebody with a copy of its key.
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
+        agents = await farm.start_many(3)
+        await until_all_see_all(agents)
+        names = [agent.node_id for agent in agents]
+        opened, recorded = readable(network, RING, names)
+        assert opened == recorded > 0, "before, it reads everything"
+        # When: the keys are replaced, and the farm goes on for a minute.
+        network.sent.clear()
+        await replace_all(agents)
+        await trio.sleep(60)
+        # Then: of all that was said since, it reads nothing; nobody was lost.
+        opened, recorded = readable(network, RING, names)
+        assert (opened, recorded > 100) == (0, True)
+        assert all(sees(agent, *[other for other in agents if other is not agent]) for agent in agents)
+
+
+@in_simulated_time
+async def test_the_same_reader_follows_a_rotation_from_its_first_step_to_its_last() -> None:
+    """Why `keys rotate` is no answer to a copied key file: it tells the next key under the present one."""
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
+        agents = await farm.start_many(3)
+        await until_all_see_all(agents)
+        room = KeyRoom(agents[0])
+        network.sent.clear()
+        fresh = await room.install()
+        await trio.sleep(5)
+        opened, recorded = readable(network, RING, [agent.node_id for agent in agents])
+        assert opened == recorded > 0
+        await room.use(fresh)
+        await trio.sleep(5)
+        chain = agents[1].key_chain
+        assert chain is not None
+        # The chain that it read at the first step holds the key that seals at the last.
+        both = KeyRing(OLD, (chain.primary,))
+        opened, recorded = readable(network, both, [agent.node_id for agent in agents])
+        assert opened == recorded
+
+
+# -- at the leader -----------------------------------------------------------------------------------------------------
+
+LEADER = 1
+KEYS = {number: bytes([number]) * 32 for number in (1, 2, 3)}
+REPLACE = Request("POST", "/v1/keys/replace", b"{}")
+
+
+def identity(number: int) -> bytes:
+    """The NodeId of router `number`."""
+    return bytes([number]) * 8
+
+
+class Leader:
+    """Replica, server, ledger and signer in one, of a farm of three of which two answer."""
+
+    leads = True
+
+    def __init__(self, **changes: Any) -> None:
+        ring = KeyRing(os.urandom(32))
+        agent = SimpleNamespace(node_id=identity(LEADER), key_chain=ring.chain, public_key=_point())
+        roster = SimpleNamespace(members=tuple)
+        farm_keys = SimpleNamespace(current=SimpleNamespace(expect=3, label=ring.label))
+        admitted = {number: Admitted(identity(number), f"node-{number}", _point()) for number in (1, 2, 3)}
+        self.state = replace(FarmState(0, level=SUPPORTED_LEVEL, admitted=admitted), **changes)
+        self.answering: tuple[int, ...] = (2,)
+        self.proposed: list[object] = []
+        self.office = IdentityOffice(
+            cast("Any", agent), cast("Any", roster), cast("Any", farm_keys), EventLog("a", lambda: 0)
+        )
+        self.office.founded(cast("Any", self), cast("Any", self), cast("Any", self), cast("Any", None), 1_000)
+
+    @property
+    def server(self) -> "Leader":
+        """Of the replica."""
+        return self
+
+    def sign(self, entry: bytes) -> bytes:
+        """As it is."""
+        return entry
+
+    def describe(self) -> SimpleNamespace:
+        """Who answers."""
+        voters = tuple(Server(ServerId(number), f"tcp://127.0.0.1:{number}") for number in (1, 2, 3))
+        followers = [SimpleNamespace(server_id=number, match=9, contact_ms=1) for number in self.answering]
+        return SimpleNamespace(
+            raft=SimpleNamespace(
+                server_id=LEADER, configuration=Configuration(voters), followers=followers, commit_index=9, last=None
+            )
+        )
+
+    async def propose(self, commands: tuple[bytes, ...]) -> Resolve:
+        """Committed."""
+        await trio.lowlevel.checkpoint()
+        record = decode(commands[0])
+        assert isinstance(record, KeyReplacement)
+        self.proposed.append(record)
+        rekeying = replace(self.state.rekeying, era=record.era, boxes={})
+        self.state = replace(self.state, rekeying=rekeying)
+        return Resolve(1, Outcome.COMMITTED, LogPosition(9, 1), ServerId(LEADER))
+
+    async def wait_applied(self, index: int) -> int:
+        """It is."""
+        await trio.lowlevel.checkpoint()
+        return index
+
+    async def asked(self, body: bytes = b"{}") -> dict[str, Any]:
+        """The answer to a replacement of the keys."""
+        _, replacing = self.office.handlers["/v1/keys/replace"]
+        answer = await replacing(Request("POST", "/v1/keys/replace", body), "")
+        found: dict[str, Any] = msgspec.json.decode(answer.body)
+        return found
+
+
+def _point() -> bytes:
+    """A public key for which a box can be made."""
+    return (9).to_bytes(32, "little")
+
+
+async def test_the_answer_tells_for_how_many_the_key_is_sealed_and_who_is_away() -> None:
+    leader = Leader()
+    assert await leader.asked() == {
+        "schema": 1,
+        "era": 1,
+        "sealedFor": 3,
+        "away": ["node-2", "node-3"],
+        "leftOut": [],
+    }
+
+
+async def test_members_whose_public_key_is_unknown_are_named_and_left_out_only_by_force() -> None:
+    leader = Leader()
+    admitted = {**leader.state.admitted, 3: Admitted(identity(3), "node-3")}
+    leader.state = replace(leader.state, admitted=admitted)
+    with pytest.raises(Refused, match=r"1 of 3 members would get no key.*: node-3\. Start them once"):
+        await leader.asked()
+    assert leader.proposed == []
+    told = await leader.asked(b'{"force": true}')
+    assert (told["sealedFor"], told["leftOut"]) == (2, ["node-3"])
+
+
+async def test_without_a_majority_nothing_is_proposed_and_the_figures_are_told() -> None:
+    leader = Leader()
+    leader.answering = ()
+    with pytest.raises(Refused, match="1 of 3 voters answer, which is no majority"):
+        await leader.asked(b'{"force": true}')
+    assert leader.proposed == []
+
+
+async def test_a_node_that_does_not_lead_names_the_one_that_does() -> None:
+    leader = Leader()
+    leader.leads = False
+    cast("Any", leader).role = SimpleNamespace(leader=2)
+    with pytest.raises(Refused, match=r"node-2 does\. Ask it there"):
+        await leader.asked()
