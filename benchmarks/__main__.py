@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-from benchmarks import cold_start, consensus, failover, gossip, machine, storage, throughput
+from benchmarks import cold_start, consensus, failover, gossip, identity, machine, storage, throughput
 from benchmarks.child import ChildError
 from benchmarks.farm import BenchmarkError, Farm, running_farm
 from benchmarks.figures import Figure, table
@@ -46,6 +46,8 @@ def main() -> None:
     names = list(NAMES) if not options.names else options.names
     if "gossip" in names:
         names = [*names, *gossip.PARTS]
+    if "identity" in names:
+        names = [*names, *identity.PARTS]
     if "pipeline" in names:
         names = [*names, *PIPELINE_PARTS]
     if "consensus" in names:
@@ -54,7 +56,7 @@ def main() -> None:
         try:
             limits = machine.measure(Path(directory))
             print("\n".join([*limits.lines(), *_setting()]), flush=True)
-            figures = trio.run(_measure, names, Path(directory), limits, options.runs, options.seconds)
+            figures = trio.run(_measure, names, Path(directory), limits, options)
         except (BenchmarkError, ChildError, GroupError) as error:
             sys.exit(f"benchmarks: {error}")
     if options.json is not None:
@@ -73,10 +75,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "names",
         nargs="*",
-        choices=[*NAMES, "consensus", "gossip", "pipeline", *PIPELINE_PARTS, []],
+        choices=[*NAMES, "consensus", "gossip", "identity", *identity.PARTS, "pipeline", *PIPELINE_PARTS, []],
         metavar="NAME",
-        help=f"parts: {', '.join(NAMES)}; only if named: pipeline, {', '.join(PIPELINE_PARTS)}",
+        help=f"parts: {', '.join(NAMES)}; only if named: identity, {', '.join(identity.PARTS)}, pipeline, "
+        f"{', '.join(PIPELINE_PARTS)}",
     )
+    parser.add_argument("--base", type=Path, help="identity-throughput: another checkout, to compare this one with")
+    parser.add_argument("--count", type=_positive(int), default=1_000_000, help="identity-replay: entries (1000000)")
     parser.add_argument("--runs", type=_positive(int), default=5, help="runs of each throughput scenario (5)")
     parser.add_argument("--seconds", type=_positive(float), default=3.0, help="length of such a run (3)")
     parser.add_argument("--json", type=Path, help="write the figures, every run included, to this file")
@@ -103,9 +108,10 @@ def _setting() -> list[str]:
 
 
 async def _measure(
-    names: list[str], directory: Path, limits: machine.Machine, runs: int, seconds: float
+    names: list[str], directory: Path, limits: machine.Machine, options: argparse.Namespace
 ) -> list[Figure]:
     figures: list[Figure] = []
+    runs, seconds = int(options.runs), float(options.seconds)
 
     def tell(found: list[Figure]) -> None:
         figures.extend(found)
@@ -131,6 +137,8 @@ async def _measure(
     await _alone(names, directory, runs, seconds, tell)
     await consensus.measure(names, directory, limits, runs, seconds, tell)
     await gossip.measure([name for name in names if name in gossip.PARTS], directory, tell)
+    asked = identity.Options(options.base and options.base.resolve(), options.count)
+    await identity.measure(names, directory, asked, runs, seconds, tell)
     await _pipeline([name for name in names if name in PIPELINE_PARTS], directory, runs, tell)
     return figures
 
