@@ -196,7 +196,7 @@ class Farm:
             return ()
         record, request = entry.record, request_of(entry.record)
         verdict = self._admit(session_of(entry), index, term)
-        state = replace(self.state, applied_index=index, applied_term=term)
+        state = self.state.after(index, term)
         changes: list[Change] = []
         match verdict:
             case Verdict.NEW:
@@ -206,7 +206,10 @@ class Farm:
                 elif needed_level(record) > state.level:
                     changes = [EntryTooEarly(type(record).__name__, needed_level(record))]
                 else:
-                    state = replace(state, numbers=numbers_after(state.numbers, entry))
+                    numbers = numbers_after(state.numbers, entry)
+                    if numbers is not state.numbers:
+                        # Not for the opaque entries of users, which are the many.
+                        state = replace(state, numbers=numbers)
                     state, changes = self._apply(state, entry)
             case Verdict.DUPLICATE if entry.author is not None and not isinstance(record, Foreign):
                 changes = [_without_effect(entry, NoEffect.REPEATED)]

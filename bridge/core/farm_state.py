@@ -7,8 +7,10 @@ behind log time: nothing at first, and moved by each report just as far as that 
 would make two reports that straddle two clock entries look stale; taking the date as it is, a slow clock.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any
 
 from bridge.core.admission import Admitted
 from bridge.core.authors import AuthorNumbers
@@ -112,6 +114,10 @@ class FarmState:
     numbers: Mapping[bytes, AuthorNumbers] = field(default_factory=dict)
     """Which numbers of each author had effect."""
 
+    def after(self, index: int, term: int) -> "FarmState":
+        """The same after one more entry. Every entry passes here, and `replace` takes several times as long."""
+        return FarmState(self.log_time_ms, index, term, *_behind_the_position(self))
+
     def stale(self, server: ServerState, tuning: FarmTuning) -> bool:
         """Whether the server has been silent for 1.5 reporting periods of log time."""
         return self.log_time_ms - server.heard_ms > tuning.stale_after_ms
@@ -144,3 +150,8 @@ class FarmState:
         parts = [server.report.part_in(master) for server in self.servers.values()]
         seconds = [part.last_published_time_ms // 1000 for part in parts if part is not None]
         return max((each for each in seconds if each <= latest_s), default=0)
+
+
+_behind_the_position: Callable[[FarmState], tuple[Any, ...]] = attrgetter(
+    *(each.name for each in fields(FarmState)[3:])
+)
