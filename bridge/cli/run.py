@@ -17,6 +17,7 @@ from bridge.core.feature_level import UnsupportedLevelError
 from bridge.node.app import run_node
 from bridge.node.configuration import ConfigurationError, Overrides, load_configuration
 from bridge.node.control_socket import ControlSocketError
+from bridge.node.descriptors import DescriptorError
 from bridge.node.forming import UnusableFormationError
 from bridge.node.key_files import KeyFileError
 from bridge.node.masters import MasterError
@@ -35,6 +36,7 @@ REASONS = (
     UnsupportedLevelError,
     ConfigurationError,
     ControlSocketError,
+    DescriptorError,
     UnusableFormationError,
     KeyFileError,
     MasterError,

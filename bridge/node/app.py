@@ -32,9 +32,10 @@ from bridge.node.company import Company, acquaint, open_company
 from bridge.node.configuration import NodeConfiguration
 from bridge.node.configuration import Pace as PaceSetting
 from bridge.node.connecting import Connecting
-from bridge.node.control import ControlServer
+from bridge.node.control import ControlLimits, ControlServer
 from bridge.node.control_access import open_remote_access
 from bridge.node.control_socket import SOCKET_NAME, answers
+from bridge.node.descriptors import descriptor_shares
 from bridge.node.duties import Duties
 from bridge.node.entry_signer import EntrySigner
 from bridge.node.event_log import EventLog
@@ -187,7 +188,13 @@ class Node:
             trace=self.trace,
             alarms=self.alarms,
         )
-        control = ControlServer(settings.state_dir / SOCKET_NAME, port, remote=remote, more=office.handlers)
+        shares = descriptor_shares()
+        limits = ControlLimits(
+            connections=shares.control_local,
+            remote_connections=shares.control_remote,
+            remote_strangers=shares.control_remote,
+        )
+        control = ControlServer(settings.state_dir / SOCKET_NAME, port, limits, remote, office.handlers)
         sight.control = control
         self.trace.append("node-started", {"pid": os.getpid(), "generation": agent.generation})
         async with trio.open_nursery() as nursery:

@@ -11,18 +11,21 @@ What is unusable is said at the start, in words, before anything listens.
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import trio
 
 from bridge.node.alarms import Alarms
 from bridge.node.configuration import NodeConfiguration
+from bridge.node.descriptors import descriptor_shares
 from bridge.node.farm_keys import FarmKeys
 from bridge.node.introductions import Introductions
 from bridge.node.profile import profile_of
 from bridge.node.transport_checks import watch_certificate
 from bridge.node.transport_settings import ProxySettings
 from bridge.node.users import Users, read_password
+from consensus.node.accepting import AcceptTuning
 from consensus.node.garlic_farm_conversation import RequestHandler
 from consensus.node.garlic_farm_dial import Dialer
 from consensus.node.garlic_farm_server import GarlicFarmServer
@@ -39,11 +42,12 @@ from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
 
 
 class Connecting:
-    """Made before anything else of the node; raises CertificateError and UsersError."""
+    """Made before anything else of the node; raises CertificateError, UsersError and DescriptorError."""
 
     def __init__(self, settings: NodeConfiguration, farm_keys: FarmKeys, tally: Tally, peers: PeerDirectory) -> None:
         self.tally = tally
         self._peers = peers
+        self._shares = descriptor_shares()
         self._i2p_name = settings.consensus.advertise.host
         self.users = Users(farm_keys, settings.transport.users)
         self._cluster = farm_keys.filed.cluster
@@ -114,7 +118,14 @@ class Connecting:
             gatekeeper,
             handler,
             self.tally,
-            admission=self._profile.admission,
+            admission=replace(
+                self._profile.admission,
+                handshakes_max=self._shares.raft_handshakes,
+                established_max=self._shares.raft_established,
+            ),
+            accepting=AcceptTuning(
+                strangers_max=self._shares.raft_strangers_waiting, known_max=self._shares.raft_known_waiting
+            ),
             conversation=self._profile.conversation,
             met=self._met,
         )

@@ -8,13 +8,16 @@ of a window are kept, not averages alone: an average hides the stalls that cause
 The moments lie on a fixed grid, and one that passes during a stall counts with its own lateness. Counting from one
 waking to the next would see a stall of a second once, like one of a millisecond, and a process that stands still for
 half of the time would have no lag to speak of. So the mean is how long a job waits that comes at a random moment.
+
+What cannot be read is unknown, and never ends the node: without a free descriptor not even /proc can be opened.
 """
 
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import psutil
 import trio
@@ -23,6 +26,7 @@ LAG_INTERVAL_S: Final = 0.1
 LAG_WINDOW: Final = 600
 """Measurements kept: one minute."""
 
+Figure = TypeVar("Figure")
 _LOOPBACK: Final = frozenset({"lo", "lo0"})
 
 
@@ -30,10 +34,10 @@ _LOOPBACK: Final = frozenset({"lo", "lo0"})
 class HostFigures:
     """One sample. Percentages are of the whole host; `network_bytes_per_s` is in + out without loopback."""
 
-    cpu_percent: float
-    memory_percent: float
+    cpu_percent: float | None
+    memory_percent: float | None
     network_bytes_per_s: int | None
-    resident_bytes: int
+    resident_bytes: int | None
     process_uptime_ms: int
 
 
@@ -94,8 +98,8 @@ class HostSampler:
         # The wall clock is asked once: were it set later, an uptime computed from it would jump.
         self._age_at_start_s = max(0.0, time.time() - self._process.create_time())
         self._started_s = time.monotonic()
-        psutil.cpu_percent(interval=None)
-        self._network_bytes = _network_bytes()
+        _told(lambda: psutil.cpu_percent(interval=None))
+        self._network_bytes = _told(_network_bytes)
         self._sampled_s = self._started_s
 
     @property
@@ -104,18 +108,28 @@ class HostSampler:
         return round((self._age_at_start_s + time.monotonic() - self._started_s) * 1000)
 
     def sample(self) -> HostFigures:
-        """Figures since the last sample."""
+        """Figures since the last sample; None for what the system does not tell now. Never raises for that."""
         now_s = time.monotonic()
-        network_bytes = _network_bytes()
-        rate = rate_per_s(self._network_bytes, network_bytes, now_s - self._sampled_s)
+        network_bytes = _told(_network_bytes)
+        rate = None
+        if network_bytes is not None and self._network_bytes is not None:
+            rate = rate_per_s(self._network_bytes, network_bytes, now_s - self._sampled_s)
         self._network_bytes, self._sampled_s = network_bytes, now_s
         return HostFigures(
-            cpu_percent=psutil.cpu_percent(interval=None),
-            memory_percent=psutil.virtual_memory().percent,
+            cpu_percent=_told(lambda: psutil.cpu_percent(interval=None)),
+            memory_percent=_told(lambda: psutil.virtual_memory().percent),
             network_bytes_per_s=rate,
-            resident_bytes=self._process.memory_info().rss,
+            resident_bytes=_told(lambda: int(self._process.memory_info().rss)),
             process_uptime_ms=self.process_uptime_ms,
         )
+
+
+def _told(figure: Callable[[], Figure]) -> Figure | None:
+    """A figure, or None where it cannot be read: without a free descriptor /proc cannot be opened, for one."""
+    try:
+        return figure()
+    except (OSError, psutil.Error):
+        return None
 
 
 def _network_bytes() -> int:

@@ -68,7 +68,9 @@ def _i2p() -> Profile:
         submit_patience_s=20.0,
         apply_patience_s=8.0,
         admission=AdmissionTuning(handshake_s=45.0),
-        conversation=ConversationTuning(idle_s=900.0, stalled_s=60.0, answer_s=120.0),
+        conversation=ConversationTuning(
+            idle_s=900.0, stalled_s=60.0, request_s=120.0, least_bytes_per_s=4 * 1024, answer_s=120.0
+        ),
         formation=FormationTuning(settle_ms=60_000, patience_ms=900_000),
         answered_within_ms=45_000,
         settle_ms=120_000,

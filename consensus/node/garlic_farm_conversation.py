@@ -9,6 +9,11 @@ is called only after the one before it has been: appends reach the core in the o
 Answers come back by callbacks, in any order; a task for each request would cost more than the request. A lone answer
 leaves at once, the others when the writer has its turn.
 
+What a connection may make this server hold is counted (`receive_budget`): a server's connection is not read while there
+is no room for its next request, a client's is closed when all clients together hold too much. A request that has begun
+must be whole in time: a few seconds, and longer the larger it says that it is. A pause between two bytes alone is no
+measure, since somebody who sends a byte every few seconds never pauses.
+
 As replies leave in order, only the oldest request's age matters: one deadline watches a connection, not one a request.
 
 Whoever speaks out of turn (a reply, another server's id, an extension that was not agreed) is cut off, with a sentence.
@@ -33,6 +38,7 @@ from consensus.core import messages as core
 from consensus.core.effects import Outcome, Resolve, RoleChanged
 from consensus.core.position import Index, LogPosition, ServerId, Term
 from consensus.node.garlic_farm_tally import Tally
+from consensus.node.receive_budget import FREE_BYTES, ReceiveBudget
 from consensus.node.tls_stream import TlsStream
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.codec import RequestReader, encode_reply
@@ -45,6 +51,8 @@ from consensus.wire.garlic_farm.upgrade_server import Upgraded
 from consensus.wire.garlic_farm.values import ClusterServer
 
 _READ_BYTES = 65_536
+_UNANSWERED_BYTES_MAX = 16 * 2**20
+"""What one client may have unanswered before it is read no further: its largest request, and a batch beside it."""
 _FROM_CLIENTS = (wire.ClientRequest, wire.ReadIndexRequest, wire.AddServerRequest)
 """Who asks these need not be a server, and need not know whom it asks."""
 
@@ -123,6 +131,10 @@ class ConversationTuning:
     """Without any request for this long, a connection is closed: peers and clients simply come back."""
     stalled_s: float = 10.0
     """How long a request may stop half way, and replies may stay untaken."""
+    request_s: float = 15.0
+    """How long a small request may take from its first byte to its last."""
+    least_bytes_per_s: int = 64 * 1024
+    """A large one may take longer: as long as its bytes take at this rate."""
     answer_s: float = 30.0
     """How long a handler may take before the connection is given up."""
 
@@ -131,6 +143,8 @@ class ConversationTuning:
 class _Slot:
     request: wire.Request
     due_s: float
+    size: int
+    reserved_bytes: int
     reply: wire.Reply | None = None
     hang_up: bool = False
     give_up: GiveUp | None = None
@@ -153,7 +167,19 @@ class Conversation:
         tally: Tally,
         tuning: ConversationTuning,
         limits: Limits = DEFAULT_LIMITS,
+        budget: ReceiveBudget | None = None,
     ) -> None:
+        """`budget` is shared by all connections of a server."""
+        proven = upgraded.proven
+        self._is_server = proven is not None and proven.is_server
+        self._budget = budget or ReceiveBudget()
+        self._connection = trio.CancelScope()
+        self._account = self._budget.open(
+            source if proven is None else f"key {proven.public_key.hex()}", is_server=self._is_server, close=self._evict
+        )
+        self._unanswered_bytes = 0
+        self._reserved_bytes = 0
+        self._began_s = inf
         self._stream = stream
         self._upgraded = upgraded
         self._source = source
@@ -170,6 +196,7 @@ class Conversation:
     async def run(self) -> None:
         """Answer until either side ends it. Never raises for what a peer did."""
         async with trio.open_nursery() as nursery:
+            self._connection = nursery.cancel_scope
             nursery.start_soon(self._write, nursery.cancel_scope)
             try:
                 self._reader.feed(self._upgraded.trailing)
@@ -180,18 +207,27 @@ class Conversation:
                 self._tally.count("connections-broken")
             finally:
                 self._give_up()
+                self._budget.end(self._account)
+                # Now, not when the collector of cycles comes by.
+                self._reader.discard()
             nursery.cancel_scope.cancel()
 
     async def _read(self) -> None:
         handled = 0
         while True:
+            before = self._reader.buffered_bytes
             while (request := self._reader.next()) is not None:
+                before, size = self._reader.buffered_bytes, before - self._reader.buffered_bytes
                 self._check_turn(request)
                 while len(self._slots) >= self._tuning.window:
                     self._room = trio.Event()
                     await self._room.wait()
-                slot = _Slot(request, trio.current_time() + self._tuning.answer_s)
+                slot = _Slot(request, trio.current_time() + self._tuning.answer_s, size, self._reserved_bytes)
+                self._reserved_bytes, self._began_s = 0, inf
                 self._slots.append(slot)
+                self._unanswered_bytes += size
+                if self._unanswered_bytes > FREE_BYTES and not self._is_server:
+                    self._budget.hold(self._account, self._unanswered_bytes + self._reader.buffered_bytes)
                 if len(self._slots) == 1:
                     self._patience.deadline = slot.due_s
                 self._begin(slot)
@@ -204,16 +240,60 @@ class Conversation:
 
     async def _receive(self) -> bool:
         partial = self._reader.buffered_bytes > 0
+        if partial:
+            await self._make_room()
+        now_s = trio.current_time()
+        if partial and self._began_s == inf:
+            self._began_s = now_s
+        due_s = self._began_s + self._tuning.request_s + self._reader.announced_bytes / self._tuning.least_bytes_per_s
         patience_s = self._tuning.stalled_s if partial else self._tuning.idle_s
-        with trio.move_on_after(patience_s) as patience:
+        with trio.CancelScope(deadline=min(now_s + patience_s, due_s)) as patience:
             data = await self._stream.receive_some(_READ_BYTES)
         if patience.cancelled_caught:
+            if due_s <= now_s + patience_s:
+                raise GarlicFarmError(
+                    Fault.SILENT, f"a request was not whole {due_s - self._began_s:.0f} s after it began"
+                )
             if partial:
                 raise GarlicFarmError(Fault.SILENT, f"a request stopped half way for {patience_s:g} s")
             self._tally.count("connections-idle")
             return False
         self._reader.feed(bytes(data))
         return bool(data)
+
+    async def _make_room(self) -> None:
+        """Have room for a request that has begun, before the rest of it is read."""
+        size = self._reader.announced_bytes
+        if not self._is_server:
+            while self._unanswered_bytes + size > _UNANSWERED_BYTES_MAX and self._slots:
+                self._room = trio.Event()
+                await self._room.wait()
+            self._budget.hold(self._account, self._unanswered_bytes + self._reader.buffered_bytes)
+            # Whoever was told to give way must not go on.
+            await trio.lowlevel.checkpoint_if_cancelled()
+        elif size > FREE_BYTES and not self._reserved_bytes:
+            asked_s = trio.current_time()
+            await self._budget.reserve(self._account, size)
+            self._reserved_bytes = size
+            self._began_s += trio.current_time() - asked_s
+
+    def _evict(self) -> None:
+        text = (
+            f"connection from {self._source} closed: it held {self._unanswered_bytes + self._reader.buffered_bytes}"
+            " bytes of requests, and all clients together more than this server keeps for them"
+        )
+        self._tally.incident(Fault.BUSY, self._source, text)
+        self._connection.cancel()
+
+    def _answered(self) -> None:
+        """The oldest request is answered: what it held is free."""
+        slot = self._slots.popleft()
+        self._unanswered_bytes -= slot.size
+        if slot.reserved_bytes:
+            self._budget.release(self._account, slot.reserved_bytes)
+        elif not self._is_server and self._account.held_bytes:
+            self._budget.hold(self._account, self._unanswered_bytes + self._reader.buffered_bytes)
+        self._room.set()
 
     def _check_turn(self, request: wire.Request) -> None:
         spoken = type(request).__name__
@@ -292,9 +372,8 @@ class Conversation:
         if not self._slots or self._slots[0] is not slot:
             return
         if reply is not None and len(self._slots) == 1 and self._sent_at_once(reply):
-            self._slots.popleft()
+            self._answered()
             self._patience.deadline = inf
-            self._room.set()
             return
         self._ready.set()
 
@@ -328,9 +407,8 @@ class Conversation:
             batch = bytearray()
             while self._slots and (reply := self._slots[0].reply) is not None:
                 batch += encode_reply(reply)
-                self._slots.popleft()
+                self._answered()
             if batch or (isinstance(self._stream, TlsStream) and self._stream.unsent_bytes):
-                self._room.set()
                 if not await self._send(bytes(batch)):
                     break
                 continue

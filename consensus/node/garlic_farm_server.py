@@ -2,24 +2,31 @@
 
     accept ─▶ handshake (few at a time, seconds) ─▶ 404 / 401: close │ 101: established (many, as long as it likes)
 
-Before the handshake is done a connection costs us and proves nothing, so handshakes are capped and short. When the cap
-is reached the oldest handshake of the source with the most of them gives way: real peers need milliseconds and get
-through a flood of half-open connections, whereas refusing newcomers would let a slow flood lock everybody out.
+Before the handshake is done a connection costs us and proves nothing, so it waits for its first byte where it costs
+least (`accepting`), and handshakes are capped and short. When the cap is reached the oldest handshake of the source
+with the most of them gives way: real peers need milliseconds and get through a flood of half-open connections, whereas
+refusing newcomers would let a slow flood lock everybody out. Sources from which a server has proven itself lately keep
+a quarter of the handshakes.
+
 Established connections know the password; they are capped in total and per source, and the newest is refused. Which of
-them has proven to be which server stands on its `Visit` before it takes a place.
+them has proven to be which server stands on its `Visit` before it takes a place: for those a quarter of the places is
+kept, and each of them has few.
 """
 
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import assert_never
 
 import trio
 
+from consensus.node.accepting import AcceptQueue, AcceptTuning, Handle, KnownSources, Unheard
 from consensus.node.clock import now_ms
 from consensus.node.garlic_farm_conversation import Conversation, ConversationTuning, RequestHandler
 from consensus.node.garlic_farm_tally import Tally
+from consensus.node.receive_budget import ReceiveBudget
 from consensus.node.tls import NodeCertificate
 from consensus.node.tls_stream import TlsStream
 from consensus.node.transports import is_loopback
@@ -30,7 +37,9 @@ from consensus.wire.garlic_farm.proof import i2p_channel, tls_channel
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_server import Gatekeeper, Refused, Upgraded, UpgradeServer
 
-_READ_BYTES = 4096
+_READ_BYTES = 16 * 1024
+_MEMBER_READ_BYTES = 256 * 1024
+_I2P_ROUTER = "the I2P router"
 _GOODBYE_S = 1.0
 
 
@@ -42,6 +51,8 @@ class AdmissionTuning:
     handshakes_max: int = 128
     established_max: int = 1024
     established_per_source_max: int = 256
+    established_per_member_max: int = 8
+    """A server has one connection for its log, one for what it submits, and another of each while the old one dies."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +60,8 @@ class Visit:
     """One connection, from accept to close."""
 
     source: str
+    is_known: bool = False
+    """Somebody has proven from there lately that it belongs here."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     proven: ProvenPeer | None = None
     """Who it is, once the handshake is done; None: so far nobody, or somebody with no more than the password."""
@@ -57,38 +70,55 @@ class Visit:
 class Admission:
     """Who is in, and who has to give way."""
 
-    def __init__(self, tuning: AdmissionTuning, tally: Tally) -> None:
+    def __init__(self, tuning: AdmissionTuning, tally: Tally, known: KnownSources | None = None) -> None:
         self._tuning = tuning
         self._tally = tally
+        self._known = known or KnownSources()
+        self._members: Counter[bytes] = Counter()
         self._handshakes: dict[Visit, None] = {}
         self._established: set[Visit] = set()
         self._per_source: Counter[str] = Counter()
 
     def arrive(self, source: str) -> Visit:
         """A new connection begins its handshake; another may lose its place to it."""
-        if len(self._handshakes) >= self._tuning.handshakes_max:
-            crowding, _ = Counter(visit.source for visit in self._handshakes).most_common(1)[0]
-            oldest = next(visit for visit in self._handshakes if visit.source == crowding)
-            del self._handshakes[oldest]
-            oldest.scope.cancel()
-            text = f"{self._tuning.handshakes_max} handshakes at once, most from {crowding}: its oldest was closed"
-            self._tally.incident(Fault.BUSY, crowding, text)
-        visit = Visit(source)
+        visit = Visit(source, source in self._known)
+        most = self._tuning.handshakes_max
+        strangers = [each for each in self._handshakes if not each.is_known]
+        if not visit.is_known and len(strangers) >= _share_of_strangers(most):
+            self._give_way(strangers)
+        elif len(self._handshakes) >= most:
+            self._give_way(strangers or list(self._handshakes))
         self._handshakes[visit] = None
         return visit
 
+    def _give_way(self, crowd: list[Visit]) -> None:
+        crowding, number = Counter(visit.source for visit in crowd).most_common(1)[0]
+        oldest = next(visit for visit in crowd if visit.source == crowding)
+        del self._handshakes[oldest]
+        oldest.scope.cancel()
+        text = f"{len(self._handshakes) + 1} handshakes at once, {number} from {crowding}: its oldest was closed"
+        self._tally.incident(Fault.BUSY, crowding, text)
+
     def establish(self, visit: Visit) -> bool:
         """The handshake is done; False if there is no room for one more."""
-        if (
-            len(self._established) >= self._tuning.established_max
-            or self._per_source[visit.source] >= self._tuning.established_per_source_max
-        ):
+        member, most = _member(visit), self._tuning.established_max
+        if member is None:
+            others = len(self._established) - self._members.total()
+            full = others >= _share_of_strangers(most)
+            full |= self._per_source[visit.source] >= self._tuning.established_per_source_max
+        else:
+            full = self._members[member] >= self._tuning.established_per_member_max
+        if full or len(self._established) >= most:
             text = f"{visit.source} has too many connections, or all together have; one more was closed"
             self._tally.incident(Fault.BUSY, visit.source, text)
             return False
         self._handshakes.pop(visit, None)
         self._established.add(visit)
-        self._per_source[visit.source] += 1
+        if member is None:
+            self._per_source[visit.source] += 1
+        else:
+            self._members[member] += 1
+            self._known.add(visit.source)
         return True
 
     def leave(self, visit: Visit) -> None:
@@ -96,9 +126,11 @@ class Admission:
         self._handshakes.pop(visit, None)
         if visit in self._established:
             self._established.discard(visit)
-            self._per_source[visit.source] -= 1
-            if not self._per_source[visit.source]:
-                del self._per_source[visit.source]
+            member = _member(visit)
+            if member is not None:
+                self._members -= Counter((member,))
+            else:
+                self._per_source -= Counter((visit.source,))
 
     def end_established(self) -> None:
         """Close every connection that carries messages: whoever may still come connects again."""
@@ -122,6 +154,17 @@ class Admission:
         return len(self._established)
 
 
+def _share_of_strangers(places: int) -> int:
+    """The others are kept for those who have proven that they belong here."""
+    return max(1, places - places // 4)
+
+
+def _member(visit: Visit) -> bytes | None:
+    """The key of a server, whether it speaks as one here or submits as a client; None of anybody else."""
+    proven = visit.proven
+    return None if proven is None or proven.server_id is None else proven.public_key
+
+
 Securer = Callable[[trio.abc.Stream], Awaitable[trio.abc.Stream]]
 
 
@@ -138,8 +181,12 @@ class GarlicFarmServer:
         conversation: ConversationTuning | None = None,
         limits: Limits = DEFAULT_LIMITS,
         met: Callable[[Identity], None] = lambda _: None,
+        accepting: AcceptTuning | None = None,
     ) -> None:
         """`met` hears what each peer that is let in says of itself."""
+        self._accepting = accepting or AcceptTuning()
+        self._budget = ReceiveBudget()
+        self._known = KnownSources()
         self._met = met
         self._gatekeeper = gatekeeper
         self._handler = handler
@@ -147,7 +194,7 @@ class GarlicFarmServer:
         self._admission_tuning = admission or AdmissionTuning()
         self._conversation_tuning = conversation or ConversationTuning()
         self._limits = limits
-        self.admission = Admission(self._admission_tuning, tally)
+        self.admission = Admission(self._admission_tuning, tally, self._known)
 
     async def listen(
         self,
@@ -159,13 +206,9 @@ class GarlicFarmServer:
         """Serve TLS on `host` until cancelled; tells the port, which matters when 0 asked for any."""
         context, channel = certificate.server_context(), tls_channel(certificate.fingerprint)
 
-        async def accept(transport: trio.SocketStream) -> None:
-            try:
-                source = str(transport.socket.getpeername()[0])
-            except OSError:
-                await trio.aclose_forcefully(transport)
-                return
+        async def accept(transport: trio.SocketStream, source: str) -> None:
             stream = TlsStream(transport, context, server_side=True)
+            stream.read_bytes = _READ_BYTES
 
             async def secure(_: trio.abc.Stream) -> trio.abc.Stream:
                 await stream.do_handshake()
@@ -173,7 +216,7 @@ class GarlicFarmServer:
 
             await self.serve(transport, source, channel, secure)
 
-        await self._accept(host, port, accept, task_status)
+        await self._accept(await trio.open_tcp_listeners(port, host=host), accept, self._accepting, task_status)
 
     async def listen_plain(
         self, host: str, port: int, name: str, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
@@ -187,24 +230,42 @@ class GarlicFarmServer:
                 Fault.PLAIN_REFUSED, f"{host} is not a loopback address, and without TLS nothing may listen elsewhere"
             )
 
-        async def accept(transport: trio.SocketStream) -> None:
+        async def accept(transport: trio.SocketStream, _: str) -> None:
             # To the kernel all come from the router: what tells them apart has stayed in I2P.
-            await self.serve(transport, "the I2P router", i2p_channel(name))
+            await self.serve(transport, _I2P_ROUTER, i2p_channel(name))
 
-        await self._accept(host, port, accept, task_status)
+        # Whom the router has connected may be far away: its first byte takes as long as a handshake may.
+        tuning = replace(
+            self._accepting,
+            strangers_per_source_max=self._accepting.strangers_max,
+            waiting_s=self._admission_tuning.handshake_s,
+        )
+        await self._accept(await trio.open_tcp_listeners(port, host=host), accept, tuning, task_status)
 
     async def _accept(
         self,
-        host: str,
-        port: int,
-        accept: Callable[[trio.SocketStream], Awaitable[None]],
-        task_status: trio.TaskStatus[int],
+        listeners: Sequence[trio.SocketListener],
+        accept: Handle,
+        tuning: AcceptTuning,
+        started: trio.TaskStatus[int],
     ) -> None:
-        listeners = await trio.open_tcp_listeners(port, host=host)
         bound_port = int(listeners[0].socket.getsockname()[1])
+        queue = AcceptQueue(tuning, self._known, lambda: self._tally.count("connections-accepted"), self._dropped)
         async with trio.open_nursery() as nursery:
-            await nursery.start(trio.serve_listeners, accept, listeners)
-            task_status.started(bound_port)
+            await nursery.start(queue.serve, listeners, accept)
+            started.started(bound_port)
+
+    def _dropped(self, source: str, why: Unheard) -> None:
+        match why:
+            case Unheard.CROWDED | Unheard.EXHAUSTED:
+                fault = Fault.BUSY
+            case Unheard.SILENT:
+                fault = Fault.SILENT
+            case Unheard.GONE:
+                fault = Fault.REFUSED_UPGRADE
+            case _:
+                assert_never(why)
+        self._tally.incident(fault, source, f"a connection from {source} was closed: {why.value}")
 
     async def serve(self, transport: trio.abc.Stream, source: str, channel: str, secure: Securer | None = None) -> None:
         """One connection, to its end. Without `secure` the stream must already be private.
@@ -212,7 +273,6 @@ class GarlicFarmServer:
         `channel` is what proofs are bound to (`consensus.wire.garlic_farm.proof`).
         """
         visit = self.admission.arrive(source)
-        self._tally.count("connections-accepted")
         try:
             with visit.scope:
                 await self._serve(transport, visit, channel, secure)
@@ -274,6 +334,8 @@ class GarlicFarmServer:
         self._tally.count("connections-established")
         self._met(upgraded.peer)
         if isinstance(stream, TlsStream):
+            if upgraded.proven is not None and upgraded.proven.is_server:
+                stream.read_bytes = _MEMBER_READ_BYTES
             self._tally.connected(source)
         await Conversation(
             stream,
@@ -284,6 +346,7 @@ class GarlicFarmServer:
             tally=self._tally,
             tuning=self._conversation_tuning,
             limits=self._limits,
+            budget=self._budget,
         ).run()
 
 

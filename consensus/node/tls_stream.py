@@ -38,6 +38,8 @@ class TlsStream(trio.abc.Stream):
         self._unsent = b""
         self._sending = False
         self._closed = False
+        self.read_bytes = _READ_BYTES
+        """How much is taken from the kernel at once; as much is held before it is decrypted."""
 
     @property
     def unsent_bytes(self) -> int:
@@ -145,7 +147,7 @@ class TlsStream(trio.abc.Stream):
         """Take what the socket has, once it has something; False when the peer hung up."""
         await trio.lowlevel.wait_readable(self._socket)
         try:
-            data = os.read(self._socket.fileno(), _READ_BYTES)
+            data = os.read(self._socket.fileno(), self.read_bytes)
         except BlockingIOError:
             return True
         except OSError as error:

@@ -274,6 +274,20 @@ async def test_a_bad_request_is_refused_with_its_reason(
     assert not node.leaving
 
 
+async def test_the_bodies_of_all_clients_together_are_bounded(tmp_path: Path) -> None:
+    """Given room for one body, when a second client sends one meanwhile, then it is told to try again."""
+    limits = ControlLimits(body_bytes=1000, bodies_bytes=1000, receive_s=5)
+    head = b"POST /v1/submit HTTP/1.1\r\nHost: node\r\nContent-Length: 900\r\n\r\n"
+    async with served(tmp_path / "control.sock", FakeNode(), limits) as server:
+        first, second = [await trio.open_unix_socket(server.path) for _ in range(2)]
+        await first.send_all(head + bytes(800))
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        await second.send_all(head + bytes(800))
+        assert (await second.receive_some()).startswith(b"HTTP/1.1 503 ")
+        await first.aclose()
+        await second.aclose()
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_rubbish_and_mutated_requests_change_nothing(tmp_path: Path, seed: int) -> None:
     random = Random(seed)

@@ -109,20 +109,50 @@ async def test_strangers_on_tcp_take_no_place_of_the_nodes_own_user(tmp_path: Pa
         await trio.to_thread.run_sync(crowd)
 
 
-async def test_beyond_twice_the_places_a_connection_is_closed_before_it_costs_a_handshake(tmp_path: Path) -> None:
-    async with serving(tmp_path, ControlLimits(remote_connections=1)) as (server, _):
-        # given two who connect and say nothing, which needs no token
+async def test_seventy_silent_strangers_do_not_keep_the_holder_of_a_token_out(tmp_path: Path) -> None:
+    """Given 70 that say nothing and 70 more that say nothing after TLS, when a token is shown, then it is answered."""
+    async with serving(tmp_path) as (server, address):
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        held: list[trio.abc.AsyncResource] = []
+        for number in range(140):
+            transport = await trio.open_tcp_stream("127.0.0.1", server.remote_port or 0)
+            held.append(transport)
+            if number % 2:
+                secured = trio.SSLStream(transport, context, https_compatible=True)
+                held.append(secured)
+                with trio.move_on_after(5):
+                    await secured.do_handshake()
+        with trio.fail_after(3):
+            assert (await asked(address, credentials(tmp_path)))["clusterId"] == "c0ffee"
+        assert server.counters["control_connections_refused"] > 0
+        for each in held:
+            await trio.aclose_forcefully(each)
+
+
+async def test_a_silent_stranger_loses_its_place_to_a_newer_one(tmp_path: Path) -> None:
+    async with serving(tmp_path, ControlLimits(remote_strangers=4)) as (server, _):
         port = server.remote_port or 0
-        silent = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2)]
-        while server.counters["control_connections"] < 2:
-            await trio.testing.wait_all_tasks_blocked()
-        # when a third one comes, then it is closed at once
-        third = await trio.open_tcp_stream("127.0.0.1", port)
-        with trio.fail_after(5):
-            assert await third.receive_some() == b""
-        assert server.counters["control_connections_refused"] == 1
-        for each in (*silent, third):
+        silent = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(6)]
+        with trio.fail_after(2):
+            assert await silent[0].receive_some() == b""
+        assert server.counters["control_connections_refused"] >= 1
+        for each in silent:
             await each.aclose()
+
+
+async def test_a_body_is_not_read_before_its_sender_has_shown_a_token(tmp_path: Path) -> None:
+    """Given a request without a token that announces a body, then 401 comes before any of the body was sent."""
+    async with serving(tmp_path) as (server, address):
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        transport = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
+        stream = trio.SSLStream(transport, context, https_compatible=True)
+        await stream.send_all(b"POST /v1/submit HTTP/1.1\r\nHost: node\r\nContent-Length: 200000\r\n\r\n")
+        with trio.fail_after(5):
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 401 ")
+        assert server.counters["control_unauthorized"] == 1
+        await trio.aclose_forcefully(stream)
 
 
 async def test_who_shows_no_token_keeps_a_place_no_longer_than_a_request_may_take(tmp_path: Path) -> None:

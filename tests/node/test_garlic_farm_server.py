@@ -286,8 +286,8 @@ async def test_half_open_connections_stay_few_and_real_peers_get_through(
     assert len(host.incidents) < 10, "a flood of connections must not become a flood of events"
 
 
-async def test_one_source_cannot_take_every_established_connection(stage: Stage) -> None:
-    host = stage.add(Host(BOB, admission=AdmissionTuning(established_per_source_max=3)))
+async def test_one_member_cannot_take_every_established_connection(stage: Stage) -> None:
+    host = stage.add(Host(BOB, admission=AdmissionTuning(established_per_member_max=3)))
     dialed = [await dial(stage) for _ in range(3)]
     await trio.testing.wait_all_tasks_blocked()
     surplus = await dial(stage)

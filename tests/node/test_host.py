@@ -1,7 +1,9 @@
 """Host figures come from the host, and loop lag from the loop."""
 
+import errno
 import os
 
+import psutil
 import pytest
 import trio
 import trio.testing
@@ -13,11 +15,26 @@ def test_a_sample_reads_this_process_and_this_host() -> None:
     sampler = HostSampler()
     ballast = bytearray(os.urandom(1)) * 32_000_000
     figures = sampler.sample()
+    assert figures.resident_bytes is not None
+    assert figures.memory_percent is not None
+    assert figures.cpu_percent is not None
     assert 32_000_000 <= figures.resident_bytes < 4 * 1024**3
     assert 0 < figures.memory_percent < 100
     assert 0 <= figures.cpu_percent <= 100
     assert 0 < figures.process_uptime_ms < 24 * 3600 * 1000
     assert len(ballast) == 32_000_000
+
+
+def test_figures_that_the_system_does_not_tell_are_unknown_and_end_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given a process that may open no file any more, when it looks at the host, then it knows nothing of it."""
+
+    def exhausted(*_: object, **__: object) -> object:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    for name in ("cpu_percent", "virtual_memory", "net_io_counters"):
+        monkeypatch.setattr(psutil, name, exhausted)
+    figures = HostSampler().sample()
+    assert (figures.cpu_percent, figures.memory_percent, figures.network_bytes_per_s) == (None, None, None)
 
 
 def test_uptime_does_not_go_back() -> None:

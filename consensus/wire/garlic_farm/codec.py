@@ -135,6 +135,10 @@ class _Reader:
             self._at = 0
         self._buffer += data
 
+    def discard(self) -> None:
+        """Give back what is held: nothing more will be read."""
+        self._buffer, self._at = bytearray(), 0
+
     @property
     def buffered_bytes(self) -> int:
         """Bytes of a message that is not complete yet."""
@@ -143,7 +147,8 @@ class _Reader:
     def _take(self, size: int) -> bytes | None:
         if self.buffered_bytes < size:
             return None
-        taken = bytes(self._buffer[self._at : self._at + size])
+        with memoryview(self._buffer) as view:
+            taken = bytes(view[self._at : self._at + size])
         self._at += size
         return taken
 
@@ -156,6 +161,11 @@ class RequestReader(_Reader):
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
         super().__init__(REQUEST_HEADER.size + limits.log_bytes)
         self._limits = limits
+
+    @property
+    def announced_bytes(self) -> int:
+        """The size of the request that has begun, as its header says; 0 before the header is there."""
+        return request_size(self._buffer, self._limits, self._at) or 0
 
     def next(self) -> Request | None:
         """The next whole request, or None until more bytes come."""

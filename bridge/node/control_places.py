@@ -1,0 +1,68 @@
+"""Places on the control endpoint's TCP port: some for who has shown a token, others for who has not yet.
+
+    arrive ─▶ stranger ──token──▶ authenticated ─▶ leave
+                 └── too many: the oldest of the source that has most of them is closed
+
+So strangers compete with strangers alone, however many they are, and who shows a token is one of them for no longer
+than a handshake and the head of a request take. Who comes from where a token was shown lately gives way last.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import trio
+
+from consensus.node.accepting import KnownSources, source_of
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """One connection, from accept to close; cancelling `scope` closes it."""
+
+    source: str
+    is_known: bool
+    authenticated: bool = False
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+
+class RemotePlaces:
+    """Who is connected by TCP."""
+
+    def __init__(self, strangers_max: int, authenticated_max: int) -> None:
+        self.known = KnownSources()
+        self.gave_way = 0
+        """Strangers that were closed for another."""
+        self._strangers_max = strangers_max
+        self._authenticated_max = authenticated_max
+        self._strangers: dict[Place, None] = {}
+        self._authenticated: set[Place] = set()
+
+    def arrive(self, address: str) -> Place:
+        """A place for a new connection; another may have to give way to it."""
+        if len(self._strangers) >= self._strangers_max:
+            crowd = [each for each in self._strangers if not each.is_known] or list(self._strangers)
+            crowding, _ = Counter(each.source for each in crowd).most_common(1)[0]
+            oldest = next(each for each in crowd if each.source == crowding)
+            del self._strangers[oldest]
+            oldest.scope.cancel()
+            self.gave_way += 1
+        place = Place(source_of(address), address in self.known)
+        self._strangers[place] = None
+        return place
+
+    def authenticate(self, place: Place, address: str) -> bool:
+        """It has shown a token; False if all places of those are taken."""
+        if place.authenticated:
+            return True
+        if len(self._authenticated) >= self._authenticated_max:
+            return False
+        self._strangers.pop(place, None)
+        place.authenticated = True
+        self._authenticated.add(place)
+        self.known.add(address)
+        return True
+
+    def leave(self, place: Place) -> None:
+        """The connection is over."""
+        self._strangers.pop(place, None)
+        self._authenticated.discard(place)

@@ -1,0 +1,177 @@
+"""Floods against a running node: what strangers and holders of the password make it hold, and who still gets through.
+
+The node may open 1,024 files and sockets, as shells allow by default, and cannot raise that.
+"""
+
+import os
+import resource
+import socket
+import ssl
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+import trio
+
+from bridge.node.descriptors import RESERVED
+from bridge.node.key_files import load_farm_key
+from consensus.node.garlic_farm_dial import Dialer, PeerAddress
+from consensus.node.tls import client_context, load_or_create_certificate
+from consensus.wire.garlic_farm.codec import encode_request
+from consensus.wire.garlic_farm.digest import Credentials
+from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS
+from consensus.wire.garlic_farm.messages import ClientRequest
+from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade_client import Caller
+from tests.end_to_end.farm import Farm, Node, local_farm
+from tests.end_to_end.settings import LOOPBACK, addresses
+
+pytestmark = pytest.mark.processes
+
+DESCRIPTORS = 1024
+CONNECTIONS = 999
+DRIPPING = 60
+GROWTH_BOUND_BYTES = 96 * 2**20
+"""32 MiB for clients, what Python needs beside them, and 60 connections; it was 741 MB."""
+CONNECT_BOUND_S = 2.5
+"""Ten times what it takes without a flood on a busy machine; it was 9.7 s."""
+REQUEST_BYTES = 12 * 2**20
+CHUNK_BYTES = 256 * 1024
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """One node that may open 1,024 descriptors."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, _hard_limit()), _hard_limit()))
+    with local_farm(tmp_path_factory.mktemp("floods") / "farm", 1) as farm:
+        node = farm.nodes[0].start()
+        # Before it has read its configuration.
+        resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+        farm.wait_settled()
+        yield farm
+
+
+def _hard_limit() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+def _raft_address(node: Node) -> tuple[str, int]:
+    return LOOPBACK, int(addresses(node)[1].rpartition(":")[2])
+
+
+def _open_descriptors(node: Node) -> int:
+    return len(list(Path(f"/proc/{node.pid}/fd").iterdir()))
+
+
+def _still_serves(farm: Farm, node: Node) -> None:
+    assert node.submit({"mark": "after the flood"}).index is not None
+    assert farm.wait_settled() is node
+    assert node.view().node.pid == node.pid
+
+
+def test_sixty_dripping_requests_of_who_knows_the_password_cost_a_bounded_amount(farm: Farm) -> None:
+    """Given 60 clients that each send 12 MiB of a request and not its end, then memory grows by the budget alone."""
+    node = farm.nodes[0]
+    before = node.resident_bytes()
+    most = trio.run(_drip, farm, node)
+    grown = most - before
+    print(f"grew by {grown / 2**20:.0f} MiB")  # noqa: T201 - the figure
+    assert grown < GROWTH_BOUND_BYTES
+    _still_serves(farm, node)
+
+
+async def _drip(farm: Farm, node: Node) -> int:
+    key = load_farm_key(farm.directory / "farm.key")
+    shown = key.digest_credentials[0]
+    certificate = load_or_create_certificate(node.directory)
+    credentials = Credentials(shown.username, shown.password)
+    identity = Identity((await trio.to_thread.run_sync(node.view)).farm.cluster_id, None)
+    address = PeerAddress(*_raft_address(node), certificate.fingerprint)
+    # A header that announces more than is ever sent.
+    announced = min(REQUEST_BYTES, DEFAULT_LIMITS.log_bytes)
+    head = encode_request(ClientRequest(0, 1, 0, 0, 0, 0))[:-4] + announced.to_bytes(4)
+    dialing = trio.CapacityLimiter(4)
+    most = node.resident_bytes()
+
+    async def drip() -> None:
+        dialer = Dialer(Caller(key.cluster, lambda: (credentials,), lambda: identity, os.urandom, None))
+        async with dialing:
+            dialed = await dialer.dial(address)
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await dialed.stream.send_all(head)
+            for _ in range(REQUEST_BYTES // CHUNK_BYTES - 1):
+                await dialed.stream.send_all(bytes(CHUNK_BYTES))
+        await trio.aclose_forcefully(dialed.stream)
+
+    async def watch(drippers: trio.CancelScope) -> None:
+        nonlocal most
+        with drippers:
+            while True:
+                most = max(most, node.resident_bytes())
+                await trio.sleep(0.1)
+
+    watching = trio.CancelScope()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch, watching)
+        async with trio.open_nursery() as drippers:
+            for _ in range(DRIPPING):
+                drippers.start_soon(drip)
+        watching.cancel()
+    return most
+
+
+def test_a_node_at_its_limit_of_descriptors_lives_and_keeps_its_reserve(farm: Farm) -> None:
+    """Given 999 connections, a third of them in the midst of TLS, then the node has what it needs for its own work."""
+    node = farm.nodes[0]
+    with ExitStack() as opened:
+        for number in range(CONNECTIONS):
+            connection = opened.enter_context(socket.socket())
+            connection.bind((f"127.0.0.{2 + number % 8}", 0))
+            with suppress(OSError):
+                connection.connect(_raft_address(node))
+                if number % 3 == 0:
+                    connection.sendall(b"\x16\x03\x01")
+        assert _open_descriptors(node) <= DESCRIPTORS - RESERVED // 2
+        _still_serves(farm, node)
+
+
+@pytest.mark.parametrize("source", [LOOPBACK, "127.0.0.2"], ids=["from a member's address", "from elsewhere"])
+def test_a_member_connects_in_time_through_a_flood_of_half_open_connections(farm: Farm, source: str) -> None:
+    node = farm.nodes[0]
+    times: list[float] = []
+    with ExitStack() as opened:
+        for _ in range(5):
+            for _ in range(400):
+                connection = opened.enter_context(socket.socket())
+                connection.bind((source, 0))
+                connection.settimeout(0)
+                connection.connect_ex(_raft_address(node))
+            times.append(_connect_time(node))
+    print(f"connected in {statistics.median(times):.3f} s, at most {max(times):.3f} s")  # noqa: T201 - the figure
+    assert max(times) < CONNECT_BOUND_S
+    _still_serves(farm, node)
+
+
+def _connect_time(node: Node) -> float:
+    """How long TLS and the first answer take."""
+    began = time.monotonic()
+    with (
+        socket.create_connection(_raft_address(node), 30) as connection,
+        client_context().wrap_socket(connection) as secured,
+    ):
+        secured.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert secured.recv(12) == b"HTTP/1.1 404"
+    return time.monotonic() - began
+
+
+def test_the_log_tells_a_flood_in_few_lines(farm: Farm) -> None:
+    """Given all floods above, then the node has not filled its log and its ring with them."""
+    node = farm.nodes[0]
+    lines = node.log_file.read_text(errors="replace").splitlines()
+    refused = [line for line in lines if "connection-refused" in line]
+    assert 0 < len(refused) < 200
+    with suppress(ssl.SSLError):
+        _connect_time(node)

@@ -1,0 +1,99 @@
+"""Room for requests that are not whole or not answered: whom a full budget holds back, and whom it closes."""
+
+from functools import partial
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from consensus.node.receive_budget import FREE_BYTES, BudgetTuning, ReceiveBudget
+
+MIB = 2**20
+TUNING = BudgetTuning(servers_bytes=30 * MIB, per_server_bytes=20 * MIB, others_bytes=10 * MIB)
+
+
+class Closed:
+    """Which connections were closed, in order."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def by(self, name: str) -> partial[None]:
+        """What closes one."""
+        return partial(self.names.append, name)
+
+
+async def test_a_servers_request_waits_for_room_and_goes_on_when_another_is_answered() -> None:
+    budget, closed = ReceiveBudget(TUNING), Closed()
+    first, second = [budget.open(name, is_server=True, close=closed.by(name)) for name in ("1", "2")]
+    await budget.reserve(first, 20 * MIB)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(budget.reserve, second, 12 * MIB)
+        await wait_all_tasks_blocked()
+        assert budget.servers_bytes == 20 * MIB
+        budget.release(first, 20 * MIB)
+    assert budget.servers_bytes == 12 * MIB
+    assert closed.names == []
+
+
+async def test_one_server_that_holds_its_share_delays_only_itself() -> None:
+    """Given a hostile server that drips two requests, when another server's leader appends, then it finds room."""
+    budget = ReceiveBudget(TUNING)
+    hostile = [budget.open("hostile", is_server=True, close=lambda: None) for _ in range(3)]
+    leader = budget.open("leader", is_server=True, close=lambda: None)
+    await budget.reserve(hostile[0], 12 * MIB)
+    async with trio.open_nursery() as nursery:
+        for account in hostile[1:]:
+            nursery.start_soon(budget.reserve, account, 12 * MIB)
+        await wait_all_tasks_blocked()
+        with trio.fail_after(1):
+            await budget.reserve(leader, 12 * MIB)
+        nursery.cancel_scope.cancel()
+    for account in (*hostile, leader):
+        budget.end(account)
+    assert budget.servers_bytes == 0
+
+
+async def test_a_request_larger_than_any_share_is_let_in_when_it_is_alone() -> None:
+    budget = ReceiveBudget(TUNING)
+    account = budget.open("1", is_server=True, close=lambda: None)
+    with trio.fail_after(1):
+        await budget.reserve(account, 40 * MIB)
+
+
+async def test_a_connection_that_ends_while_it_waits_or_holds_gives_its_room_back(autojump_clock: MockClock) -> None:
+    del autojump_clock
+    budget = ReceiveBudget(TUNING)
+    first, second, third = [budget.open(name, is_server=True, close=lambda: None) for name in "123"]
+    await budget.reserve(first, 20 * MIB)
+    with trio.move_on_after(1):
+        await budget.reserve(second, 20 * MIB)
+    budget.end(second)
+    budget.end(first)
+    with trio.fail_after(1):
+        await budget.reserve(third, 20 * MIB)
+
+
+def test_when_clients_hold_too_much_the_oldest_of_the_source_that_holds_most_is_closed() -> None:
+    budget, closed = ReceiveBudget(TUNING), Closed()
+    honest = budget.open("honest", is_server=False, close=closed.by("honest"))
+    dripping = [budget.open("dripping", is_server=False, close=closed.by(f"dripping {n}")) for n in range(10)]
+    budget.hold(honest, 2 * MIB)
+    for account in dripping:
+        budget.hold(account, 2 * MIB)
+    assert closed.names == [f"dripping {n}" for n in range(6)]
+    assert budget.others_bytes <= TUNING.others_bytes
+
+
+def test_small_requests_are_free() -> None:
+    budget, closed = ReceiveBudget(TUNING), Closed()
+    for number in range(1000):
+        budget.hold(budget.open("one source", is_server=False, close=closed.by(str(number))), FREE_BYTES)
+    assert (budget.others_bytes, closed.names) == (0, [])
+
+
+@pytest.mark.parametrize("held", [MIB, 9 * MIB])
+def test_a_client_alone_is_never_closed(held: int) -> None:
+    budget, closed = ReceiveBudget(BudgetTuning(others_bytes=MIB)), Closed()
+    budget.hold(budget.open("alone", is_server=False, close=closed.by("alone")), held)
+    assert closed.names == []
