@@ -325,6 +325,13 @@ def _check_private(
             section.problem("seeds", f"{seed} is not a private address: use one of the LAN, or set allow_wan = true")
 
 
+_NEVER_PLAIN = (
+    "a farm believes proven identities only, and a plain connection proves none: who sends from its address would be "
+    "believed. Servers of another make are fed by a program of their own; see docs/garlic-farm.md, 'Servers of another "
+    "make'"
+)
+
+
 def _consensus(
     section: Section, gossip: GossipSettings | None, transport: TransportSettings
 ) -> ConsensusSettings | None:
@@ -335,6 +342,7 @@ def _consensus(
     segment_bytes = section.integer("segment_bytes", SEGMENT_DEFAULT_BYTES, *SEGMENT_BOUNDS_BYTES)
     voters_max = section.integer("voters_max", VOTERS_MAX_DEFAULT, 1, VOTERS_MAX_LIMIT)
     grace_ms = section.integer("grace_ms", GRACE_DEFAULT_MS, *GRACE_BOUNDS_MS)
+    section.refused("plain", _NEVER_PLAIN)
     section.finish()
     if voters_max % 2 == 0:
         section.problem("voters_max", f"{voters_max} is even: of {voters_max} voters no more may fail than of one less")

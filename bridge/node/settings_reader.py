@@ -53,6 +53,11 @@ class Section:
         """Whether `key` is set, well or badly."""
         return key in self._table
 
+    def refused(self, key: str, reason: str) -> None:
+        """Note why `key`, which somebody may expect to be there, is no setting, if it is set."""
+        if self._take(key) is not None:
+            self.problem(key, reason)
+
     def text(self, key: str) -> str | None:
         """A text that is not empty."""
         match self._take(key):

@@ -39,10 +39,9 @@ _HEAD_BYTES = _CHECKSUM.size + _LENGTH.size
 _TRAILER_BYTES = _CHECKSUM.size + _END.size
 
 
-def may_begin_image(data: bytes) -> bool:
-    """Whether an image may begin with these bytes, of which there may be few."""
-    begin = data[_CHECKSUM.size :][: len(_MAGIC)]
-    return _MAGIC.startswith(begin)
+def begins_image(data: bytes) -> bool:
+    """Whether these are the first bytes of an image; a piece of one has at least the preface."""
+    return data[_CHECKSUM.size :][: len(_MAGIC)] == _MAGIC
 
 
 class ImageWriter:

@@ -30,7 +30,7 @@ from consensus.node.garlic_farm_tally import Incident, Tally
 from consensus.node.joining import Joining
 from consensus.node.member_requests import MemberRequests
 from consensus.node.members import Members
-from consensus.node.plain_peers import PlainDialer, PlainPeers
+from consensus.node.plain_peers import PlainDialer, PlainListener, PlainPeers
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
 from consensus.node.server import ConsensusServer
 from consensus.node.server_description import Notice
@@ -178,7 +178,9 @@ class LoopbackGroup:
         self.strangers: dict[ServerId, PeerAddress] = {}
         """Servers that are none of ours, and where they listen."""
         self.plain: dict[ServerId, tuple[str, int]] = {}
-        """Those of them that know neither TLS nor handshake."""
+        """Those of them that know neither TLS nor handshake, where they are known before a server starts."""
+        self.plain_ports: dict[ServerId, int] = {}
+        """Where a server that started listens for them."""
         self.incidents: list[Incident] = []
         self._nursery = nursery
         self._ports: dict[ServerId, int] = {}
@@ -303,6 +305,9 @@ class LoopbackGroup:
         certificate = load_or_create_certificate(self._directory / str(server_id))
         port = self._ports.get(server_id, 0)
         self._ports[server_id] = await nursery.start(listener.listen, "127.0.0.1", port, certificate)
+        if self.plain:
+            plain = PlainListener(PlainPeers(self.plain), door, lambda: Identity("loopback", server_id), tally)
+            self.plain_ports[server_id] = await nursery.start(plain.listen, "127.0.0.1", 0)
 
     def _observe(self, notice: Notice) -> None:
         if isinstance(notice, RoleChanged):

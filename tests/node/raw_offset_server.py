@@ -147,6 +147,43 @@ class RawOffsetServer:
                 raise self.death
             await self.changed.wait()
 
+    # -- as a leader ---------------------------------------------------------------------------------------------------
+
+    def submit(self, value: bytes) -> None:
+        """Append a user's entry to its own log."""
+        self._append(self.term, 1, value)
+
+    def pack(self, first: int, count: int) -> bytes:
+        """A log pack of its files' bytes: offsets and records as they lie there."""
+        end = self._offset(first + count) if first + count <= self.last else len(self.data)
+        offsets = self.index[(first - self.start) * _OFFSET.size :][: count * _OFFSET.size]
+        records = self.data[self._offset(first) : end]
+        return gzip.compress(_SIZES.pack(len(offsets), len(records)) + offsets + records)
+
+    def chunk(self, last: int, data: bytes) -> bytes:
+        """A snapshot's only chunk."""
+        members = self.entry(1)[2]
+        head = _TWO.pack(last, self.term) + struct.pack(">I", len(members)) + members
+        return head + struct.pack(">QI", 0, len(data)) + data + b"\x01"
+
+    async def says(
+        self, stream: trio.SocketStream, to: int, kind: Said, after: int, entries: list[tuple[int, int, bytes]]
+    ) -> tuple[bool, int] | None:
+        """Its request, of entries behind `after`, and the answer: accepted, next index. None: it was closed."""
+        log = b"".join(_ENTRY_HEAD.pack(term, form, len(value)) + value for term, form, value in entries)
+        before = self.entry(after)[0] if kind is Said.APPEND and after else 0
+        head = (int(kind), self.server_id, to, self.term, before, after, self.last)
+        await stream.send_all(_HEAD.pack(*head, len(log)) + log)
+        answer = b""
+        while len(answer) < _REPLY.size:
+            received = await stream.receive_some(_REPLY.size - len(answer))
+            if not received:
+                return None
+            answer += received
+        answered, source, destination, _, following, accepted = _REPLY.unpack(answer)
+        assert (answered, source, destination) == (kind + 1, to, self.server_id)
+        return bool(accepted), following
+
     # -- the network ---------------------------------------------------------------------------------------------------
 
     async def listen(self, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:

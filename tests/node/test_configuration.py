@@ -165,6 +165,10 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
             "[consensus]\nvoters_max = 4",
             "consensus.voters_max: 4 is even: of 4 voters no more may fail than of one less",
         ),
+        (
+            '[consensus.plain]\nlisten = "127.0.0.1:7670"\npeers = {"4" = "127.0.0.1:9004"}',
+            "consensus.plain: a farm believes proven identities only, and a plain connection proves none",
+        ),
         ("[consensus]\nvoters_max = 11", "consensus.voters_max: 11 is not a whole number from 1 to 9"),
         ("[consensus]\ngrace_ms = 0", "consensus.grace_ms: 0 is not a whole number from 1000 to"),
         ("[consensus]\nsegment_bytes = 1", "consensus.segment_bytes: 1 is not a whole number from 65536 to"),

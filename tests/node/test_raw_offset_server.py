@@ -11,16 +11,18 @@ from pathlib import Path
 import pytest
 import trio
 
+from consensus.core.effects import Role
 from consensus.core.position import ServerId
 from consensus.node.garlic_farm_client import GarlicFarmClient
 from consensus.node.garlic_farm_guests import PACKED_ENTRIES_MAX
 from consensus.node.member_client import ask_to_add
+from consensus.wire.garlic_farm.errors import Fault
 from consensus.wire.garlic_farm.values import ClusterServer
 from tests.node.loopback_group import CALM, Life, LoopbackGroup
 from tests.node.raw_offset_server import RawOffsetServer, Said
 from tests.node.test_joining import group, leading, submit, until_level, until_members
 
-THEIRS = ServerId(4)
+THEIRS, FIFTH = ServerId(4), ServerId(5)
 
 
 @asynccontextmanager
@@ -96,3 +98,42 @@ async def test_one_that_writes_its_own_snapshot_meanwhile_gets_appends_after_a_n
         assert Said.APPEND in their.heard
         stored = their.commands()
         assert stored == their.executed[-len(stored) :]
+
+
+async def test_as_a_leader_it_brings_a_server_of_ours_up_without_a_handshake(tmp_path: Path) -> None:
+    """Its packs carry the offsets of its own data file, and no term of the entry before."""
+    their = RawOffsetServer(THEIRS, elects_itself=True)
+    for number in range(400):
+        their.submit(b"theirs %d" % number)
+    async with group(tmp_path, tuning=CALM) as (servers, _, _):
+        servers.plain[THEIRS] = ("127.0.0.1", 9)
+        life = await servers.start(FIFTH)
+        stream = await trio.open_tcp_stream("127.0.0.1", servers.plain_ports[FIFTH])
+        async with stream:
+            # when it invites ours, and hands it its log in packs as they lie in its files, and then in appends
+            assert await their.says(stream, FIFTH, Said.JOIN, 0, [(1, 2, their.entry(1)[2])]) == (True, 1)
+            for first in range(1, their.last - 4, 50):
+                pack = their.pack(first, 50)
+                assert await their.says(stream, FIFTH, Said.SYNC_LOG, first - 1, [(1, 4, pack)]) == (True, first + 50)
+            while (held := life.server.describe().raft.last.index) < their.last:
+                rest = [their.entry(index) for index in range(held + 1, their.last + 1)]
+                assert await their.says(stream, FIFTH, Said.APPEND, held, rest) == (True, their.last + 1)
+        await life.server.wait_applied(their.last)
+        assert life.executed == their.commands()
+        assert life.server.role.role is Role.FOLLOWER
+        assert life.server.role.leader == THEIRS
+
+
+async def test_its_snapshot_is_refused_in_words_and_nothing_is_lost(tmp_path: Path) -> None:
+    their = RawOffsetServer(THEIRS, elects_itself=True)
+    async with group(tmp_path, tuning=CALM) as (servers, _, _):
+        servers.plain[THEIRS] = ("127.0.0.1", 9)
+        life = await servers.start(FIFTH)
+        stream = await trio.open_tcp_stream("127.0.0.1", servers.plain_ports[FIFTH])
+        async with stream:
+            assert await their.says(stream, FIFTH, Said.JOIN, 0, [(1, 2, their.entry(1)[2])]) == (True, 1)
+            assert await their.says(stream, FIFTH, Said.SNAPSHOT, 70, [(1, 5, their.chunk(70, b"k:v"))]) is None
+        told = [incident.text for incident in servers.incidents if incident.fault is Fault.FOREIGN_SNAPSHOT]
+        assert len(told) == 1
+        assert "server 4 sends a snapshot of index 70" in told[0]
+        assert life.server.describe().raft.snapshot is None

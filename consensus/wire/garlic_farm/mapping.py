@@ -38,7 +38,7 @@ from consensus.wire.garlic_farm.values import (
     SnapshotSyncRequest,
     Value,
 )
-from consensus.wire.snapshot_image import may_begin_image
+from consensus.wire.snapshot_image import begins_image
 
 ConfigurationBefore = Callable[[position.Index], position.Index]
 """The index of the last configuration below an index, 0 if there is none."""
@@ -128,7 +128,7 @@ def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
 
 def _check_image(sender: position.ServerId, chunk: SnapshotSyncRequest) -> None:
     """Refuse another make's snapshot at once, and in words: only its own state machine could read it."""
-    if chunk.offset == 0 and not may_begin_image(chunk.data):
+    if chunk.offset == 0 and not begins_image(chunk.data):
         raise GarlicFarmError(
             Fault.FOREIGN_SNAPSHOT,
             f"server {sender} sends a snapshot of index {chunk.last_log_index} in a format of its own, which this"
