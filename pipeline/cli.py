@@ -92,6 +92,11 @@ pipeline.add_command(floodfills)
     help="Whether factors on the costs of leaves are submitted to the farm. Default: yes, but not with --once.",
 )
 @click.option(
+    "--client-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Sign the factors with this client key (scope weights); without it the node that takes them signs them.",
+)
+@click.option(
     "--events/--no-events",
     "with_events",
     default=True,
@@ -122,6 +127,7 @@ def run(
     trigger_seconds: int,
     entries_per_batch: int,
     submit: bool | None,
+    client_key: Path | None,
     with_events: bool,
     trace_files: str | None,
     keep_days: float | None,
@@ -145,7 +151,7 @@ def run(
 
     with told_plainly(line, endless=not once), ExitStack() as held:
         source = {**place.options(), "start": start, "maxEntriesPerBatch": str(entries_per_batch)}
-        submission = place.submission() if submits else None
+        submission = place.submission(client_key) if submits else None
         events = traces_of(source, trace_files) if with_events else None
         held.enter_context(alone_in(output))
         prepare(output)

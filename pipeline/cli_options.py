@@ -15,6 +15,7 @@ import click
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from pipeline.client_key import ClientKeyError, load_client_key
 from pipeline.endpoint import TCP_SCHEME, CredentialError, load_credentials
 from pipeline.failures import reason_of
 from pipeline.feedback import NodeSubmission
@@ -83,15 +84,16 @@ class LogPlace:
                 " read an older copy of a state directory (--directory)"
             )
 
-    def submission(self) -> NodeSubmission:
+    def submission(self, client_key: Path | None = None) -> NodeSubmission:
         """Where factors are submitted: to the nodes that are read. Raises FarmLogError when there are none."""
         if self.directory is not None:
             raise FarmLogError("--submit needs a farm that runs: a --directory is read only")
         try:
             addresses, credentials = self._addresses(), load_credentials(self.token_file, self.certificate)
-        except CredentialError as error:
+            key = None if client_key is None else load_client_key(client_key)
+        except (CredentialError, ClientKeyError) as error:
             raise FarmLogError(str(error)) from error
-        return NodeSubmission(addresses, credentials, FarmLog(addresses, credentials).standing().cluster)
+        return NodeSubmission(addresses, credentials, FarmLog(addresses, credentials).standing().cluster, key)
 
     def _stored(self, directory: Path) -> dict[str, str]:
         first, committed = StoredLog(directory, self.committed_through).bounds()

@@ -161,14 +161,15 @@ class Endpoint:
             raise ValueError(f"status {status}: {json.dumps(answer)[:200]}")
         return answer
 
-    def post(self, target: str, body: Mapping[str, object]) -> dict[str, Any]:
+    def post(self, target: str, body: Mapping[str, object] | bytes) -> dict[str, Any]:
         """The JSON object that answers `body`: also where the node says no and why, unless it says `error`."""
-        status, answer = self._exchange("POST", target, json.dumps(body))
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        status, answer = self._exchange("POST", target, content)
         if "error" in answer:
             raise ValueError(f"status {status}: {json.dumps(answer['error'])[:200]}")
         return answer
 
-    def _exchange(self, method: str, target: str, content: str | None) -> tuple[int, dict[str, Any]]:
+    def _exchange(self, method: str, target: str, content: bytes | None) -> tuple[int, dict[str, Any]]:
         self._connection.request(method, target, body=content, headers=self._headers)
         response = self._connection.getresponse()
         body = _whole(response)

@@ -1,12 +1,18 @@
-"""`garlicfarm pipeline generate`: writes the log of a made-up farm as the state directory of a stopped node."""
+"""`garlicfarm pipeline generate`: writes the log of a made-up farm as the state directory of a stopped node.
+
+Its entries are signed as a farm's are, by identities that follow from the seed.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from bridge.node.stored_farm import StoredFarmError
 from bridge.node.stored_farm_writer import StoredFarmWriter
+from pipeline.client_key import node_id_of, signed
 from pipeline.load_model import EPOCH_MS, LoadModel
 from pipeline.log_client import FarmLogError
 
@@ -26,16 +32,23 @@ class Generated:
 def generate(directory: Path, model: LoadModel, tell: Callable[[int], None] = lambda _: None) -> Generated:
     """Writes the whole log of `model`; `tell` hears the number of entries now and then. Raises FarmLogError."""
     nonce = sha256(f"{model.seed} {model.routers} {model.days}".encode()).digest()[:16]
-    ids = [sha256(f"{model.seed} node {number}".encode()).digest()[:8] for number in model.voters]
+    keys = _keys(model)
+    ids = [node_id_of(keys[number]) for number in model.voters]
     members = [(server_id, f"tcp://router-{server_id}.invalid:7669") for server_id in model.voters]
     try:
         writer = StoredFarmWriter(directory, ids, EPOCH_MS, nonce)
         try:
+            last, proven = b"", b""
             for number, entry in enumerate(model.entries(), start=1):
                 if entry.value is None:
                     writer.append_configuration(entry.term, members)
-                else:
+                elif entry.author is None:
                     writer.append(entry.term, entry.value)
+                else:
+                    # A repetition is the same bytes a second time.
+                    if entry.value != last:
+                        last, proven = entry.value, signed(entry.value, keys[entry.author], writer.cluster_id, number)
+                    writer.append(entry.term, proven)
                 if number % TELL_EVERY == 0:
                     tell(number)
         finally:
@@ -43,3 +56,13 @@ def generate(directory: Path, model: LoadModel, tell: Callable[[int], None] = la
     except StoredFarmError as error:
         raise FarmLogError(str(error)) from error
     return Generated(writer.last_index, model.reports, model.hostile, model.leader_changes)
+
+
+def _keys(model: LoadModel) -> dict[int, Ed25519PrivateKey]:
+    """The identity of each router: founders have their Raft ids in order of their node ids."""
+    made = [
+        Ed25519PrivateKey.from_private_bytes(sha256(f"{model.seed} identity {number}".encode()).digest())
+        for number in range(1, model.routers + 1)
+    ]
+    founders = sorted(made[: len(model.voters)], key=node_id_of)
+    return dict(enumerate([*founders, *made[len(founders) :]], start=1))

@@ -64,6 +64,8 @@ class GeneratedEntry:
 
     term: int
     value: bytes | None
+    author: int | None = None
+    """The server that signs it; None: nobody does."""
 
 
 @dataclass(slots=True)
@@ -136,11 +138,11 @@ class LoadModel:
                     yield GeneratedEntry(term, None)
             log_time_ms = max(log_time_ms, EPOCH_MS + period * PERIOD_MS + int(self._random.uniform(0, 40)))
             if not leader.silent_periods:
-                yield GeneratedEntry(term, _clock(log_time_ms, leader.server_id))
-                for value in self._period(period, log_time_ms):
-                    yield GeneratedEntry(term, value)
+                yield GeneratedEntry(term, _clock(log_time_ms, leader.server_id), leader.server_id)
+                for value, author in self._period(period, log_time_ms, leader.server_id):
+                    yield GeneratedEntry(term, value, author)
 
-    def _period(self, period: int, log_time_ms: int) -> Iterator[bytes]:
+    def _period(self, period: int, log_time_ms: int, leader_id: int) -> Iterator[tuple[bytes, int | None]]:
         chance, choice = self._random.random, self._random.choice
         day = 2 * math.pi * (log_time_ms % DAY_MS) / DAY_MS
         for router in self._all:
@@ -148,17 +150,17 @@ class LoadModel:
                 continue
             self.reports += 1
             report = self._report(router, log_time_ms, day)
-            yield report
+            yield report, router.server_id
             if chance() < HOSTILE_SHARE:
                 self.hostile += 1
-                yield report if chance() < 1 / len(_HOSTILE) else choice(_HOSTILE)
+                yield (report, router.server_id) if chance() < 1 / len(_HOSTILE) else (choice(_HOSTILE), None)
         publisher = next((router for router in self._all if not router.silent_periods), None)
         if publisher is not None and period % PUBLICATION_PERIODS == 0:
-            yield self._publication(publisher, log_time_ms, period)
+            yield self._publication(publisher, log_time_ms, period), publisher.server_id
         if period % FACTORS_PERIODS == FACTORS_PLACE:
-            yield self._factors()
+            yield self._factors(), leader_id
         if period % (DAY_MS // PERIOD_MS // 2) == DAY_MS // PERIOD_MS // 4:
-            yield self._operators_word(period)
+            yield self._operators_word(period), leader_id
 
     def _report(self, router: _Router, log_time_ms: int, day: float) -> bytes:
         chance = self._random.random

@@ -16,7 +16,8 @@ from bridge.cli.printing import print_facts, print_table
 from bridge.cli.rotate import Rotated, RotationError, rotate
 from bridge.core.control import FarmKeyState, FarmKeyView, KeysAnswer
 from bridge.node.control_client import ControlClient
-from bridge.node.key_files import KeyFileError, replace_farm_key, save_farm_key
+from bridge.node.key_files import KeyFileError, replace_farm_key, save_client_key, save_farm_key
+from bridge.wire.client_key import ClientKeyError, new_client_key
 from bridge.wire.control_json import keys_document
 from bridge.wire.farm_key import DEFAULT_CLUSTER, EXPECT_LIMIT, FarmKeyError, new_farm_key, parse_farm_key
 
@@ -72,6 +73,25 @@ def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
     click.echo(f"{output}: the key of farm {label} ({cluster}), to be founded by {expect} routers.")
     click.echo("Whoever holds this file can join the farm. Copy it to each of its routers, mode 0600, nowhere else.")
     click.echo(f"Then, on each router:  garlicfarm run --farm-key {output}")
+
+
+@keys.command("new-client")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--name", required=True, help="What the farm calls it.")
+@json_option
+def new_client(file: Path, *, name: str, as_json: bool) -> None:
+    """Make a client key, with which a program signs what it submits.
+
+    FILE is made with mode 0600 and holds the private key. It may do nothing until a server admits it.
+    """
+    with failures(ClientKeyError, KeyFileError):
+        client = new_client_key(name)
+        save_client_key(file, client)
+    if as_json:
+        print_json({"schema": 1, "file": str(file), "name": name, "publicKey": client.public_key})
+        return
+    click.echo(f"{file}: the client key {name}, public key {client.public_key}.")
+    click.echo(f"At a router of the farm:  garlicfarm node admit-client {file} --scope weights  (or operator)")
 
 
 # Here, because the help shows commands in the order of their use.

@@ -2,18 +2,24 @@
 
 import secrets
 import sys
+import time
+from pathlib import Path
 
 import click
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.cli.failure import fail
+from bridge.cli.failure import fail, failures
 from bridge.cli.log_verify import verify
 from bridge.cli.options import ask_node, json_option, node_option, print_json
 from bridge.core.control import LogEntryView, LogPage, SubmitAnswer, SubmitOutcome
 from bridge.node.control_client import ControlClient, ControlError
+from bridge.node.key_files import KeyFileError, load_client_key
+from bridge.node.submitting import sealed
 from bridge.tui.words import clock_text, printable
 from bridge.wire.control_json import log_page_document, submit_document
-from consensus.core.sessions import RequestId
+from bridge.wire.entry_proof import MEMBER, sign_entry
+from consensus.core.sessions import RequestId, parse_request_id
 
 FOLLOW_WAIT_MS = 10_000
 
@@ -87,15 +93,22 @@ def _line(entry: LogEntryView) -> str:
     metavar="ID",
     help="Repeat the submission that was given this id: however often, at any node, it is applied once.",
 )
+@click.option(
+    "--client-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Sign the entry with this client key; without it the node signs what acts on the farm, in its own name.",
+)
 @node_option
 @json_option
-def submit(*, entry: str, request_id: str | None, node: str | None, as_json: bool) -> None:
+def submit(*, entry: str, request_id: str | None, client_key: Path | None, node: str | None, as_json: bool) -> None:
     """Have one entry committed to the farm's log. JSON is one object; - reads it from stdin.
 
     When the outcome is unknown, the id is printed under which it can be repeated without harm.
     """
     data = (sys.stdin.read() if entry == "-" else entry).encode(errors="surrogateescape")
-    answer = ask_node(node, lambda client: _submit(client, data, request_id))
+    with failures(KeyFileError):
+        key = None if client_key is None else load_client_key(client_key).key
+    answer = ask_node(node, lambda client: _submit(client, data, request_id, key))
     if as_json:
         print_json(submit_document(answer))
     elif answer.outcome is SubmitOutcome.COMMITTED:
@@ -105,19 +118,39 @@ def submit(*, entry: str, request_id: str | None, node: str | None, as_json: boo
         fail(_reason(answer))
 
 
-async def _submit(client: ControlClient, data: bytes, request_id: str | None) -> SubmitAnswer:
+async def _submit(
+    client: ControlClient, data: bytes, request_id: str | None, key: Ed25519PrivateKey | None
+) -> SubmitAnswer:
     """The id is made here, not by the node: it must outlive the node, and be known although no answer came."""
     request = request_id or await _new_request_id(client, data)
     try:
+        if key is not None:
+            return await client.submit(await _signed(client, data, request, key))
         return await client.submit(data, request)
     except ControlError as error:
         raise ControlError(f"{error}{_way_on(request)}") from error
 
 
-async def _new_request_id(client: ControlClient, data: bytes) -> str | None:
-    """A session of its own, born at an index that is committed by now; None if the entry names its request itself."""
+async def _signed(client: ControlClient, data: bytes, request: str | None, key: Ed25519PrivateKey) -> bytes:
+    """The entry with the proof of a client key; its request goes in before. Raises ControlError."""
+    cluster_id = (await client.cluster()).cluster_id
+    if cluster_id is None:
+        raise ControlError("the entry cannot be signed: the node belongs to no farm yet")
+    parsed = None if request is None else parse_request_id(request)
     try:
-        named = "request" in msgspec.json.decode(data, type=dict)
+        named = data if parsed is None else sealed(data.strip(), parsed)
+        return sign_entry(named, key, bytes.fromhex(cluster_id), time.time_ns() // 1_000_000)
+    except ValueError as error:
+        raise ControlError(f"the entry cannot be signed: {error}") from error
+
+
+async def _new_request_id(client: ControlClient, data: bytes) -> str | None:
+    """A session of its own, born at an index that is committed by now; None if the entry names its request itself.
+
+    Into an entry that is signed already no request can be put.
+    """
+    try:
+        named = not {"request", MEMBER}.isdisjoint(msgspec.json.decode(data, type=dict))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None  # the node will say what is wrong with it
     cluster = None if named else await client.cluster()

@@ -3,19 +3,28 @@
 node list           every identity that the log or gossip knows, and what it is to the farm
 node approve NODE   a router came back with another identity: it takes the name, the old identity is retired
 node evict NODE     a router was stolen, or is to be kept out: it is out for ever, and all keys are replaced
+node clients        the client keys that programs sign with, and what each may do
+node admit-client   a client key may submit entries of some scopes from here on
+node remove-client  it may no longer
 """
+
+from pathlib import Path
+from typing import Any
 
 import click
 
-from bridge.cli.failure import confirm
+from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.options import ask_node, json_option, node_option, print_json, yes_option
 from bridge.cli.printing import print_table
+from bridge.cli.publish import tell
+from bridge.core.records import Scope
 from bridge.node.control_client import ControlClient
+from bridge.node.key_files import KeyFileError, load_client_key
 
 
 @click.group()
 def node() -> None:
-    """List who belongs to the farm; approve a new identity under a known name; evict one."""
+    """List who belongs to the farm; approve a new identity under a known name; evict one; admit client keys."""
 
 
 @node.command("list")
@@ -100,3 +109,60 @@ def evict(which: str, node: str | None, *, force: bool, yes: bool, as_json: bool
         click.echo("How that is done stands in docs/keys.md, 'A stolen router'.")
     if done["keysReplaced"]:
         click.echo("Whoever comes new needs the current key file as well:  garlicfarm keys export FILE")
+
+
+@node.command("clients")
+@node_option
+@json_option
+def list_clients(node: str | None, *, as_json: bool) -> None:
+    """Show the client keys that were ever admitted, and what each may do."""
+    found = ask_node(node, ControlClient.nodes)
+    if as_json:
+        print_json({"schema": 1, "clients": found["clients"]})
+        return
+    rows = [
+        (each["id"], each["name"], " ".join(each["scopes"]), "admitted" if each["admitted"] else "removed")
+        for each in found["clients"]
+    ]
+    print_table(("id", "name", "scopes", "standing"), rows)
+
+
+@node.command("admit-client")
+@click.argument("key", metavar="FILE-OR-KEY")
+@click.option("--name", help="What the farm calls it; a key file says it itself.")
+@click.option(
+    "--scope",
+    "scopes",
+    required=True,
+    multiple=True,
+    type=click.Choice([each.value for each in Scope]),
+    help="weights: the pipeline's factors. operator: exclude, cost, force, removal. May be given twice.",
+)
+@node_option
+@json_option
+def admit_client(key: str, name: str | None, node: str | None, *, scopes: tuple[str, ...], as_json: bool) -> None:
+    """Let a client key submit entries of these scopes, and of no others.
+
+    FILE-OR-KEY is a client key file, or its public key in base64 (then with --name).
+    """
+    admitted: dict[str, Any] = {"admitted": True, "scopes": list(dict.fromkeys(scopes))}
+    if Path(key).exists():
+        with failures(KeyFileError):
+            client = load_client_key(Path(key))
+        admitted |= {"name": name or client.name, "key": client.public_key}
+    elif name is None:
+        fail(f"{key!r} is no file; with a public key in its place, say --name as well")
+    else:
+        admitted |= {"name": name, "key": key}
+    tell(node, {"client": admitted}, as_json=as_json)
+
+
+@node.command("remove-client")
+@click.argument("which", metavar="NAME")
+@node_option
+@yes_option
+@json_option
+def remove_client(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
+    """Let a client key, by its name or id, have no effect any more."""
+    confirm(f"What the client key {which} signs has no effect from here on. Go on?", yes=yes)
+    tell(node, {"client": {"name": which, "admitted": False}}, as_json=as_json)

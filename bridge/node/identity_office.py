@@ -123,7 +123,17 @@ class IdentityOffice:
                 standing = "not admitted yet" if why is None else "waiting for approval"
                 status = self._status(node_id, seen)
                 rows.append(_row(node_id, listed.metadata.name, None, standing, status, "none") | {"reason": why})
-        return _json({"schema": 1, "level": state.level, "supportedLevel": SUPPORTED_LEVEL, "nodes": rows})
+        clients = [
+            {
+                "id": node_id.hex(),
+                "name": each.name,
+                "scopes": [scope.value for scope in each.scopes],
+                "admitted": each.admitted,
+            }
+            for node_id, each in sorted(state.clients.items())
+        ]
+        levels = {"level": state.level, "supportedLevel": SUPPORTED_LEVEL}
+        return _json({"schema": 1, **levels, "nodes": rows, "clients": clients})
 
     def _name(self, each: Admitted) -> str | None:
         own = each.node_id == self._agent.node_id

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from bridge.node.durable_file import OWNER_ONLY, replace_file, sync_directory
+from bridge.wire.client_key import ClientKeyError, ClientKeyFile, client_key_text, parse_client_key
 from bridge.wire.destination_keys import (
     DestinationKeyError,
     MasterKey,
@@ -123,6 +124,19 @@ def load_farm_key(path: Path) -> FarmKey:
     try:
         return parse_farm_key(read_private_file(path))
     except FarmKeyError as error:
+        raise KeyFileError(f"{path}: {error}") from None
+
+
+def save_client_key(path: Path, client: ClientKeyFile) -> None:
+    """Write a new client key file."""
+    write_private_file(path, client_key_text(client))
+
+
+def load_client_key(path: Path) -> ClientKeyFile:
+    """Read a client key file."""
+    try:
+        return parse_client_key(read_private_file(path))
+    except ClientKeyError as error:
         raise KeyFileError(f"{path}: {error}") from None
 
 

@@ -39,6 +39,8 @@ class StoredFarmWriter:
         except (OSError, StorageError) as error:
             raise StoredFarmError(f"no log can be made in '{directory}': {error}") from error
         self._directory = directory
+        self.cluster_id = founding.cluster_id
+        """For which the entries of this log are signed."""
         self._storage = recovery.storage
         self._pending: list[Entry] = []
         self._group = 0

@@ -7,6 +7,10 @@
                                         `snapshot` for a report of which the log holds only what came of it
                               reason    why it is refused
 
+Nor is an entry without a proof of its author (docs/application-json.md), since the farm gives it no effect. Whether a
+proof holds, and whether its author may say what the entry says, depends on whom the farm had admitted by then: the farm
+alone knows, and an entry that looks proven is counted here although the farm may have refused it.
+
 Parsing is Spark's own `from_json`, in the JVM and once for all tables: a hostile entry becomes NULLs, not an exception.
 The rules are those of the farm (`docs/application-json.md`): one member tells the kinds apart, an entry with several of
 them, without what it needs or with a value outside its range is none. Members that are not declared are passed over,
@@ -63,6 +67,10 @@ KINDS = (
     "removal",
 )
 REFUSED = "refused"
+UNSIGNED = "without a proof of its author, so the farm gives it no effect"
+_PROOF = r',"proof":"[A-Za-z0-9_-]{43}\.[1-9][0-9]{0,15}\.[A-Za-z0-9_-]{86}"\}\z'
+_PROOF_LIMIT_CHARACTERS = 159
+"""The longest text that this matches: only the end of a body is searched."""
 LEAF_HASH = "[a-z2-7]{52}"
 """How a factor names a destination: SHA-256 in base 32."""
 SNAPSHOT = "snapshot"
@@ -197,6 +205,8 @@ def _reason(json: Column) -> Column:
         .when(json["_malformed"].isNotNull() | ~_ends_with_its_object(), "not the JSON that a server writes")
         .when(json.isNull() | (present == 0), "of no kind that this version knows")
         .when(present > 1, "of several kinds at once")
+        # A snapshot holds what came of a report, and no entry of its own.
+        .when((f.col("kind") == "application") & ~_ends_like_proof(), UNSIGNED)
         .when(json["router"].isNotNull() & json["id"].isNull(), "a report without the server's id")
         .when(json["router"].isNotNull() & json["date"].isNull(), "a report without a date")
         .when(
@@ -246,6 +256,10 @@ def _in_range(json: Column) -> Column:
         json["destinations"].isNull() | f.forall(json["destinations"], _leaf_in_range),
     ]
     return reduce(Column.__and__, within)
+
+
+def _ends_like_proof() -> Column:
+    return f.substring(f.col("body"), -_PROOF_LIMIT_CHARACTERS, _PROOF_LIMIT_CHARACTERS).rlike(_PROOF)
 
 
 def _ends_with_its_object() -> Column:

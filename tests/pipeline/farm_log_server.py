@@ -21,6 +21,17 @@ EPOCH_MS = 1_767_225_600_000
 """2026-01-01T00:00:00Z."""
 
 
+def with_proof(text: str) -> str:
+    """An object with something that looks like a proof behind its last member; any other text as it is."""
+    try:
+        members = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if not (isinstance(members, dict) and members and text.endswith("}")) or "proof" in members:
+        return text
+    return f'{text[:-1]},"proof":"{"A" * 43}.1.{"A" * 86}"}}'
+
+
 @dataclass
 class MadeUpLog:
     """Entries of a farm that never was; index 1 is the configuration."""
@@ -70,9 +81,14 @@ class MadeUpLog:
         events = self.events[offset : offset + limit]
         return {"next": self.first_cursor + offset + len(events), "lost": 0, "events": events}
 
-    def add(self, kind: str = "application", **value: str) -> None:
-        """Appends an entry with `value=` text or `base64=`."""
+    def add(self, kind: str = "application", *, proven: bool = True, **value: str) -> None:
+        """Appends an entry with `value=` text or `base64=`; an object ends like a proof unless told not to.
+
+        The pipeline cannot tell whose proofs hold, so the look of one will do.
+        """
         index = self.first_index + len(self.entries)
+        if kind == "application" and proven and "value" in value:
+            value["value"] = with_proof(value["value"])
         self.entries.append({"index": index, "term": 1, "kind": kind, "logTimeMs": self.log_time_ms, **value})
 
     def tick(self, milliseconds: int, leader: int = 1) -> None:
