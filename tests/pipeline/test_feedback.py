@@ -16,7 +16,7 @@ from pipeline.feedback_rows import recent
 from pipeline.run import RunSettings, await_end, farm_stream, prepare, start_query
 from pipeline.transforms import classified
 from pipeline.weighing import ClockRow, FactorsRow, ReportRow, Row, Weighing
-from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, entries_of, served
+from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, entries_of, served, with_proof
 
 pytestmark = pytest.mark.spark
 
@@ -105,7 +105,7 @@ def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over(s
 
 def test_where_an_entry_is_large_fewer_leave_spark(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     log = slow_farm(periods=3, slow_from=3)
-    large = json.dumps({"clock": {"time": log.log_time_ms, "id": 1}, "padding": "x" * 10_000})
+    large = with_proof(json.dumps({"clock": {"time": log.log_time_ms, "id": 1}, "padding": "x" * 10_000}))
     log.add(value=large)
     monkeypatch.setattr("pipeline.feedback_rows.COLLECTED_MAX_BYTES", 5 * len(large))
     rows = recent(classified(entries_of(session, log)))
