@@ -26,9 +26,10 @@ from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.tls import load_or_create_certificate
 from consensus.wire.garlic_farm.codec import encode_request
 from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.messages import Application, ClientRequest, LogEntry
+from consensus.wire.garlic_farm.messages import ClientRequest
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller
+from consensus.wire.garlic_farm.values import Application, LogEntry
 from gossip.node.identity import load_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, local_farm
 from tests.end_to_end.settings import addresses
