@@ -1,6 +1,7 @@
 """What a Garlic Farm server does for peers and clients, and to those who misbehave."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -11,14 +12,24 @@ from consensus.core import messages as core
 from consensus.core.position import Command, Entry, LogPosition, ServerId
 from consensus.node.garlic_farm_conversation import ClientAnswer, ConversationTuning
 from consensus.node.garlic_farm_dial import Dialed
-from consensus.node.garlic_farm_server import AdmissionTuning
+from consensus.node.garlic_farm_server import AdmissionTuning, Visit
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.codec import REPLY, decode_reply, decode_request, encode_request
 from consensus.wire.garlic_farm.errors import Fault
+from consensus.wire.garlic_farm.peers import ProvenPeer
+from consensus.wire.garlic_farm.proof import ConnectionRole
 from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.values import Application, ClusterServer, Configuration, LogEntry
+from consensus.wire.garlic_farm.values import (
+    Application,
+    ClusterServer,
+    Configuration,
+    LogEntry,
+    LogPack,
+    PackedEntry,
+    SnapshotSyncRequest,
+)
 from consensus.wire.record import ENTRY_LIMIT_BYTES
-from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, CHANNEL, Host, Stage, expect_fault
+from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, CHANNEL, SERVER_KEYS, Host, Stage, expect_fault
 
 
 @pytest.fixture
@@ -367,3 +378,108 @@ def test_whatever_the_journal_can_store_fits_the_wire() -> None:
     small = LogEntry(1, Application(bytes(1000)))
     request = wire.AppendEntriesRequest(ALICE, BOB, 1, 0, 0, 0, (*[small] * 250, largest))
     assert decode_request(encode_request(request)) == request
+
+
+# -- who may say what --------------------------------------------------------------------------------------------------
+
+SERVERS_WORDS = (
+    wire.RequestVoteRequest(ALICE, BOB, 9, 2, 9, 0),
+    wire.PreVoteRequest(ALICE, BOB, 9, 2, 9, 0),
+    wire.TransferVoteRequest(ALICE, BOB, 9, 2, 9, 0),
+    wire.AppendEntriesRequest(ALICE, BOB, 9, 2, 9, 8, (LogEntry(9, Application(b"{}")),)),
+    wire.InstallSnapshotRequest(
+        ALICE, BOB, 9, 2, 9, 8, (LogEntry(9, SnapshotSyncRequest(9, 2, Configuration(1, 0, ()), 0, b"x", done=True)),)
+    ),
+    wire.TimeoutNowRequest(ALICE, BOB, 9, 2, 9, 8),
+    wire.JoinClusterRequest(ALICE, BOB, 9, 0, 0, 0, (MEMBERS,)),
+    wire.SyncLogRequest(ALICE, BOB, 9, 0, 0, 0, (LogEntry(9, LogPack(0, (PackedEntry(9, Application(b"{}")),))),)),
+    wire.LeaveClusterRequest(ALICE, BOB, 9, 0, 0, 0),
+)
+
+
+@pytest.mark.parametrize("words", SERVERS_WORDS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("shown", ["nothing", "a client's role"])
+async def test_what_servers_say_is_heard_from_nobody_who_has_not_proven_to_be_one(
+    stage: Stage, words: wire.Request, shown: str
+) -> None:
+    # Given somebody who has the password, and shows nothing or that it is Alice's client
+    host = stage.add(Host(BOB))
+    address = stage.resolve(BOB)
+    assert address is not None
+    dialer = stage.dialer(ALICE if shown != "nothing" else None, role=ConnectionRole.CLIENT)
+    dialed = await dialer.dial(address, BOB)
+    # When it says what only a server says, in the name of Alice
+    await dialed.stream.send_all(encode_request(words))
+    # Then the connection ends, and nothing has reached whoever stands behind it
+    assert await closes(dialed)
+    assert host.faults == {Fault.OUT_OF_TURN}
+    assert "which servers say" in host.incidents[0].text
+    assert (host.handler.asked, host.handler.refused) == ([], 0)
+
+
+@pytest.mark.parametrize("words", SERVERS_WORDS, ids=lambda each: type(each).__name__)
+async def test_a_server_speaks_in_its_own_name_alone(stage: Stage, words: wire.Request) -> None:
+    host = stage.add(Host(BOB))
+    dialed = await dial(stage, CAROL)
+    await dialed.stream.send_all(encode_request(words))
+    assert await closes(dialed)
+    assert "in the name of server 1 on the connection of server 3" in host.incidents[0].text
+    assert (host.handler.asked, host.handler.refused) == ([], 0)
+
+
+@pytest.mark.parametrize("own_id", [None, ALICE])
+async def test_whoever_has_the_password_may_submit_read_and_ask_to_be_added(
+    stage: Stage, own_id: ServerId | None
+) -> None:
+    host = stage.add(Host(BOB))
+    address = stage.resolve(BOB)
+    assert address is not None
+    dialed = await stage.dialer(own_id, role=ConnectionRole.CLIENT).dial(address, BOB)
+    asks = wire.AddServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, ClusterServer(4, "tcp://x:1")),))
+    for asked in (CLIENT, wire.ReadIndexRequest(0, 0, 0, 0, 0, 0), asks):
+        await dialed.stream.send_all(encode_request(asked))
+    assert len(await replies(dialed, 3)) == 3
+    assert host.incidents == []
+
+
+@pytest.mark.parametrize(("own_id", "role"), [(None, "client"), (ALICE, "client"), (ALICE, "server")])
+async def test_nobody_asks_that_another_server_be_removed(stage: Stage, own_id: ServerId | None, role: str) -> None:
+    host = stage.add(Host(BOB))
+    address = stage.resolve(BOB)
+    assert address is not None
+    dialed = await stage.dialer(own_id, role=ConnectionRole(role)).dial(address, BOB)
+    request = wire.RemoveServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, ClusterServer(CAROL, None)),))
+    await dialed.stream.send_all(encode_request(request))
+    assert await closes(dialed)
+    assert "asks that server 3 be removed, which that server alone may ask" in host.incidents[0].text
+    assert host.handler.refused == 0
+
+
+async def test_a_connection_tells_early_whose_it_is(stage: Stage) -> None:
+    """Before it takes a place among the established, so that places can be kept for servers."""
+    host = stage.add(Host(BOB))
+    seen: list[ProvenPeer | None] = []
+    establish = host.server.admission.establish
+
+    def looked_at(visit: Visit) -> bool:
+        seen.append(visit.proven)
+        return establish(visit)
+
+    host.server.admission.establish = looked_at  # type: ignore[method-assign]  # to see what it sees
+    for own_id in (ALICE, None):
+        await (await dial(stage, own_id)).stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+    assert seen == [ProvenPeer(ConnectionRole.SERVER, SERVER_KEYS[ALICE], ALICE), None]
+
+
+async def test_connections_of_who_may_speak_no_longer_are_ended_and_no_others(stage: Stage) -> None:
+    host = stage.add(Host(BOB))
+    alice, carol, nobody = await dial(stage, ALICE), await dial(stage, CAROL), await dial(stage, None)
+    await trio.testing.wait_all_tasks_blocked()
+    host.server.admission.end_proven(lambda proven: proven.server_id == ALICE)
+    assert await closes(alice)
+    assert host.server.admission.established == 2
+    await carol.stream.send_all(encode_request(replace(VOTE, source=CAROL)))
+    assert len(await replies(carol, 1)) == 1
+    await nobody.stream.send_all(encode_request(CLIENT))
+    assert len(await replies(nobody, 1)) == 1

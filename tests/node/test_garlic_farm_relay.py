@@ -1,0 +1,160 @@
+"""Somebody in the middle who relays a handshake is nobody to either side, whatever it leaves out and changes.
+
+The middle is a TLS server with a certificate of its own, which whoever connects accepts: it is a member that announced
+it, or it is one that the same authority has signed. It has the password, and it knows where Bob listens.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+
+from consensus.node.garlic_farm_dial import Dialer, PeerAddress
+from consensus.node.tls import NodeCertificate, load_or_create_certificate, secured
+from consensus.node.tls_stream import TlsStream
+from consensus.node.transports import TlsTransport, Transport, authority_context
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.proof import ConnectionRole
+from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade_client import Caller
+from tests.node.certificates import Authority
+from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, Host, peers_of
+
+LOOPBACK = "127.0.0.1"
+LONG_S = 30
+Change = Callable[[bytes], bytes]
+PROVES = (b"X-Garlic-Proof", b"X-Garlic-Server", b"X-Garlic-Peer")
+
+
+def unchanged(data: bytes) -> bytes:
+    """As it came."""
+    return data
+
+
+def nameless(data: bytes) -> bytes:
+    """Without what says and shows who it is."""
+    return b"\r\n".join(line for line in data.split(b"\r\n") if not line.startswith(PROVES))
+
+
+@dataclass
+class Middle:
+    """Relays each connection to Bob, over TLS on both sides."""
+
+    certificate: NodeCertificate
+    bob: PeerAddress
+    change: Change
+    passed: int = 0
+
+    async def listen(self, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled; tells the port."""
+        listeners = await trio.open_tcp_listeners(0, host=LOOPBACK)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(trio.serve_listeners, self._relay, listeners)
+            task_status.started(int(listeners[0].socket.getsockname()[1]))
+
+    async def _relay(self, transport: trio.SocketStream) -> None:
+        async with transport, await trio.open_tcp_stream(LOOPBACK, self.bob.port) as onward:
+            ours = TlsStream(transport, self.certificate.server_context(), server_side=True)
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await ours.do_handshake()
+                theirs = await secured(onward, self.bob.fingerprint or b"")
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._pump, ours, theirs, nursery.cancel_scope)
+                    nursery.start_soon(self._pump, theirs, ours, nursery.cancel_scope)
+
+    async def _pump(self, source: TlsStream, sink: TlsStream, scope: trio.CancelScope) -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while data := bytes(await source.receive_some()):
+                self.passed += 1
+                await sink.send_all(self.change(data))
+        scope.cancel()
+
+
+@asynccontextmanager
+async def relayed(
+    at_bob: NodeCertificate, in_the_middle: NodeCertificate, change: Change
+) -> AsyncIterator[tuple[Host, Middle, int]]:
+    """Bob, and the port of a middle that leads to him."""
+    host = Host(BOB)
+    with trio.fail_after(LONG_S):
+        async with trio.open_nursery() as nursery:
+            port: int = await nursery.start(host.server.listen, LOOPBACK, 0, at_bob)
+            middle = Middle(in_the_middle, PeerAddress(LOOPBACK, port, at_bob.fingerprint), change)
+            leads_to: int = await nursery.start(middle.listen)
+            yield host, middle, leads_to
+            nursery.cancel_scope.cancel()
+
+
+async def refusal(address: PeerAddress, transport: Transport) -> GarlicFarmError:
+    """Why Alice, a server that calls Bob, does not take what answers at `address` for him."""
+    identity = Identity("cluster-a", ALICE)
+    caller = Caller(
+        "farm", lambda: (CREDENTIALS,), lambda: identity, Random(4).randbytes, peers_of(ALICE), ConnectionRole.SERVER
+    )
+    with pytest.raises(GarlicFarmError) as failure:
+        await Dialer(caller, transport=transport).dial(address, BOB)
+    return failure.value
+
+
+def nobody_was_alice(host: Host) -> bool:
+    """Whether Bob heard nothing, and took nobody for Alice."""
+    return host.handler.asked == [] and host.server.admission.established == 0
+
+
+async def test_a_member_that_relays_the_challenge_of_another_logs_nobody_in(tmp_path: Path) -> None:
+    """Alice was told that Bob listens where Mallory does, with Mallory's certificate."""
+    bob, mallory = (load_or_create_certificate(tmp_path / name) for name in ("bob", "mallory"))
+    async with relayed(bob, mallory, unchanged) as (host, middle, port):
+        failure = await refusal(PeerAddress(LOOPBACK, port, mallory.fingerprint), TlsTransport())
+        assert failure.fault is Fault.UNPROVEN
+        assert "somebody may stand in the middle" in str(failure)
+        assert middle.passed >= 4, "challenge and answer were relayed"
+        assert host.faults == {Fault.UNPROVEN}
+        assert "a claim to be server 1 with a proof that does not hold for this connection" in host.incidents[0].text
+        assert nobody_was_alice(host)
+
+
+async def test_a_middle_with_a_certificate_of_the_same_authority_logs_nobody_in(tmp_path: Path) -> None:
+    """As TLS goes, all is well: the certificate names the address that Alice has called."""
+    authority = Authority(tmp_path)
+    bob, other = authority.certificate(LOOPBACK), authority.certificate(LOOPBACK)
+    transport = TlsTransport(authority_context(authority.file))
+    async with relayed(bob, other, unchanged) as (host, middle, port):
+        failure = await refusal(PeerAddress(LOOPBACK, port, None), transport)
+        assert failure.fault is Fault.UNPROVEN
+        assert middle.passed >= 4
+        assert host.faults == {Fault.UNPROVEN}
+        assert nobody_was_alice(host)
+
+
+async def test_a_middle_that_comes_to_the_server_as_nobody_is_nobody_to_the_client(tmp_path: Path) -> None:
+    """Bob lets it in, as a client that has shown nothing; his answer does not hold for Alice's connection."""
+    bob, mallory = (load_or_create_certificate(tmp_path / name) for name in ("bob", "mallory"))
+
+    def leave_out(data: bytes) -> bytes:
+        return nameless(data) if data.startswith(b"GET ") else data
+
+    async with relayed(bob, mallory, leave_out) as (host, _, port):
+        failure = await refusal(PeerAddress(LOOPBACK, port, mallory.fingerprint), TlsTransport())
+        assert failure.fault is Fault.UNPROVEN
+        assert "somebody in the middle relays or changes it" in str(failure)
+        assert host.tally.counts["connections-established"] == 1, "as nobody"
+        assert host.handler.asked == []
+
+
+async def test_a_middle_that_leaves_the_servers_proof_out_is_no_server(tmp_path: Path) -> None:
+    bob, mallory = (load_or_create_certificate(tmp_path / name) for name in ("bob", "mallory"))
+
+    def leave_out(data: bytes) -> bytes:
+        if data.startswith(b"GET "):
+            return nameless(data)
+        return data.replace(b"x-garlic-proof", b"x-nothing").replace(b"X-Garlic-Proof", b"X-Nothing")
+
+    async with relayed(bob, mallory, leave_out) as (_, _, port):
+        failure = await refusal(PeerAddress(LOOPBACK, port, mallory.fingerprint), TlsTransport())
+        assert failure.fault is Fault.UNPROVEN
+        assert "proves no identity" in str(failure)
