@@ -1,0 +1,171 @@
+"""A client of the Raft port that is written after the documents alone: TLS, HTTP, Digest, proof, and raw messages.
+
+It shares no code with what it attacks, so that both cannot be wrong in the same way.
+"""
+
+import base64
+import hashlib
+import os
+import re
+import socket
+import ssl
+import struct
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+TIMEOUT_S = 20.0
+OFFERED = "garlicfarm.raft.v1"
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where a server listens, and the password that leads in."""
+
+    host: str
+    port: int
+    cluster: str
+    user: str
+    password: str
+
+    @property
+    def path(self) -> str:
+        """Of the handshake."""
+        return f"/GarlicFarm/{self.cluster}/1/websocket"
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What a client says of itself; `key` is what it signs with, None for no proof."""
+
+    server_id: int | None = None
+    role: str = "server"
+    key: Ed25519PrivateKey | None = None
+    peer_id: int | None = None
+    cluster_id: str | None = None
+
+
+class Connection:
+    """One connection: request 1 and 2, with `words` sent behind request 2 in one piece."""
+
+    def __init__(self, way: Way, claimed: Claimed, words: bytes = b"", *, channel: str | None = None) -> None:
+        """`channel` is what the proof is made for, if that is not the certificate that the server shows."""
+        nonce = self._challenge(way)
+        self._socket, certificate = _tls(way)
+        client_nonce = os.urandom(8).hex()
+        lines = [
+            f"GET {way.path} HTTP/1.1",
+            f"Host: {way.host}:{way.port}",
+            "Connection: Upgrade",
+            "Upgrade: websocket",
+            f"Sec-WebSocket-Protocol: {OFFERED}",
+            f"Authorization: {_digest(way, nonce, client_nonce)}",
+        ]
+        for name, value in (
+            ("Cluster", claimed.cluster_id),
+            ("Server", claimed.server_id),
+            ("Peer", claimed.peer_id),
+        ):
+            if value is not None:
+                lines.append(f"X-Garlic-{name}: {value}")
+        if claimed.key is not None:
+            bound = channel or f"tls {hashlib.sha256(certificate).hexdigest()}"
+            lines.append(f"X-Garlic-Proof: {_proof(claimed, claimed.key, nonce, client_nonce, bound)}")
+        self._socket.sendall("\r\n".join([*lines, "", ""]).encode() + words)
+        self.head, self.rest = _answer(self._socket)
+        self.status = int(self.head.split(b" ")[1])
+
+    def say(self, words: bytes) -> None:
+        """Send messages."""
+        self._socket.sendall(words)
+
+    def heard(self, size: int) -> bytes:
+        """So many bytes, or as many as come before the server closes."""
+        found = self.rest
+        while len(found) < size:
+            try:
+                more = self._socket.recv(4096)
+            except (ConnectionError, ssl.SSLError):
+                break
+            if not more:
+                break
+            found += more
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    @staticmethod
+    def _challenge(way: Way) -> str:
+        connection, _ = _tls(way)
+        with connection:
+            connection.sendall(f"GET {way.path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+            head, _ = _answer(connection)
+        assert head.startswith(b"HTTP/1.1 401 "), head
+        found = re.search(r'algorithm=SHA-256, nonce="([0-9a-f]+)"', head.decode())
+        assert found is not None
+        return found[1]
+
+
+def message(kind: int, source: int, destination: int, term: int, entries: bytes = b"", commit: int = 0) -> bytes:
+    """A request of the document: its type, who says it to whom in which term, and log entries."""
+    return struct.pack(">BiiQQQQI", kind, source, destination, term, 0, 0, commit, len(entries)) + entries
+
+
+def application(term: int, value: bytes) -> bytes:
+    """One log entry."""
+    return struct.pack(">QBI", term, 1, len(value)) + value
+
+
+def _tls(way: Way) -> tuple[ssl.SSLSocket, bytes]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    secured = context.wrap_socket(socket.create_connection((way.host, way.port), TIMEOUT_S))
+    return secured, secured.getpeercert(binary_form=True) or b""
+
+
+def _digest(way: Way, nonce: str, client_nonce: str) -> str:
+    def hashed(*parts: str) -> str:
+        return hashlib.sha256(":".join(parts).encode()).hexdigest()
+
+    known = hashed(way.user, "private", way.password)
+    response = hashed(known, nonce, "00000001", client_nonce, "auth", hashed("GET", way.path))
+    return (
+        f'Digest username="{way.user}", realm="private", nonce="{nonce}", uri="{way.path}", algorithm=SHA-256, '
+        f'qop=auth, nc=00000001, cnonce="{client_nonce}", response="{response}"'
+    )
+
+
+def _proof(claimed: Claimed, key: Ed25519PrivateKey, nonce: str, client_nonce: str, channel: str) -> str:
+    def text(value: int | str | None) -> bytes:
+        return b"" if value is None else str(value).encode()
+
+    fields = [
+        b"request", text(claimed.role), text(claimed.server_id), text(claimed.peer_id), text(claimed.cluster_id),
+        text(nonce), text(client_nonce), b"00000001", text(channel), text(OFFERED), b"", b"",
+        hashlib.sha256(b"").digest(),
+    ]  # fmt: skip
+    signed = b"garlic farm handshake 1\x00" + b"".join(len(field).to_bytes(2) + field for field in fields)
+    public_key, signature = key.public_key().public_bytes_raw(), key.sign(signed)
+    return f"1 {claimed.role} {_base64url(public_key)} {_base64url(signature)}"
+
+
+def _base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _answer(connection: ssl.SSLSocket) -> tuple[bytes, bytes]:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = connection.recv(4096)
+        assert more, f"the server closed after {data!r}"
+        data += more
+    head, _, rest = data.partition(b"\r\n\r\n")
+    return head, rest

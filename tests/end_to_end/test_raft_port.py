@@ -1,0 +1,171 @@
+"""Who connects to the Raft port is who it says: attacks by real connections, byte by byte, on a farm of processes.
+
+The attacker has a copied key file, knows every address and id, and speaks the protocol perfectly. One farm serves all
+the stories, in this order: a stranger, a router that an operator removes, the same router after it is evicted.
+"""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from bridge.core.view import FarmView
+from bridge.node.key_files import load_farm_key
+from gossip.node.identity import load_identity
+from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key, local_farm
+from tests.end_to_end.raw_client import Claimed, Connection, Way, application, message
+from tests.end_to_end.settings import addresses
+from tests.end_to_end.test_membership import newcomer
+
+pytestmark = pytest.mark.processes
+
+VOTE, APPEND, CLIENT, TIMEOUT_NOW, PRE_VOTE = 1, 3, 5, 66, 64
+REPLY_BYTES = 26
+AHEAD = 1_000
+FORGED = b'{"mark":"forged"}'
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """Three founders in no hurry to elect, so that a term that rises was made to, and a fourth that votes."""
+    with local_farm(tmp_path_factory.mktemp("raft-port"), 3, unhurried=True) as made:
+        made.start_all()
+        made.wait_settled()
+        fourth = newcomer(made, "node-4")
+        made.wait_until(lambda: len(fourth.view().raft.voters) == 4, START_BOUND_S, "the fourth node votes")
+        made.wait_settled()
+        yield made
+
+
+def way_to(node: Node, farm: Farm) -> Way:
+    """What a holder of the copied key file knows."""
+    key = load_farm_key(farm.directory / "farm.key")
+    host, _, port = addresses(node)[1].rpartition(":")
+    shown = key.digest_credentials[0]
+    return Way(host, int(port), key.cluster, shown.username, shown.password)
+
+
+def forged(source: int, node: Node) -> bytes:
+    """Everything by which a server could harm a farm, in the name of `source`, far ahead of every term."""
+    view = node.view()
+    own_id, term = view.node.raft_id or 0, view.raft.term + AHEAD
+    entry = application(term, FORGED)
+    return (
+        message(PRE_VOTE, source, own_id, term)
+        + message(VOTE, source, own_id, term)
+        + message(APPEND, source, own_id, term, entry, commit=1)
+        + message(TIMEOUT_NOW, source, own_id, term)
+    )
+
+
+def told(node: Node, kind: str) -> str:
+    """What an alarm says, if it stands."""
+    return "; ".join(alarm.text for alarm in node.view().alarms if alarm.kind == kind)
+
+
+def unharmed(before: FarmView, farm: Farm) -> None:
+    """Terms, leader and log are what they were, and nothing forged is in any log."""
+    for node in farm.running:
+        view = node.view()
+        assert (view.raft.term, view.raft.leader_id) == (before.raft.term, before.raft.leader_id), farm.logs()
+        assert not [entry for entry in node.entries().values() if entry.value == FORGED]
+
+
+def refused(connection: Connection, why: str) -> None:
+    """403 and the kind, and not one byte in answer to what was said behind the handshake."""
+    with connection:
+        assert connection.status == 403, connection.head
+        assert f"X-Garlic-Refusal: {why}".encode() in connection.head
+        body = connection.heard(len(b"Forbidden\n") + REPLY_BYTES)
+        assert body == b"Forbidden\n", "no message was answered"
+
+
+@pytest.mark.parametrize("shown", ["no proof", "a proof by its own key", "a proof for another server"])
+def test_a_stranger_with_a_copied_key_file_is_no_server_whatever_id_it_claims(farm: Farm, shown: str) -> None:
+    leader = farm.wait_settled()
+    before = leader.view()
+    own = None if shown == "no proof" else Ed25519PrivateKey.generate()
+    channel = "tls " + "00" * 32 if shown == "a proof for another server" else None
+    why = "unknown-identity" if shown == "a proof by its own key" else "unproven"
+    for node, claimed in itertools.product(farm.nodes, (77, 2)):
+        for peer_id in (None, node.view().node.raft_id):
+            claim = Claimed(claimed, "server", own, peer_id, before.farm.cluster_id)
+            refused(Connection(way_to(node, farm), claim, forged(claimed, node), channel=channel), why)
+        assert node.counters()[f"garlic_farm_{why.replace('-', '_')}"] >= 2
+        assert "server 77" in told(node, "peers-refused")
+    unharmed(before, farm)
+
+
+def test_a_stranger_that_claims_no_id_may_submit_and_says_nothing_that_servers_say(farm: Farm) -> None:
+    leader = farm.wait_settled()
+    before = leader.view()
+    with Connection(way_to(leader, farm), Claimed()) as client:
+        assert client.status == 101
+        client.say(message(CLIENT, 0, 0, 0, application(0, b'{"mark":"client"}')))
+        reply = client.heard(REPLY_BYTES)
+        assert (len(reply), reply[-1]) == (REPLY_BYTES, 1), "its entry is committed"
+    for source in (2, 77):
+        with Connection(way_to(leader, farm), Claimed(), forged(source, leader)) as client:
+            assert client.status == 101
+            assert client.heard(REPLY_BYTES) == b"", "closed without an answer"
+    unharmed(before, farm)
+    assert leader.submit({"mark": "after"}).index is not None
+
+
+def test_a_member_speaks_in_its_own_name_alone(farm: Farm) -> None:
+    """A hostile member proves who it is, and then says what another server would."""
+    leader = farm.wait_settled()
+    before, member = leader.view(), next(node for node in farm.nodes if node is not leader)
+    own_id, others = member.view().node.raft_id or 0, {1, 2, 3, 4} - {before.node.raft_id}
+    key = load_identity(member.directory).key
+    for source in others - {own_id} | {77}:
+        claim = Claimed(own_id, "server", key, before.node.raft_id)
+        with Connection(way_to(leader, farm), claim, forged(source, leader)) as connection:
+            assert connection.status == 101
+            assert connection.heard(REPLY_BYTES) == b""
+        refused(Connection(way_to(leader, farm), Claimed(source, "server", key)), "unknown-identity")
+    unharmed(before, farm)
+
+
+def test_a_router_that_an_operator_removed_is_a_client_and_no_server_any_more(farm: Farm) -> None:
+    fourth = farm.nodes[3]
+    raft_id, key = fourth.view().node.raft_id, load_identity(fourth.directory).key
+    leader = farm.led_by_another(fourth)
+    farm.wait_done("servers", "remove", fourth.name, "--yes", at=lambda: farm.led_by_another(fourth))
+    farm.wait_until(lambda: len(leader.view().raft.voters) == 3, START_BOUND_S, "it is out of the group")
+    founders = farm.nodes[:3]
+    farm.wait_until(
+        lambda: all(raft_id in node.view().removed for node in founders), START_BOUND_S, "every log says so"
+    )
+    before = leader.view()
+    for node in founders:
+        refused(Connection(way_to(node, farm), Claimed(raft_id, "server", key), forged(raft_id or 0, node)), "expelled")
+        with Connection(way_to(node, farm), Claimed(raft_id, "client", key)) as client:
+            assert client.status == 101
+    unharmed(before, Farm(farm.directory, founders))
+    assert "was removed from the farm by an operator" in told(leader, "peers-refused")
+
+
+def test_an_evicted_router_is_refused_in_every_role_even_with_the_new_key_file(farm: Farm) -> None:
+    fourth, founders = farm.nodes[3], farm.nodes[:3]
+    raft_id, node_id = fourth.view().node.raft_id, fourth.view().node.node_id
+    key = load_identity(fourth.directory).key
+    farm.wait_done("node", "evict", node_id, "--yes", at=lambda: farm.led_by_another(fourth))
+    fourth.kill()  # what was removed gets no log, and does not hear of its eviction
+    farm.nodes.remove(fourth)
+    leader = farm.wait_settled()
+    # It has the old key file, with which it gets no further than the challenge, and somebody gives it the new one.
+    exported_key(leader, farm.directory / "farm.key", "--replace")
+    before = leader.view()
+    for node in founders:
+        for claim in (
+            Claimed(raft_id, "server", key),
+            Claimed(raft_id, "client", key),
+            Claimed(None, "client", key),
+            Claimed(1, "server", key),
+        ):
+            refused(Connection(way_to(node, farm), claim, forged(claim.server_id or 0, node)), "expelled")
+    unharmed(before, farm)
+    assert f"the identity {node_id} was evicted" in told(leader, "peers-refused")
+    assert call("status", "--node", leader.directory).returncode == 0
