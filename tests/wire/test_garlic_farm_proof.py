@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.peers import Claim, ListedPeers
@@ -87,6 +87,16 @@ def test_the_signature_of_another_key_does_not_hold() -> None:
     stranger = Ed25519PrivateKey.from_private_bytes(bytes(32))
     assert not replace(proof(), signature=stranger.sign(TRANSCRIPT.signed_bytes())).holds(TRANSCRIPT)
     assert not replace(proof(), public_key=b"\xff" * 32).holds(TRANSCRIPT), "what is no key signs nothing"
+
+
+@pytest.mark.parametrize("sign", [0, 0x80])
+def test_a_key_with_which_one_signature_holds_for_every_text_proves_nothing(sign: int) -> None:
+    """The neutral element as public key, and as the signature's point: OpenSSL takes that for a signature."""
+    key = bytes([1]) + bytes(30) + bytes([sign])
+    forged = Proof(ConnectionRole.SERVER, key, bytes([1]) + bytes(63))
+    if not sign:
+        Ed25519PublicKey.from_public_bytes(key).verify(forged.signature, b"whatever")
+    assert not forged.holds(TRANSCRIPT)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,19 @@ SIGNATURE_BYTES = 64
 _CONTEXT = b"garlic farm handshake 1\x00"
 _LENGTH_BYTES = 2
 _FIELD_BYTES_MAX = 2 ** (8 * _LENGTH_BYTES) - 1
+_SMALL_ORDER_KEYS = frozenset(
+    bytes.fromhex(text)
+    for text in (
+        "00" * 32,
+        "01" + "00" * 31,
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        "ec" + "ff" * 30 + "7f",
+        "ed" + "ff" * 30 + "7f",
+        "ee" + "ff" * 30 + "7f",
+    )
+)
+"""The points whose order divides 8, with the sign bit cleared: with such a key one signature holds for every text."""
 _PROOF = re.compile(rf"{VERSION} (server|client) ([A-Za-z0-9_-]{{43}}) ([A-Za-z0-9_-]{{86}})")
 
 
@@ -73,6 +86,8 @@ class Proof:
 
     def holds(self, transcript: "Transcript") -> bool:
         """Whether the key has signed just this handshake."""
+        if self.public_key[:31] + bytes([self.public_key[31] & 0x7F]) in _SMALL_ORDER_KEYS:
+            return False
         try:
             Ed25519PublicKey.from_public_bytes(self.public_key).verify(self.signature, transcript.signed_bytes())
         except (InvalidSignature, ValueError):
