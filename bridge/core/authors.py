@@ -4,7 +4,8 @@
     admission, approval, eviction,      any admitted server (that only a leader writes them is checked where clients
     rekeying, level                     connect, `bridge.node.replica`)
     factors                             an admitted server, or a client key with the scope `weights`
-    exclusion, cost, force, removal     an admitted server, or a client key with the scope `operator`
+    exclusion, cost, force, removal,    an admitted server, or a client key with the scope `operator`
+    correction
     client                              an admitted server
     foreign                             anybody: such an entry means nothing to the farm
 
@@ -33,6 +34,7 @@ from bridge.core.records import (
     Author,
     ClientKey,
     Clock,
+    Correction,
     CostFactor,
     Eviction,
     Exclusion,
@@ -156,7 +158,7 @@ def _unauthorised(
             return _not_a_server(author, admitted, clients)
         case Factors():
             return _not_in_scope(Scope.WEIGHTS, author, admitted, clients)
-        case Exclusion() | CostFactor() | Force() | Removal():
+        case Exclusion() | CostFactor() | Force() | Removal() | Correction():
             return _not_in_scope(Scope.OPERATOR, author, admitted, clients)
         case Foreign():
             return None

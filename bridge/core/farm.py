@@ -1,7 +1,8 @@
 """The farm's replicated state machine: committed records in, one state out, equal on every server.
 
     report       the sender's latest state replaces its previous one
-    clock        log time = max(log time, entry); what fell silent becomes stale, what is long silent is forgotten
+    clock        log time moves on, never beyond what a majority's clocks allow (`bridge.core.voter_clocks`); what fell
+                 silent becomes stale, what is long silent is forgotten
     publication  accepted only from the chosen publisher and with a later second than the last accepted one: a deposed
                  publisher that comes back late is fenced here, before anything is signed. The second leads log time
                  by a bounded amount: routers refuse a structure of the future, and each must be later than the last
@@ -15,6 +16,7 @@
     approval     another identity takes a name, and the one before is retired
     eviction     an identity is out for ever, and the boxes with the new gossip key are kept for whom they are
     rekeying     the boxes with the new gossip key are kept, and nobody is out
+    correction   log time comes back to where a majority's clocks are (`bridge.core.correction`)
     level        what the log may hold from here on; it never falls
     client       a client key may write entries of some kinds, or may no longer (`bridge.core.clients`)
     foreign      kept in the log, no meaning here
@@ -63,6 +65,7 @@ from bridge.core.records import (
     Author,
     ClientKey,
     Clock,
+    Correction,
     CostFactor,
     Eviction,
     Exclusion,
@@ -78,6 +81,7 @@ from bridge.core.records import (
     kind_of,
     request_of,
 )
+from bridge.core.voter_clocks import VoterClocks
 from bridge.core.weights import fading
 from bridge.core.wishes import WishChange, apply_wish
 from consensus.core.position import LogPosition
@@ -112,6 +116,14 @@ class ClockOff:
 
     server_id: int
     offset_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClockBounded:
+    """A clock entry of `server_id` asked for more than the clocks of a majority allow: log time took the limit."""
+
+    server_id: int
+    excess_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +167,7 @@ Change = (
     PublicationAccepted
     | PublicationRefused
     | ClockOff
+    | ClockBounded
     | ServerForgotten
     | RequestRefused
     | ServerAdmitted
@@ -180,7 +193,9 @@ class Farm:
     ) -> None:
         # The period in it is only where the farm begins: clock entries change it, on all servers at the same index.
         self.tuning = tuning if tuning is not None else FarmTuning()
-        self.state = FarmState(log_time_ms=log_time_base_ms, admitted=of_founders(founders))
+        admitted = of_founders(founders)
+        clocks = VoterClocks(log_time_base_ms, (tuple(sorted(admitted)),) if admitted else ())
+        self.state = FarmState(log_time_ms=log_time_base_ms, admitted=admitted, clocks=clocks)
         self.sessions = SessionTable(SESSION_LIMITS)
 
     def restore(self, state: FarmState, period_ms: int, sessions: bytes) -> None:
@@ -227,6 +242,12 @@ class Farm:
         state = self.state
         return without_effect(entry, state.admitted, state.clients, state.numbers)
 
+    def configure(self, index: int, term: int, majorities: tuple[tuple[int, ...], ...]) -> None:
+        """Take a committed configuration: these are the sets of voters of which each must agree by a majority."""
+        if index > self.state.applied_index:
+            clocks = self.state.clocks.configured(majorities)
+            self.state = replace(self.state, applied_index=index, applied_term=term, clocks=clocks)
+
     def _apply(self, state: FarmState, entry: ProvenRecord) -> tuple[FarmState, list[Change]]:
         record = entry.record
         match record:
@@ -240,9 +261,10 @@ class Farm:
                 return _apply_publication(state, record, self.tuning)
             case Admission() | Approval() | Eviction() | KeyReplacement() | Level():
                 return _apply_identity(state, record, entry.data)
-            case Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey():
-                state, granted = apply_wish(state, record, self.tuning)
-                return state, [*granted]
+            case Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey() | Correction():
+                after, granted = apply_wish(state, record, self.tuning)
+                self.sessions.turn_back(max(0, state.log_time_ms - after.log_time_ms))
+                return after, [*granted]
             case Foreign():
                 return state, []
             case _:
@@ -309,7 +331,8 @@ def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple
     changes: list[Change] = []
     if clock_off and (before is None or not before.clock_off):
         changes.append(ClockOff(report.server_id, offset_ms))
-    state, chosen = choose_again(replace(state, servers=servers), tuning, at_clock=False)
+    clocks = state.clocks.reported(report.server_id, report.date_ms, state.applied_term)
+    state, chosen = choose_again(replace(state, servers=servers, clocks=clocks), tuning, at_clock=False)
     return state, changes + chosen
 
 
@@ -338,7 +361,9 @@ def _apply_identity(
 def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:
     if clock.time_ms > LOG_TIME_LIMIT_MS:
         return state, []
-    log_time_ms = max(state.log_time_ms, clock.time_ms)
+    limit_ms = state.clocks.limit_ms(state.applied_term, tuning.period_ms)
+    excess_ms = 0 if limit_ms is None else max(0, clock.time_ms - limit_ms)
+    log_time_ms = max(state.log_time_ms, clock.time_ms - excess_ms)
     unproven_ms = _unproven_silence_ms(log_time_ms - state.log_time_ms, tuning)
     heard = {
         server_id: replace(server, heard_ms=server.heard_ms + unproven_ms)
@@ -349,9 +374,11 @@ def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[Fa
     ]
     servers = {server_id: server for server_id, server in heard.items() if server_id not in silent}
     weights = fading(state.weights, log_time_ms)
-    moved = replace(state, log_time_ms=log_time_ms, servers=servers, weights=weights)
+    clocks = state.clocks.clock_written(state.applied_term)
+    moved = replace(state, log_time_ms=log_time_ms, servers=servers, weights=weights, clocks=clocks)
     state, chosen = choose_again(moved, tuning, at_clock=True)
-    return state, [*map(ServerForgotten, silent), *chosen]
+    bounded = [ClockBounded(clock.server_id, excess_ms)] if excess_ms else []
+    return state, [*bounded, *map(ServerForgotten, silent), *chosen]
 
 
 def _unproven_silence_ms(advance_ms: int, tuning: FarmTuning) -> int:

@@ -19,6 +19,7 @@ from bridge.core.eviction import Rekeying
 from bridge.core.feature_level import FIRST_LEVEL
 from bridge.core.hashes import hash_of
 from bridge.core.records import LeafStatus, Publication, Report
+from bridge.core.voter_clocks import VoterClocks
 from bridge.core.weights import Weights
 from consensus.core.sessions import SessionLimits
 
@@ -113,6 +114,8 @@ class FarmState:
     """Client keys by what names them as authors, those that were removed included."""
     numbers: Mapping[bytes, AuthorNumbers] = field(default_factory=dict)
     """Which numbers of each author had effect."""
+    clocks: VoterClocks = field(default_factory=VoterClocks)
+    """What bounds log time."""
 
     def after(self, index: int, term: int) -> "FarmState":
         """The same after one more entry. Every entry passes here, and `replace` takes several times as long."""

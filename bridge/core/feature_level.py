@@ -22,6 +22,7 @@ from collections.abc import Collection
 from bridge.core.records import (
     Approval,
     ClientKey,
+    Correction,
     CostFactor,
     Eviction,
     Exclusion,
@@ -44,7 +45,7 @@ VERSION_OF = {1: "0.1.0", 2: "0.1.0"}
 
 _VERSION_CHARACTERS = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz.+-")
 _NEEDED: dict[type, int] = dict.fromkeys(
-    (Approval, ClientKey, Eviction, Exclusion, CostFactor, Force, Factors, KeyReplacement, Removal), 2
+    (Approval, ClientKey, Correction, Eviction, Exclusion, CostFactor, Force, Factors, KeyReplacement, Removal), 2
 )
 
 

@@ -1,30 +1,47 @@
-"""Log time as one server reckons it between clock entries, and the clock entry that a leader writes next.
+"""Log time as one server reckons it between clock entries, what a leader writes as clock entry, whose clock is off.
 
-The log carries the time: log time is the greatest clock entry so far, equal on all servers. Between entries a server
-runs it on by its own monotonic clock (`paced`). A leader writes
+The log carries the time (`bridge.core.voter_clocks`). Between clock entries a server runs it on by its own monotonic
+clock (`paced`), and so it does with the clock of each server that reports: its date, and what has passed here since.
+Of these the *majority time* is what a majority of the voters have reached: with an odd number of voters the median.
 
-    its own clock              while that is within 5 s of the paced time: log time is steered, by small amounts
-    its own clock              if it is further ahead, but the clocks of a majority of the voters agree with it
-    the paced time             otherwise, with an alarm: one wrong clock must not move the farm's
+    the leader writes    the majority time as it reckons it, within the limit of the log; with no majority of recent
+                         reports the paced time. Its own clock is one of the voters' and has no other part in this
+    at once again        when the reports of a majority allow a step of more than `STEP_MS`: after an election, when the
+                         farm was off for long, the first reports settle the matter, and not the next period
+    every server judges  its own clock, and the others', by the majority time (`ClockJudgement`)
 
-The middle rule is needed. Founders' promises may be hours old when the last founder appears, and a farm that was
-switched off over night starts with yesterday's log time; pace alone would stay behind for ever, every report would
-count as clock-off and nobody could publish. One leader's clock is no reason to jump, a majority's is. Log time never
-goes back: a farm whose clocks are all behind log time keeps its pace and alarms.
+No server can know which clocks are right. What it says is therefore which of them differ from those of a majority, and
+whether a majority agrees at all.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-STEER_LIMIT_MS = 5_000
-WITNESSES_MAX = 64
+from bridge.core.voter_clocks import VoterClocks, time_of_majorities
+
+STEP_MS = 5_000
+CLOCK_OFF_MS = 10_000
+"""A clock that differs by more is told of. A report may take seconds until it is applied, over I2P above all."""
+SERVERS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class ClockReading:
-    """`time_ms` for the next clock entry; `alarm` says what is wrong with this server's clock, if anything."""
+class ClockJudgement:
+    """The clocks beside the majority time, as one server sees them; offsets are positive for a clock that is fast."""
 
-    time_ms: int
-    alarm: str | None = None
+    majority_ms: int
+    """The majority time now."""
+    own_ms: int
+    """The offset of this server's clock."""
+    offsets_ms: Mapping[int, int]
+    """Of each server that reported lately, this one included."""
+    agreed: bool
+    """A majority of the voters differs by no more than `CLOCK_OFF_MS` from the majority time."""
+
+    @property
+    def off(self) -> dict[int, int]:
+        """The servers whose clocks are off, with their offsets."""
+        return {each: offset for each, offset in sorted(self.offsets_ms.items()) if abs(offset) > CLOCK_OFF_MS}
 
 
 class LogTime:
@@ -33,14 +50,13 @@ class LogTime:
     def __init__(self, log_time_ms: int, now: int, period_ms: int) -> None:
         self._log_time_ms = log_time_ms
         self._anchor = (log_time_ms, now)
-        self._patience_ms = period_ms * 3 // 2
+        self._recent_ms = 2 * period_ms
         self._written: tuple[int, int] | None = None
-        self._witnesses: dict[int, int] = {}
-        self._apart_since: int | None = None
+        self._dates: dict[int, tuple[int, int]] = {}
 
     def period_changed(self, period_ms: int) -> None:
         """The farm reports at another pace from here on."""
-        self._patience_ms = period_ms * 3 // 2
+        self._recent_ms = 2 * period_ms
 
     def paced(self, now: int) -> int:
         """Log time by this server's monotonic clock at `now`."""
@@ -48,47 +64,54 @@ class LogTime:
         return anchored_ms + max(0, now - anchored_at)
 
     def clock_applied(self, log_time_ms: int, now: int) -> None:
-        """A clock entry was applied; `log_time_ms` is log time after it."""
+        """An entry was applied that sets log time, forwards or back; `log_time_ms` is log time after it."""
         self._log_time_ms = log_time_ms
         # Of its own entry a leader knows when it read the clock: commitment takes no time out of log time.
         own = self._written is not None and self._written[0] == log_time_ms
         self._anchor = self._written if own and self._written is not None else (log_time_ms, now)
 
-    def report_applied(self, server_id: int, date_ms: int, now: int, clock_ms: int) -> None:
-        """A report was applied: note whether its sender's clock agrees with this server's."""
-        if abs(date_ms - clock_ms) > STEER_LIMIT_MS:
-            self._witnesses.pop(server_id, None)
-        elif server_id in self._witnesses or len(self._witnesses) < WITNESSES_MAX:
-            self._witnesses[server_id] = now
+    def report_applied(self, server_id: int, date_ms: int, now: int) -> None:
+        """A report was applied that was made in this life of the server: note its sender's clock."""
+        if server_id in self._dates or len(self._dates) < SERVERS_MAX:
+            self._dates[server_id] = (date_ms, now)
 
-    def next_entry(self, now: int, clock_ms: int, server_id: int, voters: frozenset[int]) -> ClockReading:
-        """The clock entry that this server writes as the leader."""
-        paced_ms = self.paced(now)
-        ahead_ms = clock_ms - paced_ms
-        followed = abs(ahead_ms) <= STEER_LIMIT_MS or (ahead_ms > 0 and self._majority_agrees(now, server_id, voters))
-        time_ms = max(clock_ms if followed else paced_ms, self._log_time_ms)
+    def next_entry(self, now: int, clock_ms: int, server_id: int, clocks: VoterClocks, limit_ms: int | None) -> int:
+        """The time of the clock entry that this server writes as the leader, and is about to propose.
+
+        `limit_ms` is the most that the log allows (`VoterClocks.limit_ms`).
+        """
+        time_ms = self._next_ms(now, clock_ms, server_id, clocks, limit_ms)
         self._written = (time_ms, now)
-        if followed:
-            self._apart_since = None
-            return ClockReading(time_ms)
-        if self._apart_since is None:
-            self._apart_since = now
-        # After a cold start the others' reports, which settle the matter, take a period to arrive.
-        lasting = now - self._apart_since >= self._patience_ms
-        return ClockReading(time_ms, _alarm(server_id, ahead_ms) if lasting else None)
+        return time_ms
 
-    def _majority_agrees(self, now: int, server_id: int, voters: frozenset[int]) -> bool:
-        fresh = {each for each, seen_at in self._witnesses.items() if now - seen_at <= self._patience_ms}
-        return 2 * len((fresh | {server_id}) & voters) > len(voters)
+    def step_due(self, now: int, clock_ms: int, server_id: int, clocks: VoterClocks, limit_ms: int | None) -> bool:
+        """Whether a clock entry would bring log time further than it has come by itself, by more than `STEP_MS`."""
+        return self._next_ms(now, clock_ms, server_id, clocks, limit_ms) - self.paced(now) > STEP_MS
 
-
-def _alarm(server_id: int, ahead_ms: int) -> str:
-    if ahead_ms > 0:
-        return (
-            f"The clock of server {server_id} is {ahead_ms // 1000} s ahead of log time, and no majority of servers "
-            "reports the same time: log time keeps its own pace. Correct the clocks (NTP); log time then follows."
+    def judge(self, now: int, clock_ms: int, server_id: int, clocks: VoterClocks) -> ClockJudgement | None:
+        """The clocks of those who reported lately beside the majority time; None without a majority of them."""
+        times_ms = self._times_ms(now, clock_ms, server_id)
+        majority_ms = time_of_majorities(clocks.majorities, times_ms)
+        if majority_ms is None:
+            return None
+        offsets_ms = {each: time_ms - majority_ms for each, time_ms in times_ms.items()}
+        agreed = all(
+            2 * sum(abs(offsets_ms.get(each, CLOCK_OFF_MS + 1)) <= CLOCK_OFF_MS for each in voters) > len(voters)
+            for voters in clocks.majorities
         )
-    return (
-        f"The clock of server {server_id} is {-ahead_ms // 1000} s behind log time, which never goes back and keeps "
-        "its own pace. Correct the clock (NTP)."
-    )
+        return ClockJudgement(majority_ms, offsets_ms[server_id], offsets_ms, agreed)
+
+    def _next_ms(self, now: int, clock_ms: int, server_id: int, clocks: VoterClocks, limit_ms: int | None) -> int:
+        majority_ms = time_of_majorities(clocks.majorities, self._times_ms(now, clock_ms, server_id))
+        time_ms = self.paced(now) if majority_ms is None else majority_ms
+        return max(self._log_time_ms, time_ms if limit_ms is None else min(time_ms, limit_ms))
+
+    def _times_ms(self, now: int, clock_ms: int, server_id: int) -> dict[int, int]:
+        """What the clock of each server shows now, as far as it reported lately."""
+        passed_ms = {each: now - noted for each, (_, noted) in self._dates.items()}
+        recent = {
+            each: date_ms + passed_ms[each]
+            for each, (date_ms, _) in self._dates.items()
+            if passed_ms[each] <= self._recent_ms
+        }
+        return {**recent, server_id: clock_ms}

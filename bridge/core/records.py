@@ -11,6 +11,7 @@ These kinds of JSON object travel as application entries of the Raft log. A memb
     force         `force`                             an operator has a master published anew
     factors       `factors`                           the pipeline's judgement of leaves, from the history of the log
     removal       `removal`                           an operator takes a server out of the farm, or lets it back
+    correction    `correction`                        an operator brings log time back to a majority's clocks
     approval      `approval`                          a person's word that another identity takes a name
     eviction      `eviction`                          a person's word that an identity is out, and new gossip keys
     rekeying      `rekeying`                          a person's word that the gossip keys are replaced, for all
@@ -118,7 +119,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The leader's clock entry: log time becomes max(previous, `time_ms`).
+    """The leader's clock entry: log time becomes `time_ms`, within the limit that `bridge.core.voter_clocks` sets.
 
     `period_ms` is the farm's reporting period from here on: the leader's setting, and through the log everybody's.
     """
@@ -265,7 +266,15 @@ class ClientKey:
     request: str | None = None
 
 
-Wish = Exclusion | CostFactor | Force | Factors | Removal | ClientKey
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Log time goes back to `time_ms`, where the clocks of a majority of the voters are: `bridge.core.correction`."""
+
+    time_ms: int
+    request: str | None = None
+
+
+Wish = Exclusion | CostFactor | Force | Factors | Removal | ClientKey | Correction
 """What operators and the pipeline have to say about what is published, by whom, and who else may say so."""
 
 Record = Report | Clock | Publication | Admission | Approval | Eviction | KeyReplacement | Level | Wish | Foreign

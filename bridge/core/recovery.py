@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 from bridge.core.admission import Admitted, raft_id_of
 from bridge.core.farm_state import Choice, FarmState, MasterState
+from bridge.core.voter_clocks import VoterClocks
 
 SURVIVOR_ID = 1
 NOBODY_ID = 0
@@ -76,6 +77,8 @@ def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> Fa
         servers={} if own is None else {SURVIVOR_ID: replace(own, report=replace(own.report, server_id=SURVIVOR_ID))},
         masters={each: _recovered_master(master, old_id) for each, master in farm.masters.items()},
         removed=(),
+        # Its one voter vouches for the time from here on.
+        clocks=VoterClocks(farm.log_time_ms, ((SURVIVOR_ID,),)),
     )
 
 

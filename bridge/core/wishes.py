@@ -4,6 +4,7 @@
     force                       marks the master until its next accepted publication
     client                      admits a client key, or removes it (`bridge.core.clients`)
     removal                     takes the server's report out, and lets it into the state no more
+    correction                  brings log time back (`bridge.core.correction`)
 
 An exclusion is tried first: where it would leave a master that lists leaves with none, it is refused, because nothing
 at all is never published, and the structure that is out there would go on naming the leaf until it ends.
@@ -14,9 +15,10 @@ from typing import assert_never
 
 from bridge.core.choosing import PublisherChanged, choose_again
 from bridge.core.clients import ClientChanged, change_client
+from bridge.core.correction import LogTimeCorrected, SecondForgotten, correct
 from bridge.core.farm_state import FarmState, FarmTuning
 from bridge.core.hashes import hash_of
-from bridge.core.records import ClientKey, CostFactor, Exclusion, Factors, Force, Removal, Wish
+from bridge.core.records import ClientKey, Correction, CostFactor, Exclusion, Factors, Force, Removal, Wish
 from bridge.core.weights import WeightsChange, WishRefused, exclude, set_cost, take_factors
 
 
@@ -35,10 +37,20 @@ class RemovalChanged:
     removed: bool
 
 
-WishChange = PublisherChanged | PublicationForced | RemovalChanged | ClientChanged | WeightsChange
+WishChange = (
+    PublisherChanged
+    | PublicationForced
+    | RemovalChanged
+    | ClientChanged
+    | WeightsChange
+    | LogTimeCorrected
+    | SecondForgotten
+)
 
 
-def apply_wish(state: FarmState, wish: Wish, tuning: FarmTuning) -> tuple[FarmState, list[WishChange]]:
+def apply_wish(  # noqa: PLR0911 - one case per wish
+    state: FarmState, wish: Wish, tuning: FarmTuning
+) -> tuple[FarmState, list[WishChange]]:
     """The state after a wish, and what changed."""
     weights, reweighed = state.weights, None
     change: WeightsChange | None
@@ -50,6 +62,9 @@ def apply_wish(state: FarmState, wish: Wish, tuning: FarmTuning) -> tuple[FarmSt
         case ClientKey():
             clients, told = change_client(state.clients, state.admitted, wish)
             return replace(state, clients=clients), [] if told is None else [told]
+        case Correction():
+            state, corrected = correct(state, wish, tuning)
+            return state, [*corrected]
         case Exclusion():
             weights, change = exclude(weights, wish)
         case CostFactor():

@@ -17,6 +17,7 @@ from bridge.core.records import (
     Approval,
     ClientKey,
     Clock,
+    Correction,
     CostFactor,
     Eviction,
     Exclusion,
@@ -66,5 +67,5 @@ class EntrySigner:
                 return entry
             case Publication():
                 return entry
-            case Report() | Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey():
+            case Report() | Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey() | Correction():
                 return self.sign(entry)

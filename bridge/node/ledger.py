@@ -24,9 +24,11 @@ from bridge.core.authors import EntryWithoutEffect, NoEffect
 from bridge.core.choosing import PublisherChanged
 from bridge.core.clients import ClientChanged
 from bridge.core.control import Scalar
+from bridge.core.correction import LogTimeCorrected, SecondForgotten
 from bridge.core.eviction import EvictionRefused, KeysNotReplaced, KeysReplaced, ServerEvicted
 from bridge.core.farm import (
     Change,
+    ClockBounded,
     ClockOff,
     EntryTooEarly,
     Farm,
@@ -46,6 +48,7 @@ from bridge.core.records import (
     Approval,
     ClientKey,
     Clock,
+    Correction,
     CostFactor,
     Eviction,
     Exclusion,
@@ -98,6 +101,7 @@ _COUNTED: dict[type[Record], str] = {
     Factors: "pipeline_factors",
     Removal: "removals",
     ClientKey: "client_keys",
+    Correction: "log_time_corrections",
     Foreign: "foreign_entries",
 }
 """What is counted of each kind of entry."""
@@ -229,12 +233,16 @@ class Ledger:
 
     def keep_from(self) -> Index:
         """Entries before this are older than seven days of log time."""
-        place = bisect_right(self._moment_times_ms, self.state.log_time_ms - RETENTION_MS) - 1
+        oldest_ms = self.state.log_time_ms - RETENTION_MS
+        # An operator may have brought log time back, so times need not rise with the index.
+        younger = next((place for place, at_ms in enumerate(self._moment_times_ms) if at_ms > oldest_ms), None)
+        place = (len(self._moment_times_ms) if younger is None else younger) - 1
         return self._moment_indexes[place] if place >= 0 else 0
 
     def _apply(self, index: Index, entry: Entry) -> None:
         match entry.content:
-            case Configuration():
+            case Configuration() as configuration:
+                self._farm.configure(index, entry.term, majorities_of(configuration))
                 self._configuration_indexes.append(index)
                 if len(self._configuration_indexes) > CONFIGURATIONS_MAX:
                     del self._configuration_indexes[: CONFIGURATIONS_MAX // 2]
@@ -256,14 +264,8 @@ class Ledger:
             raise UnsupportedLevelError(record.number, record.version, index)
         changes = self._farm.apply(index, term, entry)
         self.records[_COUNTED[type(record)]] += 1
-        had_effect = not any(isinstance(change, EntryWithoutEffect) for change in changes)
-        match record:
-            case Clock() if had_effect:
-                self._note_clock(index)
-            case Report() if had_effect:
-                self.log_time.report_applied(record.server_id, record.date_ms, now_ms(), clock_ms())
-            case _:
-                pass
+        if not any(isinstance(change, EntryWithoutEffect) for change in changes):
+            self._note_time(index, record)
         for change in changes:
             if isinstance(change, EntryWithoutEffect):
                 self.records[_counter_of(change.reason)] += 1
@@ -279,11 +281,22 @@ class Ledger:
                     self._on_entry_without_effect(change)
             self._on_change(change)
 
-    def _note_clock(self, index: Index) -> None:
+    def _note_time(self, index: Index, record: Record) -> None:
+        match record:
+            case Clock():
+                self.quorum.clock_committed(now_ms())
+                self._note_log_time(index)
+            case Correction() if self.state.log_time_ms != self._moment_times_ms[-1]:
+                self._note_log_time(index)
+            case Report() if index > self._history_ends:
+                self.log_time.report_applied(record.server_id, record.date_ms, now_ms())
+            case _:
+                pass
+
+    def _note_log_time(self, index: Index) -> None:
         moment_ms = self.state.log_time_ms
         self.log_time.period_changed(self._farm.tuning.period_ms)
         self.log_time.clock_applied(moment_ms, now_ms())
-        self.quorum.clock_committed(now_ms())
         if moment_ms == self._moment_times_ms[-1]:
             return
         self._moment_indexes.append(index)
@@ -302,6 +315,11 @@ def _counter_of(reason: NoEffect) -> str:
     return f"without_effect_{reason.value.replace('-', '_')}"
 
 
+def majorities_of(configuration: Configuration) -> tuple[tuple[int, ...], ...]:
+    """The sets of voters of which each must agree by a majority of its own, as the state machine keeps them."""
+    return tuple(tuple(sorted(each)) for each in configuration.majorities)
+
+
 def clock_ms() -> int:
     """This machine's clock, milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
@@ -317,6 +335,12 @@ def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911
             return "publication-refused", {"server": publication.server_id, "reason": reason}
         case ClockOff(server_id, offset_ms):
             return "clock-off", {"server": server_id, "offsetMs": offset_ms}
+        case ClockBounded(server_id, excess_ms):
+            return "clock-bounded", {"server": server_id, "excessMs": excess_ms}
+        case LogTimeCorrected(before_ms, after_ms):
+            return "log-time-corrected", {"beforeMs": before_ms, "afterMs": after_ms}
+        case SecondForgotten(publication):
+            return "second-forgotten", {"master": publication.master[:8], "second": publication.published_s}
         case RequestRefused(request):
             return "request-refused", {"request": request}
         case ServerForgotten(server_id):

@@ -13,6 +13,7 @@ only then this node commits publications of its own, so that they are later. The
 """
 
 import math
+from typing import assert_never
 
 import trio
 
@@ -20,7 +21,8 @@ from bridge.core.farm import Farm
 from bridge.core.records import Report
 from bridge.core.without_quorum import Surroundings
 from bridge.node.farm_member import Member
-from consensus.core.position import Command
+from bridge.node.ledger import majorities_of
+from consensus.core.position import Command, Configuration, NoOp
 from consensus.node.clock import now_ms
 from consensus.node.refusals import ServerBusyError
 
@@ -113,7 +115,14 @@ class Outage:
             if not entries:
                 break
             for index, entry in enumerate(entries, start=following):
-                if isinstance(entry.content, Command):
-                    copy.apply(index, entry.term, ledger.entries.read(entry.content.data))
+                match entry.content:
+                    case Command(data):
+                        copy.apply(index, entry.term, ledger.entries.read(data))
+                    case Configuration() as configuration:
+                        copy.configure(index, entry.term, majorities_of(configuration))
+                    case NoOp():
+                        pass
+                    case _:
+                        assert_never(entry.content)
             following += len(entries)
         return copy

@@ -18,7 +18,7 @@ from bridge.core.records import LeafStatus, MetaStatus, Report, RouterStatus
 from bridge.node.farm_member import Member
 from bridge.node.measuring import MeasuringDuty
 from bridge.node.publishing import PublishingDuty
-from bridge.node.report_news import Gist, ReportNews, gist_of
+from bridge.node.report_news import ReportNews, gist_of
 from bridge.node.router import RouterError
 from bridge.wire.application import encode
 from bridge.wire.i2p import destination_from_base64
@@ -26,6 +26,8 @@ from consensus.core.position import Index
 from consensus.core.sessions import RequestId
 
 LAST_WORD_PATIENCE_S = 2.0
+WITNESS_LAG_MS = 20_000
+"""A clock entry that leaves log time so far behind this node's clock was held back by reports that were too old."""
 LOOK_SHARE = 0.25
 """Of a reporting period: how often leaves are looked at between reports."""
 
@@ -63,7 +65,7 @@ class ReportDuty:
             with trio.move_on_after(self._member.period_s):
                 await self._send(report)
             # A little apart from the others, who heard of the leader at the same moment.
-            await self._until_due(started, self._random.uniform(0.9, 1.0), gist_of(report.destinations, report.masters))
+            await self._until_due(started, self._random.uniform(0.9, 1.0), report)
 
     async def last_word(self) -> None:
         """Tell the farm that this node publishes no more."""
@@ -80,13 +82,18 @@ class ReportDuty:
             with trio.move_on_after(self._member.expected_period_s):
                 await self._leader_known.wait()
 
-    async def _until_due(self, started: float, share: float, said: Gist) -> None:
-        """Sleeps to the next report's time, or until what was said is wrong.
+    async def _until_due(self, started: float, share: float, report: Report) -> None:
+        """Sleeps to the next report's time, or until what was said is wrong, or log time needs it.
 
         The period may change meanwhile: it is the leader's, and in the log.
         """
+        said, seen_ms = gist_of(report.destinations, report.masters), self._member.ledger.state.log_time_ms
         look_at = started + self._member.period_s * LOOK_SHARE
         while (now := trio.current_time()) < (due_at := started + self._member.period_s * share):
+            if (log_time_ms := self._member.ledger.state.log_time_ms) != seen_ms:
+                if self._is_witness():
+                    return
+                seen_ms = log_time_ms
             if now >= look_at:
                 look_at = now + self._member.period_s * LOOK_SHARE
                 if gist_of((await self._ask_leaves())[0], self._masters()) != said:
@@ -94,6 +101,17 @@ class ReportDuty:
             else:
                 with trio.CancelScope(deadline=min(due_at, look_at)):
                     await self._member.ledger.news()
+
+    def _is_witness(self) -> bool:
+        """Whether a report would serve now that log time has moved: it still lags, or this node's last date was off.
+
+        The reports of a majority bound log time, and they are as old as a period is long. So there is one more of them
+        after each clock entry for as long as that holds log time back.
+        """
+        member = self._member
+        own = member.ledger.state.servers.get(member.replica.server_id)
+        lags = member.clock_ms() - member.ledger.state.log_time_ms > WITNESS_LAG_MS
+        return lags or (own is not None and own.clock_off)
 
     async def _send(self, report: Report) -> None:
         told, configuration = self._news.told(report)

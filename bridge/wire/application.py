@@ -28,6 +28,7 @@ from bridge.core.records import (
     Author,
     ClientKey,
     Clock,
+    Correction,
     CostFactor,
     Eviction,
     Exclusion,
@@ -59,6 +60,7 @@ from bridge.wire.entry_proof import Proof, ends_like_proof, proven
 from bridge.wire.report_json import ReportEntry, from_report, to_report
 from bridge.wire.wish_json import (
     ClientEntry,
+    CorrectionEntry,
     CostEntry,
     ExclusionEntry,
     FactorsEntry,
@@ -79,6 +81,7 @@ _WISHES: Final[dict[str, msgspec.json.Decoder[WishEntry]]] = {
     "factors": msgspec.json.Decoder(FactorsEntry),
     "removal": msgspec.json.Decoder(RemovalEntry),
     "client": msgspec.json.Decoder(ClientEntry),
+    "correction": msgspec.json.Decoder(CorrectionEntry),
 }
 _KINDS: Final = ("router", "clock", "publication", *identity_entries.KINDS, *_WISHES)
 
@@ -212,7 +215,7 @@ def encode(
             )
         case Admission() | Approval() | Eviction() | KeyReplacement() | Level():
             entry = identity_entries.encode_identity(record)
-        case Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey():
+        case Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey() | Correction():
             entry = from_wish(record)
     data = _encoder.encode(entry)
     if isinstance(decoded := decode(data), Foreign):

@@ -6,6 +6,7 @@
     {"factors": {"throughIndex": N, "formula": "…", "factors": {b32: 1.1}}}
     {"removal": {"server": 3, "removed": true}}
     {"client": {"name": "pipeline", "key": KEY, "scopes": ["weights"], "admitted": true}}
+    {"correction": {"clock": 1767225600000}}
 
 KEY is an Ed25519 public key in base64.
 
@@ -18,7 +19,7 @@ from typing import Annotated, Final, assert_never
 
 from msgspec import Meta, Struct
 
-from bridge.core.records import ClientKey, CostFactor, Exclusion, Factors, Force, Removal, Scope, Wish
+from bridge.core.records import ClientKey, Correction, CostFactor, Exclusion, Factors, Force, Removal, Scope, Wish
 from bridge.core.weights import FACTORS_MAX
 from bridge.wire.entry_fields import (
     ApplicationError,
@@ -26,6 +27,7 @@ from bridge.wire.entry_fields import (
     DestinationText,
     Factor,
     HashText,
+    Milliseconds,
     NodeName,
     Request,
     ServerId,
@@ -110,10 +112,21 @@ class ClientEntry(Struct, omit_defaults=True):
     request: Request | None = None
 
 
-WishEntry = ExclusionEntry | CostEntry | ForceEntry | FactorsEntry | RemovalEntry | ClientEntry
+class _Correction(Struct):
+    clock: Milliseconds
 
 
-def to_wish(entry: WishEntry) -> Wish:
+class CorrectionEntry(Struct, omit_defaults=True):
+    """A correction of log time as it is written."""
+
+    correction: _Correction
+    request: Request | None = None
+
+
+WishEntry = ExclusionEntry | CostEntry | ForceEntry | FactorsEntry | RemovalEntry | ClientEntry | CorrectionEntry
+
+
+def to_wish(entry: WishEntry) -> Wish:  # noqa: PLR0911 - one case per wish
     """What it means; `ApplicationError` if it names a master that is no destination."""
     match entry:
         case ExclusionEntry(exclusion, request):
@@ -126,6 +139,8 @@ def to_wish(entry: WishEntry) -> Wish:
             return Factors(factors.through_index, factors.formula, factors.factors, request)
         case RemovalEntry(removal, request):
             return Removal(removal.server, removal.removed, request)
+        case CorrectionEntry(correction, request):
+            return Correction(correction.clock, request)
         case ClientEntry(client, request):
             key = public_key_of(client.key)
             scopes = tuple(each for each in Scope if each in client.scopes)
@@ -134,7 +149,7 @@ def to_wish(entry: WishEntry) -> Wish:
             assert_never(entry)
 
 
-def from_wish(wish: Wish) -> WishEntry:
+def from_wish(wish: Wish) -> WishEntry:  # noqa: PLR0911 - one case per wish
     """How it is written."""
     match wish:
         case Exclusion(leaf_hash, excluded, request):
@@ -147,6 +162,8 @@ def from_wish(wish: Wish) -> WishEntry:
             return FactorsEntry(_Factors(through_index, formula, dict(factors)), request)
         case Removal(server_id, removed, request):
             return RemovalEntry(_Removal(server_id, removed), request)
+        case Correction(time_ms, request):
+            return CorrectionEntry(_Correction(time_ms), request)
         case ClientKey(_, name, key, scopes, admitted, request):
             text = base64.b64encode(key).decode("ascii")
             return ClientEntry(_Client(name, text, list(scopes), admitted), request)

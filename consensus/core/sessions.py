@@ -152,7 +152,7 @@ class SessionTable:
         return self._sessions[request.client, request.born].results[request.sequence]
 
     def expire(self, now_ms: Milliseconds) -> None:
-        """Log time is `now_ms` (it never goes back): forget who was silent for too long."""
+        """Log time is `now_ms` (it goes back by `turn_back` alone): forget who was silent for too long."""
         if self._now_ms == 0:
             self._begin_time(now_ms)
         self._now_ms = max(self._now_ms, now_ms)
@@ -161,6 +161,12 @@ class SessionTable:
             if self._now_ms - longest_silent.last_ms <= self.limits.expiry_ms:
                 return
             self._forget_longest_silent()
+
+    def turn_back(self, by_ms: Milliseconds) -> None:
+        """Log time was brought back by so much: how long each client has been silent stays the same."""
+        self._now_ms = max(0, self._now_ms - by_ms)
+        for session in self._sessions.values():
+            session.last_ms = max(0, session.last_ms - by_ms)
 
     def dump(self) -> bytes:
         """The whole table, for a snapshot: equal tables give equal bytes."""

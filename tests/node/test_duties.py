@@ -12,13 +12,15 @@ from trio.testing import MockClock
 from bridge.core.control import SubmitAnswer, SubmitOutcome
 from bridge.core.farm import PublicationRefused
 from bridge.core.records import Clock, Publication, PublishConfig, Report
+from bridge.core.voter_clocks import VoterClocks
 from bridge.node.farm_member import ROUTER_ALARM
 from bridge.node.signing_keys import KEY_ALARM, HeldKey
-from bridge.node.timekeeping import CLOCK_ALARM, SLOW_ALARM
+from bridge.node.timekeeping import CLOCK_ALARM, LOG_TIME_ALARM, OTHER_CLOCKS_ALARM, SLOW_ALARM
 from bridge.wire.application import decode
 from bridge.wire.meta_lease_set import decode as decode_structure
 from bridge.wire.meta_lease_set import verify
 from consensus.core.effects import Outcome, Role, RoleChanged
+from consensus.core.position import ServerId
 from consensus.node.clock import now_ms
 from tests.node.farm_stage import (
     MASTER,
@@ -28,6 +30,7 @@ from tests.node.farm_stage import (
     OWN,
     PERIOD_MS,
     Stage,
+    clock_now_ms,
     machine_clock,
     on_duty,
     rival_report,
@@ -77,17 +80,67 @@ async def test_a_clock_entry_that_the_server_was_too_busy_for_is_written_soon_an
     assert [at_ms for at_ms, _ in stage.records(Clock)] == [3_000]
 
 
-async def test_a_clock_far_off_log_time_is_an_alarm_of_the_leader_and_of_it_alone(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("leader", [OWN, OTHER])
+async def test_a_clock_that_is_off_a_majoritys_is_an_alarm_of_its_node_whoever_leads(
+    leader: ServerId, autojump_clock: MockClock
+) -> None:
     stage = Stage()
-    await stage.append_record(Clock(NOW_MS + 3_600_000, OTHER, PERIOD_MS))
-    async with on_duty(stage):
-        await trio.sleep(10)
+    state = stage.ledger.state
+    stage.ledger.farm.state = replace(state, clocks=state.clocks.configured(((1, 2, 3),)))
+    stage.lead(leader)
+    async with on_duty(stage), trio.open_nursery() as nursery:
+        wrong_ms = -40_000
+
+        async def others() -> None:
+            for sequence in range(1, 100):
+                await stage.append_record(Clock(clock_now_ms() + wrong_ms, OTHER, PERIOD_MS))
+                for server_id in (2, 3):
+                    told = rival_report(sequence)
+                    told = replace(told, date_ms=told.date_ms + wrong_ms, request=f"0{server_id}-1-0-{sequence}")
+                    await stage.append_record(replace(told, server_id=server_id))
+                await trio.sleep(2)
+
+        nursery.start_soon(others)
+        await trio.sleep(2.5)
+        assert stage.alarm(CLOCK_ALARM) is None
+        await trio.sleep(6)
         text = stage.alarm(CLOCK_ALARM)
         assert text is not None
-        assert "s behind log time" in text
-        stage.lead(OTHER)
-        await trio.sleep(1)
+        assert "server 1, is 40 s ahead of the clocks of a majority of the voters (server 2, server 3)" in text
+        assert stage.alarm(OTHER_CLOCKS_ALARM) is None
+        wrong_ms = 0
+        await trio.sleep(6)
         assert stage.alarm(CLOCK_ALARM) is None
+        nursery.cancel_scope.cancel()
+
+
+async def test_log_time_far_ahead_of_the_clocks_is_an_alarm_of_the_leader_and_of_it_alone(
+    autojump_clock: MockClock,
+) -> None:
+    stage = Stage()
+    stage.ledger.farm.state = replace(stage.ledger.state, log_time_ms=NOW_MS + 3_600_000)
+    async with on_duty(stage):
+        await trio.sleep(10)
+        text = stage.alarm(LOG_TIME_ALARM)
+        assert text is not None
+        assert "s ahead of the clocks of a majority of the voters: it stands still" in text
+        assert stage.alarm(CLOCK_ALARM) is None
+        stage.lead(OTHER)
+        await trio.sleep(4)
+        assert stage.alarm(LOG_TIME_ALARM) is None
+
+
+async def test_a_farm_that_was_off_for_ninety_days_publishes_within_three_periods(autojump_clock: MockClock) -> None:
+    stage = Stage(period_ms=30_000)
+    long_ago_ms = NOW_MS - 90 * DAY_S * 1000
+    stage.ledger.farm.state = replace(
+        stage.ledger.state, log_time_ms=long_ago_ms, clocks=VoterClocks(long_ago_ms, ((OWN,),))
+    )
+    async with on_duty(stage):
+        await trio.sleep(5)
+        assert abs(stage.ledger.state.log_time_ms - clock_now_ms()) <= 5_000
+        await trio.sleep(85)
+        assert stage.router.published
 
 
 async def test_a_majority_that_is_slow_beside_the_election_timeout_is_an_alarm_of_the_leader(

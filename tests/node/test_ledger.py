@@ -1,6 +1,7 @@
 """The farm's state on one node: what committed entries add up to, and what is told of them."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 import trio
@@ -56,6 +57,14 @@ class Story:
 
 def clock(after_ms: int) -> bytes:
     return signed(Clock(NOW_MS + after_ms, OWN, 2_000))
+
+
+def reports(after_ms: int) -> tuple[bytes, ...]:
+    """Of a majority of the three servers, at that time by their clocks."""
+    return tuple(
+        signed(replace(rival_report(), server_id=each, date_ms=NOW_MS + after_ms, request=None))
+        for each in (OWN, OTHER)
+    )
 
 
 async def test_log_time_of_an_entry_is_that_of_the_last_clock_entry_up_to_it() -> None:
@@ -185,13 +194,13 @@ async def test_a_farm_that_begins_anew_from_a_snapshot_is_the_one_that_gave_it_a
 
 async def test_what_is_applied_after_a_snapshot_was_captured_is_not_in_it() -> None:
     old, new = Story(), Story()
-    await old.append(None, clock(30_000))
+    await old.append(None, clock(3_000))
     captured = old.ledger.snapshot()
     before = old.ledger.state
-    await old.append(*(clock(30_000 + number) for number in range(1, 10)))
+    await old.append(*(clock(3_000 + number) for number in range(1, 10)))
     await new.ledger.restore(LogPosition(2, 1), pieces(b"".join(captured)))
     assert new.ledger.state == before
-    assert new.ledger.log_time_at(11) == NOW_MS + 30_000
+    assert new.ledger.log_time_at(11) == NOW_MS + 3_000
 
 
 async def test_a_snapshot_that_another_version_wrote_is_refused_with_words() -> None:
@@ -205,5 +214,6 @@ async def test_a_snapshot_that_another_version_wrote_is_refused_with_words() -> 
 async def test_of_the_log_seven_days_of_log_time_are_of_use() -> None:
     day_ms = 86_400_000
     story = Story()
-    await story.append(*(clock(day * day_ms) for day in range(1, 11)))
-    assert story.ledger.keep_from() == 3
+    for day in range(1, 11):
+        await story.append(*reports(day * day_ms), clock(day * day_ms))
+    assert story.ledger.keep_from() == 9

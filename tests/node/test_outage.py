@@ -143,6 +143,7 @@ async def test_who_stepped_in_stops_once_the_farms_own_publisher_has_published_l
         assert len(reported.masters) == 1
         assert reported.masters[0].last_published_time_ms == structures(stage)[-1].published_s * 1000
         assert stage.router.stopped == 0
+        await stage.append_record(Clock(NOW_MS + now_ms(), OTHER, PERIOD_MS))
         await other_publishes(stage)
         await trio.sleep(1)
         assert stage.router.stopped == 1

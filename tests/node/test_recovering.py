@@ -35,7 +35,7 @@ async def test_the_new_cluster_has_another_id_the_survivor_as_its_only_voter_and
     assert made.cluster_id == plan.new_cluster_id != FOUNDING.cluster_id
     assert made.configuration.voter_ids == {1}
     assert made.last == LogPosition(5, 2)
-    assert made.farm.log_time_ms == BASE_MS + 60_000
+    assert made.farm.log_time_ms == BASE_MS + 6_000
     assert made.farm.admitted == {1: Admitted(A, "a")}
     assert made.period_ms == 2_000
 
@@ -70,7 +70,7 @@ async def test_without_any_state_directory_a_backup_becomes_a_farm_of_one_new_ro
     assert made.configuration.voter_ids == {1}
     assert made.last == LogPosition(5, 2)
     assert made.farm.admitted == {1: Admitted(identity.node_id)}
-    assert (made.farm.log_time_ms, made.period_ms) == (BASE_MS + 60_000, 2_000)
+    assert (made.farm.log_time_ms, made.period_ms) == (BASE_MS + 6_000, 2_000)
     generation = begin_generation(tmp_path / "new", identity.node_id)
     opened, recovery = open_directory(
         tmp_path / "new" / RAFT_DIRECTORY, identity.node_id, generation, StorageTuning(segment_bytes=64 * 1024)

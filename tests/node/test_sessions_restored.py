@@ -129,6 +129,8 @@ async def test_a_report_repeated_after_a_restart_from_a_snapshot_is_not_applied_
         assert second.was_executed(named)
         (reported,) = second.state.servers.values()
         assert reported.report.date_ms == NOW_MS + 10, "the older report must not stand again"
-        await committed(server, signed(Clock(NOW_MS + 10 * 3_600_000, OWN, 2_000)))
+        later_ms = NOW_MS + 10 * 3_600_000
+        await committed(server, signed(replace(rival_report(), server_id=OWN, date_ms=later_ms, request=None)))
+        await committed(server, signed(Clock(later_ms, OWN, 2_000)))
         await committed(server, repeated)
         assert RequestRefused(str(REQUEST)) in changes

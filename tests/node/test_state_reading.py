@@ -43,9 +43,9 @@ def clock(after_ms: int) -> bytes:
 ENTRIES = (
     Entry(1, GROWN),
     Entry(1, Command(signed(Admission(A, "a", server_id=1), FIRST, FOUNDING.cluster_id))),
-    Entry(1, Command(clock(30_000))),
+    Entry(1, Command(clock(3_000))),
     Entry(2, Command(ADMITTED_C)),
-    Entry(2, Command(clock(60_000))),
+    Entry(2, Command(clock(6_000))),
 )
 
 
@@ -84,7 +84,7 @@ def check(found_there: FarmOnDisk) -> None:
     assert (found_there.node_id, found_there.founding, found_there.configuration) == (A, FOUNDING, GROWN)
     assert found_there.last == LogPosition(5, 2)
     assert found_there.period_ms == 2_000 != FarmTuning().period_ms
-    assert found_there.farm.log_time_ms == BASE_MS + 60_000
+    assert found_there.farm.log_time_ms == BASE_MS + 6_000
     assert {number: each.node_id for number, each in found_there.farm.admitted.items()} == {1: A, 2: B, 3: C}
     assert found_there.farm.admitted[3] == Admitted(C, "c", entry=ADMITTED_C)
 

@@ -25,7 +25,7 @@ class Writers:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.farm = AuthoredFarm(BASE_MS, TUNING)
+        self.farm = AuthoredFarm(BASE_MS, TUNING, tuple(b"founder%d" % each for each in SERVERS))
         self.log_time = LogTime(BASE_MS, 0, TUNING.period_ms)
         self.skew_ms = {server_id: self.random.randint(-2_000, 2_000) for server_id in SERVERS}
         self.due = {writer: self.random.randint(0, TUNING.period_ms) for writer in (0, *SERVERS)}
@@ -47,12 +47,15 @@ class Writers:
         self.index += 1
         clock_ms = BASE_MS + now + self.skew_ms.get(writer, 0)
         if writer == 0:
-            reading = self.log_time.next_entry(now, clock_ms, 1, frozenset(SERVERS))
-            changes = self.farm.apply(self.index, 1, Clock(reading.time_ms, 1))
+            clocks = self.farm.state.clocks
+            limit_ms = clocks.limit_ms(1, TUNING.period_ms)
+            time_ms = self.log_time.next_entry(now, clock_ms + self.skew_ms[1], 1, clocks, limit_ms)
+            changes = self.farm.apply(self.index, 1, Clock(time_ms, 1))
             self.log_time.clock_applied(self.farm.state.log_time_ms, now)
         else:
             lag_ms = self.random.uniform(0, 250)
             changes = self.farm.apply(self.index, 1, report(writer, clock_ms, job_lag_ms=lag_ms))
+            self.log_time.report_applied(writer, clock_ms, now)
         self.moves += [(now, change) for change in changes if isinstance(change, PublisherChanged)]
 
     @property

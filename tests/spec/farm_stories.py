@@ -6,7 +6,8 @@ from bridge.core.farm import Change
 from bridge.core.farm_state import FarmTuning, MasterState
 from bridge.core.feature_level import SUPPORTED_LEVEL
 from bridge.core.records import Clock, LeafStatus, MetaStatus, PublishConfig, Record, Report, RouterStatus
-from tests.authored import AuthoredFarm
+from bridge.core.voter_clocks import VoterClocks
+from tests.authored import FOUNDERS, AuthoredFarm
 
 BASE_MS = 1_700_000_000_000
 PERIOD_MS = 30_000
@@ -61,9 +62,10 @@ def report(server_id: int, date_ms: int = BASE_MS, /, **changes: object) -> Repo
 class Log:
     """Appends records to a farm, each at the next index."""
 
-    def __init__(self, tuning: FarmTuning = TUNING) -> None:
-        self.farm = AuthoredFarm(BASE_MS, tuning)
-        self.farm.state = replace(self.farm.state, level=SUPPORTED_LEVEL)
+    def __init__(self, tuning: FarmTuning = TUNING, founders: tuple[bytes, ...] = FOUNDERS) -> None:
+        self.farm = AuthoredFarm(BASE_MS, tuning, founders)
+        # Here a story sets log time as it likes: no voters' clocks bound it.
+        self.farm.state = replace(self.farm.state, level=SUPPORTED_LEVEL, clocks=VoterClocks())
         self.records: list[Record] = []
 
     def append(self, *records: Record) -> list[Change]:
@@ -77,8 +79,9 @@ class Log:
     def clock(self, after_ms: int) -> list[Change]:
         """Clock entries up to that much after the base, one a period as a leader writes them."""
         changes: list[Change] = []
-        while BASE_MS + after_ms - self.farm.state.log_time_ms > TUNING.stale_after_ms:
-            changes += self.leap(self.farm.state.log_time_ms - BASE_MS + PERIOD_MS)
+        while BASE_MS + after_ms - (before_ms := self.farm.state.log_time_ms) > TUNING.stale_after_ms:
+            changes += self.leap(before_ms - BASE_MS + PERIOD_MS)
+            assert self.farm.state.log_time_ms > before_ms
         return changes + self.leap(after_ms)
 
     def leap(self, after_ms: int) -> list[Change]:

@@ -1,14 +1,32 @@
-"""Log time: what a leader writes, how a server reckons in between, and when the log follows a clock or does not."""
+"""Log time as one server reckons it: what a leader writes, whose clocks it follows, and whose it says are off."""
 
+from bridge.core.clock_alarms import log_time_text, other_clocks_text, own_clock_text
+from bridge.core.farm_state import FarmState
 from bridge.core.log_time import LogTime
+from bridge.core.voter_clocks import VoterClocks
 
 BASE_MS = 1_700_000_000_000
 PERIOD_MS = 30_000
-VOTERS = frozenset({1, 2, 3})
+NAMES = {1: "oslo", 2: "kyoto", 3: "lima", 4: "quito", 5: "accra"}
+
+
+def voters(*server_ids: int) -> VoterClocks:
+    return VoterClocks(BASE_MS, (server_ids,))
+
+
+THREE = voters(1, 2, 3)
 
 
 def log_time(base_ms: int = BASE_MS) -> LogTime:
     return LogTime(base_ms, now=0, period_ms=PERIOD_MS)
+
+
+def heard(offsets_ms: dict[int, int], now: int = 10_000) -> LogTime:
+    """A reckoning that has just heard of the clocks of others, which differ by so much from the true time."""
+    reckoning = log_time()
+    for server_id, offset_ms in offsets_ms.items():
+        reckoning.report_applied(server_id, BASE_MS + now + offset_ms, now)
+    return reckoning
 
 
 def test_between_clock_entries_log_time_runs_on_with_the_monotonic_clock() -> None:
@@ -18,68 +36,122 @@ def test_between_clock_entries_log_time_runs_on_with_the_monotonic_clock() -> No
     assert reckoning.paced(32_000) == BASE_MS + 31_000
 
 
-def test_a_leader_steers_log_time_to_its_own_clock_within_five_seconds() -> None:
-    for drift_ms in (-5_000, -1, 0, 5_000):
-        reading = log_time().next_entry(10_000, BASE_MS + 10_000 + drift_ms, 1, VOTERS)
-        assert reading.time_ms == BASE_MS + 10_000 + drift_ms
-        assert reading.alarm is None
+def test_a_leader_writes_what_the_clocks_of_a_majority_have_reached() -> None:
+    reckoning = heard({2: 300, 3: -400})
+    assert reckoning.next_entry(12_000, BASE_MS + 12_000, 1, THREE, None) == BASE_MS + 12_000
+    assert reckoning.next_entry(12_000, BASE_MS + 12_900, 1, THREE, None) == BASE_MS + 12_300
 
 
-def test_a_leader_alone_with_its_clock_keeps_the_pace_and_raises_an_alarm_when_it_lasts() -> None:
-    reckoning = log_time()
-    for now, alarmed in ((30_000, False), (60_000, False), (90_000, True)):
-        reading = reckoning.next_entry(now, BASE_MS + now + 60_000, 1, VOTERS)
-        reckoning.clock_applied(reading.time_ms, now)
-        assert reading.time_ms == BASE_MS + now
-        assert (reading.alarm is not None) == alarmed
-    assert "clock of server 1 is 60 s ahead" in str(reading.alarm)
+def test_a_leader_whose_own_clock_is_off_follows_the_others() -> None:
+    for wrong_ms in (1_000_000, -1_000_000):
+        reckoning = heard({2: 0, 3: 50})
+        written_ms = reckoning.next_entry(12_000, BASE_MS + 12_000 + wrong_ms, 1, THREE, None)
+        assert abs(written_ms - BASE_MS - 12_000) <= 50
 
 
-def test_log_time_never_goes_back_to_a_slow_clock() -> None:
-    reckoning = log_time()
-    reckoning.clock_applied(BASE_MS + 30_000, now=30_000)
-    reckoning.report_applied(2, BASE_MS, now=30_000, clock_ms=BASE_MS)
-    reckoning.report_applied(3, BASE_MS, now=30_000, clock_ms=BASE_MS)
-    reading = reckoning.next_entry(30_001, BASE_MS, 1, VOTERS)
-    assert reading.time_ms == BASE_MS + 30_001
-    slightly_slow = reckoning.next_entry(30_002, BASE_MS + 29_000, 1, VOTERS)
-    assert slightly_slow.time_ms == BASE_MS + 30_000
+def test_a_leader_writes_no_more_than_the_log_allows() -> None:
+    assert heard({2: 0, 3: 0}).next_entry(12_000, BASE_MS, 1, THREE, BASE_MS + 7_000) == BASE_MS + 7_000
 
 
-def test_after_a_night_switched_off_log_time_follows_the_clocks_of_a_majority() -> None:
-    reckoning = log_time()
-    morning_ms = BASE_MS + 36_000_000
-    assert reckoning.next_entry(1_000, morning_ms, 1, VOTERS).time_ms == BASE_MS + 1_000
-    reckoning.report_applied(2, morning_ms + 800, now=2_000, clock_ms=morning_ms + 1_000)
-    assert reckoning.next_entry(3_000, morning_ms + 2_000, 1, VOTERS).time_ms == morning_ms + 2_000
+def test_without_recent_reports_of_a_majority_a_leader_goes_on_at_its_own_pace() -> None:
+    assert log_time().next_entry(12_000, BASE_MS + 900_000, 1, THREE, None) == BASE_MS + 12_000
+    late = 10_000 + 2 * PERIOD_MS + 1
+    assert heard({2: 500_000, 3: 500_000}).next_entry(late, BASE_MS, 1, THREE, None) == BASE_MS + late
+
+
+def test_log_time_never_goes_back_to_clocks_that_are_behind() -> None:
+    reckoning = heard({2: -90_000, 3: -90_000})
+    reckoning.clock_applied(BASE_MS + 9_000, now=10_000)
+    assert reckoning.next_entry(12_000, BASE_MS - 90_000, 1, THREE, None) == BASE_MS + 9_000
 
 
 def test_a_single_box_follows_its_own_clock() -> None:
-    reading = log_time().next_entry(1_000, BASE_MS + 36_000_000, 1, frozenset({1}))
-    assert reading.time_ms == BASE_MS + 36_000_000
+    assert log_time().next_entry(1_000, BASE_MS + 36_000_000, 1, voters(1), None) == BASE_MS + 36_000_000
 
 
-def test_only_voters_with_a_recent_report_are_witnesses_of_the_time() -> None:
+def test_while_the_group_changes_both_majorities_must_have_reached_the_time() -> None:
+    joint = VoterClocks(BASE_MS, ((1, 2, 3), (3, 4, 5)))
+    reckoning = heard({2: 0, 3: 0, 4: -20_000, 5: -20_000})
+    assert reckoning.next_entry(10_000, BASE_MS + 10_000, 1, joint, None) == BASE_MS
+    reckoning = heard({2: 0, 3: 0, 4: -5_000})
+    assert reckoning.next_entry(10_000, BASE_MS + 10_000, 1, joint, None) == BASE_MS + 5_000
+
+
+def test_a_step_is_due_once_the_reports_of_a_majority_are_there_and_only_then() -> None:
+    day_ms = 86_400_000
     reckoning = log_time()
-    morning_ms = BASE_MS + 36_000_000
-    reckoning.report_applied(9, morning_ms, now=1_000, clock_ms=morning_ms)
-    reckoning.report_applied(2, morning_ms, now=1_000, clock_ms=morning_ms)
-    reckoning.report_applied(2, morning_ms - 5_001, now=1_500, clock_ms=morning_ms)
-    assert reckoning.next_entry(2_000, morning_ms, 1, VOTERS).time_ms == BASE_MS + 2_000
-    reckoning.report_applied(3, morning_ms, now=2_000, clock_ms=morning_ms)
-    too_late = 2_000 + PERIOD_MS * 3 // 2 + 1
-    assert reckoning.next_entry(too_late, morning_ms, 1, VOTERS).time_ms == BASE_MS + too_late
+    own = (1_000, BASE_MS + day_ms, 1, THREE)
+    assert not reckoning.step_due(*own, BASE_MS + 25_000)
+    reckoning.report_applied(2, BASE_MS + day_ms, 1_000)
+    assert not reckoning.step_due(*own, BASE_MS + 5_000)
+    assert reckoning.step_due(*own, BASE_MS + day_ms + 25_000)
+    reckoning.clock_applied(BASE_MS + day_ms, 1_000)
+    assert not reckoning.step_due(*own, BASE_MS + day_ms + 25_000)
 
 
 def test_the_time_that_a_leader_needs_to_commit_is_not_lost_from_log_time() -> None:
     reckoning = log_time()
-    reading = reckoning.next_entry(30_000, BASE_MS + 30_000, 1, VOTERS)
-    reckoning.clock_applied(reading.time_ms, now=30_900)
+    written_ms = reckoning.next_entry(30_000, BASE_MS + 30_000, 1, voters(1), None)
+    reckoning.clock_applied(written_ms, now=30_900)
     assert reckoning.paced(31_000) == BASE_MS + 31_000
 
 
-def test_a_new_leader_goes_on_from_the_entries_of_the_old_one() -> None:
-    reckoning = log_time()
-    reckoning.next_entry(10_000, BASE_MS + 10_000, 1, VOTERS)
-    reckoning.clock_applied(BASE_MS + 33_000, now=30_000)
-    assert reckoning.next_entry(31_000, BASE_MS - 90_000, 1, VOTERS).time_ms == BASE_MS + 34_000
+# -- whose clock is off ------------------------------------------------------------------------------------------------
+
+
+def texts(offsets_ms: dict[int, int], clocks: VoterClocks = THREE, own_id: int = 1) -> tuple[str | None, str | None]:
+    """What server `own_id` says of its own clock and, as the leader, of the others'."""
+    reckoning = heard({each: ms for each, ms in offsets_ms.items() if each != own_id})
+    judgement = reckoning.judge(10_000, BASE_MS + 10_000 + offsets_ms[own_id], own_id, clocks)
+    told = (judgement, own_id, NAMES.__getitem__)
+    return own_clock_text(*told), other_clocks_text(*told)
+
+
+def test_clocks_that_agree_are_nothing_to_speak_of() -> None:
+    assert texts({1: 0, 2: 4_000, 3: -4_000}) == (None, None)
+
+
+def test_a_leader_whose_clock_is_off_says_that_it_is_its_own() -> None:
+    own, others = texts({1: 1_000_000, 2: 0, 3: 0})
+    assert others is None
+    assert own is not None
+    assert own.startswith("the clock of this node, oslo, is 1000 s ahead of the clocks of a majority")
+    assert "kyoto, lima" in own
+
+
+def test_a_leader_whose_clock_is_right_names_the_others_whose_clocks_are_off() -> None:
+    assert texts({1: 0, 2: 0, 3: -60_000}) == (
+        None,
+        "the clock of lima is 60 s behind the clocks of a majority of the voters, which log time follows",
+    )
+    own, others = texts({1: 0, 2: 20, 3: 0, 4: 1_000_000, 5: -30_000}, voters(1, 2, 3, 4, 5))
+    assert own is None
+    assert others is not None
+    assert "quito is 1000 s ahead of; the clock of accra is 30 s behind" in others
+
+
+def test_a_leader_between_two_clocks_that_are_off_in_both_directions_does_not_take_the_blame() -> None:
+    own, others = texts({1: 0, 2: 1_000_000, 3: -1_000_000})
+    assert own is None
+    assert others is not None
+    assert others.startswith("no majority of the voters' clocks agrees")
+    for told in ("oslo +0 s", "kyoto +1000 s", "lima -1000 s"):
+        assert told in others
+
+
+def test_a_follower_says_of_its_own_clock_that_it_is_off() -> None:
+    own, _ = texts({1: 0, 2: 0, 3: 40_000}, own_id=3)
+    assert own is not None
+    assert "lima, is 40 s ahead" in own
+
+
+def test_log_time_that_waits_for_the_clocks_is_told_with_the_command_that_brings_it_back() -> None:
+    judgement = heard({2: 0, 3: 0}).judge(10_000, BASE_MS + 10_000, 1, THREE)
+    assert log_time_text(judgement, FarmState(BASE_MS + 40_000), PERIOD_MS) is None
+    told = log_time_text(judgement, FarmState(BASE_MS + 1_010_000), PERIOD_MS)
+    assert told is not None
+    assert "1000 s ahead" in told[0]
+    assert "garlicfarm log-time back" in told[1]
+    silent = log_time_text(None, FarmState(BASE_MS), PERIOD_MS)
+    assert silent is not None
+    assert "no majority of the voters has reported" in silent[0]

@@ -16,8 +16,7 @@ A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
 
 def old_farm(publisher: int) -> FarmState:
     """Founders A, B and C, of which `publisher` has published; B survives."""
-    log = Log()
-    log.farm = AuthoredFarm(BASE_MS, TUNING, founders=(A, B, C))
+    log = Log(founders=(A, B, C))
     log.append(Admission(B, "node-b"))
     log.clock(120_000)
     # Who comes first is chosen, and nobody is better by the margin.

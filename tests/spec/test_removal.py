@@ -3,23 +3,19 @@
 from dataclasses import replace
 
 from bridge.core.choosing import PublisherChanged
-from bridge.core.feature_level import SUPPORTED_LEVEL
 from bridge.core.reconcile import HandOver, Remove
 from bridge.core.records import Removal
 from bridge.core.view import MemberStatus
 from bridge.core.weights import WishRefused
 from bridge.core.wishes import RemovalChanged
-from tests.authored import AuthoredFarm
-from tests.spec.farm_stories import BASE_MS, MASTER, TUNING, Log, report
+from tests.spec.farm_stories import MASTER, Log, report
 from tests.spec.test_reconcile import SETTINGS, SETTLE_MS, Story
 
 THREE = tuple(bytes([number]) * 8 for number in (1, 2, 3))
 
 
 def farm_of_three() -> Log:
-    log = Log()
-    log.farm = AuthoredFarm(BASE_MS, TUNING, founders=THREE)
-    log.farm.state = replace(log.farm.state, level=SUPPORTED_LEVEL)
+    log = Log(founders=THREE)
     log.append(report(1), report(2), report(3))
     return log
 

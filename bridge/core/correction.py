@@ -1,0 +1,102 @@
+"""Log time is brought back: by an operator's entry, to what the clocks of a majority of the voters show.
+
+Log time never goes back by itself, and leads a majority's clocks by little (`bridge.core.voter_clocks`). But a majority
+of the clocks can be wrong, and then be corrected; or a farm is made anew of one whose log time was wrong. Log time then
+stands still until the clocks have caught up, which may take years. Then an operator says so in the log:
+
+    accepted   if log time leads M by more than a period and the allowance, so by more than honest reports explain,
+               and the time that the entry names lies within M and M + allowance
+    refused    otherwise, with the numbers
+
+So the entry cannot do what a clock entry may not: whoever writes it, log time comes out where a majority's clocks are.
+
+What the state holds in log time moves along by the same amount: when servers were heard, sessions, the pipeline's
+factors. Ages stay what they are, so that nobody grows stale or fresh by it, and no session ends early or lives on for
+the years that were taken back. What stands for itself outside of the farm cannot move: the second of a structure that
+routers have. A master whose last accepted second lies beyond what log time now allows is no longer held to it; its next
+publication has a second of the present, and a router that took the later one refuses it until then. The change says so.
+"""
+
+from dataclasses import dataclass, replace
+
+from bridge.core.farm_state import FarmState, FarmTuning
+from bridge.core.records import Correction, Publication
+from bridge.core.voter_clocks import allowance_ms
+from bridge.core.weights import WishRefused
+
+
+@dataclass(frozen=True, slots=True)
+class LogTimeCorrected:
+    """Log time was brought back."""
+
+    before_ms: int
+    after_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SecondForgotten:
+    """A master is no longer held to the second of its last publication: routers that took it refuse earlier ones."""
+
+    publication: Publication
+
+
+CorrectionChange = LogTimeCorrected | SecondForgotten | WishRefused
+
+
+def needless_ms(period_ms: int) -> int:
+    """By how much log time may lead M without a need to correct it: it stands still until the clocks are there."""
+    return period_ms + allowance_ms(period_ms)
+
+
+def correct(state: FarmState, correction: Correction, tuning: FarmTuning) -> tuple[FarmState, list[CorrectionChange]]:
+    """The state after a correction in the entry at `state.applied_index`, and what changed."""
+    majority_ms = state.clocks.majority_ms(state.applied_term)
+    if majority_ms is None:
+        return state, [_refused("no majority of the voters has reported its clock since the last election")]
+    refusal = _refusal(state.log_time_ms, majority_ms, correction.time_ms, tuning.period_ms)
+    if refusal is not None:
+        return state, [refusal]
+    back_ms = state.log_time_ms - correction.time_ms
+    after = replace(
+        _moved_back(state, back_ms), log_time_ms=correction.time_ms, clocks=state.clocks.taken_back(majority_ms)
+    )
+    latest_s = (correction.time_ms + tuning.period_ms + tuning.clock_tolerance_ms) // 1000
+    beyond = {
+        name: master.publication
+        for name, master in sorted(after.masters.items())
+        if master.publication is not None and master.publication.published_s > latest_s
+    }
+    masters = {
+        name: replace(master, publication=None) if name in beyond else master for name, master in after.masters.items()
+    }
+    told: list[CorrectionChange] = [LogTimeCorrected(state.log_time_ms, correction.time_ms)]
+    return replace(after, masters=masters), [*told, *map(SecondForgotten, beyond.values())]
+
+
+def _refusal(log_time_ms: int, majority_ms: int, time_ms: int, period_ms: int) -> WishRefused | None:
+    ahead_ms = log_time_ms - majority_ms
+    if ahead_ms <= needless_ms(period_ms):
+        return _refused(
+            f"log time leads the clocks of a majority of the voters by {ahead_ms / 1000:.1f} s; up to"
+            f" {needless_ms(period_ms) / 1000:.0f} s it waits for them by itself"
+        )
+    latest_ms = majority_ms + allowance_ms(period_ms)
+    if not majority_ms <= time_ms <= latest_ms:
+        return _refused(
+            f"the time {time_ms} is not within {majority_ms} and {latest_ms}, where the clocks of a majority of the"
+            " voters are (ms since the epoch)"
+        )
+    return None
+
+
+def _refused(reason: str) -> WishRefused:
+    return WishRefused("correction", reason)
+
+
+def _moved_back(state: FarmState, back_ms: int) -> FarmState:
+    servers = {
+        server_id: replace(server, heard_ms=server.heard_ms - back_ms) for server_id, server in state.servers.items()
+    }
+    masters = {name: replace(master, since_ms=master.since_ms - back_ms) for name, master in state.masters.items()}
+    factors = {leaf: replace(each, said_ms=each.said_ms - back_ms) for leaf, each in state.weights.factors.items()}
+    return replace(state, servers=servers, masters=masters, weights=replace(state.weights, factors=factors))

@@ -1,0 +1,110 @@
+"""How far log time may go: what the clocks of a majority of the voters have reached, as the log itself shows.
+
+Each report in the log is signed by its author and carries the author's clock (`date`), so reports are the witnesses of
+the time and need no message of their own. The state keeps one reading of each voter, its latest:
+
+    M(term)   the greatest time that the readings of a majority of the voters have reached; None without a majority.
+              A reading counts only if it was committed in `term`, hence after the election of its leader, and not more
+              than `READING_CLOCK_ENTRIES` clock entries ago: a clock that was wrong once and then fell silent is no
+              witness for ever.
+    V         the greatest M that any clock entry so far was measured by
+    limit     max(V, M) + allowance, with allowance = min(period, 20 s) + 5 s
+
+A clock entry sets log time to min(its time, limit), and never back. A majority holds at least one server whose clock is
+right, as long as fewer than half are wrong, so M and V are never ahead of the true time by more than that clock is, and
+nobody, the leader included, can lead log time beyond the allowance. That is less than the 30 s by which a report's date
+may differ from log time: who lies about the time cannot make honest servers look wrong. The allowance is needed because
+M is up to a period old when it is used: reports come once a period.
+
+Without a majority (at an election, before the first reports) V bounds all entries together: any number of them adds up
+to the one allowance. Voters come from the configurations in the log, so the limit is a function of the log, the same on
+every server. A configuration of two majorities (joint consensus) asks for both.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+ALLOWANCE_PERIOD_MAX_MS = 20_000
+ALLOWANCE_MS = 5_000
+"""Together less than the tolerance of 30 s for the date of a report (`FarmTuning.clock_tolerance_ms`)."""
+READING_CLOCK_ENTRIES = 6
+"""A reading counts for so many clock entries: there are at most two in a period, and a report comes once a period."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The clock of one voter, as its latest report tells it."""
+
+    date_ms: int
+    term: int
+    """Of the entry that holds the report."""
+    clock_entries: int
+    """How many clock entries the log had before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class VoterClocks:
+    """The voters' clocks after some entry of the log; `vouched_ms` is V.
+
+    `majorities` are the sets of voters of which each must agree by a majority of its own. There are none in a state
+    that belongs to no founded farm (a tool that judges a log of its own making): there nothing bounds log time.
+    """
+
+    vouched_ms: int = 0
+    majorities: tuple[tuple[int, ...], ...] = ()
+    readings: Mapping[int, Reading] = field(default_factory=dict)
+    clock_entries: int = 0
+
+    def configured(self, majorities: tuple[tuple[int, ...], ...]) -> "VoterClocks":
+        """After a configuration: who votes no more is no witness any more."""
+        voters = {each for majority in majorities for each in majority}
+        readings = {server_id: each for server_id, each in self.readings.items() if server_id in voters}
+        return replace(self, majorities=majorities, readings=readings)
+
+    def reported(self, server_id: int, date_ms: int, term: int) -> "VoterClocks":
+        """After a report: it replaces what this server reported before, be that earlier or later."""
+        if not any(server_id in majority for majority in self.majorities):
+            return self
+        return replace(self, readings={**self.readings, server_id: Reading(date_ms, term, self.clock_entries)})
+
+    def majority_ms(self, term: int) -> int | None:
+        """M: the time that the clocks of a majority of the voters have reached, by their readings of `term`."""
+        reached = {
+            server_id: each.date_ms
+            for server_id, each in self.readings.items()
+            if each.term == term and self.clock_entries - each.clock_entries <= READING_CLOCK_ENTRIES
+        }
+        return time_of_majorities(self.majorities, reached)
+
+    def limit_ms(self, term: int, period_ms: int) -> int | None:
+        """The latest log time that a clock entry of `term` can bring about; None: nothing bounds it."""
+        if not self.majorities:
+            return None
+        return max(self.vouched_ms, self.majority_ms(term) or 0) + allowance_ms(period_ms)
+
+    def clock_written(self, term: int) -> "VoterClocks":
+        """After a clock entry."""
+        vouched_ms = max(self.vouched_ms, self.majority_ms(term) or 0)
+        return replace(self, vouched_ms=vouched_ms, clock_entries=self.clock_entries + 1)
+
+    def taken_back(self, majority_ms: int) -> "VoterClocks":
+        """After a correction that a majority vouches for: what clocks had reached before was wrong."""
+        return replace(self, vouched_ms=majority_ms)
+
+
+def allowance_ms(period_ms: int) -> int:
+    """How far log time may lead what a majority's clocks have shown to have reached."""
+    return min(period_ms, ALLOWANCE_PERIOD_MAX_MS) + ALLOWANCE_MS
+
+
+def time_of_majorities(majorities: tuple[tuple[int, ...], ...], times_ms: Mapping[int, int]) -> int | None:
+    """The greatest time that a majority of each set has reached; None if a set has no majority of times."""
+    times = [_time_of_majority(voters, times_ms) for voters in majorities]
+    known = [each for each in times if each is not None]
+    return min(known) if known and len(known) == len(times) else None
+
+
+def _time_of_majority(voters: tuple[int, ...], times_ms: Mapping[int, int]) -> int | None:
+    reached = sorted((times_ms[each] for each in voters if each in times_ms), reverse=True)
+    majority = len(voters) // 2 + 1
+    return reached[majority - 1] if len(reached) >= majority else None
