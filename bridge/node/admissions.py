@@ -1,15 +1,15 @@
-"""What this node has on disk of who was admitted, and how one that did not found the farm gets its Raft id.
+"""What this node has on disk of who was admitted.
 
-    leader's signed metadata: "NodeId … is server 4" ──▶ admissions.json, fsynced ──▶ the Raft server may start
-    admissions in the log, applied ──────────────────▶ the same file
+    admissions in the log, applied ──▶ admissions.json: servers, out, chain
+    a member's word about this node ──▶ the same file: told (`own_raft_id`)
 
 The log is where admissions live. But a node has to know its Raft id before it has a log, and after a restart it has to
 find the other voters before it knows what is committed: if all of them were admitted later, nobody could reach anybody.
 What the log once said of a Raft id holds for ever, so a copy on disk cannot become wrong; the same holds for who was
 thrown out. So the file also tells whom a handshake may believe before the log is replayed (`farm_peers`).
 
-The word about this node's own Raft id is any member's, and nothing is lost by believing a wrong one: to speak under a
-Raft id takes the identity to which the log has bound it, which another one's is not.
+A member's word about this node's own Raft id is kept apart from what the log says. It binds nobody: the log's word
+takes its place, and so does a later one of a member while there is no log.
 
 A founder's Raft id is never told. A node that finds itself among the founders and does not remember to have founded has
 lost what it promised and voted; it stays an observer. For the same reason nobody is told a Raft id that is in the group
@@ -28,7 +28,6 @@ from bridge.core.founding import Founding
 from bridge.node.durable_file import replace_file
 from bridge.node.forming import UnusableFormationError
 from bridge.node.ledger import Ledger
-from bridge.node.roster import Roster
 from bridge.wire.admission_chain import chain_of
 
 FILE_NAME = "admissions.json"
@@ -42,6 +41,7 @@ class _File(msgspec.Struct):
     servers: dict[int, _NodeIdText]
     out: tuple[_NodeIdText, ...] = ()
     chain: tuple[bytes, ...] = ()
+    told: int | None = None
 
 
 class AdmissionNotes:
@@ -52,7 +52,7 @@ class AdmissionNotes:
         self._path = state_dir / FILE_NAME
         self._cluster_id = founding.cluster_id
         self._cluster = founding.cluster_id.hex()
-        self._node_id = node_id
+        self.node_id = node_id
         self._servers = {server_id: each.node_id for server_id, each in of_founders(founding.founders).items()}
         found = self._read()
         self.out = frozenset(bytes.fromhex(node_id) for node_id in found.out)
@@ -60,14 +60,16 @@ class AdmissionNotes:
         self.chain = found.chain
         """What shows this node to servers that have not heard of it (`admission_chain`), once the log has told it."""
         self._servers.update({server_id: bytes.fromhex(node_id) for server_id, node_id in found.servers.items()})
-        self._may_be_server = founded or node_id not in founding.founders
+        self._told = found.told
+        self.may_be_server = founded or node_id not in founding.founders
 
     @property
     def own_id(self) -> int | None:
         """This node's Raft id, None before it is admitted."""
-        if not self._may_be_server:
+        if not self.may_be_server:
             return None
-        return next((server_id for server_id, node_id in self._servers.items() if node_id == self._node_id), None)
+        known = self.raft_id_of(self.node_id)
+        return self._told if known is None else known
 
     def node_id_of(self, server_id: int) -> bytes | None:
         """Whose Raft id it is."""
@@ -77,16 +79,9 @@ class AdmissionNotes:
         """The Raft id of an identity."""
         return next((server_id for server_id, each in self._servers.items() if each == node_id), None)
 
-    async def until_admitted(self, roster: Roster) -> int:
-        """This node's Raft id, as soon as there is one; on disk when this returns."""
-        cluster_id = bytes.fromhex(self._cluster)
-        while (own_id := self.own_id) is None:
-            told = roster.admission_told(self._node_id, cluster_id)
-            if told is not None and told not in self._servers and self._may_be_server:
-                await self._note({told: self._node_id}, self.out, self.chain)
-            else:
-                await roster.news()
-        return own_id
+    async def told_by_member(self, raft_id: int) -> None:
+        """A member says that this node has that Raft id; on disk when this returns."""
+        await self._note({}, self.out, self.chain, raft_id)
 
     async def follow(self, ledger: Ledger) -> None:
         """Notes what the log says, until cancelled."""
@@ -96,16 +91,19 @@ class AdmissionNotes:
             out = self.out.union(each.node_id for each in admitted.values() if not each.is_member)
             chain = self.chain or chain_of(admitted, self.own_id or 0, self._cluster_id)
             if news or (out, chain) != (self.out, self.chain):
-                await self._note(news, out, chain)
+                await self._note(news, out, chain, self._told)
             await ledger.news()
 
-    async def _note(self, servers: Mapping[int, bytes], out: frozenset[bytes], chain: tuple[bytes, ...]) -> None:
+    async def _note(
+        self, servers: Mapping[int, bytes], out: frozenset[bytes], chain: tuple[bytes, ...], told: int | None
+    ) -> None:
         known = {**self._servers, **servers}
         content = _File(
             self._cluster,
             {server_id: node_id.hex() for server_id, node_id in sorted(known.items())},
             tuple(sorted(node_id.hex() for node_id in out)),
             chain,
+            told,
         )
         try:
             await trio.to_thread.run_sync(replace_file, self._path, msgspec.json.encode(content))
@@ -114,7 +112,7 @@ class AdmissionNotes:
                 f"{self._path} cannot be written ({error.strerror or error}): without it this node would not know its"
                 " Raft id after a restart. Free some space or mend the permissions there, then start the node again",
             ) from error
-        self._servers, self.out, self.chain = known, out, chain
+        self._servers, self.out, self.chain, self._told = known, out, chain, told
 
     def _read(self) -> _File:
         try:

@@ -56,6 +56,7 @@ from bridge.node.ineffective_entries import IneffectiveEntries
 from bridge.node.ledger import Ledger, clock_ms
 from bridge.node.local_trust import UntrustedPathError, make_state_directory
 from bridge.node.masters import load_masters
+from bridge.node.own_raft_id import OwnRaftId
 from bridge.node.port import NodePort
 from bridge.node.presence import Presence
 from bridge.node.profile import profile_of
@@ -76,6 +77,8 @@ from consensus.node.directory import check_place
 from consensus.node.garlic_farm_dial import PeerAddress
 from consensus.node.garlic_farm_tally import Tally
 from consensus.node.server_description import ContentRejected, Notice
+from consensus.wire.garlic_farm.proof import ConnectionRole
+from consensus.wire.garlic_farm.upgrade import Identity
 from gossip.node.identity import load_identity
 
 LOG = logging.getLogger("garlicfarm")
@@ -244,21 +247,43 @@ class Node:
         if forming.founded is None:
             cluster = "" if forming.known is None else forming.known.cluster_id.hex()
             self.trace.append("farm-known", {"cluster": cluster})
-        founding, notes = await self._belong(agent, roster, forming)
-        await look_around(agent, roster, self.configuration)
+        founding = forming.known if forming.founded is None else forming.founded.founding
+        if founding is None:
+            raise AssertionError("formation is settled")
+        self.farm_keys.belong_to(founding.cluster_id)
+        notes = AdmissionNotes(
+            self.configuration.state_dir, founding, agent.node_id, founded=forming.founded is not None
+        )
+        cluster_id = founding.cluster_id.hex()
+        calls = connecting.dialer(lambda: Identity(cluster_id), ConnectionRole.CLIENT)
+        raft_id = OwnRaftId(notes, roster, calls, founding, peers.is_out)
+        kind = "admitted" if forming.founded is None else "farm-founded"
+        while True:
+            peers.farm = KnownFarm(founding, notes, self._new_ledger(founding), self._group)
+            self.trace.append(kind, {"cluster": cluster_id, "raftId": await raft_id.until_known()})
+            await look_around(agent, roster, self.configuration)
+            await self._serve(agent, presence, roster, sight, port, connecting, office, peers, peers.farm, raft_id)
+            kind = "raft-id-corrected"
+
+    async def _serve(
+        self,
+        agent: Company,
+        presence: Presence,
+        roster: Roster,
+        sight: Sight,
+        port: NodePort,
+        connecting: Connecting,
+        office: IdentityOffice,
+        peers: FarmPeers,
+        farm: KnownFarm,
+        raft_id: OwnRaftId,
+    ) -> None:
+        """Be a server of the farm, until it turns out that this node has another Raft id."""
+        founding, notes, ledger = farm.founding, farm.notes, farm.ledger
         server_id = notes.own_id
         if server_id is None:
             raise AssertionError("who belongs to a farm has a Raft id")
-        ledger = Ledger(
-            founding.log_time_base_ms,
-            self.trace,
-            self._changed,
-            founding.founders,
-            founding.cluster_id,
-            self.ineffective.heard,
-        )
         signer = EntrySigner(agent.identity_key, founding.cluster_id, ledger)
-        peers.farm = KnownFarm(founding, notes, ledger, self._group)
         settings = self._replica_settings(agent, roster, founding, notes, presence, connecting)
         rejected = RejectedContent(self.alarms, roster.name_of_server)
 
@@ -303,23 +328,21 @@ class Node:
 
             nursery.start_soon(self.identities.run, replica, ledger, signer, roster, end_connections)
             nursery.start_soon(notes.follow, ledger)
-            nursery.start_soon(peers.follow, peers.farm, connecting.end_refused)
+            nursery.start_soon(peers.follow, farm, connecting.end_refused)
             nursery.start_soon(reconciling.run)
-            await duties.run()
+            nursery.start_soon(duties.run)
+            await raft_id.until_corrected(server_id, ledger)
+            nursery.cancel_scope.cancel()
 
-    async def _belong(self, agent: Company, roster: Roster, forming: Forming) -> tuple[Founding, AdmissionNotes]:
-        """The farm that this node founded, or that admitted it."""
-        founding = forming.known if forming.founded is None else forming.founded.founding
-        if founding is None:
-            raise AssertionError("formation is settled")
-        self.farm_keys.belong_to(founding.cluster_id)
-        notes = AdmissionNotes(
-            self.configuration.state_dir, founding, agent.node_id, founded=forming.founded is not None
+    def _new_ledger(self, founding: Founding) -> Ledger:
+        return Ledger(
+            founding.log_time_base_ms,
+            self.trace,
+            self._changed,
+            founding.founders,
+            founding.cluster_id,
+            self.ineffective.heard,
         )
-        raft_id = await notes.until_admitted(roster)
-        kind = "admitted" if forming.founded is None else "farm-founded"
-        self.trace.append(kind, {"cluster": founding.cluster_id.hex(), "raftId": raft_id})
-        return founding, notes
 
     def _group(self) -> frozenset[int]:
         """The Raft ids of the group in effect, as far as this node's server knows."""

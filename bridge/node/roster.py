@@ -77,16 +77,15 @@ class Roster:
         """Returns when something has been taken over since the call."""
         await self._news.wait()
 
-    def admission_told(self, node_id: bytes, cluster_id: bytes) -> int | None:
-        """The Raft id that a member of that cluster announces for `node_id`."""
-        told = [
-            raft_id
+    def admissions_told(self, node_id: bytes, cluster_id: bytes) -> list[tuple[Listed, int]]:
+        """Who of those that count themselves to that cluster announces which Raft id for `node_id`."""
+        return [
+            (each, raft_id)
             for each in self._listed.values()
             if (founding := each.metadata.notice.founding) is not None and founding.cluster_id == cluster_id
             for named, raft_id in each.metadata.admissions
             if named == node_id
         ]
-        return max(told, default=None)
 
     def members(self) -> tuple[Listed, ...]:
         """Every other member whose metadata can be read, dead ones as well."""

@@ -13,6 +13,7 @@ import pytest
 from bridge.core.founding import FormationNotice, FormationState, Founder, Founding
 from bridge.core.view import Phase, RaftRole
 from bridge.wire.formation_state import decode_formation_state, encode_formation_state
+from gossip.node.identity import Identity, save_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key, local_farm
 from tests.end_to_end.liar import Liar
 from tests.end_to_end.settings import LOOPBACK, addresses, free_port, node_toml
@@ -60,11 +61,19 @@ def formation_alarm(node: Node) -> str:
 
 
 def newcomer(farm: Farm, name: str, key_file: Path) -> Node:
-    """One more router with this key file; it belongs to `farm` from here on."""
+    """One more router with this key file, not started; it belongs to `farm` from here on."""
     gossip, consensus = (f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
     node = node_toml(farm.directory / name, farm_key=key_file, gossip=gossip, consensus=consensus, seeds=seeds_of(farm))
     farm.nodes.append(node)
-    return node.start()
+    return node
+
+
+def with_identity(node: Node) -> bytes:
+    """Make the identity of a node before it starts; its NodeId."""
+    identity = Identity.throwaway()
+    node.directory.chmod(0o700)
+    save_identity(node.directory, identity)
+    return identity.node_id
 
 
 def test_a_forged_founding_is_told_and_believed_by_no_member_and_by_no_newcomer_with_a_cluster_id(
@@ -72,6 +81,7 @@ def test_a_forged_founding_is_told_and_believed_by_no_member_and_by_no_newcomer_
 ) -> None:
     # Given a farm, and a stranger with its key that tells of another founding with a founder's promise inside
     real = real_founding(founded)
+    exported = exported_key(founded.nodes[0], founded.directory / "exported.key")
     forged = forged_beside(real.promised[0])
     with Liar(founded.directory / "farm.key", seeds_of(founded), FormationNotice(founding=forged)):
         founded.wait_until(
@@ -88,7 +98,7 @@ def test_a_forged_founding_is_told_and_believed_by_no_member_and_by_no_newcomer_
         (late.directory / "formation.json").write_bytes(encode_formation_state(forgotten))
         late.start()
         # And a router comes with an exported key file
-        fourth = newcomer(founded, "node-4", exported_key(founded.nodes[0], founded.directory / "exported.key"))
+        fourth = newcomer(founded, "node-4", exported).start()
         # Then both are servers of the real farm, and count what they did not believe
         founded.wait_until(
             lambda: all(node.view().node.phase is Phase.FOUNDED for node in (late, fourth)), START_BOUND_S, "both serve"
@@ -107,7 +117,7 @@ def test_a_newcomer_that_does_not_know_the_cluster_waits_until_its_operator_conf
     forged = forged_beside(real.promised[1])
     with Liar(founded.directory / "farm.key", seeds_of(founded), FormationNotice(founding=forged)):
         # Given a router with the key file of the day before the founding, which hears of two clusters
-        fifth = newcomer(founded, "node-5", founded.directory / "farm.key")
+        fifth = newcomer(founded, "node-5", founded.directory / "farm.key").start()
         founded.wait_until(
             lambda: all(each.cluster_id.hex() in formation_alarm(fifth) for each in (real, forged)),
             START_BOUND_S,
@@ -130,3 +140,24 @@ def test_a_newcomer_that_does_not_know_the_cluster_waits_until_its_operator_conf
         founded.wait_settled()
         state = formation_of(fifth)
         assert (state.known, state.confirmed) == (real, real.cluster_id)
+
+
+def test_a_newcomer_takes_its_raft_id_from_no_stranger_and_gets_rid_of_a_wrong_one(founded: Farm) -> None:
+    # Given a stranger that counts itself to the real farm and tells a newcomer a Raft id
+    real = real_founding(founded)
+    sixth = newcomer(founded, "node-6", exported_key(founded.nodes[0], founded.directory / "exported-6.key"))
+    node_id = with_identity(sixth)
+    real_notice = FormationNotice(founding=real)
+    with Liar(founded.directory / "farm.key", seeds_of(founded), real_notice, ((node_id, 99),)):
+        # And the word of a member that was evicted since, which the newcomer had believed
+        note = {"cluster": real.cluster_id.hex(), "servers": {}, "told": 77}
+        (sixth.directory / "admissions.json").write_text(json.dumps(note))
+        sixth.start()
+        # Then it serves under the id that the log has given it
+        founded.wait_until(
+            lambda: sixth.view().node.raft_id not in {None, 77}, START_BOUND_S, "its Raft id is corrected"
+        )
+        founded.wait_settled()
+        assert sixth.view().node.raft_id not in {77, 99}
+        assert sixth.view().raft.applied_index, "under a wrong id no server of the farm would have given it the log"
+        assert "raft-id-corrected" in sixth.log_file.read_text()

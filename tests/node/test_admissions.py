@@ -1,6 +1,7 @@
 """What a node keeps of admissions: its own Raft id before it has a log, everybody's after a restart."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -14,24 +15,68 @@ from bridge.core.founding import Founder, Founding
 from bridge.node.admissions import FILE_NAME, AdmissionNotes, not_started
 from bridge.node.forming import UnusableFormationError
 from bridge.node.ledger import Ledger
-from bridge.node.roster import Roster
+from bridge.node.own_raft_id import RETRY_S, OwnRaftId
+from bridge.node.roster import Listed, Roster
+from bridge.wire.metadata import NodeMetadata, RoleHint
+from consensus.core.position import ServerId
+from consensus.node.garlic_farm_dial import Dialed, PeerAddress
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.wire.garlic_farm.peers import ProvenPeer
+from consensus.wire.garlic_farm.proof import ConnectionRole
+from consensus.wire.garlic_farm.upgrade import Identity
+from gossip.core.member import NodeId, Status
+from gossip.wire.identity import node_id_of
 
 A, B, C, D = (bytes([number]) * 8 for number in (1, 2, 3, 4))
+KEYS = {node_id_of(key): key for key in (bytes([number]) * 32 for number in (5, 6))}
+LATER, STRANGER = KEYS
 FOUNDING = Founding((Founder(A, 0, b"a" * 16), Founder(B, 0, b"b" * 16)))
+
+
+@pytest.fixture(autouse=True)
+def _disk_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulated clock does not wait for threads, so the disk is written without one."""
+
+    async def run_sync(function: Callable[..., object], *arguments: object) -> object:
+        await trio.lowlevel.checkpoint()
+        return function(*arguments)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
 
 
 @dataclass
 class Told:
-    """As much of a roster, and of a ledger, as is asked for."""
+    """As much of a roster, of a ledger and of a caller as is asked for."""
 
-    raft_id: int | None = None
+    words: list[tuple[bytes, int]] = field(default_factory=list)
+    """Who tells which Raft id."""
+    servers: dict[bytes, int] = field(default_factory=dict)
+    """Members that can prove their Raft id when they are called."""
+    elsewhere: bytes = b""
+    """Whose address everybody announces, if not its own."""
+    called: list[bytes] = field(default_factory=list)
     state: FarmState = field(default_factory=lambda: FarmState(0, admitted=of_founders(FOUNDING.founders)))
     something_new: trio.Event = field(default_factory=trio.Event)
 
-    def admission_told(self, node_id: bytes, cluster_id: bytes) -> int | None:
-        """What the leader says."""
+    def admissions_told(self, node_id: bytes, cluster_id: bytes) -> list[tuple[Listed, int]]:
+        """What members say."""
         assert (node_id, cluster_id) in {(C, FOUNDING.cluster_id), (A, FOUNDING.cluster_id)}
-        return self.raft_id
+        return [(listed(teller), raft_id) for teller, raft_id in self.words]
+
+    def address_of(self, node_id: bytes) -> PeerAddress:
+        """Everybody is somewhere."""
+        return PeerAddress((self.elsewhere or node_id).hex(), 1, None)
+
+    async def dial(self, address: PeerAddress, expected: ServerId | None = None) -> Dialed:
+        """A connection to a server that proves who it is; strangers and mistaken ids are refused."""
+        node_id = NodeId(bytes.fromhex(address.host))
+        self.called.append(node_id)
+        await trio.sleep(0.1)
+        if self.servers.get(node_id) != expected or expected is None:
+            raise GarlicFarmError(Fault.UNKNOWN_IDENTITY, "none of this farm's servers")
+        here, _ = trio.testing.memory_stream_pair()
+        proven = ProvenPeer(ConnectionRole.SERVER, KEYS[node_id], expected)
+        return Dialed(here, b"", Identity(), frozenset(), proven)
 
     async def news(self) -> None:
         """When the story says so."""
@@ -49,9 +94,19 @@ class Told:
         return cast("Ledger", self)
 
 
+def listed(node_id: bytes) -> Listed:
+    """A member that says that it runs server 7."""
+    metadata = NodeMetadata("farm", "member", RoleHint.VOTER, raft_id=7)
+    return Listed(NodeId(node_id), Status.ALIVE, metadata, bytes(32), b"")
+
+
+def search(notes: AdmissionNotes, told: Told, out: bytes = b"") -> OwnRaftId:
+    return OwnRaftId(notes, told.roster, told, FOUNDING, lambda node_id: node_id == out)
+
+
 async def test_a_founder_has_its_raft_id_at_once_and_without_a_file(tmp_path: Path) -> None:
     notes = AdmissionNotes(tmp_path, FOUNDING, B, founded=True)
-    assert await notes.until_admitted(Told().roster) == 2
+    assert await search(notes, Told()).until_known() == 2
     assert not (tmp_path / FILE_NAME).exists()
 
 
@@ -59,13 +114,13 @@ async def test_a_newcomer_waits_until_it_is_told_and_remembers_it(tmp_path: Path
     notes, told, found = AdmissionNotes(tmp_path, FOUNDING, C, founded=False), Told(), []
 
     async def wait() -> None:
-        found.append(await notes.until_admitted(told.roster))
+        found.append(await search(notes, told).until_known())
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
         assert found == []
-        told.raft_id = 3
+        told.words = [(A, 3)]
         told.something_new.set()
     assert found == [3]
     assert AdmissionNotes(tmp_path, FOUNDING, C, founded=False).own_id == 3
@@ -78,9 +133,92 @@ async def test_nobody_takes_the_raft_id_of_another_one_nor_a_founder_one_that_it
     del autojump_clock
     notes = AdmissionNotes(tmp_path, FOUNDING, node_id, founded=False)
     with trio.move_on_after(60) as patience:
-        await notes.until_admitted(Told(raft_id).roster)
+        await search(notes, Told([(B, raft_id)])).until_known()
     assert patience.cancelled_caught
     assert notes.own_id is None
+
+
+async def test_a_stranger_with_the_farm_key_tells_nobody_a_raft_id(tmp_path: Path, autojump_clock: MockClock) -> None:
+    del autojump_clock
+    notes, told = AdmissionNotes(tmp_path, FOUNDING, C, founded=False), Told([(STRANGER, 9)])
+    with trio.move_on_after(60) as patience:
+        await search(notes, told).until_known()
+    assert patience.cancelled_caught
+    assert 2 <= len(told.called) <= 60 / RETRY_S + 1, "it is called, and not all the time"
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+async def test_a_member_that_is_no_founder_is_believed_when_it_proves_that_it_is_a_server(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    notes = AdmissionNotes(tmp_path, FOUNDING, C, founded=False)
+    told = Told([*((bytes([100 + number]) * 8, 9) for number in range(20)), (LATER, 3)], {LATER: 7})
+    with trio.fail_after(60):
+        assert await search(notes, told).until_known() == 3
+    assert notes.own_id == 3
+
+
+async def test_who_answers_with_another_identity_than_the_teller_proves_nothing(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A liar may announce the address of a real server."""
+    del autojump_clock
+    notes, told = AdmissionNotes(tmp_path, FOUNDING, C, founded=False), Told([(STRANGER, 9)], {LATER: 7})
+    told.elsewhere = LATER
+    with trio.move_on_after(60) as patience:
+        await search(notes, told).until_known()
+    assert patience.cancelled_caught
+    assert LATER in told.called
+
+
+async def test_the_word_of_an_identity_that_is_known_to_be_out_does_not_count(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    notes = AdmissionNotes(tmp_path, FOUNDING, C, founded=False)
+    with trio.move_on_after(60) as patience:
+        await search(notes, Told([(A, 9)]), out=A).until_known()
+    assert patience.cancelled_caught
+
+
+async def test_a_wrong_raft_id_is_corrected_by_another_members_word_while_there_is_no_log(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """One evicted founder can tell a wrong one: whoever has no log cannot know that it is out."""
+    del autojump_clock
+    notes, told = AdmissionNotes(tmp_path, FOUNDING, C, founded=False), Told([(B, 9)])
+    own = search(notes, told)
+    assert await own.until_known() == 9
+    told.words = [(A, 3), (B, 9)]
+    with trio.fail_after(60):
+        await own.until_corrected(9, told.ledger)
+    assert AdmissionNotes(tmp_path, FOUNDING, C, founded=False).own_id == 3
+
+
+async def test_once_there_is_a_log_members_words_count_no_more_and_the_log_corrects(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    notes, told = AdmissionNotes(tmp_path, FOUNDING, C, founded=False), Told([(A, 9)])
+    own = search(notes, told)
+    assert await own.until_known() == 9
+    told.state, told.words = replace(told.state, applied_index=5), [(B, 8)]
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(3600) as patience:
+            await own.until_corrected(9, told.ledger)
+        assert patience.cancelled_caught
+        told.state = replace(told.state, admitted={**told.state.admitted, 3: Admitted(C, "c")})
+        nursery.start_soon(notes.follow, told.ledger)
+        nursery.start_soon(own.until_corrected, 9, told.ledger)
+        await wait_all_tasks_blocked()
+        told.something_new.set()
+        await trio.sleep(1)
+        told.something_new.set()
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert notes.own_id == 3
+    assert AdmissionNotes(tmp_path, FOUNDING, C, founded=False).own_id == 3
 
 
 async def test_what_the_log_says_is_known_after_a_restart(tmp_path: Path) -> None:
