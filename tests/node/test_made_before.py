@@ -7,6 +7,7 @@ node; formation.json is that node's own.
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from click.testing import CliRunner
 
 from bridge.cli.main import cli
 from bridge.node.forming import FILE_NAME, UnusableFormationError, load_formation
+from bridge.node.key_files import load_farm_key, save_farm_key
 from bridge.node.state_reading import StateReadingError, read_backup, read_directory
+from bridge.wire.farm_key import new_farm_key
 
 RECORDED = Path(__file__).parents[1] / "vectors" / "made-before"
 BACKUP = RECORDED / "farm.backup"
@@ -53,6 +56,17 @@ def test_its_backup_goes_on_in_a_new_cluster_with_the_state_that_all_servers_sha
     assert {each.publication and each.publication.published_s for each in made.farm.masters.values()} == {1795366291}
     assert made.farm.servers == {}, "what the other routers reported goes with them"
     assert [each.node_id for each in made.farm.admitted.values()] == [made.node_id]
+
+
+def test_recover_writes_the_new_cluster_into_the_key_file_that_it_is_given(tmp_path: Path) -> None:
+    key_file, filed = tmp_path / "farm.key", replace(new_farm_key(3), cluster_id=bytes.fromhex(OLD_CLUSTER))
+    save_farm_key(key_file, filed)
+    new = tmp_path / "new"
+    done = CliRunner().invoke(
+        cli, ["recover", "--from", str(BACKUP), "--state-dir", str(new), "--farm-key", str(key_file), "--yes"]
+    )
+    assert done.exit_code == 0, done.output
+    assert load_farm_key(key_file) == replace(filed, cluster_id=trio.run(read_directory, new).cluster_id)
 
 
 def test_restore_says_that_it_made_a_new_cluster_and_what_was_left_behind(tmp_path: Path) -> None:

@@ -210,9 +210,9 @@ class Farm:
             self.write(node)
         elif action < 0.3:
             self.tick(node)
-        elif action < 0.33:
+        elif action < 0.31:
             self.lie(node)
-        elif action < 0.36:
+        elif action < 0.32:
             self.confirm(node)
         elif action < 0.4 and self.stale:
             self.hear(node, *self.random.choice(self.stale))

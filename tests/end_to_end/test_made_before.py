@@ -1,0 +1,55 @@
+"""A farm made before foundings certified themselves, with real processes: refused, and going on out of its backup.
+
+Where the recorded files come from is told in tests/node/test_made_before.py.
+"""
+
+import json
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from bridge.core.view import RaftRole
+from bridge.node.key_files import load_farm_key, save_farm_key
+from bridge.wire.farm_key import new_farm_key
+from tests.end_to_end.farm import END_BOUND_S, START_BOUND_S, Farm, call, tail
+from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
+
+pytestmark = pytest.mark.processes
+
+RECORDED = Path(__file__).parents[1] / "vectors" / "made-before"
+EXCLUDED = "4wgsjfafa5poif2bqhkzzbmj6traiolh4opliclb32ywk5frjtdq"
+
+
+def test_a_farm_made_before_does_not_start_and_its_backup_does(tmp_path: Path) -> None:
+    key_file = tmp_path / "farm.key"
+    save_farm_key(key_file, new_farm_key(3))
+    addresses = [f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM)]
+    node = node_toml(tmp_path / "node-1", farm_key=key_file, gossip=addresses[0], consensus=addresses[1], seeds=[])
+    node.directory.chmod(0o700)
+    with Farm(tmp_path, [node]) as farm:
+        # Given a state directory of that time, the node ends with the way over as its last line
+        shutil.copy(RECORDED / "formation.json", node.directory)
+        assert node.start().ended(END_BOUND_S) == 1
+        assert "`garlicfarm backup FILE` on a router of the farm" in tail(node.log_file).splitlines()[-1]
+        # When the backup is restored in its place
+        configuration = node.configuration.read_text()
+        node.directory.rename(tmp_path / "old")
+        restored = call("restore", RECORDED / "farm.backup", "--state-dir", node.directory, "--json")
+        assert restored.returncode == 0, restored.stderr
+        node.configuration.write_text(configuration)
+        node.start()
+
+        # Then the node leads a new cluster alone, which knows what the old farm had decided
+        def leads() -> bool:
+            view = node.view()
+            return view.raft.role is RaftRole.LEADER and view.raft.commit_index > 28 and bool(view.reports)
+
+        farm.wait_until(leads, START_BOUND_S, "it leads alone")
+        assert node.view().farm.cluster_id == json.loads(restored.stdout)["clusterId"]
+        assert EXCLUDED in call("farm", "--json", "--node", node.directory).stdout
+        assert call("keys", "export", "--replace", key_file, "--node", node.directory).returncode == 0
+        named = load_farm_key(key_file).cluster_id
+        assert named is not None
+        assert named.hex() == json.loads(restored.stdout)["clusterId"]
