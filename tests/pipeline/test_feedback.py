@@ -15,6 +15,7 @@ from pipeline.feedback import Feedback, NotSubmittedError, Submitted
 from pipeline.feedback_rows import recent
 from pipeline.run import RunSettings, await_end, farm_stream, prepare, start_query
 from pipeline.transforms import classified
+from pipeline.transforms.entries import UNSIGNED
 from pipeline.weighing import ClockRow, FactorsRow, ReportRow, Row, Weighing
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, entries_of, served, with_proof
 
@@ -110,6 +111,19 @@ def test_where_an_entry_is_large_fewer_leave_spark(session: SparkSession, monkey
     monkeypatch.setattr("pipeline.feedback_rows.COLLECTED_MAX_BYTES", 5 * len(large))
     rows = recent(classified(entries_of(session, log)))
     assert [row.index for row in rows] == [*range(log.commit_index - 4, log.commit_index + 1)]
+
+
+def test_what_carries_no_proof_is_quarantined_as_the_farm_gives_it_no_effect(session: SparkSession) -> None:
+    log = slow_farm(periods=1, slow_from=1)
+    counted = log.commit_index
+    report = json.dumps({"cluster": "farm", "date": log.log_time_ms, "id": 1, "router": {"jobLag": 8.0}})
+    log.add(value=report, proven=False)
+    log.add(value=with_proof(report)[:-1] + ',"more":1}')
+    log.add(value=with_proof(report) + "\n")
+    log.add(value=json.dumps({"users": "own"}), proven=False)
+    rows = classified(entries_of(session, log)).orderBy("index").collect()
+    assert all(row["reason"] is None for row in rows[:counted])
+    assert [row["reason"] for row in rows[counted:]] == [UNSIGNED] * 3 + ["of no kind that this version knows"]
 
 
 def test_reports_for_several_masters_are_looked_at_like_those_for_one(session: SparkSession) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from bridge.core.hashes import hash_of
-from bridge.core.records import CostFactor, Exclusion, Factors, Force
+from bridge.core.records import ClientKey, CostFactor, Exclusion, Factors, Force, Scope
 from bridge.wire.farm_snapshot import FarmSnapshot, FarmSnapshotError, decode_farm, encode_farm
 from tests.spec.farm_stories import MASTER, Log, leaf, report
 
@@ -28,6 +28,7 @@ def eventful() -> Log:
         CostFactor(hash_of("leaf02"), 2.5),
         Factors(3, "lag", {hash_of("leaf05"): 1.05}),
         Force(MASTER),
+        ClientKey(b"a script", "script", bytes(32), (Scope.OPERATOR, Scope.WEIGHTS), admitted=True),
     )
     return log
 
@@ -48,6 +49,8 @@ async def test_all_that_operators_and_the_pipeline_said_comes_back() -> None:
     assert state.weights.excluded
     assert state.weights.costs
     assert state.weights.factors
+    assert state.clients
+    assert any(each.report for each in state.numbers.values())
     back = await decode_farm(pieces(*encode_farm(snapshot_of(log))))
     assert back.farm == state
 

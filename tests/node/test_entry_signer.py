@@ -1,0 +1,100 @@
+"""What a node signs of what it submits, and how its numbers rise."""
+
+import json
+
+import pytest
+
+from bridge.core.records import Author, Clock, Exclusion, Factors
+from bridge.node.entry_signer import EntrySigner
+from bridge.node.event_log import EventLog
+from bridge.node.ledger import Ledger
+from bridge.wire import application
+from bridge.wire.application import EntryReader, encode
+from bridge.wire.entry_fields import ENTRY_LIMIT_BYTES
+from bridge.wire.entry_proof import ends_like_proof
+from consensus.core.position import Command, Entry
+from tests.authored import CLUSTER_ID, key_of, node_id, signed
+
+NOW_MS = 1_767_225_600_000
+WISH = encode(Exclusion("a" * 52, excluded=True))
+
+
+class Story:
+    """A node, its clock and its ledger."""
+
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS
+        self.ledger = Ledger(NOW_MS, EventLog("node", lambda: 0), lambda _: None, (node_id(1),), CLUSTER_ID)
+        self.signer = self.new_life()
+
+    def new_life(self) -> EntrySigner:
+        """The node starts again."""
+        return EntrySigner(key_of(1), CLUSTER_ID, self.ledger, lambda: self.now_ms)
+
+    def number(self) -> int:
+        """Of the next entry."""
+        author = EntryReader(CLUSTER_ID).read(self.signer.sign(WISH)).author
+        assert author is not None
+        assert author.node_id == node_id(1)
+        return author.number
+
+
+async def test_numbers_are_the_clock_s_and_rise_within_a_millisecond() -> None:
+    story = Story()
+    assert [story.number() for _ in range(3)] == [NOW_MS, NOW_MS + 1, NOW_MS + 2]
+    story.now_ms += 50
+    assert story.number() == NOW_MS + 50
+
+
+async def test_after_a_restart_with_the_clock_set_back_they_still_rise() -> None:
+    story = Story()
+    entry = story.signer.sign(encode(Clock(NOW_MS, 1)))
+    await story.ledger.apply(1, (Entry(1, Command(entry)),))
+    story.now_ms -= 3_600_000
+    story.signer = story.new_life()
+    assert story.number() == NOW_MS + 1
+
+
+async def test_what_an_operator_hands_in_is_signed_once_and_what_is_no_matter_of_the_farm_not_at_all() -> None:
+    story = Story()
+    own = story.signer.sign_for_operator(WISH)
+    assert EntryReader(CLUSTER_ID).read(own).author == Author(node_id(1), NOW_MS)
+    assert story.signer.sign_for_operator(own) == own
+    by_a_client = signed(encode(Factors(1, "formula", {"a" * 52: 1.5})), 7)
+    assert story.signer.sign_for_operator(by_a_client) == by_a_client
+    for users in (b'{"note": 1}', b" { } ", b"no JSON", json.dumps({"clock": {"time": 1, "id": 1}}).encode()):
+        assert story.signer.sign_for_operator(users) == users
+
+
+async def test_an_entry_that_has_no_room_for_a_proof_is_refused_in_words() -> None:
+    padded = WISH[:-1] + b',"x":"' + b"x" * (ENTRY_LIMIT_BYTES - len(WISH) - 50) + b'"}'
+    with pytest.raises(ValueError, match="with its proof the entry has"):
+        Story().signer.sign_for_operator(padded)
+
+
+def test_a_reader_verifies_an_entry_once_and_a_forged_one_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    verified: list[bytes] = []
+    proven = application.proven
+
+    def counted(data: bytes, cluster_id: bytes) -> object:
+        verified.append(data)
+        return proven(data, cluster_id)
+
+    monkeypatch.setattr(application, "proven", counted)
+    reader, entry = EntryReader(CLUSTER_ID), signed(WISH)
+    assert [reader.read(entry).author for _ in range(3)] == [Author(node_id(1), reader.read(entry).author.number)] * 3  # type: ignore[union-attr]  # it is proven
+    assert verified == [entry]
+    forged = entry[:-10] + (b"A" if entry[-10:-9] != b"A" else b"B") + entry[-9:]
+    assert ends_like_proof(forged)
+    assert [(reader.read(forged).author, reader.read(forged).forged)] == [(None, True)]
+    assert verified == [entry, forged, forged]
+    assert (reader.read(WISH).author, reader.read(WISH).forged) == (None, False)
+    assert len(verified) == 3, "what does not end like a proof costs no verification"
+
+
+def test_what_a_reader_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "VERIFIED_LIMIT", 4)
+    reader = EntryReader(CLUSTER_ID)
+    entries = [signed(WISH) for _ in range(10)]
+    assert all(reader.read(entry).author for entry in (*entries, *entries))
+    assert len(reader._verified) == 4

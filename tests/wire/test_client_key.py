@@ -1,0 +1,82 @@
+"""Files of client keys: what is written is read, by the farm and by the pipeline, and nothing else is taken for one."""
+
+from pathlib import Path
+
+import pytest
+
+from bridge.node.key_files import KeyFileError, load_client_key, save_client_key
+from bridge.wire.client_key import ClientKeyError, client_key_text, new_client_key, parse_client_key
+from bridge.wire.entry_proof import proven
+from gossip.wire.identity import node_id_of
+from pipeline import client_key as of_pipeline
+
+CLUSTER = bytes(range(16))
+FACTORS = {"factors": {"throughIndex": 7, "formula": "strain-1", "factors": {"a" * 52: 1.1}}}
+
+
+def test_a_key_is_written_for_its_owner_alone_and_read_again(tmp_path: Path) -> None:
+    made, path = new_client_key("pipeline"), tmp_path / "client.key"
+    save_client_key(path, made)
+    assert path.stat().st_mode & 0o777 == 0o600
+    read = load_client_key(path)
+    assert (read.name, read.public_key) == (made.name, made.public_key)
+    with pytest.raises(KeyFileError, match="exists already"):
+        save_client_key(path, new_client_key("another"))
+    path.chmod(0o644)
+    with pytest.raises(KeyFileError, match="can be read by others"):
+        load_client_key(path)
+    with pytest.raises(of_pipeline.ClientKeyError, match="can be read by others"):
+        of_pipeline.load_client_key(path)
+
+
+def test_the_pipeline_signs_with_it_what_the_farm_finds_proven_and_each_time_under_a_higher_number(
+    tmp_path: Path,
+) -> None:
+    made, path = new_client_key("pipeline"), tmp_path / "client.key"
+    save_client_key(path, made)
+    key = of_pipeline.load_client_key(path)
+    proofs = [proven(key.sign(FACTORS, CLUSTER.hex()), CLUSTER) for _ in range(3)]
+    numbers = [proof.number for proof in proofs if proof is not None]
+    assert {proof.author for proof in proofs if proof is not None} == {
+        node_id_of(made.key.public_key().public_bytes_raw())
+    }
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) == 3
+    assert proven(key.sign(FACTORS, CLUSTER[::-1].hex()), CLUSTER) is None
+
+
+@pytest.mark.parametrize("name", ["", "-x", "x" * 33, "a b", "a\n", "a\u202e"])
+def test_a_name_that_the_farm_does_not_take_is_refused(name: str) -> None:
+    with pytest.raises(ClientKeyError, match="1 to 32"):
+        new_client_key(name)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("version = 1", "version = 2"), "version 2"),
+        (('name = "n"', 'name = "-"'), "was changed"),
+        (('public_key = "', 'public_key = "A'), "was changed"),
+        (('private_key = "', 'private_key = "AAAA'), "35 bytes where 32 belong"),
+        (("name", "nome"), "unknown field"),
+        (("version", '"'), "not TOML"),
+    ],
+)
+def test_a_damaged_file_is_refused_without_its_key(tmp_path: Path, change: tuple[str, str], reason: str) -> None:
+    made = new_client_key("n")
+    text = client_key_text(made).replace("\n" + change[0], "\n" + change[1])
+    secret = client_key_text(made).rpartition('"')[0].rpartition('"')[2]
+    with pytest.raises(ClientKeyError, match=reason) as refused:
+        parse_client_key(text)
+    assert secret[:20] not in str(refused.value)
+    path = tmp_path / "damaged.key"
+    path.write_text("no key at all")
+    path.chmod(0o600)
+    with pytest.raises(of_pipeline.ClientKeyError, match="is no client key file"):
+        of_pipeline.load_client_key(path)
+
+
+def test_its_private_key_is_in_no_repr() -> None:
+    made = new_client_key("n")
+    secret = client_key_text(made).rpartition('"')[0].rpartition('"')[2]
+    assert secret not in repr(made)
