@@ -11,7 +11,7 @@ from bridge.node.ledger import Ledger
 from bridge.wire import application
 from bridge.wire.application import EntryReader, encode
 from bridge.wire.entry_fields import ENTRY_LIMIT_BYTES
-from bridge.wire.entry_proof import ends_like_proof
+from bridge.wire.entry_proof import Proof, ends_like_proof, proven
 from consensus.core.position import Command, Entry
 from tests.authored import CLUSTER_ID, key_of, node_id, signed
 
@@ -74,9 +74,8 @@ async def test_an_entry_that_has_no_room_for_a_proof_is_refused_in_words() -> No
 
 def test_a_reader_verifies_an_entry_once_and_a_forged_one_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     verified: list[bytes] = []
-    proven = application.proven
 
-    def counted(data: bytes, cluster_id: bytes) -> object:
+    def counted(data: bytes, cluster_id: bytes) -> Proof | None:
         verified.append(data)
         return proven(data, cluster_id)
 
