@@ -68,6 +68,18 @@ def newcomer(farm: Farm, name: str, key_file: Path) -> Node:
     return node
 
 
+def led_by(farm: Farm, node: Node) -> None:
+    """Have this node lead."""
+
+    def leads() -> bool:
+        leader = farm.leader()
+        if leader is not None and leader is not node:
+            leader.ask(lambda client: client.transfer(node.name))
+        return leader is node
+
+    farm.wait_until(leads, START_BOUND_S, f"{node.name} leads")
+
+
 def with_identity(node: Node) -> bytes:
     """Make the identity of a node before it starts; its NodeId."""
     identity = Identity.throwaway()
@@ -152,6 +164,8 @@ def test_a_newcomer_takes_its_raft_id_from_no_stranger_and_gets_rid_of_a_wrong_o
         # And the word of a member that was evicted since, which the newcomer had believed
         note = {"cluster": real.cluster_id.hex(), "servers": {}, "told": 77}
         (sixth.directory / "admissions.json").write_text(json.dumps(note))
+        # And a leader that is no founder, so that its word needs the admissions that lead to one
+        led_by(founded, founded["node-4"])
         sixth.start()
         # Then it serves under the id that the log has given it
         founded.wait_until(
