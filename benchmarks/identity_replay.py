@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -77,11 +78,12 @@ class _BelievingReader(EntryReader):
 
 def main() -> None:
     """Replay as many entries as the argument says, and print what it took."""
-    document = trio.run(_replay, int(sys.argv[1]))
+    document = trio.run(replay, int(sys.argv[1]))
     sys.stdout.write(json.dumps(document) + "\n")
 
 
-async def _replay(count: int) -> dict[str, object]:
+async def replay(count: int) -> dict[str, Any]:
+    """Replay `count` entries here, and tell what each chunk took."""
     keys = {server: Ed25519PrivateKey.generate() for server in SERVERS}
     authors = {server: node_id_of(key.public_key().public_bytes_raw()) for server, key in keys.items()}
     proving, believing = _ledger(authors), _ledger(authors)
