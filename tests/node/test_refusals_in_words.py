@@ -131,6 +131,26 @@ async def scene(
             "update the older",
             id="a wrong version",
         ),
+        pytest.param(
+            replace(CALLER, peers=None),
+            Fault.UNPROVEN,
+            Fault.UNPROVEN,
+            "the server does not accept this node's proof of its identity",
+            "a claim to be server 1 without a proof",
+            "who stands between",
+            "somebody has this farm's key file and no identity of the farm",
+            id="a claim without a proof",
+        ),
+        pytest.param(
+            replace(CALLER, peers=peers_of(77)),
+            Fault.UNKNOWN_IDENTITY,
+            Fault.UNKNOWN_IDENTITY,
+            "does not know this node's identity under the Raft id that it claims",
+            "server 1 is not known by the key",
+            "put the right one back",
+            "replace the keys (docs/keys.md)",
+            id="the identity of somebody else",
+        ),
     ],
 )
 async def test_whoever_is_refused_and_whoever_refuses_read_why_and_what_to_do(
