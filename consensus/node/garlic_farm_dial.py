@@ -15,6 +15,7 @@ import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
@@ -27,7 +28,7 @@ from consensus.wire.garlic_farm.peers import ProvenPeer
 from consensus.wire.garlic_farm.upgrade import Extension, Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller, Session, Switched, UpgradeClient
 
-__all__ = ["Dialed", "Dialer", "PeerAddress"]
+__all__ = ["Dialed", "Dialer", "Dials", "PeerAddress"]
 
 _ATTEMPTS = 3
 _ATTEMPTS_BY_PROXY = 5
@@ -45,6 +46,13 @@ class Dialed:
     extensions: frozenset[Extension]
     proven: ProvenPeer | None
     """Who answers; None if this client knows no identities."""
+
+
+class Dials(Protocol):
+    """Opens a connection that carries messages."""
+
+    async def dial(self, address: PeerAddress, expected: ServerId | None = None) -> Dialed:
+        """To `expected` at `address`; any failure is a `GarlicFarmError` that explains it."""
 
 
 class Dialer:

@@ -18,12 +18,11 @@ import trio
 from consensus.core import messages as core
 from consensus.core.extensions import Extensions
 from consensus.core.position import ServerId
-from consensus.node.garlic_farm_dial import Dialed, PeerAddress
+from consensus.node.garlic_farm_dial import Dialed, Dials, PeerAddress
 from consensus.node.garlic_farm_guests import Guest
 from consensus.node.garlic_farm_pipe import Lost, RequestPipe
 from consensus.node.garlic_farm_tally import Tally
 from consensus.node.garlic_farm_words import Words
-from consensus.node.plain_peers import Dials
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.codec import encode_request
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError

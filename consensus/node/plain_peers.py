@@ -13,13 +13,12 @@ A farm, which acts on proven identities only, never asks for it.
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Protocol
 
 import trio
 
 from consensus.core.position import ServerId
 from consensus.node.garlic_farm_conversation import Conversation, ConversationTuning, RequestHandler
-from consensus.node.garlic_farm_dial import Dialed, PeerAddress
+from consensus.node.garlic_farm_dial import Dialed, Dials, PeerAddress
 from consensus.node.garlic_farm_tally import Tally
 from consensus.wire.garlic_farm.codec import REQUEST_HEADER
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
@@ -35,13 +34,6 @@ _FIRST_MESSAGE_S = 10.0
 _DIAL_S = 5.0
 _SOURCE = slice(1, 5)
 """Where a request names its sender."""
-
-
-class Dials(Protocol):
-    """Opens a connection that carries messages."""
-
-    async def dial(self, address: PeerAddress, expected: ServerId | None = None) -> Dialed:
-        """To `expected` at `address`; any failure is a `GarlicFarmError` that explains it."""
 
 
 @dataclass(frozen=True, slots=True)
