@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import trio
 
+from bridge.core.authors import EntryWithoutEffect
 from bridge.core.choosing import PublisherChanged
 from bridge.core.control import SubmitOutcome
 from bridge.core.farm import Change, PublicationAccepted, PublicationRefused
@@ -90,6 +91,9 @@ class PublishingDuty:
                 if self._proposed is not None and self._proposed.publication == publication:
                     self._proposed = None
                     self._back_off()
+            case EntryWithoutEffect("publication", author) if author == self._member.signer.node_id:
+                # Should the farm not take this node's word, each try would still be an entry of its log.
+                self._back_off()
             case PublisherChanged(master=self.master):
                 self._review.set()
             case _:

@@ -17,11 +17,13 @@ from bridge.node.farm_member import ROUTER_ALARM
 from bridge.node.signing_keys import KEY_ALARM, HeldKey
 from bridge.node.timekeeping import CLOCK_ALARM, LOG_TIME_ALARM, OTHER_CLOCKS_ALARM, SLOW_ALARM
 from bridge.wire.application import decode
+from bridge.wire.entry_proof import sign_entry
 from bridge.wire.meta_lease_set import decode as decode_structure
 from bridge.wire.meta_lease_set import verify
 from consensus.core.effects import Outcome, Role, RoleChanged
 from consensus.core.position import ServerId
 from consensus.node.clock import now_ms
+from tests.authored import CLUSTER_ID, key_of
 from tests.node.farm_stage import (
     MASTER,
     NOW_MS,
@@ -271,6 +273,21 @@ async def test_an_accepted_plan_is_signed_and_handed_to_the_router(autojump_cloc
     assert structure.destination == MASTER.destination
     assert verify(structure).holds
     assert stage.duties.published == stage.events("published") == 1
+
+
+async def test_publications_without_effect_are_tried_again_ever_more_rarely(autojump_clock: MockClock) -> None:
+    """Each try is an entry of the log: a node whose word is not taken must not fill it."""
+    stage = Stage()
+    signer, sign = stage.signer, stage.signer.sign
+
+    def signed_in_vain(entry: bytes) -> bytes:
+        return sign_entry(entry, key_of(OWN), CLUSTER_ID, 1) if b'"publication"' in entry else sign(entry)
+
+    signer.sign = signed_in_vain  # type: ignore[method-assign]  # its publications bear a number that is used up
+    async with on_duty(stage):
+        await trio.sleep(120)
+    assert 3 <= len(stage.records(Publication)) <= 7
+    assert stage.router.published == []
 
 
 async def test_a_router_that_refuses_is_an_alarm_and_is_tried_again_ever_more_rarely(autojump_clock: MockClock) -> None:

@@ -5,7 +5,10 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from bridge.wire.entry_proof import proven
+from pipeline.client_key import ClientKey
 from pipeline.feedback import NodeSubmission, NotSubmittedError, Submitted
 from pipeline.log_client import NO_CREDENTIALS
 from tests.pipeline.farm_log_server import MadeUpLog, served
@@ -101,3 +104,18 @@ def test_a_node_that_is_down_busy_or_does_not_allow_it_is_passed_over(tmp_path: 
         "b.sock",
     ]
     assert "control.admin.token" in str(caught.value)
+
+
+def test_with_a_client_key_every_node_that_is_asked_gets_the_same_signed_bytes(tmp_path: Path) -> None:
+    busy = answering(HTTPStatus.SERVICE_UNAVAILABLE, outcome="busy")
+    taking = answering(outcome="committed", index=5)
+    key = Ed25519PrivateKey.generate()
+    with served(busy, tmp_path / "a.sock") as one, served(taking, tmp_path / "b.sock") as two:
+        submits = NodeSubmission((one, two), NO_CREDENTIALS, taking.cluster_id, ClientKey(key))
+        assert submits.submit(FACTORS) == Submitted(5)
+    assert busy.submitted == taking.submitted
+    [entry] = taking.submitted
+    proof = proven(entry, bytes.fromhex(taking.cluster_id))
+    assert proof is not None
+    assert proof.public_key == key.public_key().public_bytes_raw()
+    assert {name: value for name, value in json.loads(entry).items() if name != "proof"} == FACTORS

@@ -78,6 +78,19 @@ async def test_a_snapshot_of_the_first_format_is_read() -> None:
     assert back.farm == log.farm.state
 
 
+async def test_a_snapshot_of_before_there_were_proofs_is_read_for_a_farm_that_is_carried_over() -> None:
+    log = eventful()
+    [document] = encode_farm(snapshot_of(log))
+    head: dict[str, Any] = msgspec.msgpack.decode(document[4:])
+    head["version"] = 2
+    del head["farm"]["clients"], head["farm"]["numbers"]
+    for admitted in head["farm"]["admitted"].values():
+        del admitted["entry"]
+    data = msgspec.msgpack.encode(head)
+    back = await decode_farm(pieces(len(data).to_bytes(4) + data))
+    assert back.farm == replace(log.farm.state, clients={}, numbers={})
+
+
 async def test_a_snapshot_of_a_later_format_is_refused() -> None:
     [document] = encode_farm(snapshot_of(eventful()))
     head: dict[str, Any] = msgspec.msgpack.decode(document[4:])
