@@ -4,14 +4,12 @@ Exit codes are those of every command: 0 done, 1 refused or failed with the reas
 """
 
 import json
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from pipeline.claims import alone_in
@@ -33,6 +31,7 @@ from pipeline.feedback import Feedback
 from pipeline.floodfill_cli import floodfills
 from pipeline.generate import generate
 from pipeline.load_model import LoadModel
+from pipeline.printing import echo, print_json, print_table
 from pipeline.query_cli import query, report
 from pipeline.run import RANGE_FILE, RunSettings, claim_range, prepare, run_forever, run_once
 from pipeline.session import open_session
@@ -228,7 +227,7 @@ def backfill(
         session = held.enter_context(open_session(master))
         run_once(session, RunSettings(output, source, window, progress=line, tell=line.tell))
         derive(session, output, window)
-    click.echo(f"Entries {first} to {last} are in {output}.")
+    echo(f"Entries {first} to {last} are in {output}.")
 
 
 @pipeline.command("generate")
@@ -253,7 +252,7 @@ def generate_log(*, routers: int, days: float, seed: int, short_destinations: bo
     with told_plainly(line):
         model = LoadModel(routers, days, seed, short_destinations)
         done = generate(output, model, lambda entries: line.show(f"{entries} entries"))
-    click.echo(
+    echo(
         f"{done.entries} entries in {output}: {done.reports} reports of {routers} routers over {days:g} days,"
         f" {done.leader_changes} changes of the leader, {done.hostile} hostile entries."
     )
@@ -262,12 +261,10 @@ def generate_log(*, routers: int, days: float, seed: int, short_destinations: bo
 def _print(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         for row in rows:
-            sys.stdout.write(json.dumps({key: _plain(value) for key, value in row.items()}) + "\n")
-        sys.stdout.flush()
+            print_json(json.dumps({key: _plain(value) for key, value in row.items()}))
         return
-    console = Console()
     if not rows:
-        console.print("No report is in the log yet.")
+        echo("No report is in the log yet.")
         return
     shown = Table(
         title="Router health by window of log time (UTC)", box=box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False
@@ -276,8 +273,8 @@ def _print(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     for heading in ("server", "avail", "uptime", "lag p50/p95", "cpu", "healthy"):
         shown.add_column(heading, justify="right", no_wrap=True)
     shown.add_column("", no_wrap=True)
-    for row in rows:
-        shown.add_row(
+    cells = (
+        (
             f"{row['window_start']:%d %H:%M:%S}",
             f"{row['server_id']}",
             f"{row['availability']:.0%}",
@@ -287,7 +284,9 @@ def _print(rows: list[dict[str, Any]], *, as_json: bool) -> None:
             "-" if row["healthy_share"] is None else f"{row['healthy_share']:.0%}",
             " ".join(word for word in ("publishing", "restarted") if row[word]),
         )
-    console.print(shown)
+        for row in rows
+    )
+    print_table(shown, cells)
 
 
 def _number(value: float | None) -> str:

@@ -21,6 +21,7 @@ from pipeline.failures import reason_of
 from pipeline.feedback import NodeSubmission
 from pipeline.java import NoJavaError
 from pipeline.log_client import FarmLog, FarmLogError, first_without_gap
+from pipeline.printing import echo, overwrite_line
 from pipeline.run import Progress
 from pipeline.scratch import ScratchError
 from pipeline.source import OLDEST, SNAPSHOT
@@ -238,21 +239,20 @@ class StatusLine:
         if self._shows:
             # One column less than there are, or the terminal begins a new line.
             width = min(LINE_WIDTH, shutil.get_terminal_size().columns - 1)
-            sys.stderr.write("\r" + text[:width].ljust(width))
-            sys.stderr.flush()
+            overwrite_line(text[:width].ljust(width))
             self._written = width
 
     def clear(self) -> None:
         """The line is gone."""
         if self._written:
-            sys.stderr.write("\r" + " " * self._written + "\r")
-            sys.stderr.flush()
+            overwrite_line(" " * self._written)
+            overwrite_line("")
             self._written = 0
 
     def tell(self, text: str) -> None:
         """Says something that stays, on a line of its own."""
         self.clear()
-        click.echo(text, err=True)
+        echo(text, err=True)
 
 
 class ProgressLine(StatusLine):

@@ -24,6 +24,7 @@ import click
 import psutil
 
 from pipeline.java import NoJavaError, find_java
+from pipeline.printing import echo, print_json
 from pipeline.scratch import ScratchError, scratch_directory
 
 INSTALL = "make pipeline (in the checkout of garlicfarm)"
@@ -84,12 +85,12 @@ def doctor(*, output: Path, node: str | None, as_json: bool) -> None:
     problems = [finding.name for finding in findings if finding.result == "problem"]
     if as_json:
         document = {"schema": 1, "healthy": not problems, "checks": [asdict(finding) for finding in findings]}
-        click.echo(json.dumps(document, indent=1))
+        print_json(json.dumps(document, indent=1))
     else:
         for finding in findings:
-            click.echo(f"{finding.result:<8} {finding.name:<12} {finding.text}")
+            echo(f"{finding.result:<8} {finding.name:<12} {finding.text}")
             if finding.action:
-                click.echo(f"{'':<22}-> {finding.action}")
+                echo(f"{'':<22}-> {finding.action}")
     if problems:
         raise click.ClickException(f"the pipeline will not run here: {', '.join(problems)}")
 

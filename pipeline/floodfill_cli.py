@@ -15,6 +15,7 @@ import click
 from pipeline.cli_options import a_master, told_plainly
 from pipeline.current_state import read_names
 from pipeline.log_client import FarmLogError
+from pipeline.printing import echo
 from pipeline.session import open_session
 from pipeline.sinks import exchange
 from pipeline.transforms.floodfills import CLOSEST_DEFAULT, HASH_BYTES, closest_floodfills, utc_today
@@ -67,7 +68,7 @@ def floodfills(*, routers: Path, day: date | None, count: int, output: Path, mas
             exchange(closest_floodfills(known, found, today, count), output / TABLE, mode=0o700)
         finally:
             session.stop()
-    click.echo(f"{TABLE}: {len(addresses)} destinations, {len(hashes)} routers, around {today}. See `pipeline query`.")
+    echo(f"{TABLE}: {len(addresses)} destinations, {len(hashes)} routers, around {today}. See `pipeline query`.")
 
 
 def router_hashes(place: Path) -> list[str]:

@@ -1,6 +1,5 @@
 """The commands that read the tables and need no JVM: `query` and `report`."""
 
-import csv
 import json
 import math
 import shutil
@@ -9,11 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from pipeline.printing import echo, print_csv, print_json, printable
 
 ROWS_SHOWN = 200
 GAP = "  "
@@ -50,11 +51,9 @@ def query(*, sql: str, output: Path, as_json: bool, as_csv: bool) -> None:
     with _loaded() as parts, parts.asked(output, sql) as answer:
         if as_json:
             for row in answer.documents():
-                click.echo(_json(row))
+                print_json(_json(row))
         elif as_csv:
-            writer = csv.writer(sys.stdout, lineterminator="\n")
-            writer.writerow(answer.columns)
-            writer.writerows([_plain(value) for value in row] for row in answer.rows)
+            print_csv(chain([answer.columns], ([_plain(value) for value in row] for row in answer.rows)))
         else:
             _print(answer)
 
@@ -74,7 +73,7 @@ def report(*, html: Path, output: Path, show_destinations: bool) -> None:
     with _loaded() as parts:
         page = parts.make_report(output, datetime.now(UTC), show_destinations=show_destinations)
         html.write_text(page, encoding="utf-8")
-    click.echo(f"The report is in {html}: one file, nothing in it is loaded from elsewhere.")
+    echo(f"The report is in {html}: one file, nothing in it is loaded from elsewhere.")
 
 
 @contextmanager
@@ -98,24 +97,24 @@ def _loaded() -> Iterator[_Parts]:
 def _print(answer: "Answer") -> None:
     """Aligned columns that are never cut; on a terminal that is too narrow for them, a line a value."""
     rows = [[_shown(value) for value in row] for row in islice(answer.rows, ROWS_SHOWN)]
-    names = [_printable(name) for name in answer.columns]
+    names = [printable(name) for name in answer.columns]
     widths = [max(len(row[place]) for row in [names, *rows]) for place in range(len(names))]
     if sys.stdout.isatty() and sum(widths) + len(GAP) * (len(names) - 1) > shutil.get_terminal_size().columns:
         _print_one_by_one(names, rows)
     else:
         for number, row in enumerate([names, *rows]):
             text = GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            click.echo(click.style(text, bold=True) if number == 0 else text)
+            echo(text, bold=number == 0)
     if next(answer.rows, None) is not None:
-        click.echo(f"These are the first {ROWS_SHOWN} rows; --json and --csv give all, LIMIT fewer", err=True)
+        echo(f"These are the first {ROWS_SHOWN} rows; --json and --csv give all, LIMIT fewer", err=True)
 
 
 def _print_one_by_one(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     width = max(len(name) for name in names)
     for number, row in enumerate(rows, 1):
-        click.echo(click.style(f"row {number}", bold=True))
+        echo(f"row {number}", bold=True)
         for name, cell in zip(names, row, strict=True):
-            click.echo(f"{name.ljust(width)}{GAP}{cell}".rstrip())
+            echo(f"{name.ljust(width)}{GAP}{cell}".rstrip())
 
 
 def _shown(value: Any) -> str:
@@ -127,12 +126,7 @@ def _shown(value: Any) -> str:
         case float():
             return f"{value:.10g}"
         case _:
-            return _printable(str(_plain(value)))
-
-
-def _printable(text: str) -> str:
-    """Text of entries, which anybody may have written, without what would move a terminal's cursor or hide words."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+            return printable(str(_plain(value)))
 
 
 def _json(value: Any) -> str:

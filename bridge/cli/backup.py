@@ -11,7 +11,8 @@ import click
 import trio
 
 from bridge.cli.failure import fail, failures
-from bridge.cli.options import ask_node, json_option, node_option, print_json
+from bridge.cli.options import ask_node, json_option, node_option
+from bridge.cli.printing import echo, print_json
 from bridge.core.founding import FormationState, Founding
 from bridge.node.control_client import ControlClient
 from bridge.node.durable_file import replace_file, sync_directory
@@ -63,8 +64,8 @@ def backup(target: Path, source: Path | None, node: str | None, *, as_json: bool
             }
         )
         return
-    click.echo(f"{path}: cluster {head.cluster_id.hex()} after entry {head.last.index}, {len(content)} bytes.")
-    click.echo("It holds no keys: keep the farm key file, and the master key, by themselves.")
+    echo(f"{path}: cluster {head.cluster_id.hex()} after entry {head.last.index}, {len(content)} bytes.")
+    echo("It holds no keys: keep the farm key file, and the master key, by themselves.")
 
 
 def _of_directory(source: Path) -> bytes:
@@ -98,9 +99,9 @@ def restore(source: Path, state_dir: Path, *, as_json: bool) -> None:
         cluster_id = farm.cluster_id.hex()
         print_json({"schema": 1, "stateDirectory": str(state_dir), "clusterId": cluster_id, "index": farm.last.index})
         return
-    click.echo(f"{state_dir} belongs to cluster {farm.cluster_id.hex()} and to no router yet.")
-    click.echo("Start a node with it and with the current farm key file; it gets a new identity and a new Raft id.")
-    click.echo("If it keeps the name of a router that was lost, at the leader:  garlicfarm node approve NAME")
+    echo(f"{state_dir} belongs to cluster {farm.cluster_id.hex()} and to no router yet.")
+    echo("Start a node with it and with the current farm key file; it gets a new identity and a new Raft id.")
+    echo("If it keeps the name of a router that was lost, at the leader:  garlicfarm node approve NAME")
 
 
 def _make(state_dir: Path, founding: Founding) -> None:
@@ -134,8 +135,8 @@ def _make_anew(source: Path, state_dir: Path, *, as_json: bool) -> None:
             }
         )
         return
-    click.echo(f"{source} is of cluster {survivor.cluster_id.hex()}, which was made before farms could be verified.")
-    click.echo(f"{state_dir} goes on with its state, in a new cluster: {cluster_id}. Do this on one router only.")
-    click.echo("Carried over: log time, publications, weights, exclusions, and who was evicted. Left behind: all other")
-    click.echo("servers, which join anew, with empty state directories.")
-    click.echo("Start a node with it and with the farm key file; then, for the others:  garlicfarm keys export FILE")
+    echo(f"{source} is of cluster {survivor.cluster_id.hex()}, which was made before farms could be verified.")
+    echo(f"{state_dir} goes on with its state, in a new cluster: {cluster_id}. Do this on one router only.")
+    echo("Carried over: log time, publications, weights, exclusions, and who was evicted. Left behind: all other")
+    echo("servers, which join anew, with empty state directories.")
+    echo("Start a node with it and with the farm key file; then, for the others:  garlicfarm keys export FILE")

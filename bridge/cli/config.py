@@ -16,8 +16,8 @@ from typing import Any
 import click
 
 from bridge.cli.failure import fail, failures
-from bridge.cli.options import json_option, print_json
-from bridge.cli.printing import print_facts
+from bridge.cli.options import json_option
+from bridge.cli.printing import echo, print_facts, print_json
 from bridge.node.configuration import ConfigurationError, Overrides, load_configuration
 from bridge.node.durable_file import replace_file
 from bridge.node.key_files import (
@@ -111,8 +111,8 @@ def export(path: Path, bundle: Path, *, as_json: bool) -> None:
     if as_json:
         print_json({"schema": 1, "file": str(bundle), "label": farm_key.label.hex(), "settings": settings})
     else:
-        click.echo(f"{bundle} holds the farm's key and what routers share; whoever has it can join the farm.")
-        click.echo(f"On each router: garlicfarm config import {bundle.name} DIRECTORY")
+        echo(f"{bundle} holds the farm's key and what routers share; whoever has it can join the farm.")
+        echo(f"On each router: garlicfarm config import {bundle.name} DIRECTORY")
 
 
 def _destination(signing_key: Path | None, destination: Destination | None) -> str:
@@ -166,7 +166,7 @@ def import_bundle(
     if as_json:
         print_json({"schema": 1, "file": str(node), "farmKey": str(key_file), "label": farm_key.label.hex()})
     else:
-        click.echo(f"{node} is ready: garlicfarm doctor --config {node}, then garlicfarm run --config {node}")
+        echo(f"{node} is ready: garlicfarm doctor --config {node}, then garlicfarm run --config {node}")
 
 
 def _sign_with(made: dict[str, Any], keys: tuple[Path, ...]) -> None:

@@ -17,7 +17,8 @@ from pathlib import Path
 import click
 
 from bridge.cli.failure import fail, failures
-from bridge.cli.options import json_option, print_json
+from bridge.cli.options import json_option
+from bridge.cli.printing import echo, print_json
 from bridge.node.checks import RELEASED_S
 from bridge.node.key_files import KeyFileError, load_i2p_key_file, load_master_key, save_master_key, save_signing_keys
 from bridge.wire.destination_keys import (
@@ -64,8 +65,8 @@ def import_destination(source: Path, file: Path, *, as_json: bool) -> None:
         save_master_key(file, key)
     _print_master(key, file, as_json=as_json)
     if not as_json:
-        click.echo("Before the farm publishes: no router may run a tunnel with this destination any more. Give each")
-        click.echo(f"router's tunnel a destination of its own, as a leaf, and remove {source} from the routers.")
+        echo("Before the farm publishes: no router may run a tunnel with this destination any more. Give each")
+        echo(f"router's tunnel a destination of its own, as a leaf, and remove {source} from the routers.")
 
 
 def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
@@ -81,12 +82,10 @@ def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
             }
         )
         return
-    click.echo(f"{destination.address}  is the farm's address.")
-    click.echo(
-        f"{file}: its master key. Whoever holds this file is that address, for good, and nothing can replace it."
-    )
-    click.echo("Keep it off the routers, and a copy of it in a second safe place. For each router make a signing key:")
-    click.echo(f"  garlicfarm keys offline --master {file} --out NODE.key")
+    echo(f"{destination.address}  is the farm's address.")
+    echo(f"{file}: its master key. Whoever holds this file is that address, for good, and nothing can replace it.")
+    echo("Keep it off the routers, and a copy of it in a second safe place. For each router make a signing key:")
+    echo(f"  garlicfarm keys offline --master {file} --out NODE.key")
 
 
 @click.command()
@@ -131,7 +130,7 @@ def offline(master: Path, files: tuple[Path, ...], days: int, *, as_json: bool) 
         made = {file: master_key.sign_transient(now_s, days * DAY_S) for file in files}
         save_signing_keys(made)
     if days * DAY_S <= TRANSIENT_ALARM_S:
-        click.echo("These keys end within a week: the alarm `signing-key` will stand from the start.", err=True)
+        echo("These keys end within a week: the alarm `signing-key` will stand from the start.", err=True)
     if as_json:
         print_json(
             {
@@ -146,9 +145,10 @@ def offline(master: Path, files: tuple[Path, ...], days: int, *, as_json: bool) 
         return
     ends = _second(now_s + days * DAY_S)
     for file in made:
-        click.echo(f"{file}: signs for {master_key.destination.address} until {ends}.")
-    click.echo("Give each router its own file, mode 0600, and delete it here. In the router's configuration:")
-    click.echo('  [publishing]\n  signing_key = "FILE"')
+        echo(f"{file}: signs for {master_key.destination.address} until {ends}.")
+    echo("Give each router its own file, mode 0600, and delete it here. In the router's configuration:")
+    echo("  [publishing]")
+    echo('  signing_key = "FILE"')
 
 
 def _public_key(key: SigningKey) -> str:

@@ -12,11 +12,11 @@ from pathlib import Path
 import click
 
 from bridge.cli.failure import fail
-from bridge.cli.options import json_option, print_json
+from bridge.cli.options import json_option
+from bridge.cli.printing import echo, print_json
 from bridge.node.check import Check, Result
 from bridge.node.checks import check_machine
 from bridge.node.configuration import Overrides
-from bridge.tui.words import printable
 
 MARKS = {Result.OK: ("ok", "green"), Result.WARNING: ("warning", "yellow"), Result.PROBLEM: ("problem", "red")}
 
@@ -45,6 +45,6 @@ def doctor(*, config: Path | None, farm_key: Path | None, state_dir: Path | None
 
 def _print(check: Check) -> None:
     mark, color = MARKS[check.result]
-    click.echo(f"{click.style(f'{mark:<8}', fg=color)} {check.name:<14} {printable(check.text)}")
+    echo(f" {check.name:<14} {check.text}", mark=f"{mark:<8}", color=color)
     if check.action:
-        click.echo(f"{'':<24}-> {printable(check.action)}")
+        echo(f"{'':<24}-> {check.action}")

@@ -1,4 +1,4 @@
-"""How a command ends when it was refused or failed: the reason as one line on stderr, and exit code 1.
+"""How a command ends when it was refused or failed: the reason on stderr, and exit code 1.
 
 Exit codes of every command: 0 done; 1 refused or failed, with the reason; 2 wrong usage (click's own).
 """
@@ -10,12 +10,17 @@ from typing import NoReturn
 
 import click
 
+from bridge.cli.printing import ask_yes_or_no, echo
+
 REFUSED = 1
 
 
 def fail(reason: str) -> NoReturn:
     """End with exit code 1 and the reason."""
-    click.echo(f"garlicfarm: {reason}", err=True)
+    first, *more = reason.split("\n")
+    echo(f"garlicfarm: {first}", err=True)
+    for line in more:
+        echo(f"  {line}", err=True)
     sys.exit(REFUSED)
 
 
@@ -24,9 +29,9 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     try:
-        agreed = click.confirm(question, err=True)
+        agreed = ask_yes_or_no(question)
     except click.Abort:
-        click.echo(err=True)
+        echo(err=True)
         fail("nothing was done, for nobody said yes; with --yes it is done without being asked")
     if not agreed:
         fail("nothing was done")

@@ -6,8 +6,8 @@ inability, every leaf with its load, what operators and the pipeline added, and 
 
 import click
 
-from bridge.cli.options import ask_node, json_option, node_option, print_json
-from bridge.cli.printing import print_facts, print_table
+from bridge.cli.options import ask_node, json_option, node_option
+from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.core.view import FarmView, PublishingView, WeightsView
 from bridge.node.control_client import ControlClient
 from bridge.tui.words import clock_text, duration, known
@@ -32,15 +32,15 @@ def farm(node: str | None, *, as_json: bool) -> None:
         print_json({"schema": 1, "cluster": view.farm.cluster, **raft, **{key: found[key] for key in SHARED}})
         return
     print_facts(_head(view))
-    click.echo()
+    echo()
     _print_reports(view)
     for each in view.publishing:
-        click.echo()
+        echo()
         _print_master(each)
-    click.echo()
+    echo()
     _print_leaves(view)
     if view.weights != WeightsView():
-        click.echo()
+        echo()
         _print_weights(view.weights)
 
 
@@ -124,4 +124,4 @@ def _print_weights(weights: WeightsView) -> None:
     ]
     print_table(("WEIGHED LEAF", "AT", "HOW", ""), rows)
     if weights.through_index:
-        click.echo(f"the pipeline last spoke of the log up to entry {weights.through_index} ({weights.formula})")
+        echo(f"the pipeline last spoke of the log up to entry {weights.through_index} ({weights.formula})")

@@ -11,8 +11,8 @@ import click
 
 from bridge.cli.destination_keys import import_destination, new_destination, offline
 from bridge.cli.failure import confirm, fail, failures
-from bridge.cli.options import ask_node, json_option, node_option, print_json, yes_option
-from bridge.cli.printing import print_facts, print_table
+from bridge.cli.options import ask_node, json_option, node_option, yes_option
+from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.rotate import Rotated, RotationError, rotate
 from bridge.core.control import FarmKeyState, FarmKeyView, KeysAnswer
 from bridge.node.control_client import ControlClient
@@ -70,9 +70,9 @@ def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
     if as_json:
         print_json({"schema": 1, "file": str(output), "label": label, "cluster": cluster, "expect": expect})
         return
-    click.echo(f"{output}: the key of farm {label} ({cluster}), to be founded by {expect} routers.")
-    click.echo("Whoever holds this file can join the farm. Copy it to each of its routers, mode 0600, nowhere else.")
-    click.echo(f"Then, on each router:  garlicfarm run --farm-key {output}")
+    echo(f"{output}: the key of farm {label} ({cluster}), to be founded by {expect} routers.")
+    echo("Whoever holds this file can join the farm. Copy it to each of its routers, mode 0600, nowhere else.")
+    echo(f"Then, on each router:  garlicfarm run --farm-key {output}")
 
 
 @keys.command("new-client")
@@ -90,8 +90,8 @@ def new_client(file: Path, *, name: str, as_json: bool) -> None:
     if as_json:
         print_json({"schema": 1, "file": str(file), "name": name, "publicKey": client.public_key})
         return
-    click.echo(f"{file}: the client key {name}, public key {client.public_key}.")
-    click.echo(f"At a router of the farm:  garlicfarm node admit-client {file} --scope weights  (or operator)")
+    echo(f"{file}: the client key {name}, public key {client.public_key}.")
+    echo(f"At a router of the farm:  garlicfarm node admit-client {file} --scope weights  (or operator)")
 
 
 # Here, because the help shows commands in the order of their use.
@@ -110,7 +110,7 @@ def list_keys(node: str | None, *, as_json: bool) -> None:
         print_json(keys_document(answer))
         return
     print_facts(_facts(answer))
-    click.echo()
+    echo()
     print_table(
         ("KEY", "STATE", "SINCE", "OPENED BY", "SEALED BY", "MISSING"), [_row(each, answer) for each in answer.keys]
     )
@@ -164,8 +164,8 @@ def install(node: str | None, *, as_json: bool) -> None:
     if as_json:
         print_json({"schema": 1, "key": key})
         return
-    click.echo(f"Key {key} is made and installed, and spreads to all members.")
-    click.echo(f"When `garlicfarm keys list` shows it at all of them:  garlicfarm keys use {key}")
+    echo(f"Key {key} is made and installed, and spreads to all members.")
+    echo(f"When `garlicfarm keys list` shows it at all of them:  garlicfarm keys use {key}")
 
 
 @keys.command()
@@ -182,8 +182,8 @@ def use(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
     if as_json:
         print_json({"schema": 1, "key": key})
         return
-    click.echo(f"Key {key} is in use; the one before still opens.")
-    click.echo("When `garlicfarm keys list` shows it in use everywhere:  garlicfarm keys remove OLD_KEY")
+    echo(f"Key {key} is in use; the one before still opens.")
+    echo("When `garlicfarm keys list` shows it in use everywhere:  garlicfarm keys remove OLD_KEY")
 
 
 @keys.command()
@@ -202,7 +202,7 @@ def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool)
     if as_json:
         print_json({"schema": 1, "key": key})
     else:
-        click.echo(f"Key {key} is removed: whoever has only this one is refused, and told so.")
+        echo(f"Key {key} is removed: whoever has only this one is refused, and told so.")
 
 
 def _step(node: str | None, step: Callable[[ControlClient], Awaitable[None]]) -> None:
@@ -233,7 +233,7 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
 
     def say(line: str) -> None:
         # With --json, standard output is the document and nothing else.
-        click.echo(line, err=as_json)
+        echo(line, err=as_json)
 
     async def all_steps(client: ControlClient) -> Rotated:
         return await rotate(client, say, timeout_seconds, force=force)
@@ -255,12 +255,12 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
             }
         )
         return
-    click.echo(f"Done: {done.members} members seal with key {done.key}, epoch {done.epoch}.")
-    click.echo("Whoever has a copy of the old key file could read all of this: then `garlicfarm keys replace`.")
-    click.echo("They remember it over restarts. Whoever comes new, or was away, needs the current farm key file:")
-    click.echo("  garlicfarm keys export FILE")
+    echo(f"Done: {done.members} members seal with key {done.key}, epoch {done.epoch}.")
+    echo("Whoever has a copy of the old key file could read all of this: then `garlicfarm keys replace`.")
+    echo("They remember it over restarts. Whoever comes new, or was away, needs the current farm key file:")
+    echo("  garlicfarm keys export FILE")
     if done.left_out:
-        click.echo(f"Left out, and refused until they have that file: {', '.join(done.left_out)}")
+        echo(f"Left out, and refused until they have that file: {', '.join(done.left_out)}")
 
 
 @keys.command("replace")
@@ -279,14 +279,12 @@ def replace_keys(node: str | None, *, force: bool, yes: bool, as_json: bool) -> 
     if as_json:
         print_json(done)
         return
-    click.echo(
-        f"The farm's keys are replaced (era {done['era']}); the new one is sealed for {done['sealedFor']} routers."
-    )
+    echo(f"The farm's keys are replaced (era {done['era']}); the new one is sealed for {done['sealedFor']} routers.")
     if done["away"]:
-        click.echo(f"Down at the moment, and given it when they are back: {', '.join(done['away'])}")
+        echo(f"Down at the moment, and given it when they are back: {', '.join(done['away'])}")
     if done["leftOut"]:
-        click.echo(f"These need the new key file: {', '.join(done['leftOut'])}")
-    click.echo("On each router, write the new key file over the old one:  garlicfarm keys export --replace FILE")
+        echo(f"These need the new key file: {', '.join(done['leftOut'])}")
+    echo("On each router, write the new key file over the old one:  garlicfarm keys export --replace FILE")
 
 
 @keys.command()
@@ -312,7 +310,7 @@ def export(file: Path, node: str | None, *, replace: bool, as_json: bool) -> Non
         cluster_id = None if farm_key.cluster_id is None else farm_key.cluster_id.hex()
         print_json({"schema": 1, "file": str(file), "label": label, "epoch": farm_key.epoch, "clusterId": cluster_id})
         return
-    click.echo(f"{file}: the key of farm {farm_key.label.hex()} ({farm_key.cluster}), epoch {farm_key.epoch}.")
+    echo(f"{file}: the key of farm {farm_key.label.hex()} ({farm_key.cluster}), epoch {farm_key.epoch}.")
     if farm_key.cluster_id is not None:
-        click.echo(f"It names cluster {farm_key.cluster_id.hex()}: a new router with it joins that one and no other.")
-    click.echo("Whoever holds this file can ask to join. Copy it to the farm's routers, mode 0600, nowhere else.")
+        echo(f"It names cluster {farm_key.cluster_id.hex()}: a new router with it joins that one and no other.")
+    echo("Whoever holds this file can ask to join. Copy it to the farm's routers, mode 0600, nowhere else.")

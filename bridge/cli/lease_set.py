@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from bridge.cli.failure import fail
-from bridge.cli.options import json_option, print_json
-from bridge.cli.printing import print_facts, print_table
+from bridge.cli.options import json_option
+from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.tui.words import clock_text, duration
 from bridge.wire.lease_set_report import INPUT_LIMIT_BYTES, describe, read_structure
 from bridge.wire.meta_lease_set import (
@@ -50,7 +50,7 @@ def show(files: tuple[Path, ...], *, as_json: bool) -> None:
     problems = []
     for number, file in enumerate(files):
         if number and not as_json:
-            click.echo()
+            echo()
         problem = _show(file, as_json=as_json)
         if problem is not None:
             problems.append(problem)

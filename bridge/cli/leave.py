@@ -13,7 +13,8 @@ import re
 import click
 
 from bridge.cli.failure import confirm, fail
-from bridge.cli.options import ask_node, json_option, node_option, print_json, yes_option
+from bridge.cli.options import ask_node, json_option, node_option, yes_option
+from bridge.cli.printing import echo, print_json
 from bridge.core.founding import CLUSTER_ID_BYTES
 from bridge.node.control_client import ControlClient
 
@@ -38,7 +39,7 @@ def leave(node: str | None, *, yes: bool, as_json: bool) -> None:
     if as_json:
         print_json({"schema": 1, "leaving": True, "node": name})
     else:
-        click.echo(f"{name} leaves the farm and stops.")
+        echo(f"{name} leaves the farm and stops.")
 
 
 async def _withdraw(client: ControlClient) -> None:
@@ -57,7 +58,7 @@ def withdraw(node: str | None, *, yes: bool, as_json: bool) -> None:
     if as_json:
         print_json({"schema": 1, "withdrawn": True, "node": name})
     else:
-        click.echo(f"{name} has promised nothing now and looks for founders again.")
+        echo(f"{name} has promised nothing now and looks for founders again.")
 
 
 @click.command("confirm-cluster")
@@ -81,4 +82,4 @@ def confirm_cluster(cluster_id: str, node: str | None, *, as_json: bool) -> None
     if as_json:
         print_json({"schema": 1, "confirmed": cluster_id, "node": name})
     else:
-        click.echo(f"{name} joins cluster {cluster_id}, and no other.")
+        echo(f"{name} joins cluster {cluster_id}, and no other.")

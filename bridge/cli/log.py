@@ -4,6 +4,7 @@ import secrets
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -11,12 +12,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.cli.failure import fail, failures
 from bridge.cli.log_verify import verify
-from bridge.cli.options import ask_node, json_option, node_option, print_json
+from bridge.cli.options import ask_node, json_option, node_option
+from bridge.cli.printing import echo, print_json, print_json_line
 from bridge.core.control import LogEntryView, LogPage, SubmitAnswer, SubmitOutcome
 from bridge.node.control_client import ControlClient, ControlError
 from bridge.node.key_files import KeyFileError, load_client_key
 from bridge.node.submitting import sealed
-from bridge.tui.words import clock_text, printable
+from bridge.tui.words import clock_text
 from bridge.wire.control_json import log_page_document, submit_document
 from bridge.wire.entry_proof import MEMBER, sign_entry
 from consensus.core.sessions import RequestId, parse_request_id
@@ -58,11 +60,11 @@ def log(
         print_json(log_page_document(page))
         return
     for entry in page.entries:
-        click.echo(_line(entry))
+        echo(_line(entry))
     if not page.entries:
-        click.echo(f"No entry from {first} on; the commit index is {page.commit_index}.", err=True)
+        echo(f"No entry from {first} on; the commit index is {page.commit_index}.", err=True)
     elif page.next_index <= page.commit_index:
-        click.echo(f"More: --from {page.next_index} (the commit index is {page.commit_index}).", err=True)
+        echo(f"More: --from {page.next_index} (the commit index is {page.commit_index}).", err=True)
 
 
 async def _follow(client: ControlClient, first: int, limit: int, *, linearizable: bool, as_json: bool) -> None:
@@ -70,19 +72,22 @@ async def _follow(client: ControlClient, first: int, limit: int, *, linearizable
         page = await client.log(first, limit, FOLLOW_WAIT_MS, linearizable=linearizable)
         linearizable = False  # what is acknowledged later comes later
         for entry in page.entries:
-            click.echo(_json_line(page, entry) if as_json else _line(entry))
+            if as_json:
+                print_json_line(_entry_document(page, entry))
+            else:
+                echo(_line(entry))
         sys.stdout.flush()
         first = page.next_index
 
 
-def _json_line(page: LogPage, entry: LogEntryView) -> str:
+def _entry_document(page: LogPage, entry: LogEntryView) -> Any:
     alone = LogPage(page.first_index, page.last_index, page.commit_index, page.next_index, (entry,))
-    return msgspec.json.encode(log_page_document(alone)["entries"][0]).decode()
+    return log_page_document(alone)["entries"][0]
 
 
 def _line(entry: LogEntryView) -> str:
     at = "-" if entry.log_time_ms is None else clock_text(entry.log_time_ms)
-    value = printable(entry.value.decode(errors="backslashreplace"))
+    value = entry.value.decode(errors="backslashreplace")
     return f"{entry.index:>8} term {entry.term:<4} {at:<8} {entry.kind.value:<13} {value}"
 
 
@@ -113,7 +118,7 @@ def submit(*, entry: str, request_id: str | None, client_key: Path | None, node:
         print_json(submit_document(answer))
     elif answer.outcome is SubmitOutcome.COMMITTED:
         refused = f" The farm refused what it asks for, nothing changed: {answer.reason}" if answer.reason else ""
-        click.echo(f"Committed at index {answer.index}, term {answer.term}.{refused}")
+        echo(f"Committed at index {answer.index}, term {answer.term}.{refused}")
     if answer.outcome is not SubmitOutcome.COMMITTED:
         fail(_reason(answer))
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 
 from bridge.cli.failure import fail
-from bridge.cli.options import json_option, print_json
+from bridge.cli.options import json_option
+from bridge.cli.printing import echo, print_json
 from bridge.node.local_trust import UntrustedPathError, check_state_directory
 from consensus.node.verification import Verdict, Verification, verify_storage
 
@@ -42,9 +43,7 @@ def verify(*, directory: Path, as_json: bool) -> None:
     except UntrustedPathError as error:
         fail(str(error))
     except OSError as error:
-        click.echo(
-            f"{place} cannot be read: {error.strerror or error}. Give the directory of a server's log.", err=True
-        )
+        echo(f"{place} cannot be read: {error.strerror or error}. Give the directory of a server's log.", err=True)
         sys.exit(NOTHING_TO_CHECK)
     if as_json:
         print_json(_document(place, result))
@@ -54,15 +53,15 @@ def verify(*, directory: Path, as_json: bool) -> None:
 
 
 def _tell(place: Path, result: Verification) -> None:
-    click.echo(f"{place}: {_HEADS[result.verdict]}")
+    echo(f"{place}: {_HEADS[result.verdict]}")
     if result.live:
-        click.echo(f"  {_LIVE}")
+        echo(f"  {_LIVE}")
     for line in result.found:
-        click.echo(f"  {line}")
+        echo(f"  {line}")
     for line in result.repairs:
-        click.echo(f"  to be repaired: {line}")
+        echo(f"  to be repaired: {line}")
     for line in result.faults:
-        click.echo(f"  WRONG: {line}")
+        echo(f"  WRONG: {line}")
 
 
 def _document(place: Path, result: Verification) -> dict[str, object]:

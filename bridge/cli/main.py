@@ -12,6 +12,7 @@ from importlib import import_module, metadata
 import click
 
 from bridge.cli.failure import REFUSED
+from bridge.cli.printing import echo, guard_output
 
 DISTRIBUTION = "garlicfarm"
 
@@ -103,12 +104,31 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line."""
+    guard_output()
     try:
-        cli(prog_name="garlicfarm")
+        ended = cli(prog_name="garlicfarm", standalone_mode=False)
+        sys.exit(ended if isinstance(ended, int) else 0)
+    except click.Abort:
+        echo("Aborted!", err=True)
+        sys.exit(REFUSED)
+    except click.ClickException as error:
+        _show(error)
+        sys.exit(error.exit_code)
     except BrokenPipeError:
         # Whoever read the output (`| head`) has enough. Python would complain once more when it flushes at its exit.
         sys.stderr.close()
         sys.exit(REFUSED)
+
+
+def _show(error: click.ClickException) -> None:
+    """What click shows, harmlessly: it quotes arguments, and with them names of files that others chose."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None:
+        for line in context.get_usage().splitlines():
+            echo(line, err=True)
+        echo(f"Try '{context.command_path} {context.help_option_names[0]}' for help.", err=True)
+        echo(err=True)
+    echo(f"Error: {error.format_message()}", err=True)
 
 
 if __name__ == "__main__":

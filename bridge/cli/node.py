@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from bridge.cli.failure import confirm, fail, failures
-from bridge.cli.options import ask_node, json_option, node_option, print_json, yes_option
-from bridge.cli.printing import print_table
+from bridge.cli.options import ask_node, json_option, node_option, yes_option
+from bridge.cli.printing import echo, print_json, print_table
 from bridge.cli.publish import tell
 from bridge.core.records import Scope
 from bridge.node.control_client import ControlClient
@@ -50,7 +50,7 @@ def list_nodes(node: str | None, *, as_json: bool) -> None:
     print_table(("id", "name", "raft id", "standing", "gossip", "server"), rows)
     for each in found["nodes"]:
         if each["reason"]:
-            click.echo(f"{each['name']}: {each['reason']}")
+            echo(f"{each['name']}: {each['reason']}")
 
 
 @node.command()
@@ -72,8 +72,8 @@ def approve(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
         print_json(done)
         return
     retired = done["retired"]
-    click.echo(f"{done['name']} is the identity {done['id']} from here on, server {done['raftId']}.")
-    click.echo(f"The identity {retired['id']} (server {retired['raftId']}) is retired; the group replaces its server.")
+    echo(f"{done['name']} is the identity {done['id']} from here on, server {done['raftId']}.")
+    echo(f"The identity {retired['id']} (server {retired['raftId']}) is retired; the group replaces its server.")
 
 
 @node.command()
@@ -95,20 +95,20 @@ def evict(which: str, node: str | None, *, force: bool, yes: bool, as_json: bool
         return
     who = done["name"] or done["id"]
     if done["keysReplaced"]:
-        click.echo(f"{who} is evicted. The farm's keys are replaced (era {done['era']}),")
-        click.echo(f"and the new one is sealed for {done['sealedFor']} routers.")
+        echo(f"{who} is evicted. The farm's keys are replaced (era {done['era']}),")
+        echo(f"and the new one is sealed for {done['sealedFor']} routers.")
     else:
-        click.echo(f"{who} is evicted. No key was replaced, since without gossip nobody carries keys: until you do it,")
-        click.echo("whoever holds that box still has the password of the Raft port.")
+        echo(f"{who} is evicted. No key was replaced, since without gossip nobody carries keys: until you do it,")
+        echo("whoever holds that box still has the password of the Raft port.")
     if done["votesStill"]:
-        click.echo("Its server leaves the group when the rest allows it: `garlicfarm status` says what is waited for.")
+        echo("Its server leaves the group when the rest allows it: `garlicfarm status` says what is waited for.")
     if done["leftOut"] and done["keysReplaced"]:
-        click.echo(f"These need the current key file (docs/keys.md): {', '.join(done['leftOut'])}")
+        echo(f"These need the current key file (docs/keys.md): {', '.join(done['leftOut'])}")
     elif done["leftOut"]:
-        click.echo(f"Bring a new key into the key file of each of these, and restart it: {', '.join(done['leftOut'])}")
-        click.echo("How that is done stands in docs/keys.md, 'A stolen router'.")
+        echo(f"Bring a new key into the key file of each of these, and restart it: {', '.join(done['leftOut'])}")
+        echo("How that is done stands in docs/keys.md, 'A stolen router'.")
     if done["keysReplaced"]:
-        click.echo("Whoever comes new needs the current key file as well:  garlicfarm keys export FILE")
+        echo("Whoever comes new needs the current key file as well:  garlicfarm keys export FILE")
 
 
 @node.command("clients")

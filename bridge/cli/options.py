@@ -2,10 +2,9 @@
 
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
-import msgspec
 
 from bridge.cli.failure import fail
 from bridge.node.control_client import ControlClient, ControlError, ask, find_control_socket
@@ -31,8 +30,3 @@ def ask_node(node: str | None, question: Callable[[ControlClient], Awaitable[T]]
         fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-def print_json(document: Any) -> None:
-    """A document as indented JSON."""
-    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())

@@ -1,12 +1,36 @@
-"""Tables for people and for pipes: aligned columns that are never wrapped or cut, whatever the terminal's width."""
+"""Everything that the command line prints, to people and to pipes: the one place where text leaves the process.
 
+    echo       one line; foreign text in it cannot begin another one, or move the cursor
+    print_*    tables and facts: aligned columns that are never wrapped or cut, whatever the terminal's width
+    json_text  exact JSON, in which letters that are not seen are escapes
+    PrintableFormatter, print_exception   what is logged, and what ends a command
+
+A test sees to it that nothing under `bridge` prints past this module.
+"""
+
+import logging
+import re
+import sys
+import traceback
 from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
 
 import click
+import msgspec
 
-from bridge.tui.words import printable
+from bridge.core.printable import is_printable, printable
 
 GAP = "  "
+_TRACEBACK_MARK = "  | "
+_NOT_ASCII = re.compile(r"[^\n\x20-\x7e]")
+
+
+def echo(text: str = "", *, err: bool = False, bold: bool = False, mark: str = "", color: str | None = None) -> None:
+    """Print one line. `mark` comes before it, in `color`; only this module's own styles reach the terminal."""
+    shown = printable(text)
+    styled = click.style(shown, bold=True) if bold else shown
+    click.echo((click.style(printable(mark), fg=color, bold=color is None) if mark else "") + styled, err=err)
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -15,11 +39,69 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(row[number]) for row in shown) for number in range(len(headings))]
     for number, row in enumerate(shown):
         text = GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        click.echo(click.style(text, bold=True) if number == 0 else text)
+        echo(text, bold=number == 0)
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     """Print named facts; a fact without a name goes on with the previous one."""
     width = max((len(name) for name, _ in facts), default=0)
     for name, text in facts:
-        click.echo(f"{click.style(name.ljust(width), bold=True)}{GAP}{printable(text)}")
+        echo(f"{GAP}{text}", mark=name.ljust(width))
+
+
+def print_json(document: Any) -> None:
+    """A document as indented JSON."""
+    click.echo(json_text(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()))
+
+
+def print_json_line(document: Any) -> None:
+    """A document as one line of JSON."""
+    click.echo(json_text(msgspec.json.encode(document).decode()))
+
+
+def json_text(text: str) -> str:
+    """The same JSON, with escapes for what is not seen: outside of strings JSON holds none of it but line breaks."""
+    return _NOT_ASCII.sub(lambda found: found[0] if is_printable(found[0]) else _json_escape(found[0]), text)
+
+
+def _json_escape(letter: str) -> str:
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))
+
+
+def ask_yes_or_no(question: str) -> bool:
+    """What somebody at the terminal answers; click.Abort if nobody does."""
+    return click.confirm(printable(question), err=True)
+
+
+class PrintableFormatter(logging.Formatter):
+    """A record is one line; the lines of a traceback are marked, so none of them can pass for a record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and the marked lines of a traceback."""
+        record.message = record.getMessage()
+        if self.usesTime():
+            record.asctime = self.formatTime(record, self.datefmt)
+        lines = [printable(self.formatMessage(record))]
+        if record.exc_info:
+            lines += _marked(self.formatException(record.exc_info))
+        if record.stack_info:
+            lines += _marked(self.formatStack(record.stack_info))
+        return "\n".join(lines)
+
+
+def print_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What Python prints when a program ends by an exception, without what it quotes from others."""
+    for line in _marked("".join(traceback.format_exception(kind, error, trace))):
+        click.echo(line, err=True)
+
+
+def guard_output() -> None:
+    """From now on also what nobody has set up a way for is printed harmlessly: stray log records, exceptions."""
+    sys.excepthook = print_exception
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(PrintableFormatter("%(name)s: %(message)s"))
+
+
+def _marked(text: str) -> list[str]:
+    return [_TRACEBACK_MARK + printable(line) for line in text.splitlines()]

@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from bridge.cli.failure import confirm
-from bridge.cli.options import ask_node, json_option, node_option, print_json, yes_option
+from bridge.cli.options import ask_node, json_option, node_option, yes_option
+from bridge.cli.printing import echo, print_json
 from bridge.core.control import WishAnswer
 from bridge.node.control_client import ControlClient
 from bridge.wire.view_json import document
@@ -72,5 +73,5 @@ def tell(node: str | None, wish: dict[str, Any], *, as_json: bool) -> WishAnswer
     if as_json:
         print_json({"schema": 1, **document(answer)})
     else:
-        click.echo(f"{answer.text}.")
+        echo(f"{answer.text}.")
     return answer

@@ -17,13 +17,14 @@ import click
 import trio
 
 from bridge.cli.failure import confirm, fail, failures
-from bridge.cli.options import json_option, print_json, yes_option
+from bridge.cli.options import json_option, yes_option
+from bridge.cli.printing import echo, print_json
 from bridge.core.recovery import FIRST_TERM, Reset, refused_until_s
 from bridge.node.key_files import KeyFileError, load_farm_key, replace_farm_key
 from bridge.node.ledger import clock_ms
 from bridge.node.recovering import RecoveryError, RecoveryPlan, carry_out, plan_recovery, plan_recovery_of_backup
 from bridge.node.state_reading import Cut
-from bridge.tui.words import clock_text, printable
+from bridge.tui.words import clock_text
 from consensus.core.replica import MAX_NUMBER
 
 AHEAD_MS = 3_600_000
@@ -106,16 +107,14 @@ def recover(
     if as_json:
         print_json({"schema": 1, "recovered": True, **_facts(plan)})
         return
-    click.echo(
-        f"A new cluster, {plan.new_cluster_id.hex()}; start the node of {plan.state_dir}, and it leads it alone."
-    )
+    echo(f"A new cluster, {plan.new_cluster_id.hex()}; start the node of {plan.state_dir}, and it leads it alone.")
     if plan.aside is None:
-        click.echo("It is a new router: give it the current farm key file, its signing key and its leaves.")
+        echo("It is a new router: give it the current farm key file, its signing key and its leaves.")
     else:
-        click.echo(f"The old storage was kept as {plan.aside}.")
+        echo(f"The old storage was kept as {plan.aside}.")
     if key_file is not None:
-        click.echo(f"{key_file} names the new cluster.")
-    click.echo(f"Then, {REJOIN}.")
+        echo(f"{key_file} names the new cluster.")
+    echo(f"Then, {REJOIN}.")
 
 
 def _show(plan: RecoveryPlan, *, as_json: bool) -> None:
@@ -123,7 +122,7 @@ def _show(plan: RecoveryPlan, *, as_json: bool) -> None:
         print_json({"schema": 1, "recovered": False, **_facts(plan)})
     else:
         _explain(plan)
-        click.echo("Nothing was changed.")
+        echo("Nothing was changed.")
 
 
 def _plan(source: Path, new: Path | None, cut_after: int | None, reset: Reset) -> RecoveryPlan:
@@ -140,20 +139,18 @@ def _plan(source: Path, new: Path | None, cut_after: int | None, reset: Reset) -
 
 def _explain(plan: RecoveryPlan) -> None:
     survivor = plan.survivor
-    others = ", ".join(printable(each) for each in plan.left_behind) or "nobody"
-    click.echo(f"{survivor.source} is of cluster {survivor.cluster_id.hex()}.")
+    others = ", ".join(each for each in plan.left_behind) or "nobody"
+    echo(f"{survivor.source} is of cluster {survivor.cluster_id.hex()}.")
     if survivor.cut is None:
-        click.echo(f"Its log ends at entry {survivor.last.index} of term {survivor.last.term}; all of it is kept.")
+        echo(f"Its log ends at entry {survivor.last.index} of term {survivor.last.term}; all of it is kept.")
     else:
         cut, last = survivor.cut, survivor.last
         kinds = ", ".join(f"{count} {kind}" for kind, count in cut.kinds)
-        click.echo(
-            f"Its log is kept up to entry {last.index} of term {last.term}. Left out are {_entries(cut)}: {kinds}."
-        )
+        echo(f"Its log is kept up to entry {last.index} of term {last.term}. Left out are {_entries(cut)}: {kinds}.")
     for line in _numbers(plan):
-        click.echo(line)
-    click.echo(f"Left behind: {others}. What only they had acknowledged is lost, and they can never come back as they")
-    click.echo("were. If a majority of them lives, start those instead.")
+        echo(line)
+    echo(f"Left behind: {others}. What only they had acknowledged is lost, and they can never come back as they")
+    echo("were. If a majority of them lives, start those instead.")
 
 
 def _entries(cut: Cut) -> str:

@@ -13,6 +13,7 @@ import click
 import trio
 
 from bridge.cli.failure import fail, reasons
+from bridge.cli.printing import PrintableFormatter
 from bridge.core.feature_level import UnsupportedLevelError
 from bridge.node.app import run_node
 from bridge.node.configuration import ConfigurationError, Overrides, load_configuration
@@ -66,7 +67,9 @@ def run(
     stop_with_stdin: bool,
 ) -> None:
     """Run one router node. On a LAN, --farm-key FILE is enough."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    output = logging.StreamHandler(sys.stderr)
+    output.setFormatter(PrintableFormatter("%(asctime)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[output], level=logging.INFO)
     ends: list[str] = []
     interrupted = False
     try:

@@ -9,8 +9,8 @@ import click
 import trio
 
 from bridge.cli.failure import confirm, fail
-from bridge.cli.options import ask_node, json_option, node_option, print_json, yes_option
-from bridge.cli.printing import print_table
+from bridge.cli.options import ask_node, json_option, node_option, yes_option
+from bridge.cli.printing import echo, print_json, print_table
 from bridge.cli.publish import tell
 from bridge.core.view import FarmView, RaftRole
 from bridge.node.control_client import ControlClient
@@ -66,13 +66,13 @@ def show(view: FarmView, *, as_json: bool) -> None:
     ]
     print_table(("ID", "NAME", "ROLE", "LAG", "REPORT", "ADDRESS"), rows)
     if view.removed:
-        click.echo(f"removed by an operator: {', '.join(map(str, view.removed))}")
+        echo(f"removed by an operator: {', '.join(map(str, view.removed))}")
     for text in raft.waits:
-        click.echo(f"waiting: {text}")
+        echo(f"waiting: {text}")
     if raft.leader_id is None:
-        click.echo("no leader is known to this node; ask another one with --node")
+        echo("no leader is known to this node; ask another one with --node")
     elif raft.role is not RaftRole.LEADER:
-        click.echo(f"{known(raft.leader_name)} leads and knows the lag, and what is waited for; ask it with --node")
+        echo(f"{known(raft.leader_name)} leads and knows the lag, and what is waited for; ask it with --node")
 
 
 @servers.command()

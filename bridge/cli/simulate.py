@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bridge.cli.failure import fail, failures
-from bridge.cli.printing import print_facts
+from bridge.cli.printing import echo, print_facts
 from gossip.core.tuning import Tuning
 from gossip.simulation.figures import figures, load_ratio
 from gossip.simulation.picture import picture
@@ -99,7 +99,7 @@ def gossip(
     if plot is not None:
         with failures(OSError):
             plot.write_text(picture(played), encoding="utf-8")
-        click.echo(f"picture: {plot}")
+        echo(f"picture: {plot}")
 
 
 def _require_writable(plot: Path) -> None:

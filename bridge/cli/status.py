@@ -4,8 +4,8 @@ from collections import Counter
 
 import click
 
-from bridge.cli.options import ask_node, json_option, node_option, print_json
-from bridge.cli.printing import print_facts, print_table
+from bridge.cli.options import ask_node, json_option, node_option
+from bridge.cli.printing import print_facts, print_json, print_table
 from bridge.core.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView
 from bridge.node.control_client import ControlClient
 from bridge.tui.sections import by_name

@@ -6,7 +6,8 @@ for an election timeout. A node that is stopped in the ordinary way does so by i
 
 import click
 
-from bridge.cli.options import ask_node, json_option, node_option, print_json
+from bridge.cli.options import ask_node, json_option, node_option
+from bridge.cli.printing import echo, print_json
 from bridge.node.control_client import ControlClient
 
 
@@ -26,4 +27,4 @@ def transfer(node: str | None, to: str | None, *, as_json: bool) -> None:
     if as_json:
         print_json({"schema": 1, "leader": leader})
     else:
-        click.echo(f"{leader} leads now.")
+        echo(f"{leader} leads now.")

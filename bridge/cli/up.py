@@ -20,6 +20,7 @@ import click
 import trio
 
 from bridge.cli.failure import fail, reasons
+from bridge.cli.printing import echo
 from bridge.node.key_files import KeyFileError
 from bridge.node.local_farm import SERVERS_MAX, LocalFarm, LocalFarmError, LocalNode, locked, prepare
 from bridge.node.local_watch import LocalWatch
@@ -127,7 +128,7 @@ async def _run(farm: LocalFarm, options: Options) -> None:
     if options.exit_when_published and not last_line:
         raise Failed("stopped before anything was published")
     for line in last_line:
-        click.echo(line)
+        echo(line)
 
 
 async def _show_live(farm_scope: trio.CancelScope, watch: LocalWatch) -> None:
@@ -179,18 +180,18 @@ def _log_tail(node: LocalNode) -> str:
 
 
 def _say_what_this_is(farm: LocalFarm, options: Options) -> None:
-    click.echo(NOTICE)
+    echo(NOTICE)
     again = "Continuing the farm" if farm.continued else "A new farm"
-    click.echo(f"{again} of {len(farm.nodes)} routers in {farm.directory}; each is a process of its own.")
+    echo(f"{again} of {len(farm.nodes)} routers in {farm.directory}; each is a process of its own.")
     if options.exit_when_published:
         return
     command, first = _program(), farm.nodes[0]
-    click.echo(f"Look at it from another terminal:  {command} top   (also: status, members, log, lease-set show FILE)")
-    click.echo(
+    echo(f"Look at it from another terminal:  {command} top   (also: status, members, log, lease-set show FILE)")
+    echo(
         "Kill a process to see the others take over; it stays down until you start it again:"
         f"  {command} run --config {first.configuration_file}"
     )
-    click.echo("Next step, a real router:  README.md, 'From the demonstration to a router'. Ctrl-C stops everything.")
+    echo("Next step, a real router:  README.md, 'From the demonstration to a router'. Ctrl-C stops everything.")
 
 
 def _program() -> str:
@@ -203,14 +204,14 @@ def _program() -> str:
 async def _print_events(watch: LocalWatch) -> None:
     async for event in watch.events:
         at = datetime.fromtimestamp(event.time_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
-        click.echo(f"{at} {event.node} {event_text(event)}")
+        echo(f"{at} {event.node} {event_text(event)}")
 
 
 async def _print_exits(farm: LocalFarm, children: tuple[Child, ...]) -> None:
     async def wait_for(node: LocalNode, child: Child) -> None:
-        click.echo(f"{_now()} {node.name} process-started pid={child.pid}")
+        echo(f"{_now()} {node.name} process-started pid={child.pid}")
         await child.exited.wait()
-        click.echo(f"{_now()} {node.name} process-ended pid={child.pid} {child.exit_text}")
+        echo(f"{_now()} {node.name} process-ended pid={child.pid} {child.exit_text}")
 
     async with trio.open_nursery() as nursery:
         for node, child in zip(farm.nodes, children, strict=True):

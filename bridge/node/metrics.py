@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from bridge.core.printable import printable
 from bridge.core.view import CounterView, FarmView, MemberStatus, RaftRole
 
 PREFIX = "garlicfarm"
@@ -55,6 +56,10 @@ class _ViewCollector(Collector):
                     yield CounterMetricFamily(name, counter.name.replace("_", " "), value=counter.value)
 
 
+def _labels(*texts: str) -> tuple[str, ...]:
+    return tuple(map(printable, texts))
+
+
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value)
 
@@ -63,20 +68,20 @@ def _node(view: FarmView) -> Iterator[Metric]:
     info = GaugeMetricFamily(
         f"{PREFIX}_node_info", "Constant 1, with what this node is", labels=("name", "version", "phase")
     )
-    info.add_metric((view.node.name, view.node.version, view.node.phase.value), 1)
+    info.add_metric(_labels(view.node.name, view.node.version, view.node.phase.value), 1)
     yield info
     yield _gauge("uptime_seconds", "Since this process started", view.node.uptime_ms / 1000)
     yield _gauge("generation", "Restarts of this node, persisted", view.node.generation)
     alarms = GaugeMetricFamily(f"{PREFIX}_alarms", "Alarms that stand, by kind", labels=("kind",))
     for kind in sorted({alarm.kind for alarm in view.alarms}):
-        alarms.add_metric((kind,), sum(alarm.kind == kind for alarm in view.alarms))
+        alarms.add_metric(_labels(kind), sum(alarm.kind == kind for alarm in view.alarms))
     yield alarms
 
 
 def _members(view: FarmView) -> Iterator[Metric]:
     members = GaugeMetricFamily(f"{PREFIX}_members", "Members known to this node, by status", labels=("status",))
     for status in MemberStatus:
-        members.add_metric((status.value,), sum(member.status is status for member in view.members))
+        members.add_metric(_labels(status.value), sum(member.status is status for member in view.members))
     yield members
     yield _gauge("gossip_peers", "Members that this node probes", view.gossip.peer_count)
     yield _gauge("gossip_capacity", "Members that this node is willing to probe", view.gossip.capacity)
@@ -89,7 +94,7 @@ def _raft(view: FarmView) -> Iterator[Metric]:
     raft = view.raft
     roles = GaugeMetricFamily(f"{PREFIX}_raft_role", "1 at this node's role", labels=("role",))
     for role in RaftRole:
-        roles.add_metric((role.value,), raft.role is role)
+        roles.add_metric(_labels(role.value), raft.role is role)
     yield roles
     yield _gauge("raft_term", "The latest term that this node knows", raft.term)
     yield _gauge("raft_has_leader", "1 while this node knows a leader", raft.leader_id is not None)
@@ -100,7 +105,7 @@ def _raft(view: FarmView) -> Iterator[Metric]:
     for follower in raft.followers:
         if follower.lag_entries is None:
             continue
-        lags.add_metric((follower.name or str(follower.raft_id),), follower.lag_entries)
+        lags.add_metric(_labels(follower.name or str(follower.raft_id)), follower.lag_entries)
     yield lags
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from bridge.tui.words import printable
+from bridge.core.printable import printable
 
 GAP = 1
 

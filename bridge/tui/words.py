@@ -1,4 +1,4 @@
-"""Figures and foreign texts as an operator reads them: short, of known width, and harmless to a terminal."""
+"""Figures as an operator reads them: short and of known width."""
 
 from datetime import UTC, datetime
 
@@ -44,11 +44,6 @@ def clock_text(time_ms: int, *, dated: bool = False) -> str:
         return str(time_ms)
     moment = datetime.fromtimestamp(time_ms / SECOND_MS, UTC)
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC" if dated else "%H:%M:%S")
-
-
-def printable(text: str) -> str:
-    """Foreign text without what would move a terminal's cursor, clear its screen or hide words."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def short_address(address: str, letters: int = 12) -> str:

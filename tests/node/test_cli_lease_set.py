@@ -65,7 +65,7 @@ def test_every_field_of_a_structure_is_told(tmp_path: Path) -> None:
         "0x8007: offline signature, unpublished, blinded, 0x8000 without a meaning",
         key.private_key.public_key().public_bytes_raw().hex(),
         "which ends ",
-        "name = value\N{REPLACEMENT CHARACTER}[2J",
+        r"name = value\x1b[2J",
         f"revoked            {(b'r' * 32).hex()}",
         "holds: signed by the transient key",
         "LeaseSet2, flags 0x0200  7 ",

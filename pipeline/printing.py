@@ -1,0 +1,52 @@
+"""What the pipeline prints for people: entries and reports are other machines' text, so it is escaped here.
+
+The rule is the farm's own (`bridge.core.printable`); a test sees to it that nothing here prints past this module.
+"""
+
+import csv
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bridge.core.printable import printable
+
+__all__ = ["echo", "overwrite_line", "print_csv", "print_json", "print_table", "printable"]
+
+__all__ = ["echo", "overwrite_line", "print_csv", "print_json", "print_table", "printable"]
+
+
+def echo(text: str, *, err: bool = False, bold: bool = False) -> None:
+    """Print one line."""
+    click.echo(click.style(printable(text), bold=True) if bold else printable(text), err=err)
+
+
+def print_json(text: str) -> None:
+    """Print JSON whose strings are ASCII, as `json.dumps` makes them."""
+    if not text.isascii():
+        raise ValueError("JSON for a terminal has its other letters as escapes")
+    click.echo(text)
+
+
+def print_csv(rows: Iterable[Sequence[Any]]) -> None:
+    """Print rows as CSV; text in them is escaped like everywhere."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    for row in rows:
+        writer.writerow([printable(cell) if isinstance(cell, str) else cell for cell in row])
+
+
+def print_table(shown: Table, rows: Iterable[Sequence[str]]) -> None:
+    """Fill a table and print it; what its cells hold is text, and no markup."""
+    for row in rows:
+        shown.add_row(*(Text(printable(cell)) for cell in row))
+    Console().print(shown)
+
+
+def overwrite_line(text: str) -> None:
+    """Write `text` over the last line of a terminal."""
+    sys.stderr.write("\r" + printable(text))
+    sys.stderr.flush()
