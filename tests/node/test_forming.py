@@ -227,3 +227,40 @@ def test_a_file_of_another_identity_is_refused(tmp_path: Path, state: FormationS
     assert load_formation(tmp_path, A) == state
     with pytest.raises(UnusableFormationError, match="was written by another identity"):
         load_formation(tmp_path, C)
+
+
+async def test_a_confirmed_cluster_is_on_disk_when_that_is_answered_and_then_joined(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    mine, forged = (found({each: promise(each, B, C) for each in (B, C)}), found({C: promise(C, C)}))
+    founder = Founder(tmp_path)
+    async with founder.at_work() as forming:
+        forming.members_changed(
+            (
+                member(B, FormationNotice(founding=mine)),
+                member(C, FormationNotice(founding=forged)),
+            )
+        )
+        await trio.sleep(5)
+        assert (forming.known, forming.founded, forming.ignored_count) == (None, None, 2)
+        assert founder.alarm is not None
+        assert "garlicfarm confirm-cluster" in founder.alarm
+        refusal = await forming.confirm(bytes(16))
+        assert refusal is not None
+        assert "no member tells of cluster" in refusal
+        assert await forming.confirm(mine.cluster_id) is None
+        assert load_formation(tmp_path, A).confirmed == mine.cluster_id
+        await forming.until_settled()
+        assert forming.known == load_formation(tmp_path, A).known == mine
+    assert [event.kind for event in founder.trace.recent(10)].count("founding-ignored") == 2
+
+
+async def test_a_member_that_repeats_a_founding_that_is_not_believed_is_counted_once(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    founder = Founder(tmp_path)
+    async with founder.at_work() as forming:
+        for _ in range(5):
+            forming.members_changed((member(C, FormationNotice(founding=found({C: promise(C, C)}))),))
+            await trio.sleep(1)
+        assert forming.ignored_count == 1
