@@ -174,9 +174,8 @@ class Conversation:
         self._is_server = proven is not None and proven.is_server
         self._budget = budget or ReceiveBudget()
         self._connection = trio.CancelScope()
-        self._account = self._budget.open(
-            source if proven is None else f"key {proven.public_key.hex()}", is_server=self._is_server, close=self._evict
-        )
+        owner = f"key {proven.public_key.hex()}" if proven is not None and proven.is_member else source
+        self._account = self._budget.open(owner, is_server=self._is_server, close=self._evict)
         self._unanswered_bytes = 0
         self._reserved_bytes = 0
         self._began_s = inf

@@ -162,7 +162,7 @@ def _share_of_strangers(places: int) -> int:
 def _member(visit: Visit) -> bytes | None:
     """The key of a server, whether it speaks as one here or submits as a client; None of anybody else."""
     proven = visit.proven
-    return None if proven is None or proven.server_id is None else proven.public_key
+    return None if proven is None or not proven.is_member else proven.public_key
 
 
 Securer = Callable[[trio.abc.Stream], Awaitable[trio.abc.Stream]]

@@ -1,6 +1,6 @@
 """What a Garlic Farm server does for peers and clients, and to those who misbehave."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from random import Random
 
@@ -11,14 +11,17 @@ from trio.testing import MockClock, memory_stream_pair
 from consensus.core import messages as core
 from consensus.core.position import Command, Entry, LogPosition, ServerId
 from consensus.node.garlic_farm_conversation import ClientAnswer, ConversationTuning
-from consensus.node.garlic_farm_dial import Dialed
+from consensus.node.garlic_farm_dial import Dialed, Dialer
 from consensus.node.garlic_farm_server import AdmissionTuning, Visit
+from consensus.node.receive_budget import Account, ReceiveBudget
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.codec import REPLY, decode_reply, decode_request, encode_request
+from consensus.wire.garlic_farm.digest import Credentials
 from consensus.wire.garlic_farm.errors import Fault
 from consensus.wire.garlic_farm.peers import ProvenPeer
 from consensus.wire.garlic_farm.proof import ConnectionRole
 from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.wire.garlic_farm.upgrade_client import Caller
 from consensus.wire.garlic_farm.values import (
     Application,
     ClusterServer,
@@ -29,7 +32,18 @@ from consensus.wire.garlic_farm.values import (
     SnapshotSyncRequest,
 )
 from consensus.wire.record import ENTRY_LIMIT_BYTES
-from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, CHANNEL, SERVER_KEYS, Host, Stage, expect_fault
+from tests.node.garlic_farm_stage import (
+    ALICE,
+    BOB,
+    CAROL,
+    CHANNEL,
+    PASSWORD,
+    SERVER_KEYS,
+    Host,
+    Stage,
+    expect_fault,
+    peers_of,
+)
 
 
 @pytest.fixture
@@ -483,3 +497,28 @@ async def test_connections_of_who_may_speak_no_longer_are_ended_and_no_others(st
     assert len(await replies(carol, 1)) == 1
     await nobody.stream.send_all(encode_request(CLIENT))
     assert len(await replies(nobody, 1)) == 1
+
+
+async def test_keys_that_belong_to_nobody_are_one_source_for_the_budget_of_bytes(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody makes as many keys as it likes: a share for each would be a share for nothing."""
+    host = stage.add(Host(BOB))
+    owners: list[str] = []
+    opens = ReceiveBudget.open
+
+    def noted(budget: ReceiveBudget, owner: str, *, is_server: bool, close: Callable[[], None]) -> Account:
+        owners.append(owner)
+        return opens(budget, owner, is_server=is_server, close=close)
+
+    monkeypatch.setattr(ReceiveBudget, "open", noted)
+    address = stage.resolve(BOB)
+    assert address is not None
+    credentials = Credentials("router", PASSWORD)
+    for key in (ALICE, 77, 78):
+        identity = Identity("cluster-a", key if key == ALICE else None)
+        caller = Caller("farm", lambda: (credentials,), lambda: identity, Random(key).randbytes, peers_of(key))  # noqa: B023 - of this turn
+        await Dialer(caller, transport=stage).dial(address, BOB)
+        await trio.testing.wait_all_tasks_blocked()
+    assert owners == [f"key {SERVER_KEYS[ALICE].hex()}", "10.0.0.9", "10.0.0.9"]
+    assert host.incidents == []

@@ -46,9 +46,14 @@ class ProvenPeer:
     server_id: int | None
 
     @property
+    def is_member(self) -> bool:
+        """Whether it has a Raft id, in whichever role. A key alone says nothing: anybody makes as many as it likes."""
+        return self.server_id is not None
+
+    @property
     def is_server(self) -> bool:
         """Whether it may say what only a server says."""
-        return self.role is ConnectionRole.SERVER and self.server_id is not None
+        return self.role is ConnectionRole.SERVER and self.is_member
 
 
 class PeerDirectory(Protocol):
