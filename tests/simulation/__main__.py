@@ -1,12 +1,19 @@
 """`python -m tests.simulation NAME …`; `--help` after a name.
 
 NAME is consensus (which may be left out), consensus-mutants, gossip-fuzz,
-gossip-experiments, meta-lease-set-fuzz, garlic-farm-fuzz, i2cp-fuzz or garlic-farm-joins.
+gossip-experiments, meta-lease-set-fuzz, garlic-farm-fuzz, entry-fuzz, i2cp-fuzz or garlic-farm-joins.
 """
 
 import sys
 
-from tests.simulation import garlic_farm_fuzz, garlic_farm_joins, gossip_fuzz, i2cp_fuzz, meta_lease_set_fuzz
+from tests.simulation import (
+    entry_fuzz,
+    garlic_farm_fuzz,
+    garlic_farm_joins,
+    gossip_fuzz,
+    i2cp_fuzz,
+    meta_lease_set_fuzz,
+)
 from tests.simulation.consensus import command
 from tests.simulation.gossip_experiments import command as gossip_experiments
 
@@ -19,6 +26,8 @@ if arguments[:1] == ["meta-lease-set-fuzz"]:
     sys.exit(meta_lease_set_fuzz.main(arguments[1:]))
 if arguments[:1] == ["garlic-farm-fuzz"]:
     sys.exit(garlic_farm_fuzz.main(arguments[1:]))
+if arguments[:1] == ["entry-fuzz"]:
+    sys.exit(entry_fuzz.main(arguments[1:]))
 if arguments[:1] == ["garlic-farm-joins"]:
     sys.exit(garlic_farm_joins.main(arguments[1:]))
 if arguments[:1] == ["i2cp-fuzz"]:

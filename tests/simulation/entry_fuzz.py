@@ -1,0 +1,221 @@
+"""`python -m tests.simulation entry-fuzz`: entries of members with every field at its extremes, applied by a farm.
+
+    an entry of some kind ──▶ one field, or two, replaced by an extreme ──▶ signed by a member ──▶ EntryReader ──▶ Farm
+                                                                                                     │
+                              picture as JSON ◀── publications planned ◀── snapshot and back ◀───────┘ now and then
+
+Whatever a member signs is in the log for ever and is applied by every server at each start. So nothing of it may raise,
+and what follows from the state must still be computed: what is published, what a snapshot holds, what operators see.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from bridge.core.farm import EntryWithoutEffect, Farm
+from bridge.core.farm_state import FarmTuning
+from bridge.core.feature_level import SUPPORTED_LEVEL
+from bridge.core.hashes import hash_of
+from bridge.core.publication import Pace, plan_publication
+from bridge.core.records import (
+    Admission,
+    Approval,
+    Clock,
+    CostFactor,
+    Exclusion,
+    Factors,
+    Force,
+    LeafStatus,
+    Level,
+    Measurement,
+    MetaStatus,
+    ProvenRecord,
+    Publication,
+    PublishConfig,
+    Removal,
+    Report,
+    RouterStatus,
+)
+from bridge.wire.application import EntryReader, encode
+from bridge.wire.destination_keys import new_demo_leaf
+from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm_at_once, encode_farm
+from tests.authored import CLUSTER_ID, key_of, node_id, signed
+from tests.simulation.fuzzing import Subject, options_of, run
+
+BASE_MS = 1_767_225_600_000
+PERIOD_MS = 30_000
+FOUNDERS = tuple(node_id(number) for number in range(1, 4))
+LATE_MS = BASE_MS + 600_000
+MASTER, LEAF = new_demo_leaf().base64, new_demo_leaf().base64
+EXTREMES: tuple[Any, ...] = (
+    0,
+    1,
+    -1,
+    2**31 - 1,
+    2**32,
+    2**53,
+    2**62,
+    2**63 - 1,
+    2**63,
+    10**400,
+    -(2**63),
+    0.0,
+    -0.0,
+    5e-324,
+    1.7976931348623157e308,
+    "",
+    "x" * 60_000,
+    "\x00\x1b[2J\u202e",
+    "\ud800",
+    None,
+    True,
+    [],
+    [[]] * 200,
+    {},
+    {"": None},
+)
+OUTCOMES = frozenset({"with effect", "without effect", "foreign", "published", "restored"})
+LATER = 64
+"""After so many entries the state is looked at as a whole."""
+
+
+_LEAF = LeafStatus(LEAF, True, hash_of(MASTER), 1, 2, 3, 4, 5, 6, 7)  # noqa: FBT003 - by place in the record
+REPORT = Report(
+    "farm",
+    LATE_MS,
+    1,
+    RouterStatus(True, 1, 2.5, 3, 4, 5, 6, 7.5, 8.5, None),  # noqa: FBT003 - likewise
+    (MetaStatus(MASTER, PublishConfig.AUTO, publishing=True, last_published_time_ms=0, can_sign_until_s=2**32 - 1),),
+    (_LEAF,),
+    (Measurement(hash_of(LEAF), True, 3),),  # noqa: FBT003 - likewise
+    (Measurement(hash_of(MASTER), False, None),),  # noqa: FBT003 - likewise
+)
+
+
+def samples() -> tuple[dict[str, Any], ...]:
+    """One entry of each kind, with every field that it can have."""
+    records = (
+        replace(REPORT, request="client-0-1"),
+        Clock(BASE_MS, 1, 30_000),
+        Publication(MASTER, 1, BASE_MS // 1000, "c" * 43),
+        Admission(node_id(9), "nine", key_of(9).public_key().public_bytes_raw(), 4),
+        Approval(node_id(8), "nine", node_id(9), None, 5),
+        Level(SUPPORTED_LEVEL, "0.1.0"),
+        Exclusion(hash_of(LEAF), excluded=True, request="client-0-1"),
+        CostFactor(hash_of(LEAF), 2.0),
+        Force(MASTER),
+        Factors(3, "formula", {hash_of(LEAF): 1.5}),
+        Removal(2, removed=True),
+    )
+    return tuple(json.loads(encode(record)) for record in records)
+
+
+SAMPLES = samples()
+
+
+def places(value: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something stands in a JSON document, inner places after those around them."""
+    if path:
+        yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield from places(each, (*path, key))
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: object) -> Any:
+    """The document with something else in one place."""
+    if not path:
+        return new
+    items = enumerate(value) if isinstance(value, list) else value.items()
+    changed = {key: replaced(each, path[1:], new) if key == path[0] else each for key, each in items}
+    return list(changed.values()) if isinstance(value, list) else changed
+
+
+def make(random: Random) -> bytes:
+    """An entry of a member; some are as they should be, with the time going on."""
+    entry = random.choice(SAMPLES)
+    if random.random() < 0.3:
+        clock = Clock(LATE_MS + random.choice((-20_000, 0, 40_000)), 1, 30_000)
+        return signed(random.choice((encode(clock), encode(REPORT), json.dumps(entry).encode())), 1)
+    for _ in range(random.choice((1, 1, 1, 2))):
+        entry = replaced(entry, random.choice(list(places(entry))), random.choice(EXTREMES))
+        if not isinstance(entry, dict) or not entry:
+            break
+    data = json.dumps(entry).encode()
+    try:
+        return signed(data, random.randint(1, 3))
+    except ValueError:
+        return data  # no farm would read it, so nobody signs it
+
+
+class Applied:
+    """The farm that takes them, one after the other."""
+
+    def __init__(self) -> None:
+        self.farm = self._fresh()
+        self.reader = EntryReader(CLUSTER_ID)
+        self.index = 0
+
+    def check(self, data: bytes, random: Random) -> Sequence[str]:
+        """Apply one entry; raises whatever should not be raised."""
+        self.index += 1
+        entry = self.reader.read(data)
+        changes = self.farm.apply(self.index, 1, entry)
+        ineffective = any(isinstance(change, EntryWithoutEffect) for change in changes)
+        outcomes = ["without effect" if ineffective else "with effect"]
+        if type(entry.record).__name__ == "Foreign":
+            outcomes.append("foreign")
+        if self.index % LATER == 0:
+            outcomes += self._look(random)
+        return outcomes
+
+    def _look(self, random: Random) -> Iterator[str]:
+        state = self.farm.state
+        image = b"".join(encode_farm(FarmSnapshot(state, self.farm.tuning.period_ms, self.farm.sessions.dump())))
+        snapshot = decode_farm_at_once([image])
+        again = self._fresh()
+        again.restore(snapshot.farm, snapshot.period_ms, snapshot.sessions)
+        if again.state != state:
+            raise AssertionError("a snapshot gave another state back")
+        yield "restored"
+        yield from self._go_on(again)
+        if random.random() < 0.2:
+            self.farm, self.index = self._fresh(), 0
+        else:
+            self.farm = again
+
+    def _go_on(self, farm: Farm) -> Iterator[str]:
+        """Honest members go on: servers 2 and 3 report for some periods, and each is asked what it would publish."""
+        index = self.index
+        for _ in range(6):
+            farm.apply(index := index + 1, 2, self._honest(Clock(farm.state.log_time_ms + PERIOD_MS, 2, PERIOD_MS)))
+            for server_id in (2, 3):
+                report = replace(REPORT, server_id=server_id, date_ms=farm.state.log_time_ms)
+                farm.apply(index := index + 1, 2, self._honest(report))
+        state = farm.state
+        plans = [
+            plan_publication(state, master, server_id, Pace(), state.log_time_ms, handed_over=None)
+            for master in state.masters
+            for server_id in (1, 2, 3, 2**40)
+        ]
+        if any(plans):
+            yield "published"
+
+    def _honest(self, record: Clock | Report) -> ProvenRecord:
+        return self.reader.read(signed(record))
+
+    def _fresh(self) -> Farm:
+        return Farm(BASE_MS, FarmTuning(), FOUNDERS)
+
+
+def subject() -> Subject:
+    """What is fuzzed, with a farm of its own."""
+    return Subject(make, Applied().check, OUTCOMES)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fuzz; 0 if everything held."""
+    options = options_of("entry-fuzz", __doc__).parse_args(arguments)
+    return 0 if run(subject(), options.seed, options.count) else 1
