@@ -81,6 +81,10 @@ class Connection:
         """Send messages."""
         self._socket.sendall(words)
 
+    def hurry(self, seconds: float) -> None:
+        """Wait for no answer longer than this: TimeoutError says that none came."""
+        self._socket.settimeout(seconds)
+
     def heard(self, size: int) -> bytes:
         """So many bytes, or as many as come before the server closes."""
         found = self.rest

@@ -14,7 +14,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from bridge.core.farm import EntryWithoutEffect, Farm
+from bridge.core.authors import EntryWithoutEffect
+from bridge.core.farm import Farm
 from bridge.core.farm_state import FarmTuning
 from bridge.core.feature_level import SUPPORTED_LEVEL
 from bridge.core.hashes import hash_of
