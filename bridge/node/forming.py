@@ -49,6 +49,8 @@ from bridge.wire.formation_state import (
 
 FILE_NAME = "formation.json"
 ALARM = "formation"
+IGNORED_NOTED_MAX = 64
+"""So many members get an event of the trace, once each: one with the farm key can tell of any number of foundings."""
 
 
 class UnusableFormationError(Exception):
@@ -110,6 +112,7 @@ class Forming:
         self._core = Formation(node_id, expect, durable, SystemRandom(), cluster_id=cluster_id, tuning=tuning)
         self._trace = trace
         self._ignored: dict[bytes, bytes] = {}
+        self._noted: set[bytes] = set()
         self.ignored_count = 0
         """How often a member told of a founding that this node does not believe."""
         self._advertise = advertise
@@ -199,7 +202,9 @@ class Forming:
         for node_id, cluster_id in told.items():
             if self._ignored.get(node_id) != cluster_id:
                 self.ignored_count += 1
-                self._trace.append("founding-ignored", {"id": node_id.hex(), "cluster": cluster_id.hex()})
+                if len(self._noted) < IGNORED_NOTED_MAX and node_id not in self._noted:
+                    self._noted.add(node_id)
+                    self._trace.append("founding-ignored", {"id": node_id.hex(), "cluster": cluster_id.hex()})
         self._ignored = told
 
     async def _carry_out(self, effect: Effect) -> list[Effect]:

@@ -264,3 +264,16 @@ async def test_a_member_that_repeats_a_founding_that_is_not_believed_is_counted_
             forming.members_changed((member(C, FormationNotice(founding=found({C: promise(C, C)}))),))
             await trio.sleep(1)
         assert forming.ignored_count == 1
+
+
+async def test_a_member_that_tells_of_ever_other_foundings_is_counted_each_time_and_fills_no_trace(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    founder = Founder(tmp_path)
+    async with founder.at_work() as forming:
+        for clock_ms in range(20):
+            told = found({C: Promise((C,), clock_ms, bytes(16))})
+            forming.members_changed((member(C, FormationNotice(founding=told)),))
+            await trio.sleep(1)
+        assert forming.ignored_count == 20
+    assert [event.kind for event in founder.trace.recent(100)].count("founding-ignored") == 1
