@@ -1,7 +1,8 @@
 """`garlicfarm node`: who belongs to the farm, and the two decisions about that which only a person can make.
 
 node list           every identity that the log or gossip knows, and what it is to the farm
-node approve NODE   a router came back with another identity: it takes the name, the old identity is retired
+node approve NODE   a newcomer is admitted; or a router came back with another identity, takes the name, and the old
+                    identity is retired
 node evict NODE     a router was stolen, or is to be kept out: it is out for ever, and all keys are replaced
 node clients        the client keys that programs sign with, and what each may do
 node admit-client   a client key may submit entries of some scopes from here on
@@ -24,7 +25,7 @@ from bridge.node.key_files import KeyFileError, load_client_key
 
 @click.group()
 def node() -> None:
-    """List who belongs to the farm; approve a new identity under a known name; evict one; admit client keys."""
+    """List who belongs to the farm; approve a newcomer, or a new identity; evict one; admit client keys."""
 
 
 @node.command("list")
@@ -51,6 +52,8 @@ def list_nodes(node: str | None, *, as_json: bool) -> None:
     for each in found["nodes"]:
         if each["reason"]:
             echo(f"{each['name']}: {each['reason']}")
+    if found["notListed"]:
+        echo(f"{found['notListed']} more wait that nobody has approved.")
 
 
 @node.command()
@@ -59,13 +62,16 @@ def list_nodes(node: str | None, *, as_json: bool) -> None:
 @yes_option
 @json_option
 def approve(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
-    """Let a new identity take a name that another identity has. Ask at the leader.
+    """Admit a newcomer, or let a new identity take a name that another identity has. Ask at the leader.
 
-    NODE is the name, or the id of the new identity. The old identity is retired for good: its server leaves the group
-    as soon as the new one votes in its place.
+    NODE is the id of the new identity, or its name. If another identity has the name, that one is retired for good: its
+    server leaves the group as soon as the new one votes in its place. Whoever has a copy of the key file may ask under
+    any name, so compare the id with the one that the router itself shows in `garlicfarm status`.
     """
     confirm(
-        f"The identity that runs as {which} takes the name, and the one before is retired for good. Go on?", yes=yes
+        f"The identity that runs as {which} belongs to the farm from here on; if another one has its name, that one is"
+        " retired for good. Go on?",
+        yes=yes,
     )
     done = ask_node(node, lambda client: client.approve_node(which))
     if as_json:
@@ -73,6 +79,8 @@ def approve(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
         return
     retired = done["retired"]
     echo(f"{done['name']} is the identity {done['id']} from here on, server {done['raftId']}.")
+    if retired is None:
+        return
     echo(f"The identity {retired['id']} (server {retired['raftId']}) is retired; the group replaces its server.")
 
 

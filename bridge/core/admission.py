@@ -4,12 +4,20 @@
     admission    a log entry of the leader: this identity, under this name ──▶ the next Raft id that was never used
     approval     a person's word: another identity takes this name          ──▶ the one before is RETIRED
     eviction     a person's word: this identity is out                      ──▶ it is EVICTED  (`bridge.core.eviction`)
+    a clock      of an identity nothing came since its admission            ──▶ LAPSED, and out of the table
 
 The id follows from the entries before it, so two leaders cannot give out one id twice, however the one deposes the
 other. The entry names it all the same, and is refused if it names another one: so the leader's signature covers the
 binding of id and identity, and whoever knows the founders can check it without the log. For that the signed bytes of
-the entry that first admitted an identity stay in the table. Nothing is ever taken out of the table. A Raft id is a
-storage that voted; given to another router it would vote a second time.
+the entry that first admitted an identity stay in the table. A Raft id is a storage that voted; given to another router
+it would vote a second time. So an id is never given out twice, and what the log once said of it holds for ever.
+
+*Lapses.* Whoever holds the farm's key can make identities without end, and each admission takes one of `ADMITTED_MAX`
+places. An identity that came alive (it is in a configuration, or an entry of its own had effect) keeps its place for
+good. One that did not within `LAPSE_MS` of log time loses its row: the place is free, its identity may ask again and
+gets a new id. The id stays used up: the row of the highest id is kept, as LAPSED, until a higher one is given out, so
+that the next id follows from the table as ever. An id below the highest that is not in the table has lapsed, and who
+shows an admission with it is refused (`is_lapsed`).
 
 The first identity under a name keeps it. A box that comes under a known name with another identity is either new under
 an old name or a stranger, and the log cannot tell which: it is refused until a person has decided. The same identity
@@ -23,14 +31,18 @@ An admission carries the identity's public key, of which its NodeId is a hash, s
 something for it that nobody else can open, whether it runs or not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from bridge.core.records import Admission, Approval
 
 ADMITTED_MAX = 1024
-"""Identities in the life of one farm."""
+"""Identities in the life of one farm that came alive, or may still."""
+LAPSE_MS = 1_800_000
+"""Log time in which an admitted identity must come alive: a router that was just approved needs seconds; half an hour
+leaves room for one that gets a large log over a slow line, and keeps 1,024 places from being used up within a day by
+one admission a reporting period, since sixty of them have lapsed when the sixty-first comes."""
 
 
 class Standing(Enum):
@@ -41,6 +53,8 @@ class Standing(Enum):
     """Another identity was approved under its name."""
     EVICTED = "evicted"
     """A person has thrown it out."""
+    LAPSED = "lapsed"
+    """It never came alive. Only the row of the highest Raft id stands so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +67,18 @@ class Admitted:
     standing: Standing = Standing.MEMBER
     entry: bytes = b""
     """The signed entry that first admitted it, an admission or an approval; a founder needs none."""
+    unseen_since_ms: int | None = None
+    """Log time of its admission, as long as it has not come alive. None for a founder."""
 
     @property
     def is_member(self) -> bool:
-        """Neither retired nor evicted."""
+        """Neither retired nor evicted nor lapsed."""
         return self.standing is Standing.MEMBER
+
+    @property
+    def is_out(self) -> bool:
+        """Retired or evicted: never admitted again."""
+        return self.standing in {Standing.RETIRED, Standing.EVICTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +109,15 @@ class ServerRetired:
     successor: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class AdmissionLapsed:
+    """The identity never came alive under this Raft id: its place is free, the id is not."""
+
+    server_id: int
+    node_id: bytes
+    name: str | None
+
+
 AdmissionChange = ServerAdmitted | AdmissionRefused | ServerRetired
 
 
@@ -97,8 +127,23 @@ def of_founders(founders: tuple[bytes, ...]) -> dict[int, Admitted]:
 
 
 def raft_id_of(admitted: Mapping[int, Admitted], node_id: bytes) -> int | None:
-    """The Raft id of an identity, None if it was never admitted."""
-    return next((server_id for server_id, each in admitted.items() if each.node_id == node_id), None)
+    """The Raft id of an identity, None if it was never admitted, or its admission has lapsed."""
+    return next(
+        (
+            server_id
+            for server_id, each in admitted.items()
+            if each.node_id == node_id and each.standing is not Standing.LAPSED
+        ),
+        None,
+    )
+
+
+def is_lapsed(admitted: Mapping[int, Admitted], server_id: int) -> bool:
+    """Whether this Raft id was given out, and its identity never came alive."""
+    each = admitted.get(server_id)
+    if each is not None:
+        return each.standing is Standing.LAPSED
+    return 0 < server_id < max(admitted, default=0)
 
 
 def next_raft_id(admitted: Mapping[int, Admitted], node_id: bytes) -> int:
@@ -131,7 +176,7 @@ def out_refusal(admitted: Mapping[int, Admitted], node_id: bytes) -> str | None:
     """Why an identity that was thrown out, or replaced, is not admitted; None if it is neither."""
     known = raft_id_of(admitted, node_id)
     each = None if known is None else admitted[known]
-    if each is None or each.is_member:
+    if each is None or not each.is_out:
         return None
     how = "was evicted" if each.standing is Standing.EVICTED else f"has given its name {each.name} to another identity"
     return (
@@ -146,8 +191,42 @@ def _full(admitted: Mapping[int, Admitted], node_id: bytes) -> str | None:
     return None
 
 
+def came_alive(admitted: Mapping[int, Admitted], server_ids: Collection[int]) -> Mapping[int, Admitted]:
+    """The table after something was heard of these servers."""
+    seen = {
+        server_id: replace(each, unseen_since_ms=None)
+        for server_id in server_ids
+        if (each := admitted.get(server_id)) is not None and each.unseen_since_ms is not None and each.is_member
+    }
+    return {**admitted, **seen} if seen else admitted
+
+
+def after_time(
+    admitted: Mapping[int, Admitted], log_time_ms: int, unproven_ms: int
+) -> tuple[Mapping[int, Admitted], tuple[AdmissionLapsed, ...]]:
+    """The table at this log time. `unproven_ms` of the time since the last clock say nothing about who was silent."""
+    if all(each.unseen_since_ms is None for each in admitted.values()):
+        return admitted, ()
+    highest = max(admitted)
+    table: dict[int, Admitted] = {}
+    lapsed = []
+    for server_id, each in admitted.items():
+        if each.unseen_since_ms is None or each.is_out:
+            table[server_id] = each
+            continue
+        since_ms = each.unseen_since_ms + unproven_ms
+        late = each.is_member and log_time_ms - since_ms > LAPSE_MS
+        if late:
+            lapsed.append(AdmissionLapsed(server_id, each.node_id, each.name))
+        if each.is_member and not late:
+            table[server_id] = replace(each, unseen_since_ms=since_ms)
+        elif server_id == highest:
+            table[server_id] = Admitted(each.node_id, standing=Standing.LAPSED, unseen_since_ms=since_ms)
+    return table, tuple(lapsed)
+
+
 def admit(
-    admitted: Mapping[int, Admitted], admission: Admission, entry: bytes = b""
+    admitted: Mapping[int, Admitted], admission: Admission, entry: bytes = b"", log_time_ms: int | None = None
 ) -> tuple[Mapping[int, Admitted], ServerAdmitted | AdmissionRefused | None]:
     """The table after one admission, and what changed; None if it said nothing new that anybody has to hear."""
     node_id, name = admission.node_id, admission.name
@@ -158,11 +237,11 @@ def admit(
     if known is not None and admitted[known].name == name:
         key = admission.key or admitted[known].key
         return {**admitted, known: replace(admitted[known], key=key)}, None
-    return _recorded(admitted, node_id, name, admission.key, entry)
+    return _recorded(admitted, admission, entry, log_time_ms)
 
 
 def approve(
-    admitted: Mapping[int, Admitted], approval: Approval, entry: bytes = b""
+    admitted: Mapping[int, Admitted], approval: Approval, entry: bytes = b"", log_time_ms: int | None = None
 ) -> tuple[Mapping[int, Admitted], tuple[AdmissionChange, ...]]:
     """The table after one approval, and what changed."""
     node_id, name = approval.node_id, approval.name
@@ -172,7 +251,7 @@ def approve(
         return admitted, (AdmissionRefused(node_id, name, reason or f"nobody has the name {name}"),)
     retired = admitted[holder]
     table = {**admitted, holder: replace(retired, standing=Standing.RETIRED)}
-    after, change = _recorded(table, node_id, name, approval.key, entry)
+    after, change = _recorded(table, approval, entry, log_time_ms)
     return after, (ServerRetired(holder, retired.node_id, name, node_id), change)
 
 
@@ -204,12 +283,15 @@ def _other_id(admitted: Mapping[int, Admitted], entry: Admission | Approval) -> 
 
 
 def _recorded(
-    admitted: Mapping[int, Admitted], node_id: bytes, name: str, key: bytes | None, entry: bytes
+    admitted: Mapping[int, Admitted], record: Admission | Approval, entry: bytes, log_time_ms: int | None
 ) -> tuple[Mapping[int, Admitted], ServerAdmitted]:
+    node_id, name = record.node_id, record.name
     server_id = next_raft_id(admitted, node_id)
     before = admitted.get(server_id)
-    kept = key or (None if before is None else before.key)
-    # The first entry only: its author was admitted before, so the chain from any identity to a founder has no circle.
-    first = entry if before is None else before.entry
-    row = Admitted(node_id, name, kept, entry=first)
+    if before is None:
+        row = Admitted(node_id, name, record.key, entry=entry, unseen_since_ms=log_time_ms)
+    else:
+        # The first entry stays: its author was admitted before, so the chain from any identity to a founder has no
+        # circle.
+        row = replace(before, name=name, key=record.key or before.key)
     return {**admitted, server_id: row}, ServerAdmitted(server_id, node_id, name)

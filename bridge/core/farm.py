@@ -6,7 +6,8 @@
     publication  accepted only from the chosen publisher and with a later second than the last accepted one: a deposed
                  publisher that comes back late is fenced here, before anything is signed. The second leads log time
                  by a bounded amount: routers refuse a structure of the future, and each must be later than the last
-    admission    the identity gets the next Raft id, or its name is recorded; a name that is taken is refused
+    admission    the identity gets the next Raft id, or its name is recorded; a name that is taken is refused. Who never
+                 comes alive loses its place again at a later clock entry
     exclusion    a leaf is left out of every structure, or let in again; refused where nothing would be left to list
     cost         an operator's factor on the cost of a leaf
     force        the publisher publishes this master anew, as soon as routers take it
@@ -38,10 +39,22 @@ enters; entries up to the applied index are ignored, which makes replay harmless
 """
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from bridge.core.admission import AdmissionRefused, ServerAdmitted, ServerRetired, admit, approve, of_founders
+from bridge.core.admission import (
+    AdmissionLapsed,
+    AdmissionRefused,
+    ServerAdmitted,
+    ServerRetired,
+    admit,
+    after_time,
+    approve,
+    came_alive,
+    of_founders,
+    raft_id_of,
+)
 from bridge.core.authors import EntryWithoutEffect, NoEffect, numbers_after, without_effect
 from bridge.core.choosing import choose_again
 from bridge.core.eviction import EvictionRefused, KeysNotReplaced, KeysReplaced, ServerEvicted, evict, replace_keys
@@ -172,6 +185,7 @@ Change = (
     | RequestRefused
     | ServerAdmitted
     | AdmissionRefused
+    | AdmissionLapsed
     | WishChange
     | ServerRetired
     | ServerEvicted
@@ -225,7 +239,7 @@ class Farm:
                     if numbers is not state.numbers:
                         # Not for the opaque entries of users, which are the many.
                         state = replace(state, numbers=numbers)
-                    state, changes = self._apply(state, entry)
+                    state, changes = self._apply(_author_alive(state, entry), entry)
             case Verdict.DUPLICATE if entry.author is not None and not isinstance(record, Foreign):
                 changes = [_without_effect(entry, NoEffect.REPEATED)]
             case Verdict.DUPLICATE:
@@ -242,11 +256,17 @@ class Farm:
         state = self.state
         return without_effect(entry, state.admitted, state.clients, state.numbers)
 
-    def configure(self, index: int, term: int, majorities: tuple[tuple[int, ...], ...]) -> None:
-        """Take a committed configuration: these are the sets of voters of which each must agree by a majority."""
+    def configure(
+        self, index: int, term: int, majorities: tuple[tuple[int, ...], ...], members: Collection[int] = ()
+    ) -> None:
+        """Take a committed configuration: these are the sets of voters of which each must agree by a majority.
+
+        `members`: everybody in it, learners as well. They came alive (`bridge.core.admission`).
+        """
         if index > self.state.applied_index:
-            clocks = self.state.clocks.configured(majorities)
-            self.state = replace(self.state, applied_index=index, applied_term=term, clocks=clocks)
+            state, clocks = self.state, self.state.clocks.configured(majorities)
+            admitted = came_alive(state.admitted, members)
+            self.state = replace(state, applied_index=index, applied_term=term, clocks=clocks, admitted=admitted)
 
     def _apply(self, state: FarmState, entry: ProvenRecord) -> tuple[FarmState, list[Change]]:
         record = entry.record
@@ -305,6 +325,19 @@ def _of_author(author: Author, request: RequestId) -> RequestId:
     return replace(request, client=f"{_AUTHORS_MARK}{author.node_id.hex()}-{client}")
 
 
+def _author_alive(state: FarmState, entry: ProvenRecord) -> FarmState:
+    """An entry of an identity that has effect shows that it is there."""
+    if entry.author is None or isinstance(entry.record, Foreign):
+        return state
+    match entry.record:
+        case Report(server_id=named) | Clock(server_id=named) | Publication(server_id=named):
+            server_id: int | None = named
+        case _:
+            server_id = raft_id_of(state.admitted, entry.author.node_id)
+    admitted = came_alive(state.admitted, () if server_id is None else (server_id,))
+    return state if admitted is state.admitted else replace(state, admitted=admitted)
+
+
 def _without_effect(entry: ProvenRecord, reason: NoEffect) -> EntryWithoutEffect:
     author = None if entry.author is None else entry.author.node_id
     return EntryWithoutEffect(kind_of(entry.record), author, reason)
@@ -341,10 +374,10 @@ def _apply_identity(
 ) -> tuple[FarmState, list[Change]]:
     match record:
         case Admission():
-            admitted, admission = admit(state.admitted, record, entry)
+            admitted, admission = admit(state.admitted, record, entry, state.log_time_ms)
             return replace(state, admitted=admitted), [] if admission is None else [admission]
         case Approval():
-            admitted, changes = approve(state.admitted, record, entry)
+            admitted, changes = approve(state.admitted, record, entry, state.log_time_ms)
             return replace(state, admitted=admitted), list(changes)
         case Eviction():
             admitted, rekeying, eviction = evict(state.admitted, state.rekeying, record)
@@ -375,10 +408,11 @@ def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[Fa
     servers = {server_id: server for server_id, server in heard.items() if server_id not in silent}
     weights = fading(state.weights, log_time_ms)
     clocks = state.clocks.clock_written(state.applied_term)
-    moved = replace(state, log_time_ms=log_time_ms, servers=servers, weights=weights, clocks=clocks)
+    admitted, lapsed = after_time(state.admitted, log_time_ms, unproven_ms)
+    moved = replace(state, log_time_ms=log_time_ms, servers=servers, weights=weights, clocks=clocks, admitted=admitted)
     state, chosen = choose_again(moved, tuning, at_clock=True)
     bounded = [ClockBounded(clock.server_id, excess_ms)] if excess_ms else []
-    return state, [*bounded, *map(ServerForgotten, silent), *chosen]
+    return state, [*bounded, *map(ServerForgotten, silent), *lapsed, *chosen]
 
 
 def _unproven_silence_ms(advance_ms: int, tuning: FarmTuning) -> int:

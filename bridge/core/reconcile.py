@@ -5,6 +5,10 @@
     Raft: who is a member,    ─┘
           who answers
 
+Whoever holds the farm's key can be heard by gossip, so being heard admits nobody: a newcomer waits until an operator
+approves it (`garlicfarm node approve`, an admission that an operator's node writes), unless the settings let everybody
+in. Even then at most one is admitted in `admission_every_ms`. Founders belong from the beginning.
+
 The way in is  newcomer ──Admit──▶ has a Raft id ──AddLearner──▶ gets the log ──Promote──▶ votes,  and whoever finds no
 room among the voters stays a learner. The way out is  Remove,  at once for one that said goodbye, after the grace time
 for one that died. The rules:
@@ -29,7 +33,7 @@ server. The core remembers nothing else, so all that it decides can be read from
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bridge.core.admission import ADMITTED_MAX, Admitted, Standing, holder_of, refusal
+from bridge.core.admission import ADMITTED_MAX, Admitted, Standing, holder_of, raft_id_of, refusal
 from bridge.core.view import MemberStatus
 from consensus.core.configuration import MAX_MEMBERS
 
@@ -48,6 +52,10 @@ class ReconcileSettings:
     grace_ms: int = GRACE_DEFAULT_MS
     settle_ms: int = 10_000
     retry_ms: int = 30_000
+    admits_all: bool = False
+    """Whether newcomers are admitted without an operator."""
+    admission_every_ms: int = 30_000
+    """The pace of these: one in a reporting period can be watched, and is far more than a farm grows by."""
 
     @property
     def ceiling(self) -> int:
@@ -136,6 +144,8 @@ class Decision:
     proposal: Proposal | None = None
     waits: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    asking: tuple[Sighting, ...] = ()
+    """Newcomers that wait for an operator, the longest waiting first."""
 
 
 class Reconciler:
@@ -146,6 +156,7 @@ class Reconciler:
         self._alive_since: dict[bytes, int] = {}
         self._dead_since: dict[int, int] = {}
         self._not_before: dict[Proposal, int] = {}
+        self._admit_after_ms = 0
 
     def failed(self, proposal: Proposal, now_ms: int) -> None:
         """It could not be carried out: others get their turn before it is tried again."""
@@ -161,7 +172,12 @@ class Reconciler:
         moment = _Moment(self._settings, now_ms, seen, admitted, group, self._alive_since, self._dead_since)
         refused = moment.refused()
         proposals = [each for each in moment.proposals() if each not in self._not_before]
-        return Decision(proposals[0] if proposals else None, moment.waits(), refused)
+        if now_ms < self._admit_after_ms:
+            proposals = [each for each in proposals if not moment.is_newcomer(each)]
+        chosen = proposals[0] if proposals else None
+        if chosen is not None and moment.is_newcomer(chosen):
+            self._admit_after_ms = now_ms + self._settings.admission_every_ms
+        return Decision(chosen, moment.waits(), refused, moment.asking())
 
     def _note(
         self, now_ms: int, seen: Mapping[bytes, Sighting], admitted: Mapping[int, Admitted], group: Group
@@ -336,13 +352,29 @@ class _Moment:
         ]
 
     def _admissions(self) -> list[Proposal]:
-        known = {each.node_id for each in self.admitted.values()}
+        known = {each.node_id for each in self.admitted.values() if not self._is_stranger(each.node_id)}
         has_room = len(self.admitted) < ADMITTED_MAX and self._has_room()
         return [
             Admit(each.node_id, each.name, each.key)
             for each in self._newcomers()
-            if refusal(self.admitted, each.node_id, each.name) is None and (has_room or each.node_id in known)
+            if refusal(self.admitted, each.node_id, each.name) is None
+            and (each.node_id in known or (has_room and self.settings.admits_all))
         ]
+
+    def asking(self) -> tuple[Sighting, ...]:
+        """Who is not admitted, could be, and waits for an operator."""
+        if self.settings.admits_all:
+            return ()
+        strangers = [each for each in self._newcomers() if self._is_stranger(each.node_id)]
+        able = [each for each in strangers if refusal(self.admitted, each.node_id, each.name) is None]
+        return tuple(sorted(able, key=lambda each: self.alive_since[each.node_id]))
+
+    def is_newcomer(self, proposal: Proposal) -> bool:
+        """Whether this would give out a Raft id."""
+        return isinstance(proposal, Admit) and self._is_stranger(proposal.node_id)
+
+    def _is_stranger(self, node_id: bytes) -> bool:
+        return raft_id_of(self.admitted, node_id) is None
 
     def _has_room(self) -> bool:
         return len(self.group.members) < MAX_MEMBERS - 1
@@ -378,7 +410,7 @@ class _Moment:
 
 
 def _is_recorded(known: Admitted | None, sighting: Sighting) -> bool:
-    if known is None or known.standing is Standing.RETIRED:
+    if known is None or known.standing in {Standing.RETIRED, Standing.LAPSED}:
         return False
     if known.standing is Standing.EVICTED:
         return True  # It cannot be read any more, and is only still remembered.

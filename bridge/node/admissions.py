@@ -88,7 +88,7 @@ class AdmissionNotes:
         while True:
             admitted = ledger.state.admitted
             news = {server_id: each.node_id for server_id, each in admitted.items() if server_id not in self._servers}
-            out = self.out.union(each.node_id for each in admitted.values() if not each.is_member)
+            out = self.out.union(each.node_id for each in admitted.values() if each.is_out)
             chain = self.chain or chain_of(admitted, self.own_id or 0, self._cluster_id)
             if news or (out, chain) != (self.out, self.chain):
                 await self._note(news, out, chain, self._told)

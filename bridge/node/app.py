@@ -82,6 +82,7 @@ from consensus.wire.garlic_farm.upgrade import Identity
 from gossip.node.identity import load_identity
 
 LOG = logging.getLogger("garlicfarm")
+NOT_ADMITTED_ALARM = "not-admitted"
 
 
 class Node:
@@ -260,7 +261,14 @@ class Node:
         kind = "admitted" if forming.founded is None else "farm-founded"
         while True:
             peers.farm = KnownFarm(founding, notes, self._new_ledger(founding), self._group)
+            if notes.own_id is None:
+                self.alarms.set(
+                    NOT_ADMITTED_ALARM,
+                    f"this router ({agent.node_id.hex()}) has found its farm, and is not admitted to it",
+                    f"at the router that leads: `garlicfarm node approve {agent.node_id.hex()}`",
+                )
             self.trace.append(kind, {"cluster": cluster_id, "raftId": await raft_id.until_known()})
+            self.alarms.clear(NOT_ADMITTED_ALARM)
             await look_around(agent, roster, self.configuration)
             await self._serve(agent, presence, roster, sight, port, connecting, office, peers, peers.farm, raft_id)
             kind = "raft-id-corrected"
@@ -301,7 +309,11 @@ class Node:
             duties = self._duties = Duties(member)
             reconciling = Reconciling(
                 ReconcilingParts(
-                    settings=settings_of(self.configuration.consensus, self.farm_key.expect),
+                    settings=settings_of(
+                        self.configuration.consensus,
+                        self.farm_key.expect,
+                        self.configuration.publishing.reporting_period_ms,
+                    ),
                     own=OwnIdentity(agent.node_id, self.configuration.name, agent.public_key),
                     answered_within_ms=settings.profile.answered_within_ms,
                     cluster=self.farm_key.cluster,

@@ -8,7 +8,7 @@
     transport = "tls"           or "i2p", which has no [gossip] but a [proxy]: `transport_settings`
 
     [gossip]      bind, advertise, seeds, capacity, broadcast ("auto", "off", or address), allow_wan, timing
-    [consensus]   bind, advertise, timing, segment_bytes, voters_max, grace_ms
+    [consensus]   bind, advertise, timing, segment_bytes, voters_max, grace_ms, admit
     [publishing]  publish, signing_key, pace, reporting_period_ms
     [[master]]    signing_key or destination, publish: in place of the first two, for several masters
     [router]      kind ("file", "i2cp"), and what that kind needs (`bridge.node.router_settings`)
@@ -78,6 +78,15 @@ class Timing(Enum):
     """Servers that reach each other by tunnels, where an answer takes seconds."""
 
 
+class Admit(Enum):
+    """Which newcomers the node admits while it leads."""
+
+    ASK = "ask"
+    """Those that an operator approves."""
+    ALL = "all"
+    """Whoever holds the farm's key: for farms on one machine, and for tests."""
+
+
 class _GossipTiming(Enum):
     LAN = "lan"
     LOCAL = "local"
@@ -107,7 +116,7 @@ class GossipSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsensusSettings:
-    """`advertise` is what other servers connect to; what the last two mean is told in `bridge.core.reconcile`."""
+    """`advertise` is what other servers connect to; what the last three mean is told in `bridge.core.reconcile`."""
 
     bind: Address
     advertise: Address
@@ -115,6 +124,7 @@ class ConsensusSettings:
     segment_bytes: int = SEGMENT_DEFAULT_BYTES
     voters_max: int = VOTERS_MAX_DEFAULT
     grace_ms: int = GRACE_DEFAULT_MS
+    admit: Admit = Admit.ASK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,6 +352,7 @@ def _consensus(
     segment_bytes = section.integer("segment_bytes", SEGMENT_DEFAULT_BYTES, *SEGMENT_BOUNDS_BYTES)
     voters_max = section.integer("voters_max", VOTERS_MAX_DEFAULT, 1, VOTERS_MAX_LIMIT)
     grace_ms = section.integer("grace_ms", GRACE_DEFAULT_MS, *GRACE_BOUNDS_MS)
+    admit = section.choice("admit", Admit.ASK)
     section.refused("plain", _NEVER_PLAIN)
     section.finish()
     if voters_max % 2 == 0:
@@ -361,6 +372,7 @@ def _consensus(
         segment_bytes=segment_bytes,
         voters_max=voters_max,
         grace_ms=grace_ms,
+        admit=admit,
     )
 
 

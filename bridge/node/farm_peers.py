@@ -19,7 +19,7 @@ is in its place, and what it alone has in its log has to reach the others. Who w
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from bridge.core.admission import Admitted, out_refusal, raft_id_of
+from bridge.core.admission import Admitted, is_lapsed, out_refusal, raft_id_of
 from bridge.core.founding import Founding
 from bridge.node.admissions import AdmissionNotes
 from bridge.node.ledger import Ledger
@@ -41,6 +41,10 @@ class KnownFarm:
     group: Callable[[], Collection[int]]
     """The Raft ids of the configuration in effect; none before the server runs."""
 
+    def is_lapsed(self, server_id: int) -> bool:
+        """Whether the log gave this Raft id out, and its identity never came alive."""
+        return is_lapsed(self.ledger.state.admitted, server_id)
+
     def holder_of(self, server_id: int) -> Admitted | None:
         """Whose Raft id it is: by the log, else by what was noted of it before the log was replayed."""
         admitted = self.ledger.state.admitted.get(server_id)
@@ -52,7 +56,10 @@ class KnownFarm:
     def raft_id_of(self, node_id: bytes) -> int | None:
         """Which Raft id an identity has, as far as this node knows."""
         known = raft_id_of(self.ledger.state.admitted, node_id)
-        return self.notes.raft_id_of(node_id) if known is None else known
+        if known is not None:
+            return known
+        noted = self.notes.raft_id_of(node_id)
+        return None if noted is None or self.is_lapsed(noted) else noted
 
     def expulsion(self, node_id: bytes) -> str | None:
         """Why this identity is out for good; None if it is not."""
@@ -124,6 +131,12 @@ class FarmPeers:
 
 
 def _judged(farm: KnownFarm, claim: Claim, node_id: bytes, server_id: int) -> Refusal | None:
+    if farm.is_lapsed(server_id):
+        return Refusal(
+            Fault.UNKNOWN_IDENTITY,
+            f"the identity {node_id.hex()} claims to be server {server_id}, an admission that has lapsed since nothing"
+            " came of it: a router that is to come after all needs a new state directory, and to be admitted again",
+        )
     holder = farm.holder_of(server_id)
     if holder is None:
         flaw = _flaw_of(farm, claim, node_id, server_id)

@@ -1,7 +1,8 @@
 """What operators may do to identities through a node: list them, approve one under a known name, throw one out.
 
     GET  /v1/nodes                                   every identity that the log or gossip knows, and its standing
-    POST /v1/nodes/approve  {"node": NAME or ID}     another identity takes a name; the one before is retired
+    POST /v1/nodes/approve  {"node": NAME or ID}     a newcomer is admitted; or another identity takes a name, and the
+                                                     one before is retired
     POST /v1/nodes/evict    {"node": NAME or ID}     an identity is out, all keys are replaced
     POST /v1/keys/replace   {"force": false}         all keys are replaced, and nobody is out
     POST /v1/backup                                  what the farm agreed on, as a backup file
@@ -24,7 +25,7 @@ from bridge.core.eviction import majority_lost, vote_goes_first
 from bridge.core.farm_state import FarmState
 from bridge.core.feature_level import SUPPORTED_LEVEL, needed_level
 from bridge.core.founding import Founding
-from bridge.core.records import Approval, Eviction, KeyReplacement
+from bridge.core.records import Admission, Approval, Eviction, KeyReplacement
 from bridge.node.company import Company
 from bridge.node.control_routes import Answer, Handler, Refused, Request
 from bridge.node.entry_signer import EntrySigner
@@ -44,6 +45,8 @@ from consensus.node.refusals import ServerBusyError, ServerStoppedError
 
 BACKUP_TYPE = "application/octet-stream"
 APPLY_PATIENCE_S = 10.0
+STRANGERS_LISTED_MAX = 64
+"""Routers that are not admitted: whoever holds the farm's key can make as many as gossip has room for."""
 VOTE_PATIENCE_S = 10.0
 VOTE_AGAIN_S = 0.1
 WAITED_FOR = PASSING - {ChangeRefusal.NOT_LEADER, ChangeRefusal.LEADERSHIP_LOST}
@@ -115,14 +118,15 @@ class IdentityOffice:
                 _role(server_id, configuration),
             )
             for server_id, each in sorted(state.admitted.items())
+            if each.standing is not Standing.LAPSED
         ]
-        known = {each.node_id for each in state.admitted.values()}
-        for node_id, listed in sorted(seen.items()):
-            if node_id not in known:
-                why = refusal(state.admitted, node_id, listed.metadata.name)
-                standing = "not admitted yet" if why is None else "waiting for approval"
-                status = self._status(node_id, seen)
-                rows.append(_row(node_id, listed.metadata.name, None, standing, status, "none") | {"reason": why})
+        strangers = [each for each in sorted(seen.items()) if raft_id_of(state.admitted, each[0]) is None]
+        for node_id, listed in strangers[:STRANGERS_LISTED_MAX]:
+            why = refusal(state.admitted, node_id, listed.metadata.name)
+            status = self._status(node_id, seen)
+            row = _row(node_id, listed.metadata.name, None, "waiting for approval", status, "none")
+            rows.append(row | {"reason": why})
+        hidden = max(0, len(strangers) - STRANGERS_LISTED_MAX)
         clients = [
             {
                 "id": node_id.hex(),
@@ -133,7 +137,7 @@ class IdentityOffice:
             for node_id, each in sorted(state.clients.items())
         ]
         levels = {"level": state.level, "supportedLevel": SUPPORTED_LEVEL}
-        return _json({"schema": 1, **levels, "nodes": rows, "clients": clients})
+        return _json({"schema": 1, **levels, "nodes": rows, "notListed": hidden, "clients": clients})
 
     def _name(self, each: Admitted) -> str | None:
         own = each.node_id == self._agent.node_id
@@ -154,7 +158,7 @@ class IdentityOffice:
         name = newcomer.metadata.name
         holder = holder_of(state.admitted, name)
         if holder is None:
-            raise Refused(409, "not-needed", f"nobody has the name {name}: its router is admitted without approval")
+            return await self._admit(farm, newcomer)
         replaced = state.admitted[holder]
         if self._runs(replaced.node_id):
             raise Refused(
@@ -183,6 +187,22 @@ class IdentityOffice:
                 "retired": {"id": replaced.node_id.hex(), "raftId": holder},
             }
         )
+
+    async def _admit(self, farm: _Farm, newcomer: Listed) -> Answer:
+        """A router under a name that nobody has."""
+        node_id, name, table = newcomer.node_id, newcomer.metadata.name, farm.ledger.state.admitted
+        if raft_id_of(table, node_id) is not None:
+            text = f"{node_id.hex()} is admitted already; the leader records by itself that it is called {name} now"
+            raise Refused(409, "not-needed", text)
+        reason = refusal(table, node_id, name)
+        if reason is not None:
+            raise Refused(409, "not-approved", reason)
+        await self._commit(farm, Admission(node_id, name, newcomer.key or None, next_raft_id(table, node_id)))
+        given = raft_id_of(farm.ledger.state.admitted, node_id)
+        if given is None:
+            raise Refused(409, "not-approved", "another admission came first: ask again")
+        self._trace.append("node-approved", {"name": name, "id": node_id.hex(), "server": given})
+        return _json({"schema": 1, "name": name, "id": node_id.hex(), "raftId": given, "retired": None})
 
     def _newcomer(self, state: FarmState, wanted: str) -> Listed:
         """The router that runs under a name which belongs to another identity."""
@@ -369,7 +389,7 @@ class IdentityOffice:
             return True
         return any(each.node_id == node_id and each.reachable for each in self._roster.members())
 
-    async def _commit(self, farm: _Farm, record: Approval | Eviction | KeyReplacement) -> None:
+    async def _commit(self, farm: _Farm, record: Admission | Approval | Eviction | KeyReplacement) -> None:
         level = farm.ledger.state.level
         if level < needed_level(record):
             raise Refused(

@@ -19,7 +19,7 @@ from typing import assert_never
 
 import trio
 
-from bridge.core.admission import AdmissionRefused, ServerAdmitted, ServerRetired
+from bridge.core.admission import AdmissionLapsed, AdmissionRefused, ServerAdmitted, ServerRetired
 from bridge.core.authors import EntryWithoutEffect, NoEffect
 from bridge.core.choosing import PublisherChanged
 from bridge.core.clients import ClientChanged
@@ -242,7 +242,7 @@ class Ledger:
     def _apply(self, index: Index, entry: Entry) -> None:
         match entry.content:
             case Configuration() as configuration:
-                self._farm.configure(index, entry.term, majorities_of(configuration))
+                self._farm.configure(index, entry.term, majorities_of(configuration), configuration.member_ids)
                 self._configuration_indexes.append(index)
                 if len(self._configuration_indexes) > CONFIGURATIONS_MAX:
                     del self._configuration_indexes[: CONFIGURATIONS_MAX // 2]
@@ -372,6 +372,8 @@ def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911
         case ClientChanged(node_id, name, scopes, admitted):
             facts: dict[str, Scalar] = {"name": name, "id": node_id.hex(), "scopes": " ".join(scopes)}
             return "client-key-changed", facts | {"admitted": admitted}
+        case AdmissionLapsed(server_id, node_id, name):
+            return "admission-lapsed", {"server": server_id, "name": name, "id": node_id.hex()}
         case ServerAdmitted(server_id, node_id, name):
             return "server-admitted", {"server": server_id, "name": name, "id": node_id.hex()}
         case AdmissionRefused(node_id, name, reason):

@@ -253,6 +253,7 @@ timing = "local"
 bind = "{LOOPBACK}:{node.consensus_port}"
 timing = "local"
 segment_bytes = {SEGMENT_BYTES}
+admit = "all"
 
 [publishing]
 publish = "auto"

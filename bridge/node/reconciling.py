@@ -30,6 +30,7 @@ from bridge.core.records import Admission
 from bridge.core.view import MemberStatus
 from bridge.node.admissions import not_started
 from bridge.node.alarms import Alarms
+from bridge.node.configuration import Admit as AdmitSetting
 from bridge.node.configuration import ConsensusSettings
 from bridge.node.entry_signer import EntrySigner
 from bridge.node.event_log import EventLog
@@ -47,6 +48,8 @@ from consensus.node.clock import now_ms
 from consensus.node.refusals import ServerBusyError, ServerStoppedError
 
 ALARM = "admission"
+ASKING_ALARM = "waiting-for-approval"
+ASKING_NAMED_MAX = 8
 LOOK_INTERVAL_SECONDS = 0.5
 CAUGHT_UP_ENTRIES = 256
 PASSING = frozenset(
@@ -118,6 +121,21 @@ class Reconciling:
         self.waits = ()
         self._parts.announce(())
         self._parts.alarms.clear(ALARM)
+        self._parts.alarms.clear(ASKING_ALARM)
+
+    def _tell_of(self, asking: tuple[Sighting, ...]) -> None:
+        """Newcomers wait for an operator. The longest waiting are named, so that a crowd does not hide them."""
+        if not asking:
+            self._parts.alarms.clear(ASKING_ALARM)
+            return
+        named = [f"{each.name} ({each.node_id.hex()})" for each in asking[:ASKING_NAMED_MAX]]
+        more = len(asking) - len(named)
+        text = f"not admitted, and waiting for you: {', '.join(named)}{f', and {more} more' if more else ''}"
+        action = (
+            f"if it is your router: `garlicfarm node approve {asking[0].node_id.hex()}` here; otherwise somebody has"
+            " a copy of the key file: `garlicfarm keys replace`"
+        )
+        self._parts.alarms.set(ASKING_ALARM, text, action)
 
     def _look(self, reconciler: Reconciler, nursery: trio.Nursery) -> None:
         parts = self._parts
@@ -138,6 +156,7 @@ class Reconciling:
             parts.alarms.set(ALARM, "; ".join(decision.refused), action)
         else:
             parts.alarms.clear(ALARM)
+        self._tell_of(decision.asking)
         alive: dict[bytes, int | None] = {each.node_id: each.metadata.raft_id for each in listed if each.reachable}
         parts.announce(not_started(admitted, group.members, alive, ADMISSIONS_LIMIT))
         under_way = self._busy or raft.change is not None or raft.configuration.is_joint
@@ -221,13 +240,15 @@ class Reconciling:
         return Server(server_id, endpoint or UNKNOWN_ENDPOINT)
 
 
-def settings_of(consensus: ConsensusSettings, expect: int) -> ReconcileSettings:
+def settings_of(consensus: ConsensusSettings, expect: int, period_ms: int) -> ReconcileSettings:
     """What an operator has set, with a settling time that fits to it."""
     return ReconcileSettings(
         expect,
         voters_max=consensus.voters_max,
         grace_ms=consensus.grace_ms,
         settle_ms=min(profile_of(consensus.timing).settle_ms, consensus.grace_ms),
+        admits_all=consensus.admit is AdmitSetting.ALL,
+        admission_every_ms=period_ms,
     )
 
 

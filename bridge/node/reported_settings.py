@@ -15,6 +15,7 @@ def reported_settings(configuration: NodeConfiguration) -> dict[str, object]:
         "timing": consensus.timing.value,
         "votersMax": consensus.voters_max,
         "grace": consensus.grace_ms,
+        "admit": consensus.admit.value,
         "reportingPeriod": publishing.reporting_period_ms,
         "pace": publishing.pace.value,
         "routerKind": configuration.router.kind.value,

@@ -22,7 +22,7 @@ KIND: Final = "garlicfarm-bundle"
 SHARED: Final[Mapping[str, tuple[str, ...]]] = {
     "": ("demo", "transport"),
     "gossip": ("seeds", "capacity", "allow_wan", "timing"),
-    "consensus": ("timing", "segment_bytes", "voters_max", "grace_ms"),
+    "consensus": ("timing", "segment_bytes", "voters_max", "grace_ms", "admit"),
     "publishing": ("publish", "pace", "reporting_period_ms"),
     "router": ("kind",),
 }

@@ -46,6 +46,7 @@ advertise = "{name}:7669"
 seeds = {[f"{seed}:7669" for seed in seeds]}
 timing = "local"
 segment_bytes = 4194304
+admit = "all"
 [proxy]
 {proxy}
 [publishing]

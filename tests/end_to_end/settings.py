@@ -49,6 +49,7 @@ timing = "local"
 bind = "{consensus}"
 timing = "local"
 segment_bytes = 4194304
+admit = "all"
 [publishing]
 pace = "reporting-period"
 reporting_period_ms = 2000

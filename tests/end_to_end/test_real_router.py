@@ -77,6 +77,7 @@ timing = "local"
 bind = "127.0.0.1:{free_port(socket.SOCK_STREAM)}"
 timing = "local"
 segment_bytes = 4194304
+admit = "all"
 [publishing]
 signing_key = "signing.key"
 reporting_period_ms = 1000

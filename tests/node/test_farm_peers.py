@@ -99,6 +99,17 @@ def test_an_id_that_was_never_given_out_belongs_to_nobody(story: Story) -> None:
     assert story.fault(77, NUMBERS[1]) is Fault.UNKNOWN_IDENTITY, "nor to a founder"
 
 
+def test_an_admission_that_has_lapsed_is_refused_whatever_is_shown_or_was_noted(story: Story) -> None:
+    admission = signed(Admission(node_id(77), "late", public_key(77), 4), NUMBERS[0], FOUNDING.cluster_id)
+    assert story.fault(4, 77, SERVER, (admission,)) is None, "before the log tells of it"
+    story.log.admits(4, 77, Standing.LAPSED)
+    assert story.fault(4, 77, SERVER, (admission,)) is Fault.UNKNOWN_IDENTITY
+    story.log.says(admitted={number: each for number, each in story.log.state.admitted.items() if number != 4})
+    story.log.admits(5, 78)
+    assert story.fault(4, 77, SERVER, (admission,)) is Fault.UNKNOWN_IDENTITY
+    assert story.fault(None, 77, CLIENT) is None, "it may ask again"
+
+
 def test_who_claims_no_id_is_nobody_and_may_be_anybody(story: Story) -> None:
     assert story.fault(None, 77, CLIENT) is None
 

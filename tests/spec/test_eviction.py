@@ -58,7 +58,7 @@ def test_an_approved_identity_takes_the_name_and_a_raft_id_of_its_own() -> None:
     story = farm()
     assert story.apply(3, 1, Approval(C, "b", B)) == (ServerRetired(2, B, "b", C), ServerAdmitted(3, C, "b"))
     assert story.state.admitted[2] == Admitted(B, "b", standing=Standing.RETIRED)
-    assert story.state.admitted[3] == Admitted(C, "b")
+    assert story.state.admitted[3] == Admitted(C, "b", unseen_since_ms=BASE_MS)
 
 
 def test_a_retired_identity_never_comes_back_under_any_name() -> None:

@@ -26,7 +26,11 @@ from bridge.core.view import MemberStatus
 
 ALIVE, SUSPECT, DEAD, LEFT = MemberStatus
 GRACE_MS, SETTLE_MS, LOOK_MS = 600_000, 10_000, 1_000
-SETTINGS = ReconcileSettings(expect=3, voters_max=5, grace_ms=GRACE_MS, settle_ms=SETTLE_MS)
+PERIOD_MS = 2_000
+ASKING = ReconcileSettings(expect=3, voters_max=5, grace_ms=GRACE_MS, settle_ms=SETTLE_MS)
+SETTINGS = ReconcileSettings(
+    expect=3, voters_max=5, grace_ms=GRACE_MS, settle_ms=SETTLE_MS, admits_all=True, admission_every_ms=PERIOD_MS
+)
 
 
 def identity(number: int) -> bytes:
@@ -303,6 +307,41 @@ def test_a_member_that_flaps_changes_nothing(data: st.DataObject) -> None:
             story.status[number] = DEAD
         done += story.live(data.draw(st.integers(1, 20)) * LOOK_MS)
     assert done == []
+
+
+def test_a_newcomer_that_is_heard_is_not_admitted_but_told_of_until_an_operator_admits_it() -> None:
+    story = Story(rules=ASKING)
+    story.status |= {7: ALIVE, 8: ALIVE}
+    assert story.live(60_000) == []
+    assert [each.node_id for each in story.decision.asking] == [identity(7), identity(8)]
+    story.do(Admit(identity(8), "node-8"))
+    assert AddLearner(4) in story.live(1_000), "what follows an admission needs no operator"
+    assert [each.node_id for each in story.decision.asking] == [identity(7)]
+
+
+def test_the_names_of_founders_and_of_members_are_recorded_without_an_operator() -> None:
+    story = Story(rules=ASKING)
+    story.admitted[2] = Admitted(identity(2))
+    story.admitted[3] = Admitted(identity(3), "an earlier name")
+    assert story.live(2 * SETTLE_MS) == [Admit(identity(2), "node-2"), Admit(identity(3), "node-3")]
+
+
+def test_newcomers_are_admitted_one_in_a_period_where_all_are_let_in() -> None:
+    story = Story(rules=replace(SETTINGS, admission_every_ms=30_000))
+    story.status |= dict.fromkeys(range(10, 100), ALIVE)
+    admitted = [each for each in story.live(300_000) if isinstance(each, Admit)]
+    assert len(admitted) == 10
+    assert story.decision.asking == ()
+
+
+def test_the_longest_waiting_newcomer_comes_first_whatever_crowd_comes_after_it() -> None:
+    story = Story(rules=ASKING)
+    story.status[99] = ALIVE
+    story.live(SETTLE_MS)
+    story.status |= dict.fromkeys(range(10, 90), ALIVE)
+    story.live(2 * SETTLE_MS)
+    assert story.decision.asking[0].node_id == identity(99)
+    assert len(story.decision.asking) == 81
 
 
 @settings(max_examples=60)
