@@ -73,8 +73,8 @@ async def test_a_passive_reader_with_the_copied_key_opens_nothing_after_the_keys
         opened, recorded = readable(network, RING, names)
         assert opened == recorded > 0, "before, it reads everything"
         # When: the keys are replaced, and the farm goes on for a minute.
-        network.sent.clear()
         await replace_all(agents)
+        network.sent.clear()
         await trio.sleep(60)
         # Then: of all that was said since, it reads nothing; nobody was lost.
         opened, recorded = readable(network, RING, names)

@@ -48,8 +48,14 @@ class Story:
         told: list[AdmissionLapsed] = []
         for _ in range(duration_ms // PERIOD_MS):
             time_ms = self.farm.state.log_time_ms + PERIOD_MS
+            self.report(time_ms)
             told += [each for each in self.apply(Clock(time_ms, 1)) if isinstance(each, AdmissionLapsed)]
         return told
+
+    def report(self, time_ms: int) -> None:
+        """The founders' clocks have reached this, which lets log time follow."""
+        for server_id in (1, 2):
+            self.apply(report(server_id, time_ms))
 
     @property
     def admitted(self) -> dict[int, Admitted]:
@@ -57,8 +63,8 @@ class Story:
         return dict(self.farm.state.admitted)
 
 
-def report(server_id: int) -> Report:
-    return Report("farm", BASE_MS, server_id, RouterStatus(attached=False))
+def report(server_id: int, date_ms: int = BASE_MS) -> Report:
+    return Report("farm", date_ms, server_id, RouterStatus(attached=False))
 
 
 def test_an_identity_that_never_comes_alive_loses_its_place_after_the_bound_of_log_time() -> None:
@@ -126,6 +132,7 @@ def test_time_in_which_nobody_led_is_no_silence_of_the_newcomer() -> None:
     story = Story()
     story.apply(Admission(PHANTOM, "newcomer"))
     gap = story.farm.state.log_time_ms + 10 * LAPSE_MS
+    story.report(gap)
     assert not [each for each in story.apply(Clock(gap, 1)) if isinstance(each, AdmissionLapsed)]
     assert raft_id_of(story.admitted, PHANTOM) == 3
 
