@@ -52,12 +52,12 @@ def say(farm: Farm, node: Node, claimed: Claimed, random: Random, share: float) 
     said = [words for words in requests(plausible, random) if random.random() < share]
     upgraded = 0
     for bunch in in_bunches(said, BUNCH):
-        with Connection(way, claimed, bunch) as connection:
+        # The server may close while there is still something to send; and a size that is announced and never sent is
+        # waited for, but not here.
+        with suppress(OSError), Connection(way, claimed, bunch) as connection:
             upgraded += connection.status == 101
-            # A size that is announced and never sent is waited for; nobody waits here.
             connection.hurry(ANSWER_BOUND_S)
-            with suppress(TimeoutError):
-                connection.heard(ANSWERS_BYTES)
+            connection.heard(ANSWERS_BYTES)
     return upgraded
 
 

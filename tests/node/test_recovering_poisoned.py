@@ -64,7 +64,7 @@ def made(directory: Path) -> FarmOnDisk:
 
 
 def test_a_level_that_nobody_supports_names_its_entry_and_the_cut_with_which_the_farm_goes_on(tmp_path: Path) -> None:
-    directory = poisoned(tmp_path / "node", *LEVELS, b'{"any":1}', own(Clock(BASE_MS + 90_000, 1)))
+    directory = poisoned(tmp_path / "node", *LEVELS, b'{"any":1}', own(Clock(BASE_MS + 9_000, 1)))
     entry = len(ENTRIES) + len(LEVELS)
     code, output = called(directory, "--yes")
     assert code == 1
@@ -81,7 +81,7 @@ def test_a_level_that_nobody_supports_names_its_entry_and_the_cut_with_which_the
     after = made(directory)
     assert after.cluster_id != FOUNDING.cluster_id
     assert after.last == LogPosition(entry - 1, 2)
-    assert (after.farm.level, after.farm.log_time_ms) == (SUPPORTED_LEVEL, BASE_MS + 60_000)
+    assert (after.farm.level, after.farm.log_time_ms) == (SUPPORTED_LEVEL, BASE_MS + 6_000)
 
 
 def test_a_made_up_level_that_is_not_the_next_keeps_nobody_from_recovering(tmp_path: Path) -> None:
