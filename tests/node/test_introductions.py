@@ -1,10 +1,13 @@
 """Servers introduce themselves in handshakes: what they say is signed, passed on, and judged by whoever hears it."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from trio.testing import MockClock
 
 from bridge.core.control import FarmKeyState
 from bridge.node.control_routes import Refused
@@ -13,8 +16,9 @@ from bridge.node.filed_keys import FiledKeys
 from bridge.node.introductions import Introductions
 from bridge.node.key_files import save_farm_key
 from bridge.wire.farm_key import new_farm_key
-from consensus.node.garlic_farm_dial import PeerAddress
+from consensus.node.garlic_farm_dial import Dialed, Dialer, PeerAddress
 from consensus.node.garlic_farm_tally import Tally
+from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.upgrade import INTRODUCTION_CHARACTERS_MAX, INTRODUCTIONS_MAX, Identity
 from gossip.core.effects import Alarm, AlarmKind, MembershipChanged
 from gossip.core.member import METADATA_LIMIT_BYTES, Address, Incarnation, NodeInfo, Status
@@ -22,7 +26,9 @@ from gossip.node.generation_keeper import GenerationKeeper
 from gossip.wire.identity import Signer
 
 
-def node(number: int, *, generation: int = 1, metadata: bytes = b"") -> Introductions:
+def node(
+    number: int, *, generation: int = 1, metadata: bytes = b"", seeds: Sequence[PeerAddress] = ()
+) -> Introductions:
     """The introductions of node `number`, which has an identity of its own."""
     signer = Signer(Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32))
     own = NodeInfo(signer.node_id, Address("127.0.0.1", 7669), Incarnation(generation, 0), 30, metadata)
@@ -31,7 +37,7 @@ def node(number: int, *, generation: int = 1, metadata: bytes = b"") -> Introduc
         signer,
         GenerationKeeper(None, signer.node_id, generation),
         Tally(),
-        seeds=(),
+        seeds=seeds,
         advertised=PeerAddress("a.i2p", 7669, None),
         period_s=60.0,
         hurried_s=15.0,
@@ -80,6 +86,30 @@ async def test_what_a_server_says_anew_replaces_what_it_said() -> None:
     alice.set_metadata(b"founded")
     handshake(alice, bob)
     assert bob.members() == before
+
+
+class Calls:
+    """A dialer that notes whom it is to call, and reaches nobody."""
+
+    def __init__(self) -> None:
+        self.called: set[str] = set()
+
+    async def dial(self, address: PeerAddress) -> Dialed:
+        """In vain."""
+        self.called.add(address.host)
+        await trio.lowlevel.checkpoint()
+        raise GarlicFarmError(Fault.UNREACHABLE, "nobody is there")
+
+
+async def test_a_seed_where_somebody_listens_who_was_thrown_out_is_not_called(autojump_clock: MockClock) -> None:
+    del autojump_clock
+    seeds = [PeerAddress(f"{name}.i2p", 7669, None) for name in ("evicted", "honest")]
+    alice, calls = node(1, seeds=seeds), Calls()
+    alice.call_by(cast("Dialer", calls))
+    alice.avoided = lambda: seeds[:1]
+    with trio.move_on_after(100):
+        await alice.run()
+    assert calls.called == {"honest.i2p"}
 
 
 async def test_a_forged_or_unreadable_introduction_is_left_out_and_counted() -> None:

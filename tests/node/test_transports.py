@@ -92,6 +92,28 @@ async def test_a_proxy_that_refuses_is_told_apart_from_a_server_that_does(mode: 
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("mode", ProxyMode)
+async def test_a_handshake_through_i2p_is_bound_to_the_name_that_was_dialled(mode: ProxyMode) -> None:
+    """A middle in I2P has a name of its own, and whoever dials that one has not reached Bob."""
+    host, middle = Host(BOB), b32_name(2)
+    async with trio.open_nursery() as nursery:
+        names = await listening(nursery, host)
+        with I2pProxy({**names, middle: names[NAME]}) as proxy:
+            relayed = await expect_fault(through(proxy, mode), PeerAddress(middle, 7669, None), BOB)
+            assert (relayed.fault, host.faults) == (Fault.UNPROVEN, {Fault.UNPROVEN})
+            assert "I2P" in str(relayed)
+            await trio.aclose_forcefully((await through(proxy, mode).dial(BOB_IN_I2P, BOB)).stream)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("place", ["192.168.1.1", "192.0.2.7", "router.lan"])
+async def test_a_proxy_on_another_machine_is_not_called(place: str) -> None:
+    """The way to it is plain, and the proof of a handshake does not cover what follows."""
+    refused = await expect_fault(dialer(I2pTransport(HttpProxy(place, 4444), Random(3).randbytes)), BOB_IN_I2P)
+    assert refused.fault is Fault.PLAIN_REFUSED
+    assert "whoever stands between could change what follows the handshake" in str(refused)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
