@@ -4,6 +4,7 @@
     print_*    tables and facts: aligned columns that are never wrapped or cut, whatever the terminal's width
     json_text  exact JSON, in which letters that are not seen are escapes
     PrintableFormatter, print_exception   what is logged, and what ends a command
+    RepeatLimit   of one cause so many lines a period are logged; then how many were left out
 
 A test sees to it that nothing under `bridge` prints past this module.
 """
@@ -11,8 +12,9 @@ A test sees to it that nothing under `bridge` prints past this module.
 import logging
 import re
 import sys
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +24,7 @@ import msgspec
 from bridge.core.printable import is_printable, printable
 
 GAP = "  "
+_CAUSES_MAX = 1024
 _TRACEBACK_MARK = "  | "
 _NOT_ASCII = re.compile(r"[^\n\x20-\x7e]")
 
@@ -88,6 +91,34 @@ class PrintableFormatter(logging.Formatter):
         if record.stack_info:
             lines += _marked(self.formatStack(record.stack_info))
         return "\n".join(lines)
+
+
+class RepeatLimit(logging.Filter):
+    """Lets `most` records of one cause through in a period, and counts the others: a log is not the place of a flood.
+
+    A cause is what the record names as its `cause`, or the message before its values are put in.
+    """
+
+    def __init__(self, most: int = 30, period_s: float = 10.0, clock_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._most = most
+        self._period_s = period_s
+        self._clock_s = clock_s
+        self._periods: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is logged; one that is says how many before it were not."""
+        now_s, key = self._clock_s(), (record.name, str(getattr(record, "cause", record.msg)))
+        began_s, count = self._periods.get(key, (now_s, 0))
+        left_out = 0
+        if now_s - began_s >= self._period_s:
+            left_out, began_s, count = max(0, count - self._most), now_s, 0
+        if len(self._periods) >= _CAUSES_MAX and key not in self._periods:
+            self._periods.clear()
+        self._periods[key] = (began_s, count + 1)
+        if left_out:
+            record.msg, record.args = f"{record.getMessage()} ({left_out} more of this kind were left out)", None
+        return count < self._most
 
 
 def print_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

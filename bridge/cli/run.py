@@ -13,7 +13,7 @@ import click
 import trio
 
 from bridge.cli.failure import fail, reasons
-from bridge.cli.printing import PrintableFormatter
+from bridge.cli.printing import PrintableFormatter, RepeatLimit
 from bridge.core.feature_level import UnsupportedLevelError
 from bridge.node.app import run_node
 from bridge.node.configuration import ConfigurationError, Overrides, load_configuration
@@ -69,6 +69,7 @@ def run(
     """Run one router node. On a LAN, --farm-key FILE is enough."""
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(PrintableFormatter("%(asctime)s %(name)s: %(message)s"))
+    output.addFilter(RepeatLimit())
     logging.basicConfig(handlers=[output], level=logging.INFO)
     ends: list[str] = []
     interrupted = False

@@ -38,7 +38,7 @@ from bridge.node.control_socket import SOCKET_NAME, answers
 from bridge.node.descriptors import descriptor_shares
 from bridge.node.duties import Duties
 from bridge.node.entry_signer import EntrySigner
-from bridge.node.event_log import EventLog
+from bridge.node.event_log import EventLog, cause_of
 from bridge.node.farm_content import RejectedContent
 from bridge.node.farm_keys import FarmKeys
 from bridge.node.farm_member import Member as FarmMember
@@ -471,7 +471,7 @@ class Node:
 
 
 def _log_event(event: TraceEvent) -> None:
-    LOG.info("%s", event_text(event))
+    LOG.info("%s", event_text(event), extra={"cause": cause_of(event)})
 
 
 async def run_node(configuration: NodeConfiguration, *, stop_with_stdin: bool = False) -> None:

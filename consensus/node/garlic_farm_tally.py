@@ -1,7 +1,8 @@
 """What went wrong on Garlic Farm connections: counted always, told in words but not without end.
 
 Every refusal is counted under its fault. Its sentence goes to whoever shows events, at most once per period for each
-pair of fault and peer: a flood must not become a flood of log lines.
+pair of fault and peer, and of those who called this server a few per fault and period: a flood must not become a flood
+of log lines, from however many addresses it comes. The next sentence says how many were left out.
 """
 
 from collections import Counter
@@ -14,6 +15,16 @@ from consensus.wire.garlic_farm.errors import Fault
 
 _REPEAT_AFTER_S = 10.0
 _REMEMBERED_MAX = 1024
+_TOLD_PER_FAULT_MAX = 5
+
+
+@dataclass(slots=True)
+class _Period:
+    """What was told of one fault since `began_s`, and left out since it was last told."""
+
+    began_s: float
+    told: int = 0
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +51,7 @@ class Tally:
         self.connected = on_connected
         self._on_incident = on_incident
         self._told_at: dict[tuple[Fault, str], float] = {}
+        self._periods: dict[Fault, _Period] = {}
 
     def count(self, name: str) -> None:
         """Something ordinary happened."""
@@ -54,9 +66,23 @@ class Tally:
         self.counts[fault.value] += 1
         now = trio.current_time()
         told_at = self._told_at.get((fault, peer))
-        if told_at is not None and now - told_at < _REPEAT_AFTER_S:
+        period = self._period(fault, now)
+        again = told_at is not None and now - told_at < _REPEAT_AFTER_S
+        if again or (not ours and period.told >= _TOLD_PER_FAULT_MAX):
+            period.left_out += not ours
             return
+        if not ours:
+            period.told += 1
+            if period.left_out:
+                text = f"{text} ({period.left_out} more incidents of this kind were not told)"
+                period.left_out = 0
         if len(self._told_at) >= _REMEMBERED_MAX:
             self._told_at.clear()
         self._told_at[fault, peer] = now
         self._on_incident(Incident(fault, peer, text, ours))
+
+    def _period(self, fault: Fault, now: float) -> _Period:
+        period = self._periods.setdefault(fault, _Period(now))
+        if now - period.began_s >= _REPEAT_AFTER_S:
+            period.began_s, period.told = now, 0
+        return period

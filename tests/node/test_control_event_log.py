@@ -2,6 +2,8 @@
 
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge.core.control import EventPage, TraceEvent
 from bridge.node.event_log import EventLog
@@ -82,3 +84,47 @@ def test_a_listener_hears_each_event_once_as_it_happens() -> None:
     log = EventLog("node-1", lambda: 1000, on_event=heard.append)
     recorded = log.append("leader-elected", {"term": 3})
     assert heard == [recorded]
+
+
+def test_a_flood_of_one_cause_leaves_the_others_in_the_ring_and_counts_as_lost() -> None:
+    """Given ten thousand refused connections after a leader was elected, then both are still told."""
+    log = EventLog("node-1", lambda: 1000, 100, per_cause_events=25)
+    log.append("leader-elected", {"term": 1})
+    for number in range(10_000):
+        log.append("connection-refused", {"number": number})
+    log.append("alarm-raised", {"alarm": "no-quorum", "text": "x"})
+    page = log.read(1)
+    kinds = [event.kind for event in page.events]
+    assert kinds == ["leader-elected", *["connection-refused"] * 25, "alarm-raised"]
+    assert page.lost == 10_000 - 25
+    assert page.next_cursor == 10_003
+
+
+def test_one_alarm_that_comes_and_goes_does_not_crowd_out_another() -> None:
+    log = EventLog("node-1", lambda: 1000, 100, per_cause_events=10)
+    log.append("alarm-raised", {"alarm": "no-quorum", "text": "x"})
+    for number in range(50):
+        log.append("alarm-raised", {"alarm": "peers-refused", "text": str(number)})
+    assert log.read(1).events[0].data["alarm"] == "no-quorum"
+
+
+@given(
+    st.lists(st.sampled_from("abc"), max_size=60),
+    st.integers(1, 12),
+    st.integers(1, 12),
+    st.integers(0, 5),
+    st.integers(0, 70),
+)
+def test_pages_over_gaps_lose_nothing_that_is_there_and_count_all_that_is_not(
+    kinds: list[str], capacity: int, per_cause: int, limit: int, cursor: int
+) -> None:
+    log = EventLog("node-1", lambda: 1000, capacity, per_cause_events=per_cause)
+    for kind in kinds:
+        log.append(kind)
+    there = cursors(log.read(1, 100))
+    page = log.read(cursor, limit)
+    wanted = [each for each in there if each >= cursor or cursor > log.next_cursor]
+    assert cursors(page) == wanted[:limit]
+    if limit and cursor <= log.next_cursor:
+        assert page.lost + len(page.events) == page.next_cursor - max(cursor, 1)
+        assert page.next_cursor <= log.next_cursor

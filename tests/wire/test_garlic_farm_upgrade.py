@@ -320,6 +320,13 @@ def test_any_other_path_gets_one_fixed_404_that_says_nothing(line: str) -> None:
     assert verdict.response == expected
 
 
+def test_a_wrong_method_on_the_right_path_is_told_as_that_and_as_no_other_version() -> None:
+    verdict = Farm().answer(b"POST /GarlicFarm/farm/1/websocket HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert isinstance(verdict, Refused)
+    assert verdict.fault is Fault.WRONG_METHOD
+    assert verdict.text == "asked with the method 'POST', while a handshake begins with GET"
+
+
 def test_a_challenge_does_not_name_what_this_is() -> None:
     verdict = Farm().answer(b"GET /GarlicFarm/farm/1/websocket HTTP/1.1\r\nHost: h\r\n\r\n")
     assert not re.search(b"garlic|raft|farm|i2p", verdict.response, re.IGNORECASE)

@@ -14,6 +14,7 @@ class Fault(Enum):
     TOO_LARGE = "too-large"
     OUT_OF_TURN = "out-of-turn"
     WRONG_PATH = "wrong-path"
+    WRONG_METHOD = "wrong-method"
     WRONG_VERSION = "wrong-version"
     WRONG_CREDENTIALS = "wrong-credentials"
     REPLAYED = "replayed"

@@ -150,7 +150,8 @@ class UpgradeServer:
         headers = Headers(request.headers)
         target = request.target.decode("latin-1")
         if request.method != _METHOD.encode() or path_within(target) != self._gatekeeper.path:
-            fault, text = _explained(path_within(target), self._gatekeeper.path)
+            method = request.method.decode("latin-1")
+            fault, text = _explained(method, path_within(target), self._gatekeeper.path)
             return self._refuse(404, fault, text)
         given = headers.one("authorization")
         authorization = None if given is None else parse_authorization(given)
@@ -259,8 +260,13 @@ class UpgradeServer:
         return Refused(_plain_response(status, headers or []), fault, text)
 
 
-def _explained(asked: str, own: str) -> tuple[Fault, str]:
-    """Why a path is not ours: to a peer that is set up wrongly the answer is the same 404, not to our operator."""
+def _explained(method: str, asked: str, own: str) -> tuple[Fault, str]:
+    """Why a request is no handshake of ours: to a peer that is set up wrongly the answer is the same 404 as to anybody.
+
+    Our operator is told the truth: a wrong method says nothing about the version of the protocol.
+    """
+    if asked == own:
+        return Fault.WRONG_METHOD, f"asked with the method {method[:32]!r}, while a handshake begins with {_METHOD}"
     found, expected = _HANDSHAKE.fullmatch(asked), _HANDSHAKE.fullmatch(own)
     if found is None or expected is None:
         return Fault.WRONG_PATH, f"asked for {asked[:100]!r}, which is no handshake of ours"

@@ -1,0 +1,68 @@
+"""A flood is told once and then with a count: by the tally of the Raft port, in the log, and in the right words."""
+
+import logging
+
+import trio
+from trio.testing import MockClock
+
+from bridge.cli.printing import RepeatLimit
+from bridge.node.alarms import Alarms
+from bridge.node.event_log import EventLog
+from bridge.node.refused_connections import RefusedConnections
+from consensus.node.garlic_farm_tally import Incident, Tally
+from consensus.wire.garlic_farm.errors import Fault
+
+
+async def test_a_flood_from_many_addresses_is_told_in_a_few_sentences_and_then_counted(
+    autojump_clock: MockClock,
+) -> None:
+    del autojump_clock
+    told: list[Incident] = []
+    tally = Tally(told.append)
+    for number in range(3_000):
+        tally.incident(Fault.SILENT, f"10.0.{number // 250}.{number % 250}", "it said nothing")
+    tally.incident(Fault.WRONG_CREDENTIALS, "10.0.0.1", "wrong password")
+    assert [incident.fault for incident in told] == [Fault.SILENT] * 5 + [Fault.WRONG_CREDENTIALS]
+    await trio.sleep(11)
+    tally.incident(Fault.SILENT, "10.9.9.9", "it said nothing")
+    assert told[-1].text == "it said nothing (2995 more incidents of this kind were not told)"
+    assert tally.counts[Fault.SILENT.value] == 3_001
+
+
+async def test_what_this_node_itself_fails_at_is_told_for_each_server(autojump_clock: MockClock) -> None:
+    del autojump_clock
+    told: list[Incident] = []
+    tally = Tally(told.append)
+    for number in range(20):
+        tally.incident(Fault.UNREACHABLE, f"server {number}", "it does not answer", ours=True)
+    assert len(told) == 20
+
+
+def _record(cause: str | None, text: str) -> logging.LogRecord:
+    record = logging.LogRecord("garlicfarm", logging.INFO, "f", 1, "%s", (text,), None)
+    if cause is not None:
+        record.cause = cause
+    return record
+
+
+def test_the_log_takes_so_many_lines_of_one_cause_and_then_says_how_many_it_left_out() -> None:
+    now_s = 0.0
+    limit = RepeatLimit(most=3, period_s=10, clock_s=lambda: now_s)
+    passed = [limit.filter(_record("connection-refused", str(number))) for number in range(100)]
+    assert passed.count(True) == 3
+    assert limit.filter(_record("leader-elected", "term=2"))
+    now_s = 11.0
+    after = _record("connection-refused", "again")
+    assert limit.filter(after)
+    assert after.getMessage() == "again (97 more of this kind were left out)"
+
+
+async def test_a_request_with_the_wrong_method_is_told_as_that_and_raises_no_alarm() -> None:
+    """Anybody can POST to the right path: that is no router with another version."""
+    trace = EventLog("node-1", lambda: 1000)
+    alarms = Alarms(trace)
+    RefusedConnections(trace, alarms).incident(
+        Incident(Fault.WRONG_METHOD, "10.0.0.1", "asked with the method 'POST', while a handshake begins with GET")
+    )
+    assert trace.recent(1)[0].data["reason"] == "wrong-method"
+    assert alarms.standing() == ()
