@@ -59,6 +59,7 @@ from bridge.core.authors import EntryWithoutEffect, NoEffect, numbers_after, wit
 from bridge.core.choosing import choose_again
 from bridge.core.eviction import EvictionRefused, KeysNotReplaced, KeysReplaced, ServerEvicted, evict, replace_keys
 from bridge.core.farm_state import (
+    AUTHORS_MARK,
     LEAVES_PER_SERVER_MAX,
     LOG_TIME_LIMIT_MS,
     PERIOD_MAX_MS,
@@ -102,8 +103,8 @@ from consensus.core.sessions import RequestId, SessionTable, Verdict, parse_requ
 
 _NUMBER_BYTES = 8
 """The result of a request is index and term of the entry that was applied, so long each."""
-_AUTHORS_MARK = "~"
-"""Begins a client's name in the table of sessions that an author has; no request that somebody names begins so."""
+_STRANGERS_MARK = "?"
+"""As `AUTHORS_MARK`, for authors that nobody admitted."""
 _CLIENT_DIGITS = 32
 """Of the hash that stands there for the name which the author gave: the table bounds how long a name may be."""
 
@@ -224,7 +225,7 @@ class Farm:
         if index <= self.state.applied_index:
             return ()
         record, request = entry.record, request_of(entry.record)
-        verdict = self._admit(session_of(entry), index, term)
+        verdict = self._admit(self.session_of(entry), index, term)
         state = self.state.after(index, term)
         changes: list[Change] = []
         match verdict:
@@ -290,6 +291,22 @@ class Farm:
             case _:
                 assert_never(record)
 
+    def session_of(self, entry: ProvenRecord) -> RequestId | None:
+        """The request that an entry names, as the table of sessions calls it; None if it names none.
+
+        A request of a proven entry belongs to its author. Otherwise whoever can submit could use the next request id of
+        an honest server for an entry that means nothing, and that server's own entry would count as a repetition. Of
+        the farm's own authors no session is forgotten for those of strangers.
+        """
+        request = request_of(entry.record)
+        request_id = None if request is None else parse_request_id(request)
+        if request_id is None or request_id.client.startswith((AUTHORS_MARK, _STRANGERS_MARK)):
+            return None
+        if entry.author is None:
+            return request_id
+        mark = AUTHORS_MARK if _author_is_known(self.state, entry.author) else _STRANGERS_MARK
+        return _of_author(mark, entry.author, request_id)
+
     def position_of(self, request: RequestId) -> LogPosition | None:
         """Where the entry stands that was applied under this request id; None if none was, or that is forgotten."""
         if not self.sessions.was_executed(request):
@@ -307,22 +324,13 @@ class Farm:
         return verdict
 
 
-def session_of(entry: ProvenRecord) -> RequestId | None:
-    """The request that an entry names, as the table of sessions calls it; None if it names none.
-
-    A request of a proven entry belongs to its author. Otherwise whoever can submit could use the next request id of
-    an honest server for an entry that means nothing, and that server's own entry would count as a repetition.
-    """
-    request = request_of(entry.record)
-    request_id = None if request is None else parse_request_id(request)
-    if request_id is None or request_id.client.startswith(_AUTHORS_MARK):
-        return None
-    return request_id if entry.author is None else _of_author(entry.author, request_id)
+def _author_is_known(state: FarmState, author: Author) -> bool:
+    return author.node_id in state.clients or raft_id_of(state.admitted, author.node_id) is not None
 
 
-def _of_author(author: Author, request: RequestId) -> RequestId:
+def _of_author(mark: str, author: Author, request: RequestId) -> RequestId:
     client = hashlib.sha256(request.client.encode()).hexdigest()[:_CLIENT_DIGITS]
-    return replace(request, client=f"{_AUTHORS_MARK}{author.node_id.hex()}-{client}")
+    return replace(request, client=f"{mark}{author.node_id.hex()}-{client}")
 
 
 def _author_alive(state: FarmState, entry: ProvenRecord) -> FarmState:

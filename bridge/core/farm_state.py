@@ -27,7 +27,11 @@ SERVERS_MAX = 64
 MASTERS_MAX = 8
 LEAVES_PER_SERVER_MAX = 64
 PERIOD_MIN_MS, PERIOD_MAX_MS = 500, 600_000
-SESSION_LIMITS = SessionLimits(sessions_max=1024, window=16, result_bytes_max=16, expiry_ms=3_600_000)
+AUTHORS_MARK = "~"
+"""Begins the name of an author of the farm in the table of sessions; no request that somebody names begins so."""
+SESSION_LIMITS = SessionLimits(
+    sessions_max=1024, window=16, result_bytes_max=16, expiry_ms=3_600_000, reserved_prefix=AUTHORS_MARK
+)
 UNFENCED_AHEAD_MS = 30_000
 """A second published without a quorum counts only up to so far ahead of log time: no wrong clock must bind a farm."""
 LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000

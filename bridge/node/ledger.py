@@ -38,7 +38,6 @@ from bridge.core.farm import (
     PublicationRefused,
     RequestRefused,
     ServerForgotten,
-    session_of,
 )
 from bridge.core.farm_state import FarmState
 from bridge.core.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError, may_raise
@@ -220,7 +219,7 @@ class Ledger:
 
     def request_of(self, command: bytes) -> RequestId | None:
         """The request that an entry names, as the table of sessions calls it: those of each author are its own."""
-        return session_of(self.entries.read(command)) if _may_name_request(command) else None
+        return self._farm.session_of(self.entries.read(command)) if _may_name_request(command) else None
 
     def request_named_in(self, command: bytes) -> RequestId | None:
         """The request as the entry itself names it, whoever wrote it."""

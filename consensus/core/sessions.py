@@ -89,6 +89,13 @@ class SessionLimits:
     result_bytes_max: int = 1024
     """A longer result is not kept: its repetition is answered as executed, without the result."""
     expiry_ms: Milliseconds = 3_600_000
+    reserved_prefix: str = ""
+    """Clients whose names begin so are forgotten for want of room only when no other is left: whoever can submit can
+    make as many other sessions as there is room for. Empty: nobody is preferred."""
+
+    def is_reserved(self, client: str) -> bool:
+        """Whether the client keeps its session while others have one."""
+        return self.reserved_prefix != "" and client.startswith(self.reserved_prefix)
 
 
 DEFAULT_LIMITS = SessionLimits()
@@ -200,10 +207,14 @@ class SessionTable:
 
     def _make_room(self) -> None:
         if len(self._sessions) >= self.limits.sessions_max:
-            self._forget_longest_silent()
+            longest_silent = next(iter(self._sessions))
+            others = (name for name in self._sessions if not self.limits.is_reserved(name[0]))
+            self._forget(next(others, longest_silent))
 
     def _forget_longest_silent(self) -> None:
-        name = next(iter(self._sessions))
+        self._forget(next(iter(self._sessions)))
+
+    def _forget(self, name: tuple[str, Index]) -> None:
         self.floor = max(self.floor, self._sessions.pop(name).last_index)
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from bridge.core.authors import NUMBERS_WINDOW, AuthorNumbers, EntryWithoutEffect, NoEffect
 from bridge.core.clients import CLIENTS_MAX, Client, ClientChanged, change_client
-from bridge.core.farm import Change, Farm, session_of
+from bridge.core.farm import Change, Farm, RequestRefused
+from bridge.core.farm_state import SESSION_LIMITS
 from bridge.core.feature_level import SUPPORTED_LEVEL
 from bridge.core.records import (
     Admission,
@@ -167,10 +168,26 @@ def test_the_request_of_one_author_is_not_used_up_by_another_nor_by_an_entry_wit
     story.say(B, CostFactor(LEAF, 2.0, request="node-1-0-1"))
     story.say(A, report(1, BASE_MS + 7, request="node-1-0-1"))
     assert story.farm.state.servers[1].report.date_ms == BASE_MS + 7
-    own = session_of(ProvenRecord(report(1, request="node-1-0-1"), Author(A, 1)))
+    own = story.farm.session_of(ProvenRecord(report(1, request="node-1-0-1"), Author(A, 1)))
     assert own is not None
     posed = ProvenRecord(Foreign("nothing", request=str(own)))
-    assert session_of(posed) is None, "nobody names a request as the table of sessions names those of authors"
+    assert story.farm.session_of(posed) is None, (
+        "nobody names a request as the table of sessions names those of authors"
+    )
+
+
+def test_a_flood_of_strangers_sessions_makes_the_farm_forget_none_of_its_own_authors() -> None:
+    """A table full of strangers' sessions took honest reports for expired: each second one was lost."""
+    story = Story()
+    for number in range(1, 4):
+        for flood in range(SESSION_LIMITS.sessions_max if number > 1 else 0):
+            story.take(ProvenRecord(Foreign("nothing", request=f"flood-{number}-{flood}-{story.index}-1")))
+            stranger = Author(flood.to_bytes(8), 1)
+            story.take(ProvenRecord(Foreign("nothing", request=f"flood-{story.index}-1"), stranger))
+        told = story.say(A, report(1, BASE_MS + number, request=f"node-1-0-{number}"))
+        assert not [each for each in told if isinstance(each, RequestRefused | EntryWithoutEffect)]
+        assert story.farm.state.servers[1].report.date_ms == BASE_MS + number
+    assert len(story.farm.sessions) == SESSION_LIMITS.sessions_max
 
 
 def test_a_resubmission_under_its_request_is_the_same_entry_and_is_told_as_one() -> None:
