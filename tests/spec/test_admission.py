@@ -27,7 +27,7 @@ def test_a_new_identity_gets_the_next_id_and_keeps_it() -> None:
     assert story.apply(1, 1, Admission(C, "c")) == (ServerAdmitted(3, C, "c"),)
     assert story.apply(2, 1, Admission(C, "c")) == ()
     assert story.apply(3, 1, Admission(C, "renamed")) == (ServerAdmitted(3, C, "renamed"),)
-    assert story.state.admitted[3] == Admitted(C, "renamed")
+    assert story.state.admitted[3] == Admitted(C, "renamed", unseen_since_ms=BASE_MS)
 
 
 def test_a_founder_s_name_is_recorded_under_its_own_id() -> None:
