@@ -86,7 +86,7 @@ def check(found_there: FarmOnDisk) -> None:
     assert found_there.period_ms == 2_000 != FarmTuning().period_ms
     assert found_there.farm.log_time_ms == BASE_MS + 6_000
     assert {number: each.node_id for number, each in found_there.farm.admitted.items()} == {1: A, 2: B, 3: C}
-    assert found_there.farm.admitted[3] == Admitted(C, "c", entry=ADMITTED_C)
+    assert replace(found_there.farm.admitted[3], unseen_since_ms=None) == Admitted(C, "c", entry=ADMITTED_C)
 
 
 async def test_the_whole_log_of_a_stopped_node_counts(tmp_path: Path) -> None:

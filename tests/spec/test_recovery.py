@@ -33,7 +33,7 @@ def test_the_survivor_alone_is_admitted_and_names_of_the_others_are_free_again()
     farm = AuthoredFarm(BASE_MS, TUNING, founders=(B,))
     farm.restore(state, PERIOD_MS, farm.sessions.dump())
     farm.apply(1000, 9, Admission(C, "node-a"))
-    assert farm.state.admitted[2] == Admitted(C, "node-a")
+    assert farm.state.admitted[2] == Admitted(C, "node-a", unseen_since_ms=BASE_MS + 120_000)
 
 
 def test_who_was_thrown_out_stays_out_and_the_keys_of_the_survivor_are_known() -> None:
@@ -46,7 +46,7 @@ def test_who_was_thrown_out_stays_out_and_the_keys_of_the_survivor_are_known() -
     farm.apply(1000, 9, Admission(C, "node-a"))
     farm.apply(1001, 9, Admission(A, "node-a"))
     assert farm.state.admitted[2].standing is Standing.EVICTED
-    assert farm.state.admitted[3] == Admitted(A, "node-a")
+    assert farm.state.admitted[3] == Admitted(A, "node-a", unseen_since_ms=BASE_MS + 120_000)
 
 
 def test_its_own_leaves_go_on_under_its_new_raft_id_and_those_of_the_others_are_left_out() -> None:
