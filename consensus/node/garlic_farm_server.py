@@ -26,7 +26,7 @@ from consensus.node.accepting import AcceptQueue, AcceptTuning, Handle, KnownSou
 from consensus.node.clock import now_ms
 from consensus.node.garlic_farm_conversation import Conversation, ConversationTuning, RequestHandler
 from consensus.node.garlic_farm_tally import Tally
-from consensus.node.receive_budget import ReceiveBudget
+from consensus.node.receive_budget import BudgetTuning, ReceiveBudget
 from consensus.node.tls import NodeCertificate
 from consensus.node.tls_stream import TlsStream
 from consensus.node.transports import is_loopback
@@ -182,10 +182,11 @@ class GarlicFarmServer:
         limits: Limits = DEFAULT_LIMITS,
         met: Callable[[Identity], None] = lambda _: None,
         accepting: AcceptTuning | None = None,
+        budget: BudgetTuning | None = None,
     ) -> None:
         """`met` hears what each peer that is let in says of itself."""
         self._accepting = accepting or AcceptTuning()
-        self._budget = ReceiveBudget()
+        self._budget = ReceiveBudget(budget)
         self._known = KnownSources()
         self._met = met
         self._gatekeeper = gatekeeper

@@ -17,6 +17,7 @@ from consensus.node.garlic_farm_conversation import ClientAnswer, ConversationTu
 from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.garlic_farm_server import AdmissionTuning, GarlicFarmServer
 from consensus.node.garlic_farm_tally import Incident, Tally
+from consensus.node.receive_budget import BudgetTuning
 from consensus.node.transports import Reached
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.digest import Credentials
@@ -151,6 +152,7 @@ class Host:
         identity: Identity | None = None,
         admission: AdmissionTuning | None = None,
         conversation: ConversationTuning | None = None,
+        budget: BudgetTuning | None = None,
     ) -> None:
         self.incidents: list[Incident] = []
         self.told = trio.Event()
@@ -167,7 +169,7 @@ class Host:
             peers=ListedPeers(key_of(own_id), SERVER_KEYS),
         )
         self.server = GarlicFarmServer(
-            self.gatekeeper, self.handler, self.tally, admission=admission, conversation=conversation
+            self.gatekeeper, self.handler, self.tally, admission=admission, conversation=conversation, budget=budget
         )
 
     def _tell(self, incident: Incident) -> None:

@@ -1,6 +1,7 @@
 """What a Garlic Farm server does for peers and clients, and to those who misbehave."""
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
@@ -13,7 +14,7 @@ from consensus.core.position import Command, Entry, LogPosition, ServerId
 from consensus.node.garlic_farm_conversation import ClientAnswer, ConversationTuning
 from consensus.node.garlic_farm_dial import Dialed, Dialer
 from consensus.node.garlic_farm_server import AdmissionTuning, Visit
-from consensus.node.receive_budget import Account, ReceiveBudget
+from consensus.node.receive_budget import Account, BudgetTuning, ReceiveBudget
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.codec import REPLY, decode_reply, decode_request, encode_request
 from consensus.wire.garlic_farm.digest import Credentials
@@ -522,3 +523,75 @@ async def test_keys_that_belong_to_nobody_are_one_source_for_the_budget_of_bytes
         await trio.testing.wait_all_tasks_blocked()
     assert owners == [f"key {SERVER_KEYS[ALICE].hex()}", "10.0.0.9", "10.0.0.9"]
     assert host.incidents == []
+
+
+LARGE = encode_request(
+    wire.AppendEntriesRequest(ALICE, BOB, 3, 2, 9, 8, (LogEntry(3, Application(b'{"x":"' + b"y" * 300_000 + b'"}')),))
+)
+TIGHT = BudgetTuning(servers_bytes=700_000, per_server_bytes=400_000, others_bytes=400_000)
+
+
+async def test_a_leader_that_sends_more_than_its_share_is_read_slowly_and_answered_in_full(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    """Given room for one append at a time, when a leader pipelines twenty, then all are answered and none is lost."""
+    del autojump_clock
+    host = stage.add(Host(BOB, budget=TIGHT))
+    host.handler.delay_s = lambda _: 0.5
+    dialed = await dial(stage)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(dialed.stream.send_all, LARGE * 20)
+        assert len(await replies(dialed, 20)) == 20
+    assert host.incidents == []
+
+
+async def test_servers_whose_requests_wait_for_each_others_room_all_come_to_their_end(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    """Given a server that stops in the midst of an append, when a leader appends, then it need not wait for that one.
+
+    The one that stopped is closed in time, and its room is free again.
+    """
+    del autojump_clock
+    host = stage.add(Host(BOB, budget=TIGHT))
+    stopped = await stage.dialer(CAROL).dial(stage.resolve(BOB), BOB)
+    await stopped.stream.send_all(LARGE.replace(LARGE[1:5], CAROL.to_bytes(4), 1)[:200_000])
+    leader = await dial(stage)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(leader.stream.send_all, LARGE * 5)
+        assert len(await replies(leader, 5)) == 5
+    assert await closes(stopped)
+    assert host.faults == {Fault.SILENT}
+
+
+async def test_a_request_that_drips_is_cut_off_although_it_never_pauses(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    """Given a client that sends a byte each second, then it is closed when its request had its time."""
+    del autojump_clock
+    host = stage.add(Host(BOB))
+    dialed = await stage.dialer(None).dial(stage.resolve(BOB), BOB)
+    began = trio.current_time()
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        for byte in encode_request(CLIENT)[:40]:
+            await dialed.stream.send_all(bytes([byte]))
+            await trio.sleep(1)
+    assert await closes(dialed)
+    assert trio.current_time() - began < 45
+    assert "was not whole 15 s after it began" in host.incidents[-1].text
+
+
+async def test_clients_that_hold_too_much_are_closed_with_a_reason_and_servers_are_not(stage: Stage) -> None:
+    host = stage.add(Host(BOB, budget=TIGHT))
+    leader = await dial(stage)
+    head = encode_request(CLIENT)[:41] + (5_000_000).to_bytes(4)
+    holding = [await stage.dialer(None).dial(stage.resolve(BOB), BOB) for _ in range(4)]
+    for dialed in holding:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await dialed.stream.send_all(head + bytes(300_000))
+        await trio.testing.wait_all_tasks_blocked()
+    assert await closes(holding[0])
+    assert host.faults == {Fault.BUSY}
+    assert "all clients together more than this server keeps for them" in host.incidents[0].text
+    await leader.stream.send_all(LARGE)
+    assert len(await replies(leader, 1)) == 1
