@@ -554,7 +554,7 @@ async def test_servers_whose_requests_wait_for_each_others_room_all_come_to_thei
     """
     del autojump_clock
     host = stage.add(Host(BOB, budget=TIGHT))
-    stopped = await stage.dialer(CAROL).dial(stage.resolve(BOB), BOB)
+    stopped = await dial(stage, CAROL)
     await stopped.stream.send_all(LARGE.replace(LARGE[1:5], CAROL.to_bytes(4), 1)[:200_000])
     leader = await dial(stage)
     async with trio.open_nursery() as nursery:
@@ -570,7 +570,7 @@ async def test_a_request_that_drips_is_cut_off_although_it_never_pauses(
     """Given a client that sends a byte each second, then it is closed when its request had its time."""
     del autojump_clock
     host = stage.add(Host(BOB))
-    dialed = await stage.dialer(None).dial(stage.resolve(BOB), BOB)
+    dialed = await dial(stage, None)
     began = trio.current_time()
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         for byte in encode_request(CLIENT)[:40]:
@@ -585,7 +585,7 @@ async def test_clients_that_hold_too_much_are_closed_with_a_reason_and_servers_a
     host = stage.add(Host(BOB, budget=TIGHT))
     leader = await dial(stage)
     head = encode_request(CLIENT)[:41] + (5_000_000).to_bytes(4)
-    holding = [await stage.dialer(None).dial(stage.resolve(BOB), BOB) for _ in range(4)]
+    holding = [await dial(stage, None) for _ in range(4)]
     for dialed in holding:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             await dialed.stream.send_all(head + bytes(300_000))
