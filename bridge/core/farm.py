@@ -224,11 +224,13 @@ class Farm:
         """Take one committed record; what changed is for traces and for the publisher's next act."""
         if index <= self.state.applied_index:
             return ()
-        record, request = entry.record, request_of(entry.record)
+        record = entry.record
         verdict = self._admit(self.session_of(entry), index, term)
         state = self.state.after(index, term)
         changes: list[Change] = []
         match verdict:
+            case Verdict.NEW if isinstance(record, Foreign):
+                pass  # opaque entries of users are the many, and nobody need have signed them
             case Verdict.NEW:
                 reason = self.without_effect(entry)
                 if reason is not None:
@@ -236,17 +238,14 @@ class Farm:
                 elif needed_level(record) > state.level:
                     changes = [EntryTooEarly(type(record).__name__, needed_level(record))]
                 else:
-                    numbers = numbers_after(state.numbers, entry)
-                    if numbers is not state.numbers:
-                        # Not for the opaque entries of users, which are the many.
-                        state = replace(state, numbers=numbers)
+                    state = replace(state, numbers=numbers_after(state.numbers, entry))
                     state, changes = self._apply(_author_alive(state, entry), entry)
             case Verdict.DUPLICATE if entry.author is not None and not isinstance(record, Foreign):
                 changes = [_without_effect(entry, NoEffect.REPEATED)]
             case Verdict.DUPLICATE:
                 pass
             case Verdict.EXPIRED:
-                changes = [RequestRefused(request or "")]
+                changes = [RequestRefused(request_of(record) or "")]
             case _:
                 assert_never(verdict)
         self.state = state

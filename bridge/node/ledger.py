@@ -263,7 +263,7 @@ class Ledger:
             raise UnsupportedLevelError(record.number, record.version, index)
         changes = self._farm.apply(index, term, entry)
         self.records[_COUNTED[type(record)]] += 1
-        if not any(isinstance(change, EntryWithoutEffect) for change in changes):
+        if not (changes and any(isinstance(change, EntryWithoutEffect) for change in changes)):
             self._note_time(index, record)
         for change in changes:
             if isinstance(change, EntryWithoutEffect):

@@ -128,6 +128,8 @@ def decode(data: bytes) -> Record:
     except ValueError as error:
         return Foreign(str(error)[:_REASON_LIMIT])
     kinds = [kind for kind in _KINDS if kind in members]
+    if not kinds:
+        return Foreign("a JSON object of no kind that a farm knows", _request_of(members))
     try:
         return _decode_kind(kinds, data)
     except ValueError as error:
@@ -185,8 +187,6 @@ def _decode_kind(kinds: Sequence[str], data: bytes) -> Record:
             return identity_entries.decode_identity(kind, data)
         case [wish] if wish in _WISHES:
             return to_wish(_WISHES[wish].decode(data))
-        case []:
-            raise ApplicationError("a JSON object of no kind that a farm knows")
         case _:
             raise ApplicationError(f"of several kinds at once: {', '.join(kinds)}")
 
