@@ -73,8 +73,12 @@ class Connection:
         if claimed.key is not None:
             bound = channel or f"tls {hashlib.sha256(certificate).hexdigest()}"
             lines.append(f"X-Garlic-Proof: {_proof(claimed, claimed.key, nonce, client_nonce, bound)}")
-        self._socket.sendall("\r\n".join([*lines, "", ""]).encode() + words)
-        self.head, self.rest = _answer(self._socket)
+        try:
+            self._socket.sendall("\r\n".join([*lines, "", ""]).encode() + words)
+            self.head, self.rest = _answer(self._socket)
+        except BaseException:
+            self._socket.close()
+            raise
         self.status = int(self.head.split(b" ")[1])
 
     def say(self, words: bytes) -> None:

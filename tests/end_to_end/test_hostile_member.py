@@ -4,22 +4,30 @@ First a stranger with a copied key file says it, then the member with its own id
 farm. Afterwards the farm elects, publishes and restarts, as if it had never been.
 """
 
+import base64
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.node.key_files import load_farm_key
+from bridge.wire.entry_proof import sign_entry
 from gossip.node.identity import load_identity
-from tests.end_to_end.farm import START_BOUND_S, Farm, Node, exported_key, local_farm, seeded
+from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key, local_farm, seeded
 from tests.end_to_end.hostile_words import Words, in_bunches, requests
-from tests.end_to_end.raw_client import Claimed, Connection, Way
+from tests.end_to_end.raw_client import Claimed, Connection, Way, application, message
 from tests.end_to_end.settings import addresses
 from tests.end_to_end.test_membership import newcomer
+from tests.simulation.entry_fuzz import SAMPLES, unsigned
 
 HOSTILE = "node-4"
+CLIENT = 5
+TAKEN = tuple(each for each in SAMPLES if "removal" not in each)
+"""A member may remove others, as operators at its socket may: that would be no crash, and no farm of three either."""
 BUNCH = 6
 ANSWER_BOUND_S = 0.1
 ANSWERS_BYTES = 26 * BUNCH
@@ -61,6 +69,29 @@ def say(farm: Farm, node: Node, claimed: Claimed, random: Random, share: float) 
     return upgraded
 
 
+def submit(farm: Farm, claimed: Claimed, random: Random, count: int) -> int:
+    """Entries with a proof that holds, each with a field at its extremes; returns how many are in the log."""
+    leader = farm.wait_settled()
+    before = leader.view().raft.commit_index or 0
+    for number in range(count):
+        entry = random.choice(TAKEN)
+        own = {**entry, "id": claimed.server_id} if "id" in entry else entry
+        data = unsigned(own, random)
+        with suppress(ValueError):  # no farm would read it, so nobody signs it
+            moment_ms = time.time_ns() // 1_000_000 + number
+            data = sign_entry(data, key_in(claimed), bytes.fromhex(claimed.cluster_id or ""), moment_ms)
+        with suppress(OSError), Connection(way_of(farm, leader), claimed) as connection:
+            connection.say(message(CLIENT, claimed.server_id or 0, 0, 0, application(0, data)))
+            connection.heard(26)
+    return (leader.view().raft.commit_index or 0) - before
+
+
+def key_in(claimed: Claimed) -> Ed25519PrivateKey:
+    """With which it proves who it is."""
+    assert claimed.key is not None
+    return claimed.key
+
+
 def attacked(farm: Farm, share: float) -> None:
     """The whole story, with that share of what can be said."""
     random = seeded("hostile member")
@@ -76,12 +107,14 @@ def attacked(farm: Farm, share: float) -> None:
         assert say(farm, node, Claimed(), random, share / 4) > 0
         assert say(farm, node, Claimed(raft_id, "client", key, None, cluster), random, share / 4) > 0
         assert say(farm, node, Claimed(raft_id, "server", key, None, cluster), random, share) > 0
+    assert submit(farm, Claimed(raft_id, "client", key, None, cluster), random, int(800 * share)) > 0
     # Then no server has ended, none has told of a mistake of its own, and none keeps what it was sent
     farm.wait_settled()
     for node in farm.nodes:
         assert "Traceback" not in node.log_file.read_text(errors="replace"), farm.logs()
         assert node.resident_bytes() - memory[node.name] < GROWTH_BOUND_BYTES
         assert node.view().raft.term < 2**62, "terms were not used up"
+        assert call("status", "--node", node.directory).returncode == 0
     # And with the member evicted the farm publishes, loses its leader, and starts anew
     farm.wait_done("node", "evict", node_id, "--yes", at=farm.wait_settled)
     leader = farm.wait_settled()
@@ -92,6 +125,7 @@ def attacked(farm: Farm, share: float) -> None:
     leader.stop()
     leader.start()
     farm.wait_settled()
+    farm.wait_done("publish", "force", master_of(farm), at=farm.wait_settled)
     farm.wait_until(lambda: last_second(farm) > before, START_BOUND_S, "a later second is published")
     for node in farm.nodes:
         node.stop()
@@ -105,6 +139,12 @@ def way_of(farm: Farm, node: Node) -> Way:
     host, _, port = addresses(node)[1].rpartition(":")
     shown = key.digest_credentials[0]
     return Way(host, int(port), key.cluster, shown.username, shown.password)
+
+
+def master_of(farm: Farm) -> str:
+    """The destination that the farm publishes."""
+    [destination] = {each.destination for node in farm.nodes for each in node.published()}
+    return base64.b64encode(destination, altchars=b"-~").decode()
 
 
 def last_second(farm: Farm) -> int:

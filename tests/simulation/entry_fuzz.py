@@ -140,15 +140,21 @@ def make(random: Random) -> bytes:
     if random.random() < 0.3:
         clock = Clock(LATE_MS + random.choice((-20_000, 0, 40_000)), 1, 30_000)
         return signed(random.choice((encode(clock), encode(REPORT), json.dumps(entry).encode())), 1)
-    for _ in range(random.choice((1, 1, 1, 2))):
-        entry = replaced(entry, random.choice(list(places(entry))), random.choice(EXTREMES))
-        if not isinstance(entry, dict) or not entry:
-            break
-    data = json.dumps(entry).encode()
+    data = unsigned(entry, random)
     try:
         return signed(data, random.randint(1, 3))
     except ValueError:
         return data  # no farm would read it, so nobody signs it
+
+
+def unsigned(entry: dict[str, Any], random: Random) -> bytes:
+    """The entry with one field, or two, at an extreme."""
+    changed: Any = entry
+    for _ in range(random.choice((1, 1, 1, 2))):
+        changed = replaced(changed, random.choice(list(places(changed))), random.choice(EXTREMES))
+        if not isinstance(changed, dict) or not changed:
+            break
+    return json.dumps(changed).encode()
 
 
 class Applied:
