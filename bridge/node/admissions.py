@@ -62,6 +62,7 @@ class AdmissionNotes:
         self._servers.update({server_id: bytes.fromhex(node_id) for server_id, node_id in found.servers.items()})
         self._told = found.told
         self.may_be_server = founded or node_id not in founding.founders
+        self._is_founder = node_id in founding.founders
 
     @property
     def own_id(self) -> int | None:
@@ -70,6 +71,11 @@ class AdmissionNotes:
             return None
         known = self.raft_id_of(self.node_id)
         return self._told if known is None else known
+
+    @property
+    def was_server(self) -> bool:
+        """Whether the log has told this node, which is no founder, its Raft id: its server ran then, with a storage."""
+        return not self._is_founder and self.raft_id_of(self.node_id) is not None
 
     def node_id_of(self, server_id: int) -> bytes | None:
         """Whose Raft id it is."""

@@ -393,6 +393,7 @@ class Node:
             endpoint_of=lambda node_id: own if node_id == agent.node_id else roster.endpoint_of(node_id),
             # A submission that set out for the leader may come home: this server was elected meanwhile.
             address_of=lambda node_id: own_address if node_id == agent.node_id else roster.address_of(node_id),
+            had_storage=notes.was_server,
         )
 
     def _farm_member(

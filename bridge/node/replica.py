@@ -97,6 +97,8 @@ class ReplicaSettings:
     voters_max: int
     endpoint_of: Callable[[bytes], str | None]
     address_of: Callable[[bytes], PeerAddress | None]
+    had_storage: bool = False
+    """Whether the node knows by something else than its storage, and the note of it, that it had one."""
 
 
 class Replica:
@@ -361,7 +363,7 @@ def _told_to_leave(leader: ServerId) -> None:
 
 def _open_storage(settings: ReplicaSettings) -> tuple[ThreadedDisk, Recovery]:
     storage, note = settings.state_dir / RAFT_DIRECTORY, settings.state_dir / STORAGE_NOTE
-    if note.exists() and not (storage / BALLOT_FILE).exists():
+    if (settings.had_storage or note.exists()) and not (storage / BALLOT_FILE).exists():
         raise StorageError(
             f"{storage} is gone, and with it what this server voted and acknowledged: as the same server it could undo"
             " both. Put the directory back as it was, or give this node a new state directory and another name: it then"

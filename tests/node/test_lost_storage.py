@@ -1,0 +1,59 @@
+"""A server without its storage does not come back as the same server, whatever else of its state is left."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bridge.core.founding import Founder, Founding
+from bridge.node import replica
+from bridge.node.admissions import FILE_NAME, AdmissionNotes
+from bridge.node.configuration import Timing
+from bridge.node.profile import profile_of
+from bridge.node.replica import RAFT_DIRECTORY, STORAGE_NOTE, ReplicaSettings
+from consensus.core.position import ServerId
+from consensus.node.disk import StorageError
+
+FOUNDER, LATER = b"a" * 8, b"b" * 8
+FOUNDING = Founding((Founder(FOUNDER, 0, b"n" * 16),))
+
+
+def notes_of(directory: Path, node_id: bytes, servers: dict[int, str], *, founded: bool) -> AdmissionNotes:
+    content = {"cluster": FOUNDING.cluster_id.hex(), "servers": servers}
+    (directory / FILE_NAME).write_bytes(msgspec.json.encode(content))
+    return AdmissionNotes(directory, FOUNDING, node_id, founded=founded)
+
+
+def settings_of(directory: Path, notes: AdmissionNotes) -> ReplicaSettings:
+    return ReplicaSettings(
+        state_dir=directory,
+        node_id=notes.node_id,
+        generation=1,
+        server_id=ServerId(notes.own_id or 0),
+        founding=FOUNDING,
+        node_id_of=notes.node_id_of,
+        cluster="farm",
+        dialer=lambda *_: pytest.fail("nobody is called"),
+        profile=profile_of(Timing.LAN),
+        segment_bytes=65_536,
+        voters_max=5,
+        endpoint_of=lambda _: None,
+        address_of=lambda _: None,
+        had_storage=notes.was_server,
+    )
+
+
+def test_a_router_whose_raft_id_the_log_has_told_does_not_start_with_an_empty_storage(tmp_path: Path) -> None:
+    """It has voted and acknowledged under that id, and what it was is gone with `raft` and the note of it."""
+    notes = notes_of(tmp_path, LATER, {1: FOUNDER.hex(), 2: LATER.hex()}, founded=False)
+    with pytest.raises(StorageError, match="new state directory and another name"):
+        replica._open_storage(settings_of(tmp_path, notes))
+    assert not (tmp_path / RAFT_DIRECTORY).exists()
+
+
+@pytest.mark.parametrize("node_id", [FOUNDER, LATER], ids=["a founder", "a newcomer that a member told its Raft id"])
+def test_the_first_start_of_a_server_makes_its_storage(tmp_path: Path, node_id: bytes) -> None:
+    notes = notes_of(tmp_path, node_id, {1: FOUNDER.hex()}, founded=node_id == FOUNDER)
+    directory, _ = replica._open_storage(settings_of(tmp_path, notes))
+    directory.close()
+    assert (tmp_path / STORAGE_NOTE).exists()
