@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.core.control import SubmitOutcome
 from bridge.node.key_files import load_farm_key
@@ -22,7 +23,12 @@ from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.proof import ConnectionRole
 from consensus.wire.garlic_farm.upgrade import Identity
 from consensus.wire.garlic_farm.upgrade_client import Caller
+from gossip.core.member import Incarnation, NodeId, Status
+from gossip.core.messages import KeyNews, Payload, PingRequest, VerdictUpdate
 from gossip.node.state_files import KEYS_FILE
+from gossip.wire.datagram import encode
+from gossip.wire.identity import Signer, sign_keys
+from gossip.wire.seal import SALT_BYTES, Sealed
 from tests.end_to_end.farm import (
     LEADER_BOUND_S,
     START_BOUND_S,
@@ -149,6 +155,40 @@ def login(node: Node, farm_key: FarmKey) -> Fault | None:
         return None
 
     return trio.run(dial)
+
+
+def test_a_copy_of_the_key_takes_no_living_voter_out_and_tells_nobody_keys(farm: Farm, tmp_path: Path) -> None:
+    # Given: a farm, and somebody with a copy of its key and an identity of its own.
+    copy = tmp_path / "copy.key"
+    keys(farm, "export", copy)
+    ring = load_farm_key(copy).key_ring
+    before, listed = farm.wait_settled().view(), keys(farm, "list")
+    identity = Ed25519PrivateKey.generate()
+    thief = Signer(identity)
+    envelope = Sealed(ring, os.urandom(SALT_BYTES), thief.node_id)
+    alive = [(NodeId(bytes.fromhex(each.node_id)), each.generation) for each in before.members]
+    lives = {node_id: Incarnation(generation, 2**20) for node_id, generation in alive}
+    left = tuple(VerdictUpdate(each, life, Status.LEFT, each, bytes(96)) for each, life in lives.items())
+    chain = ring.chain.install(bytes(32)).use(bytes(32))
+    told = sign_keys(KeyNews(chain), identity)
+    # When: it tells every node that all others have left, and keys of its own.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as loudspeaker:
+        for node in farm.nodes:
+            own = NodeId(bytes.fromhex(node.view().node.node_id))
+            ping = PingRequest(thief.node_id, Incarnation(1, 0), own, lives[own], 1, 0, None, Payload(left))
+            host, port = addresses(node)[0].rsplit(":", 1)
+            for message in (ping, told):
+                loudspeaker.sendto(envelope.seal(encode(message), own), (host, int(port)))
+
+    def refused() -> bool:
+        return all("key-news-refused" in node.log_file.read_text() for node in farm.nodes)
+
+    # Then: every node has refused what came last, and the group is what it was.
+    farm.wait_until(refused, START_BOUND_S, "every node tells that it was told keys by a stranger")
+    after = farm.wait_settled().view()
+    assert after.raft.voters == before.raft.voters
+    assert not any("member-left" in node.log_file.read_text() for node in farm.nodes)
+    assert keys(farm, "list")["primary"] == listed["primary"]
 
 
 def test_replaced_keys_make_a_copied_key_file_worthless_and_leave_everybody_in_place(
