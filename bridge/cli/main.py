@@ -35,6 +35,7 @@ COMMANDS = {
     ),
     "farm": LazyCommand("bridge.cli.farm:farm", "Show all that the farm's servers agree on."),
     "servers": LazyCommand("bridge.cli.servers:servers", "List the Raft group's servers; remove one, or the leader."),
+    "log-time": LazyCommand("bridge.cli.log_time:log_time", "Show the farm's time and whose clocks are off."),
     "publish": LazyCommand("bridge.cli.publish:publish", "Publish anew; exclude leaves, make them dearer or cheaper."),
     "log": LazyCommand("bridge.cli.log:log", "Print committed entries of the farm's log."),
     "submit": LazyCommand("bridge.cli.log:submit", "Have one entry (a JSON object) committed to the farm's log."),

@@ -121,6 +121,12 @@ class AdmissionLapsed:
 AdmissionChange = ServerAdmitted | AdmissionRefused | ServerRetired
 
 
+def server_name(admitted: Mapping[int, Admitted], server_id: int) -> str:
+    """What people call the server with this Raft id."""
+    known = admitted.get(server_id)
+    return f"server {server_id}" if known is None or known.name is None else known.name
+
+
 def of_founders(founders: tuple[bytes, ...]) -> dict[int, Admitted]:
     """The table before the first entry."""
     return {number: Admitted(node_id) for number, node_id in enumerate(founders, start=1)}

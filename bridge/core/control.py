@@ -86,6 +86,29 @@ class ClusterAnswer:
     voters: tuple[VoterView, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ServerClock:
+    """A server's clock beside the majority time; None: it did not report lately, or nobody can say."""
+
+    raft_id: int
+    name: str
+    voter: bool
+    offset_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogTimeAnswer:
+    """The farm's time as one node knows it. `majority_ms`: what the clocks of a majority of the voters have reached."""
+
+    log_time_ms: int
+    majority_ms: int | None
+    latest_ms: int | None
+    """Where a clock entry of the present leader could bring log time at most."""
+    agreed: bool
+    """A majority of the voters' clocks agrees with the majority time."""
+    clocks: tuple[ServerClock, ...] = ()
+
+
 class FarmKeyState(Enum):
     """What the asked node does with a gossip key: seals with it, opens with it, or refuses it."""
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 from bridge.core.farm_state import FarmState, FarmTuning
 from bridge.core.records import Correction, Publication
+from bridge.core.recovery import LEASE_SET_SECONDS_MAX
 from bridge.core.voter_clocks import allowance_ms
 from bridge.core.weights import WishRefused
 
@@ -38,6 +39,8 @@ class SecondForgotten:
     """A master is no longer held to the second of its last publication: routers that took it refuse earlier ones."""
 
     publication: Publication
+    refused_until_s: int
+    """The last second at which a router can still have that structure, and so refuse an earlier one."""
 
 
 CorrectionChange = LogTimeCorrected | SecondForgotten | WishRefused
@@ -53,9 +56,9 @@ def correct(state: FarmState, correction: Correction, tuning: FarmTuning) -> tup
     majority_ms = state.clocks.majority_ms(state.applied_term)
     if majority_ms is None:
         return state, [_refused("no majority of the voters has reported its clock since the last election")]
-    refusal = _refusal(state.log_time_ms, majority_ms, correction.time_ms, tuning.period_ms)
+    refusal = correction_refusal(state.log_time_ms, majority_ms, correction.time_ms, tuning.period_ms)
     if refusal is not None:
-        return state, [refusal]
+        return state, [_refused(refusal)]
     back_ms = state.log_time_ms - correction.time_ms
     after = replace(
         _moved_back(state, back_ms), log_time_ms=correction.time_ms, clocks=state.clocks.taken_back(majority_ms)
@@ -70,19 +73,21 @@ def correct(state: FarmState, correction: Correction, tuning: FarmTuning) -> tup
         name: replace(master, publication=None) if name in beyond else master for name, master in after.masters.items()
     }
     told: list[CorrectionChange] = [LogTimeCorrected(state.log_time_ms, correction.time_ms)]
-    return replace(after, masters=masters), [*told, *map(SecondForgotten, beyond.values())]
+    until_s = correction.time_ms // 1000 + LEASE_SET_SECONDS_MAX
+    return replace(after, masters=masters), [*told, *(SecondForgotten(each, until_s) for each in beyond.values())]
 
 
-def _refusal(log_time_ms: int, majority_ms: int, time_ms: int, period_ms: int) -> WishRefused | None:
+def correction_refusal(log_time_ms: int, majority_ms: int, time_ms: int, period_ms: int) -> str | None:
+    """Why log time cannot be brought back to `time_ms`, with the numbers; `majority_ms` is M."""
     ahead_ms = log_time_ms - majority_ms
     if ahead_ms <= needless_ms(period_ms):
-        return _refused(
-            f"log time leads the clocks of a majority of the voters by {ahead_ms / 1000:.1f} s; up to"
-            f" {needless_ms(period_ms) / 1000:.0f} s it waits for them by itself"
+        return (
+            f"log time is {abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms >= 0 else 'behind'} the clocks of a"
+            f" majority of the voters; up to {needless_ms(period_ms) / 1000:.0f} s ahead it waits for them by itself"
         )
     latest_ms = majority_ms + allowance_ms(period_ms)
     if not majority_ms <= time_ms <= latest_ms:
-        return _refused(
+        return (
             f"the time {time_ms} is not within {majority_ms} and {latest_ms}, where the clocks of a majority of the"
             " voters are (ms since the epoch)"
         )

@@ -22,7 +22,16 @@ import h11
 import msgspec
 import trio
 
-from bridge.core.control import WAIT_LIMIT_MS, ClusterAnswer, EventPage, KeysAnswer, LogPage, SubmitAnswer, WishAnswer
+from bridge.core.control import (
+    WAIT_LIMIT_MS,
+    ClusterAnswer,
+    EventPage,
+    KeysAnswer,
+    LogPage,
+    LogTimeAnswer,
+    SubmitAnswer,
+    WishAnswer,
+)
 from bridge.core.view import FarmView
 from bridge.node.control_socket import SOCKET_NAME, answers, socket_address
 from bridge.node.local_trust import UntrustedPathError, check_control_socket, check_node_user, peer_user_id
@@ -117,6 +126,10 @@ class ControlClient:
     async def wish(self, wish: dict[str, Any]) -> WishAnswer:
         """Have what an operator asks for granted; ControlError says why it was not."""
         return from_document(WishAnswer, await self._post("/v1/wishes", wish))
+
+    async def log_time(self) -> LogTimeAnswer:
+        """The farm's time, and the servers' clocks."""
+        return from_document(LogTimeAnswer, _document(await self._get("/v1/log-time")))
 
     async def leave(self) -> None:
         """Tell the node to leave the farm and stop."""

@@ -5,8 +5,9 @@
     GET  /v1/log?from=N&limit=M&wait=MS             committed entries; waits for the first new one; `linearizable=1`
     GET  /v1/events?from=CURSOR&limit=M&wait=MS     the trace; waits likewise
     GET  /metrics, /healthz                         Prometheus text; whether this node can do its work
+    GET  /v1/log-time                               the farm's time, and the servers' clocks
     POST /v1/submit?request=ID                      one entry for the log
-    POST /v1/wishes                                 exclude a leaf, weigh it, publish anew, remove a server
+    POST /v1/wishes                                 exclude a leaf, weigh it, publish anew, remove a server; log time
     POST /v1/leave, /v1/withdraw                    goodbye; a founder's promise taken back
     POST /v1/confirm-cluster                        the cluster of this id is this node's farm
     POST /v1/transfer                               leadership handed to another node
@@ -34,6 +35,7 @@ from bridge.core.control import (
     EventPage,
     KeysAnswer,
     LogPage,
+    LogTimeAnswer,
     SubmitAnswer,
     SubmitOutcome,
     WishAnswer,
@@ -118,6 +120,9 @@ class ControlPort(Protocol):
     async def wish(self, body: bytes) -> WishAnswer:
         """Have what an operator asks for (`bridge.node.wishing`) committed; `Refused` says why it came to nothing."""
 
+    async def log_time(self) -> LogTimeAnswer:
+        """The farm's time, and the servers' clocks beside it; `Refused` on a node that is no server of a farm."""
+
     async def leave(self) -> None:
         """Begin to leave the farm and stop; returns as soon as it is certain that the node will."""
 
@@ -194,6 +199,7 @@ class Routes:
             "/v1/events": ("GET", self._events),
             "/metrics": ("GET", self._metrics),
             "/healthz": ("GET", self._healthz),
+            "/v1/log-time": ("GET", self._log_time),
             "/v1/submit": ("POST", self._submit),
             "/v1/wishes": ("POST", self._wish),
             "/v1/leave": ("POST", self._leave),
@@ -266,6 +272,9 @@ class Routes:
 
     async def _wish(self, request: Request, _query: str) -> Answer:
         return _json(200, {"schema": 1, **document(await self._port.wish(request.body))})
+
+    async def _log_time(self, _request: Request, _query: str) -> Answer:
+        return _json(200, {"schema": 1, **document(await self._port.log_time())})
 
     async def _leave(self, _request: Request, _query: str) -> Answer:
         await self._port.leave()

@@ -41,7 +41,7 @@ from bridge.core.farm import (
 )
 from bridge.core.farm_state import FarmState
 from bridge.core.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError, may_raise
-from bridge.core.log_time import LogTime
+from bridge.core.log_time import ClockJudgement, LogTime
 from bridge.core.records import (
     Admission,
     Approval,
@@ -230,6 +230,10 @@ class Ledger:
         """Whether the farm remembers this request."""
         return self._farm.sessions.was_executed(request)
 
+    def judge_clocks(self, server_id: int) -> ClockJudgement | None:
+        """The clocks beside the majority time, as this server, `server_id`, sees them by its machine's clock."""
+        return self.log_time.judge(now_ms(), clock_ms(), server_id, self.state.clocks)
+
     def keep_from(self) -> Index:
         """Entries before this are older than seven days of log time."""
         oldest_ms = self.state.log_time_ms - RETENTION_MS
@@ -338,8 +342,9 @@ def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911
             return "clock-bounded", {"server": server_id, "excessMs": excess_ms}
         case LogTimeCorrected(before_ms, after_ms):
             return "log-time-corrected", {"beforeMs": before_ms, "afterMs": after_ms}
-        case SecondForgotten(publication):
-            return "second-forgotten", {"master": publication.master[:8], "second": publication.published_s}
+        case SecondForgotten(publication, refused_until_s):
+            second = publication.published_s
+            return "second-forgotten", {"master": publication.master[:8], "second": second, "until": refused_until_s}
         case RequestRefused(request):
             return "request-refused", {"request": request}
         case ServerForgotten(server_id):

@@ -5,11 +5,21 @@ question out of what the cores say at that moment; the same view feeds the termi
 """
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
-from bridge.core.control import ClusterAnswer, EventPage, LogPage, SubmitAnswer, SubmitOutcome, WishAnswer
+from bridge.core.admission import server_name
+from bridge.core.control import (
+    ClusterAnswer,
+    EventPage,
+    LogPage,
+    LogTimeAnswer,
+    ServerClock,
+    SubmitAnswer,
+    SubmitOutcome,
+    WishAnswer,
+)
 from bridge.core.records import Admission, Approval, Clock, Eviction, KeyReplacement, Level, Publication
 from bridge.core.view import FarmView, VoterView
 from bridge.node.control_routes import KeyPort, Refused
@@ -158,6 +168,26 @@ class NodePort:
         if self._submitting is None or self._ledger is None:
             raise Refused(409, "no-server", "this node is not a server of a founded farm; see `garlicfarm status`")
         return await Wishing(self._make_view(), self._ledger, self._submitting.submit).grant(body)
+
+    async def log_time(self) -> LogTimeAnswer:
+        """The farm's time, and the servers' clocks beside it."""
+        view = self._make_view()
+        if self._ledger is None or view.node.raft_id is None:
+            raise Refused(409, "no-server", "this node is not a server of a founded farm; see `garlicfarm status`")
+        ledger, state = self._ledger, self._ledger.state
+        judgement = ledger.judge_clocks(view.node.raft_id)
+        offsets_ms: Mapping[int, int] = {} if judgement is None else judgement.offsets_ms
+        voters = {each for majority in state.clocks.majorities for each in majority}
+        return LogTimeAnswer(
+            log_time_ms=state.log_time_ms,
+            majority_ms=None if judgement is None else judgement.majority_ms,
+            latest_ms=state.clocks.limit_ms(view.raft.term, ledger.farm.tuning.period_ms),
+            agreed=judgement is not None and judgement.agreed,
+            clocks=tuple(
+                ServerClock(each, server_name(state.admitted, each), each in voters, offsets_ms.get(each))
+                for each in sorted(voters | offsets_ms.keys())
+            ),
+        )
 
     async def leave(self) -> None:
         """Begin to leave the farm and stop."""

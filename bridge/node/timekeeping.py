@@ -11,6 +11,7 @@ How long each entry takes to be committed tells whether elections leave enough t
 
 import trio
 
+from bridge.core.admission import server_name
 from bridge.core.broadcast_time import BroadcastTime
 from bridge.core.clock_alarms import NTP_ACTION, log_time_text, other_clocks_text, own_clock_text
 from bridge.core.records import Clock
@@ -136,5 +137,4 @@ class TimeDuty:
             member.alarms.set(LOG_TIME_ALARM, text, action)
 
     def _name_of(self, server_id: int) -> str:
-        known = self._member.ledger.state.admitted.get(server_id)
-        return f"server {server_id}" if known is None or known.name is None else known.name
+        return server_name(self._member.ledger.state.admitted, server_id)

@@ -4,6 +4,7 @@
     {"cost": {"hash": ADDRESS, "factor": 1.5}}              a leaf becomes dearer or cheaper
     {"force": {"master": ADDRESS}}                          a master is published anew
     {"removal": {"server": NAME or Raft id, "removed": true}}
+    {"correction": {}}                                      log time goes back to the clocks of a majority of the voters
     {"client": {"name": NAME, "key": KEY, "scopes": ["weights"], "admitted": true}}     a client key is admitted
     {"client": {"name": NAME, "admitted": false}}                                       or removed
 
@@ -20,12 +21,14 @@ from msgspec import Struct
 
 from bridge.core.clients import client_refusal
 from bridge.core.control import SubmitAnswer, SubmitOutcome, WishAnswer
+from bridge.core.correction import correction_refusal
 from bridge.core.farm_state import FarmState
 from bridge.core.feature_level import needed_level
 from bridge.core.hashes import hash_of
 from bridge.core.picture_weights import address_of_hash
-from bridge.core.records import ClientKey, CostFactor, Exclusion, Force, Removal, Scope, Wish
+from bridge.core.records import ClientKey, Correction, CostFactor, Exclusion, Force, Removal, Scope, Wish
 from bridge.core.view import FarmView
+from bridge.core.voter_clocks import allowance_ms
 from bridge.node.control_routes import Refused
 from bridge.node.ledger import Ledger
 from bridge.node.masters import ADDRESS
@@ -37,7 +40,8 @@ from gossip.wire.identity import node_id_of
 FORMS = (
     'one of {"exclusion": {"hash": ADDRESS, "excluded": true}}, {"cost": {"hash": ADDRESS, "factor": 1.5}},'
     ' {"force": {"master": ADDRESS}}, {"removal": {"server": NAME, "removed": true}},'
-    ' {"client": {"name": NAME, "key": KEY, "scopes": ["weights"], "admitted": true}}'
+    ' {"client": {"name": NAME, "key": KEY, "scopes": ["weights"], "admitted": true}},'
+    ' {"correction": {}}'
 )
 _STATUS = {SubmitOutcome.REFUSED: 409, SubmitOutcome.BUSY: 503, SubmitOutcome.UNKNOWN: 504, SubmitOutcome.EXPIRED: 410}
 
@@ -66,6 +70,10 @@ class _Client(Struct, forbid_unknown_fields=True):
     admitted: bool
     key: str | None = None
     scopes: list[Scope] = []
+
+
+class _Correction(Struct, forbid_unknown_fields=True):
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +117,9 @@ class Wishing:
                     return kind, *self._removal(msgspec.json.decode(told, type=_Removal))
                 case [("client" as kind, told)]:
                     return kind, *self._client(msgspec.json.decode(told, type=_Client))
+                case [("correction" as kind, told)]:
+                    msgspec.json.decode(told, type=_Correction)
+                    return kind, *self._correction()
                 case _:
                     raise Refused(400, "bad-request", f"the body is {FORMS}")
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
@@ -210,6 +221,25 @@ class Wishing:
                 return ClientKey(node_id, client.name, client.key, client.scopes, admitted=False)
         known = ", ".join(sorted(each.name for each in self._state.clients.values() if each.admitted)) or "none"
         raise Refused(404, "no-such-client", f"no client key has the name or id {name[:64]!r}; there are {known}")
+
+    # -- log time ------------------------------------------------------------------------------------------------------
+
+    def _correction(self) -> tuple[Correction, str]:
+        """Back to the majority time as this node reckons it, as far as the log vouches for it."""
+        state, tuning = self._state, self.ledger.farm.tuning
+        majority_ms = state.clocks.majority_ms(state.applied_term)
+        judgement = self.ledger.judge_clocks(self.view.node.raft_id or 0)
+        now = majority_ms if judgement is None else judgement.majority_ms
+        if majority_ms is None or now is None:
+            raise Refused(
+                409, "no-majority", "no majority of the voters reported lately; see `garlicfarm log-time show`"
+            )
+        time_ms = min(max(now, majority_ms), majority_ms + allowance_ms(tuning.period_ms))
+        refusal = correction_refusal(state.log_time_ms, majority_ms, time_ms, tuning.period_ms)
+        if refusal is not None:
+            raise Refused(409, "wish-refused", refusal)
+        back_s = (state.log_time_ms - time_ms) / 1000
+        return Correction(time_ms), f"log time goes back by {back_s:.0f} s, to the clocks of a majority of the voters"
 
     # -- common --------------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,8 @@ from bridge.core.control import (
     EventPage,
     LogEntryView,
     LogPage,
+    LogTimeAnswer,
+    ServerClock,
     SubmitAnswer,
     SubmitOutcome,
     WishAnswer,
@@ -88,6 +90,16 @@ class Node:
         await trio.lowlevel.checkpoint()
         self.wishes.append(json.loads(body))
         return WishAnswer("cost", 218, "granted")
+
+    async def log_time(self) -> LogTimeAnswer:
+        """One clock is off, and one server silent."""
+        await trio.lowlevel.checkpoint()
+        clocks = (
+            ServerClock(1, "oslo", voter=True, offset_ms=0),
+            ServerClock(2, "kyoto", voter=True, offset_ms=60_000),
+            ServerClock(3, "lima", voter=False, offset_ms=None),
+        )
+        return LogTimeAnswer(1_767_225_600_000, 1_767_225_590_000, 1_767_225_620_000, agreed=True, clocks=clocks)
 
     async def withdraw(self) -> str | None:
         """Nothing to take back."""

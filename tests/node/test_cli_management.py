@@ -35,6 +35,7 @@ def garlicfarm(tmp_path: Path) -> Callable[..., Result]:
         (["publish", "cost", "l.b32.i2p", "1.5"], {"cost": {"hash": "l.b32.i2p", "factor": 1.5}}),
         (["servers", "remove", "--yes", "node-3"], {"removal": {"server": "node-3", "removed": True}}),
         (["servers", "restore", "node-3"], {"removal": {"server": "node-3", "removed": False}}),
+        (["log-time", "back", "--yes"], {"correction": {}}),
     ],
 )
 def test_what_operators_decide_is_told_to_the_node(
@@ -52,6 +53,7 @@ def test_what_operators_decide_is_told_to_the_node(
     [
         ["publish", "exclude", "l.b32.i2p"],
         ["servers", "remove", "node-3"],
+        ["log-time", "back"],
         ["node", "approve", "node-3"],
         ["node", "evict", "node-3"],
     ],
@@ -114,3 +116,16 @@ def test_the_whole_shared_state_is_shown(garlicfarm: Callable[..., Result]) -> N
         "pipeline, 1",
     ):
         assert wanted in text, wanted
+
+
+@pytest.mark.usefixtures("node")
+def test_log_time_is_shown_with_the_clock_of_each_server_beside_a_majority(garlicfarm: Callable[..., Result]) -> None:
+    shown = garlicfarm("log-time", "show")
+    assert shown.exit_code == 0, shown.output
+    assert "log time is 10 s ahead of it" in shown.stdout
+    lines = {line.split()[0]: line for line in shown.stdout.splitlines() if "(" in line}
+    assert "+60.0 s" in lines["kyoto"]
+    assert "unknown: no report lately" in lines["lima"]
+    found = json.loads(garlicfarm("log-time", "show", "--json").stdout)
+    assert (found["logTimeMs"], found["majorityMs"]) == (1_767_225_600_000, 1_767_225_590_000)
+    assert found["clocks"][1] == {"raftId": 2, "name": "kyoto", "voter": True, "offsetMs": 60_000}

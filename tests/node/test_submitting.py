@@ -3,6 +3,7 @@
 # ruff: noqa: ARG001 - the clock works by being asked for
 
 import json
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -17,7 +18,7 @@ from bridge.node.submitting import Submitting, sealed
 from bridge.wire.application import BRACKETS_LIMIT, encode
 from consensus.core.sessions import RequestId
 from tests.authored import signed
-from tests.node.farm_stage import NOW_MS, OWN, Stage, machine_clock
+from tests.node.farm_stage import NOW_MS, OWN, Stage, machine_clock, rival_report
 
 NAMED = RequestId("somebody", 0, 7)
 
@@ -67,10 +68,17 @@ async def test_what_is_submitted_again_under_its_id_is_told_where_it_stands_and_
     }
 
 
+async def hours_later(stage: Stage) -> None:
+    """The clock of the one voter has gone on, and log time follows it."""
+    later_ms = NOW_MS + 2 * 3_600_000
+    await stage.append_record(replace(rival_report(), server_id=OWN, date_ms=later_ms, request=None))
+    await stage.append_record(Clock(later_ms, OWN))
+
+
 async def test_a_request_that_the_farm_has_forgotten_is_expired_and_no_acknowledgement() -> None:
     stage = Stage()
     await submitting(stage).submit(b"{}", NAMED)
-    await stage.append_record(Clock(NOW_MS + 2 * 3_600_000, OWN))
+    await hours_later(stage)
     answer = await submitting(stage).submit(b"{}", NAMED)
     assert (answer.outcome, answer.index) == (SubmitOutcome.EXPIRED, None)
     assert "whether it was applied before is not known" in answer.reason
@@ -80,11 +88,11 @@ async def test_a_node_whose_session_was_forgotten_begins_another() -> None:
     stage = Stage()
     through = submitting(stage)
     await through.submit(b"{}")
-    await stage.append_record(Clock(NOW_MS + 2 * 3_600_000, OWN))
+    await hours_later(stage)
     assert (await through.submit(b"{}")).outcome is SubmitOutcome.EXPIRED
     answer = await through.submit(b"{}")
     assert answer.outcome is SubmitOutcome.COMMITTED
-    assert answer.request == "submit-01-1-3-1"
+    assert answer.request == "submit-01-1-4-1"
 
 
 async def test_no_more_are_under_way_than_the_farm_remembers() -> None:

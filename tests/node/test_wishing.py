@@ -14,7 +14,7 @@ from bridge.node.control_routes import Refused
 from bridge.node.wishing import Wishing
 from bridge.wire.application import decode
 from tests.authored import signed
-from tests.node.farm_stage import LEAF, MASTER, NODE_IDS, Stage, machine_clock, rival_report
+from tests.node.farm_stage import LEAF, MASTER, NODE_IDS, NOW_MS, Stage, machine_clock, rival_report
 from tests.operator_views import farm_view
 
 MASTER_ADDRESS, LEAF_ADDRESS = MASTER.destination.address, LEAF.address
@@ -215,3 +215,28 @@ async def test_a_name_that_is_no_address_is_refused(office: Office) -> None:
     status, code, text = await office.refusal({"cost": {"hash": "example.i2p", "factor": 2}})
     assert (status, code) == (400, "bad-hash")
     assert "'example.i2p'" in text
+
+
+async def test_log_time_far_ahead_of_the_clocks_is_brought_back_by_an_operator() -> None:
+    office = Office()
+    await office.found()
+    office.view = replace(office.view, node=replace(office.view.node, raft_id=1))
+    stage = office.stage
+    own = replace(rival_report(), server_id=1, request=None)
+    await stage.append_record(own)
+    with pytest.raises(Refused, match="up to 55 s ahead it waits for them by itself"):
+        await office.ask({"correction": {}})
+    stage.ledger.farm.state = replace(stage.ledger.state, log_time_ms=NOW_MS + 1_000_000)
+    assert await office.ask({"correction": {}}) == (
+        "log time goes back by 1000 s, to the clocks of a majority of the voters"
+    )
+    assert abs(stage.ledger.state.log_time_ms - NOW_MS) < 1_000
+    assert stage.ledger.log_time_at(len(stage.log)) == stage.ledger.state.log_time_ms
+    assert stage.events("log-time-corrected") == 1
+
+
+async def test_without_reports_of_a_majority_nobody_brings_log_time_back() -> None:
+    office = Office()
+    await office.found()
+    with pytest.raises(Refused, match="no majority of the voters reported lately"):
+        await office.ask({"correction": {}})

@@ -1,7 +1,7 @@
 """`python -m tests.simulation NAME …`; `--help` after a name.
 
 NAME is consensus (which may be left out), consensus-mutants, gossip-fuzz,
-gossip-experiments, meta-lease-set-fuzz, garlic-farm-fuzz, entry-fuzz, i2cp-fuzz or garlic-farm-joins.
+gossip-experiments, meta-lease-set-fuzz, garlic-farm-fuzz, entry-fuzz, i2cp-fuzz, log-time or garlic-farm-joins.
 """
 
 import sys
@@ -12,6 +12,7 @@ from tests.simulation import (
     garlic_farm_joins,
     gossip_fuzz,
     i2cp_fuzz,
+    log_time_clocks,
     meta_lease_set_fuzz,
 )
 from tests.simulation.consensus import command
@@ -32,6 +33,8 @@ if arguments[:1] == ["garlic-farm-joins"]:
     sys.exit(garlic_farm_joins.main(arguments[1:]))
 if arguments[:1] == ["i2cp-fuzz"]:
     sys.exit(i2cp_fuzz.main(arguments[1:]))
+if arguments[:1] == ["log-time"]:
+    sys.exit(log_time_clocks.main(arguments[1:]))
 if arguments[:1] == ["consensus-mutants"]:
     sys.exit(command.main_mutants(arguments[1:]))
 sys.exit(command.main(arguments))

@@ -1,0 +1,70 @@
+"""`garlicfarm log-time`: the farm's time, whose clocks it follows, and the way back when it is ahead of them.
+
+    show     log time, what the clocks of a majority of the voters show, and each server's clock beside that
+    back     brings log time back to there, by an entry of the log; the farm refuses it unless log time is far ahead
+
+Why log time can be wrong at all, and what `back` does to the rest of the state, is in docs/operating.md.
+"""
+
+import click
+
+from bridge.cli.failure import confirm
+from bridge.cli.options import ask_node, json_option, node_option, print_json, yes_option
+from bridge.cli.printing import print_facts, print_table
+from bridge.cli.publish import tell
+from bridge.core.clock_alarms import seconds_off
+from bridge.core.control import LogTimeAnswer, ServerClock
+from bridge.node.control_client import ControlClient
+from bridge.tui.words import clock_text
+from bridge.wire.view_json import document
+
+
+@click.group("log-time")
+def log_time() -> None:
+    """Show the farm's time and the servers' clocks; bring log time back when it is wrong."""
+
+
+async def _ask(client: ControlClient) -> LogTimeAnswer:
+    return await client.log_time()
+
+
+@log_time.command()
+@node_option
+@json_option
+def show(node: str | None, *, as_json: bool) -> None:
+    """Show log time, and each server's clock beside those of a majority."""
+    answer = ask_node(node, _ask)
+    if as_json:
+        print_json({"schema": 1, **document(answer)})
+        return
+    print_facts(_facts(answer))
+    click.echo()
+    rows = [(f"{each.name} ({each.raft_id})", "yes" if each.voter else "no", _offset(each)) for each in answer.clocks]
+    print_table(("SERVER", "VOTES", "CLOCK"), rows)
+
+
+def _facts(answer: LogTimeAnswer) -> list[tuple[str, str]]:
+    facts = [("log time", clock_text(answer.log_time_ms, dated=True))]
+    if answer.majority_ms is None:
+        return [*facts, ("majority", "not enough voters have reported lately")]
+    ahead_ms = answer.log_time_ms - answer.majority_ms
+    facts.append(("majority", f"{clock_text(answer.majority_ms, dated=True)}: log time is {seconds_off(ahead_ms)} it"))
+    if not answer.agreed:
+        facts.append(("", "no majority of the voters' clocks agrees: correct them first"))
+    if answer.latest_ms is not None:
+        facts.append(("limit", f"{clock_text(answer.latest_ms, dated=True)}: no clock entry goes further now"))
+    return facts
+
+
+def _offset(clock: ServerClock) -> str:
+    return "unknown: no report lately" if clock.offset_ms is None else f"{clock.offset_ms / 1000:+.1f} s"
+
+
+@log_time.command()
+@node_option
+@json_option
+@yes_option
+def back(node: str | None, *, yes: bool, as_json: bool) -> None:
+    """Bring log time back to the clocks of a majority of the voters, for the whole farm."""
+    confirm("Are the clocks of the voters right? Log time goes back to them, for the whole farm.", yes=yes)
+    tell(node, {"correction": {}}, as_json=as_json)

@@ -1,0 +1,278 @@
+"""No single machine moves log time: what bounds it, and how an operator brings it back."""
+
+from dataclasses import replace
+
+import pytest
+
+from bridge.core.correction import LogTimeCorrected, SecondForgotten
+from bridge.core.farm import Change, ClockBounded, ClockOff
+from bridge.core.farm_state import FarmTuning
+from bridge.core.records import Clock, Correction, CostFactor, Factors, Publication, Record
+from bridge.core.voter_clocks import ALLOWANCE_MS, ALLOWANCE_PERIOD_MAX_MS, READING_CLOCK_ENTRIES, allowance_ms
+from bridge.core.weights import PipelineFactor, WishRefused
+from tests.authored import AuthoredFarm
+from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, report
+
+ALLOWED_MS = allowance_ms(PERIOD_MS)
+JUMP_MS = 1_000_000
+BASE_S = BASE_MS // 1000
+
+
+class Voters:
+    """A farm of founders that all vote, and its log; times are milliseconds after the base."""
+
+    def __init__(self, voters: int = 3) -> None:
+        self.farm = AuthoredFarm(BASE_MS, TUNING, tuple(each.to_bytes(8) for each in range(1, voters + 1)))
+        self.farm.state = replace(self.farm.state, level=2)
+        self.index, self.term = 0, 1
+
+    def append(self, *records: Record) -> list[Change]:
+        """Apply them, each at the next index of the term."""
+        changes: list[Change] = []
+        for record in records:
+            self.index += 1
+            changes += self.farm.apply(self.index, self.term, record)
+        return changes
+
+    def reports(self, clocks: dict[int, int]) -> list[Change]:
+        """One of each server, by its clock."""
+        return self.append(*(report(each, BASE_MS + ms) for each, ms in clocks.items()))
+
+    def clock(self, ms: int, leader: int = 1) -> list[Change]:
+        """A clock entry, and what changed."""
+        return self.append(Clock(BASE_MS + ms, leader, PERIOD_MS))
+
+    def configure(self, *majorities: tuple[int, ...]) -> None:
+        """These vote from here on."""
+        self.index += 1
+        self.farm.configure(self.index, self.term, majorities)
+
+    @property
+    def log_time(self) -> int:
+        """Milliseconds after the base."""
+        return self.farm.state.log_time_ms - BASE_MS
+
+
+# -- the bound ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_allowance_is_less_than_the_tolerance_for_the_date_of_a_report() -> None:
+    assert FarmTuning().clock_tolerance_ms > ALLOWANCE_PERIOD_MAX_MS + ALLOWANCE_MS
+    for period_ms in (500, 2_000, 30_000, 600_000):
+        assert allowance_ms(period_ms) < FarmTuning().clock_tolerance_ms
+
+
+def test_log_time_goes_where_the_clocks_of_a_majority_are_and_no_further_than_the_allowance() -> None:
+    farm = Voters()
+    farm.reports({1: JUMP_MS, 2: 60_000, 3: 59_000})
+    assert farm.clock(60_000) == []
+    assert farm.log_time == 60_000
+    told = farm.clock(JUMP_MS)
+    assert farm.log_time == 60_000 + ALLOWED_MS
+    assert told == [ClockBounded(1, JUMP_MS - 60_000 - ALLOWED_MS)]
+
+
+def test_without_a_majority_all_entries_together_have_one_allowance() -> None:
+    farm = Voters()
+    farm.reports({1: JUMP_MS})
+    for step in range(1, 200):
+        farm.clock(step * 5_000)
+    assert farm.log_time == ALLOWED_MS
+
+
+def test_readings_of_before_the_election_do_not_count() -> None:
+    farm = Voters()
+    farm.reports({1: JUMP_MS, 2: JUMP_MS, 3: JUMP_MS})
+    farm.term = 2
+    farm.clock(JUMP_MS)
+    assert farm.log_time == ALLOWED_MS
+    farm.reports({1: 40_000, 2: 40_000})
+    farm.clock(JUMP_MS)
+    assert farm.log_time == 40_000 + ALLOWED_MS
+
+
+def test_the_last_report_of_a_server_replaces_what_it_said_before() -> None:
+    farm = Voters()
+    farm.reports({1: JUMP_MS, 2: JUMP_MS})
+    farm.reports({2: 30_000})
+    farm.clock(JUMP_MS)
+    assert farm.log_time == 30_000 + ALLOWED_MS
+
+
+def test_the_reading_of_a_server_that_fell_silent_is_no_witness_for_ever() -> None:
+    farm = Voters()
+    farm.reports({2: JUMP_MS})
+    for entry in range(READING_CLOCK_ENTRIES + 1):
+        farm.clock(entry)
+    farm.reports({1: JUMP_MS})
+    farm.clock(JUMP_MS)
+    assert farm.log_time == ALLOWED_MS
+
+
+def test_who_does_not_vote_is_no_witness() -> None:
+    farm = Voters(5)
+    farm.configure((1, 2, 3))
+    farm.reports({1: 0, 3: JUMP_MS, 4: JUMP_MS, 5: JUMP_MS})
+    farm.clock(JUMP_MS)
+    assert farm.log_time == ALLOWED_MS
+    farm.configure((3, 4, 5))
+    farm.reports({4: JUMP_MS, 5: JUMP_MS})
+    farm.clock(JUMP_MS)
+    assert farm.log_time == JUMP_MS
+
+
+def test_while_the_group_changes_both_majorities_vouch() -> None:
+    farm = Voters(5)
+    farm.configure((1, 2, 3), (3, 4, 5))
+    farm.reports({1: 0, 2: 0, 3: JUMP_MS, 4: JUMP_MS, 5: JUMP_MS})
+    farm.clock(JUMP_MS)
+    assert farm.log_time == ALLOWED_MS
+
+
+def test_a_leader_that_lies_ahead_never_makes_right_clocks_look_wrong() -> None:
+    farm = Voters()
+    told: list[Change] = []
+    for true_ms in range(0, 40 * PERIOD_MS, PERIOD_MS // 3):
+        told += farm.reports({2: true_ms, 3: true_ms})
+        told += farm.clock(10**9, leader=1)
+        assert farm.log_time <= true_ms + ALLOWED_MS
+    assert not [each for each in told if isinstance(each, ClockOff)]
+    assert farm.farm.state.masters[MASTER].choice.server_id in {2, 3}
+
+
+def test_a_farm_that_was_off_for_ninety_days_is_on_time_with_the_first_reports_and_one_clock_entry() -> None:
+    farm = Voters()
+    days_ms = 90 * 86_400_000
+    farm.term = 2
+    farm.clock(days_ms)
+    farm.reports({1: days_ms, 2: days_ms + 100, 3: days_ms + 200})
+    farm.clock(days_ms + 1_000)
+    assert farm.log_time == days_ms + 1_000
+    farm.reports({1: days_ms + PERIOD_MS, 2: days_ms + PERIOD_MS, 3: days_ms + PERIOD_MS})
+    assert farm.farm.state.masters[MASTER].choice.server_id is not None
+
+
+@pytest.mark.parametrize("others", [(2, 3), (2,), (3,)], ids=["both report", "one reports", "the other reports"])
+@pytest.mark.parametrize("jump_ms", [JUMP_MS, -JUMP_MS, 90 * 86_400_000], ids=["ahead", "behind", "ninety days"])
+def test_a_leaders_clock_that_jumps_and_comes_back_moves_nothing_and_publishing_goes_on(
+    jump_ms: int, others: tuple[int, ...]
+) -> None:
+    """The leader noted the others as witnesses before its clock jumped: they were not asked again."""
+    farm = Voters()
+    farm.reports({1: 0, 2: 0, 3: 0})
+    second = 0
+    for period in range(1, 31):
+        true_ms = period * PERIOD_MS
+        jumped = 5 <= period < 20
+        own_ms = true_ms + (jump_ms if jumped else 0)
+        farm.reports(dict.fromkeys(others, true_ms) | {1: own_ms})
+        farm.clock(own_ms)
+        assert farm.log_time <= true_ms + ALLOWED_MS
+        assert len(others) == 1 or not jumped or farm.log_time >= 5 * PERIOD_MS - PERIOD_MS
+        publisher = farm.farm.state.masters[MASTER].choice.server_id
+        second = max(second + 1, BASE_S + max(0, farm.log_time) // 1000)
+        if publisher is not None:
+            farm.append(Publication(MASTER, publisher, second, f"{period}"))
+    assert abs(farm.log_time - 30 * PERIOD_MS) <= ALLOWED_MS
+    publication = farm.farm.state.masters[MASTER].publication
+    assert publication is not None
+    assert publication.content_hash == "30"
+
+
+# -- and back ----------------------------------------------------------------------------------------------------------
+
+
+def far_ahead(ms: int = JUMP_MS) -> Voters:
+    """A majority of the clocks was ahead, and has been put right."""
+    farm = Voters()
+    farm.reports({1: 0, 2: 0, 3: 0})
+    farm.reports({1: ms, 2: ms, 3: ms})
+    farm.clock(ms)
+    farm.reports({1: ms, 2: ms, 3: ms})
+    assert farm.log_time == ms
+    return farm
+
+
+def test_log_time_comes_back_to_the_clocks_of_a_majority_and_ages_stay_what_they_were() -> None:
+    farm = far_ahead()
+    farm.append(CostFactor("a" * 52, 2.0), Factors(farm.index, "f", {"b" * 52: 1.05}))
+    ages = {each: farm.farm.state.log_time_ms - server.heard_ms for each, server in farm.farm.state.servers.items()}
+    farm.reports({1: 60_000, 2: 60_000})
+    ages |= {each: farm.farm.state.log_time_ms - farm.farm.state.servers[each].heard_ms for each in (1, 2)}
+    told = farm.append(Correction(BASE_MS + 60_000))
+    assert told[0] == LogTimeCorrected(BASE_MS + JUMP_MS, BASE_MS + 60_000)
+    state = farm.farm.state
+    assert farm.log_time == 60_000
+    assert {each: state.log_time_ms - server.heard_ms for each, server in state.servers.items()} == ages
+    assert state.weights.factors["b" * 52] == PipelineFactor(1_050, state.log_time_ms)
+    farm.reports({1: 90_000, 2: 90_000, 3: 90_000})
+    farm.clock(90_000)
+    assert farm.log_time == 90_000
+    assert not any(server.clock_off for server in farm.farm.state.servers.values())
+
+
+def test_a_correction_is_refused_with_the_numbers_where_it_is_not_needed_or_goes_elsewhere() -> None:
+    farm = far_ahead()
+    [nobody] = Voters().append(Correction(BASE_MS))
+    assert isinstance(nobody, WishRefused)
+    assert "no majority of the voters has reported" in nobody.reason
+    [needless] = farm.append(Correction(BASE_MS))
+    assert isinstance(needless, WishRefused)
+    assert "log time is 0.0 s ahead of the clocks of a majority" in needless.reason
+    farm.reports({1: 60_000, 2: 60_000, 3: 60_000})
+    for ms in (0, 59_999, 60_000 + ALLOWED_MS + 1, JUMP_MS):
+        [elsewhere] = farm.append(Correction(BASE_MS + ms))
+        assert isinstance(elsewhere, WishRefused)
+        assert f"is not within {BASE_MS + 60_000} and {BASE_MS + 60_000 + ALLOWED_MS}" in elsewhere.reason
+    assert farm.log_time == JUMP_MS
+
+
+def test_one_server_whose_clock_is_behind_cannot_bring_log_time_back() -> None:
+    farm = far_ahead()
+    farm.reports({3: 0})
+    [refused] = farm.append(Correction(BASE_MS))
+    assert isinstance(refused, WishRefused)
+    assert farm.log_time == JUMP_MS
+
+
+def test_what_moved_log_time_ahead_does_not_move_it_there_again() -> None:
+    farm = far_ahead()
+    farm.reports({1: 60_000, 2: 60_000})
+    farm.append(Correction(BASE_MS + 60_000))
+    farm.term = 2
+    farm.clock(JUMP_MS)
+    assert farm.log_time == 60_000 + ALLOWED_MS
+
+
+def test_a_master_whose_second_lies_beyond_the_corrected_time_is_no_longer_held_to_it() -> None:
+    farm = far_ahead()
+    publisher = farm.farm.state.masters[MASTER].choice.server_id or 0
+    ahead = Publication(MASTER, publisher, BASE_S + JUMP_MS // 1000, "before")
+    farm.append(ahead)
+    farm.reports({1: 60_000, 2: 60_000, 3: 60_000})
+    told = farm.append(Correction(BASE_MS + 60_000))
+    [forgotten] = [each for each in told if isinstance(each, SecondForgotten)]
+    assert forgotten.publication == ahead
+    assert forgotten.refused_until_s > BASE_S + 60
+    farm.reports({1: 61_000, 2: 61_000, 3: 61_000})
+    publisher = farm.farm.state.masters[MASTER].choice.server_id or 0
+    farm.append(Publication(MASTER, publisher, BASE_S + 61, "after"))
+    publication = farm.farm.state.masters[MASTER].publication
+    assert publication is not None
+    assert publication.published_s == BASE_S + 61
+
+
+def test_sessions_neither_end_by_a_correction_nor_live_on_for_what_was_taken_back() -> None:
+    farm = far_ahead(40 * 86_400_000)
+    farm.append(replace(report(1, BASE_MS + 60_000), request=f"client-{farm.index}-1"))
+    farm.reports({2: 60_000})
+    farm.append(Correction(BASE_MS + 60_000))
+    assert len(farm.farm.sessions) == 1
+    for ms in range(60_000, 60_000 + 3_700_000, 1_800_000):
+        farm.reports({1: ms, 2: ms, 3: ms})
+        farm.clock(ms)
+    later = 60_000 + 3_700_000
+    farm.reports({1: later, 2: later, 3: later})
+    farm.clock(later)
+    farm.append(replace(report(2, BASE_MS + later), request=f"other-{farm.index}-1"))
+    assert len(farm.farm.sessions) == 1
