@@ -9,8 +9,8 @@ Why log time can be wrong at all, and what `back` does to the rest of the state,
 import click
 
 from bridge.cli.failure import confirm
-from bridge.cli.options import ask_node, json_option, node_option, print_json, yes_option
-from bridge.cli.printing import print_facts, print_table
+from bridge.cli.options import ask_node, json_option, node_option, yes_option
+from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import tell
 from bridge.core.clock_alarms import seconds_off
 from bridge.core.control import LogTimeAnswer, ServerClock
@@ -38,7 +38,7 @@ def show(node: str | None, *, as_json: bool) -> None:
         print_json({"schema": 1, **document(answer)})
         return
     print_facts(_facts(answer))
-    click.echo()
+    echo()
     rows = [(f"{each.name} ({each.raft_id})", "yes" if each.voter else "no", _offset(each)) for each in answer.clocks]
     print_table(("SERVER", "VOTES", "CLOCK"), rows)
 

@@ -10,9 +10,11 @@ stands still until the clocks have caught up, which may take years. Then an oper
 
 So the entry cannot do what a clock entry may not: whoever writes it, log time comes out where a majority's clocks are.
 
-What the state holds in log time moves along by the same amount: when servers were heard, sessions, the pipeline's
-factors. Ages stay what they are, so that nobody grows stale or fresh by it, and no session ends early or lives on for
-the years that were taken back. What stands for itself outside of the farm cannot move: the second of a structure that
+What the state holds in log time moves along by the same amount: when servers were heard, how long identities have not
+been seen, sessions, the pipeline's factors. Ages stay what they are, so that nobody grows stale or fresh by it, and no
+session ends early or lives on for the years that were taken back.
+
+What stands for itself outside of the farm cannot move: the second of a structure that
 routers have. A master whose last accepted second lies beyond what log time now allows is no longer held to it; its next
 publication has a second of the present, and a router that took the later one refuses it until then. The change says so.
 """
@@ -104,4 +106,11 @@ def _moved_back(state: FarmState, back_ms: int) -> FarmState:
     }
     masters = {name: replace(master, since_ms=master.since_ms - back_ms) for name, master in state.masters.items()}
     factors = {leaf: replace(each, said_ms=each.said_ms - back_ms) for leaf, each in state.weights.factors.items()}
-    return replace(state, servers=servers, masters=masters, weights=replace(state.weights, factors=factors))
+    admitted = {
+        server_id: each
+        if each.unseen_since_ms is None
+        else replace(each, unseen_since_ms=each.unseen_since_ms - back_ms)
+        for server_id, each in state.admitted.items()
+    }
+    weights = replace(state.weights, factors=factors)
+    return replace(state, servers=servers, masters=masters, admitted=admitted, weights=weights)

@@ -8,9 +8,13 @@ Only committed entries are given. Known to be committed is what the note beside 
 for (only applied entries get into one), and, where both are missing, what an operator says who knows that the farm
 was stopped in order. The greatest counts.
 
-Log time is not stored with an entry; it is the greatest clock entry so far. To read from the middle one must know it
-there, and reading everything before would cost as much as the reading itself. So the clock entries are found by a
-search for their key, at the speed of a memory scan; they serve as anchors: a place in a file, and log time before it.
+Log time is not stored with an entry; it is the greatest clock entry so far, or a correction after it. Here both are
+taken as they were written: what the clocks of a majority allowed (`bridge.core.voter_clocks`) only the state machine
+knows, which would have to apply everything. An honest leader writes no more than that.
+
+To read from the middle one must know log time there, and reading everything before would cost as much as the reading
+itself. So these entries are found by a search for their key, at the speed of a memory scan; they serve as anchors: a
+place in a file, and log time before it.
 """
 
 from array import array
@@ -23,7 +27,7 @@ import trio
 
 from bridge.core.control import EntryKind
 from bridge.core.farm_state import LOG_TIME_LIMIT_MS
-from bridge.core.records import Clock
+from bridge.core.records import Clock, Correction
 from bridge.node.commit_note import read_commit_note
 from bridge.node.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.local_trust import UntrustedPathError, check_state_directory
@@ -65,13 +69,23 @@ class Anchor:
 
 @dataclass(slots=True)
 class _Clocks:
-    """The clock entries of one segment: where they are, and the greatest time up to each, of this segment alone."""
+    """The entries of one segment that set log time: where they are, and log time after each, by this segment alone.
+
+    From the first correction on (its place is `corrected`) that is log time itself, whatever was before the segment.
+    """
 
     indexes: "array[int]" = field(default_factory=lambda: array("q"))
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
     times_ms: "array[int]" = field(default_factory=lambda: array("q"))
+    corrected: int | None = None
     complete: bool = False
     searched_bytes: int = SEGMENT_HEADER_BYTES
+
+    def time_after(self, place: int, before_ms: int | None) -> int:
+        """Log time after the entry at `place`, if it was `before_ms` before the segment."""
+        if before_ms is None or (self.corrected is not None and place >= self.corrected):
+            return self.times_ms[place]
+        return max(before_ms, self.times_ms[place])
 
 
 class StoredFarm:
@@ -124,7 +138,7 @@ class StoredFarm:
         if place < 0:
             return Anchor(segment.file, SEGMENT_HEADER_BYTES, segment.first, log_time_ms)
         if place > 0:
-            log_time_ms = max(_UNKNOWN if log_time_ms is None else log_time_ms, clocks.times_ms[place - 1])
+            log_time_ms = clocks.time_after(place - 1, log_time_ms)
         return Anchor(segment.file, clocks.offsets[place], clocks.indexes[place], log_time_ms)
 
     def holds(self, index: Index) -> bool:
@@ -199,9 +213,9 @@ class StoredFarm:
         """Log time before the first entry of a segment."""
         log_time_ms = self._time_at_start()
         for earlier in self._log.segments[: self._log.segments.index(segment)]:
-            times_ms = self._search(earlier).times_ms
-            if times_ms:
-                log_time_ms = max(_UNKNOWN if log_time_ms is None else log_time_ms, times_ms[-1])
+            clocks = self._search(earlier)
+            if clocks.times_ms:
+                log_time_ms = clocks.time_after(len(clocks.times_ms) - 1, log_time_ms)
         return log_time_ms
 
     def _time_at_start(self) -> int | None:
@@ -232,6 +246,8 @@ class StoredFarm:
                     before_ms = clocks.times_ms[-1] if clocks.times_ms else None
                     time_ms = _later(before_ms, bytes(payload))
                     if time_ms is not None:
+                        if clocks.corrected is None and _is_correction(bytes(payload)):
+                            clocks.corrected = len(clocks.times_ms)
                         clocks.indexes.append(header.index)
                         clocks.offsets.append(offset)
                         clocks.times_ms.append(time_ms)
@@ -264,5 +280,11 @@ def _later(log_time_ms: int | None, value: bytes) -> int | None:
     match decode(value):
         case Clock(time_ms=time_ms) if time_ms <= LOG_TIME_LIMIT_MS:
             return time_ms if log_time_ms is None else max(log_time_ms, time_ms)
+        case Correction(time_ms=time_ms):
+            return time_ms
         case _:
             return log_time_ms
+
+
+def _is_correction(value: bytes) -> bool:
+    return isinstance(decode(value), Correction)

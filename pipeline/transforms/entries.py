@@ -65,6 +65,7 @@ KINDS = (
     "rekeying",
     "level",
     "removal",
+    "correction",
 )
 REFUSED = "refused"
 UNSIGNED = "without a proof of its author, so the farm gives it no effect"

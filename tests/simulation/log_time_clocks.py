@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from unittest.mock import patch
 
@@ -132,7 +133,7 @@ class World:
         self._lead(self.life)()
         for each, server in self.servers.items():
             if server.alive:
-                self._at(self.random.randint(1, LATENCY_MS), lambda each=each: self._report(each))
+                self._at(self.random.randint(1, LATENCY_MS), partial(self._report, each))
 
     def _lead(self, life: int) -> Callable[[], None]:
         def act() -> None:
@@ -189,7 +190,7 @@ class World:
             own = self.farm.state.servers.get(each)
             lags = server.clock_ms(self.now, self.random) - log_time_ms > WITNESS_LAG_MS
             if server.alive and log_time_ms != before_ms and (lags or (own is not None and own.clock_off)):
-                self._at(self.random.randint(1, LATENCY_MS), lambda each=each: self._report(each))
+                self._at(self.random.randint(1, LATENCY_MS), partial(self._report, each))
 
     def _append(self, record: object) -> None:
         self.index += 1
@@ -272,7 +273,14 @@ class World:
             raise BrokenPromiseError(f"{where}: log time is {-ahead_ms} ms behind the true time")
         for each in self.voters:
             known = state.servers.get(each)
-            if each in right and known is not None and known.clock_off and known.heard_ms > BASE_MS + self.led_since:
+            reported = not self.servers[each].tainted_until
+            if (
+                each in right
+                and reported
+                and known is not None
+                and known.clock_off
+                and known.heard_ms > BASE_MS + self.led_since
+            ):
                 raise BrokenPromiseError(f"{where}: the right clock of server {each} counts as off")
         self.published += state.masters[MASTER].choice.server_id is not None
 
