@@ -10,12 +10,13 @@ from trio.testing import MockClock
 from bridge.core.choosing import PublisherChanged
 from bridge.core.control import TraceEvent
 from bridge.core.farm import Change
-from bridge.core.records import Clock, Publication
+from bridge.core.records import Clock, Correction, Level, Publication
 from bridge.node import ledger as ledger_module
 from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger
 from bridge.wire.farm_snapshot import FarmSnapshotError
 from consensus.core.position import Command, Entry, LogPosition
+from consensus.node.clock import now_ms
 from tests.authored import CLUSTER_ID, signed
 from tests.node.farm_stage import (
     CONFIGURATION,
@@ -217,3 +218,20 @@ async def test_of_the_log_seven_days_of_log_time_are_of_use() -> None:
     for day in range(1, 11):
         await story.append(*reports(day * day_ms), clock(day * day_ms))
     assert story.ledger.keep_from() == 9
+
+
+async def test_log_time_that_goes_back_is_told_of_each_entry_as_it_was_and_costs_no_history() -> None:
+    story = Story()
+    ahead_ms = 1_000_000
+    await story.append(signed(Level(2, "0.1.0")), *reports(0), clock(0), *reports(ahead_ms), clock(ahead_ms))
+    await story.append(*reports(60_000), signed(Correction(NOW_MS + 60_000)), *reports(90_000), clock(90_000))
+    told = [story.ledger.log_time_at(index) for index in range(story.last + 1)]
+    assert [None if each is None else each - NOW_MS for each in told] == [0] * 7 + [ahead_ms] * 3 + [60_000] * 3 + [
+        90_000
+    ]
+    assert story.ledger.keep_from() == 0
+    assert [event.kind for event in story.events() if event.kind == "log-time-corrected"] == ["log-time-corrected"]
+    other = Story()
+    await other.ledger.restore(LogPosition(story.last, 1), pieces(b"".join(story.ledger.snapshot())))
+    assert other.ledger.state == story.ledger.state
+    assert other.ledger.log_time.paced(now_ms()) >= NOW_MS + 90_000
