@@ -66,6 +66,7 @@ KINDS = (
     "level",
     "removal",
     "correction",
+    "client",
 )
 REFUSED = "refused"
 UNSIGNED = "without a proof of its author, so the farm gives it no effect"
@@ -131,6 +132,7 @@ _ENTRY = _struct(
     rekeying=_struct(era=_LONG),
     level=_TEXT,
     removal=_TEXT,
+    client=_TEXT,
     _malformed=_TEXT,
 )
 """Members as of `docs/application-json.md`. A member declared as text keeps its JSON as it came."""

@@ -15,7 +15,7 @@ from pipeline.transforms.entries import REFUSED, milliseconds, parts_in_masters,
 _BASE32_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUV"
 _BASE32_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 _LAST_PIECE = 60
-_PLAIN_KINDS = ("admission", "approval", "level", "removal", "correction")
+_PLAIN_KINDS = ("admission", "approval", "level", "removal", "correction", "client")
 """Their members name no destination and are kept as they came."""
 OPERATOR_KINDS = ("exclusion", "cost", "force", "eviction", "rekeying", *_PLAIN_KINDS)
 

@@ -235,6 +235,7 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
         {"approval": {"node": "0123456789abcdef", "id": 4}},
         {"level": {"number": 2, "version": "0.2"}},
         {"removal": {"server": 3}},
+        {"client": {"name": "pipeline", "key": "AA", "scopes": ["weights"], "admitted": True}},
         {"router": {}, "clock": {"time": 5}},
         {"router": {}, "id": 1, "date": 2**62},
     ):
@@ -269,6 +270,7 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
         "approval": (None, {"node": "0123456789abcdef", "id": 4}),
         "level": (None, {"number": 2, "version": "0.2"}),
         "removal": (None, {"server": 3}),
+        "client": (None, {"name": "pipeline", "key": "AA", "scopes": ["weights"], "admitted": True}),
     }
     assert [row["reason"] for row in rows("quarantine")] == ["of several kinds at once", "a value outside its range"]
     (health,) = rows("router_health")
