@@ -132,6 +132,7 @@ _ENTRY = _struct(
     rekeying=_struct(era=_LONG),
     level=_TEXT,
     removal=_TEXT,
+    correction=_TEXT,
     client=_TEXT,
     _malformed=_TEXT,
 )
