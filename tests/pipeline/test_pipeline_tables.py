@@ -236,6 +236,7 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
         {"level": {"number": 2, "version": "0.2"}},
         {"removal": {"server": 3}},
         {"client": {"name": "pipeline", "key": "AA", "scopes": ["weights"], "admitted": True}},
+        {"correction": {"clock": 1767225600000}},
         {"router": {}, "clock": {"time": 5}},
         {"router": {}, "id": 1, "date": 2**62},
     ):
@@ -271,6 +272,7 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
         "level": (None, {"number": 2, "version": "0.2"}),
         "removal": (None, {"server": 3}),
         "client": (None, {"name": "pipeline", "key": "AA", "scopes": ["weights"], "admitted": True}),
+        "correction": (None, {"clock": 1767225600000}),
     }
     assert [row["reason"] for row in rows("quarantine")] == ["of several kinds at once", "a value outside its range"]
     (health,) = rows("router_health")
