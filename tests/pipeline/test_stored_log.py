@@ -96,6 +96,21 @@ def test_log_time_is_the_greatest_clock_entry_so_far_whatever_else_says_clock(tm
     assert [rows_of(tmp_path / "farm", index, index + 1)[0][3] for index in range(1, 8)] == times
 
 
+def test_log_time_goes_back_with_a_correction_wherever_the_reading_begins(tmp_path: Path) -> None:
+    written(
+        tmp_path / "farm",
+        clock(EPOCH_MS + 9_000_000),
+        b"{}",
+        json.dumps({"correction": {"clock": EPOCH_MS + 60_000}}).encode(),
+        b"{}",
+        clock(EPOCH_MS + 90_000),
+    )
+    times = [row[3] for row in rows_of(tmp_path / "farm", 1, 7)]
+    after_ms = [0, 9_000_000, 9_000_000, 60_000, 60_000, 90_000]
+    assert times == [EPOCH_MS + each for each in after_ms]
+    assert [rows_of(tmp_path / "farm", index, index + 1)[0][3] for index in range(1, 7)] == times
+
+
 def test_nothing_is_read_beyond_what_is_known_to_be_committed(tmp_path: Path) -> None:
     written(tmp_path / "farm", *[b"{}"] * 9)
     write_commit_note(tmp_path / "farm", 6)
