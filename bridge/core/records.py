@@ -304,6 +304,7 @@ _KINDS: dict[type[Record], str] = {
     Factors: "factors",
     Removal: "removal",
     ClientKey: "client",
+    Correction: "correction",
     Foreign: "foreign",
 }
 

@@ -36,6 +36,28 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_clock(monkeypatch)
 
 
+HASH = b"a" * 52
+ALL_KINDS = {
+    "report": b'{"cluster":"farm","date":1,"id":1,"router":{}}',
+    "clock": b'{"clock":{"time":1,"id":1}}',
+    "admission": b'{"admission":{"node":"0101010101010109","name":"x","server":9}}',
+    "approval": b'{"approval":{"node":"0101010101010109","name":"x","replaces":"0101010101010101","server":9}}',
+    "eviction": b'{"eviction":{"node":"0101010101010101","era":1,"boxes":{}}}',
+    "rekeying": b'{"rekeying":{"era":1,"boxes":{}}}',
+    "level": b'{"level":{"number":2,"version":"9"}}',
+    "exclusion": b'{"exclusion":{"hash":"' + HASH + b'","excluded":true}}',
+    "cost": b'{"cost":{"hash":"' + HASH + b'","factor":2}}',
+    "factors": b'{"factors":{"throughIndex":1,"formula":"x","factors":{}}}',
+    "removal": b'{"removal":{"server":1,"removed":true}}',
+    "client": b'{"client":{"name":"x","key":"' + b"A" * 43 + b'=","scopes":["operator"],"admitted":true}}',
+    "correction": b'{"correction":{"clock":1}}',
+    "opaque": b'{"hello":1}',
+    "several at once": b'{"clock":{"time":1,"id":1},"correction":{"clock":1}}',
+    "not JSON": b"\xff",
+}
+"""An entry of each kind as anybody can write it."""
+
+
 class Story:
     """A ledger, and what it told."""
 
@@ -235,3 +257,15 @@ async def test_log_time_that_goes_back_is_told_of_each_entry_as_it_was_and_costs
     await other.ledger.restore(LogPosition(story.last, 1), pieces(b"".join(story.ledger.snapshot())))
     assert other.ledger.state == story.ledger.state
     assert other.ledger.log_time.paced(now_ms()) >= NOW_MS + 90_000
+
+
+@pytest.mark.parametrize("kind", sorted(each for each in ALL_KINDS))
+async def test_an_entry_of_any_kind_without_a_proof_changes_nothing_and_the_next_one_counts(kind: str) -> None:
+    """One such entry, by somebody with a copied key, must not end the servers that apply it."""
+    story = Story()
+    before = story.ledger.state
+    await story.append(ALL_KINDS[kind], ALL_KINDS[kind])
+    after = story.ledger.state
+    assert replace(after, applied_index=before.applied_index, applied_term=before.applied_term) == before
+    await story.append(clock(10))
+    assert story.ledger.state.log_time_ms == NOW_MS + 10

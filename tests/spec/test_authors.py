@@ -1,6 +1,7 @@
 """Who may write what into the log of a farm so that it has an effect, and that each entry has it once."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from bridge.core.records import (
     Author,
     ClientKey,
     Clock,
+    Correction,
     CostFactor,
     Eviction,
     Exclusion,
@@ -89,8 +91,19 @@ SERVERS: tuple[Record, ...] = (
     Level(2, "0.1.0"),
     client("new", STRANGER, Scope.WEIGHTS),
 )
-OPERATORS = (Exclusion(LEAF, excluded=True), CostFactor(LEAF, 2.0), Force(MASTER), Removal(2, removed=True))
+OPERATORS = (
+    Exclusion(LEAF, excluded=True),
+    CostFactor(LEAF, 2.0),
+    Force(MASTER),
+    Removal(2, removed=True),
+    Correction(BASE_MS),
+)
 WEIGHTS = (Factors(1, "formula", {LEAF: 1.1}),)
+
+
+def test_each_kind_of_entry_has_a_name_by_which_it_is_told() -> None:
+    """A kind without one would end every server that applies such an entry, also one that has no effect."""
+    assert len({kind_of(kind.__new__(kind)) for kind in get_args(Record)}) == len(get_args(Record))
 
 
 def ids(records: tuple[Record, ...]) -> list[str]:
