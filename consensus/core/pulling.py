@@ -12,7 +12,8 @@ fetch or by announcing itself: were every contradiction fatal, one misconfigured
 and a vote request's is therefore a refusal like any other. An id that either side does not know yet is not compared.
 
 "Follow whom I was told" is hearsay: it names whom to fetch from and restarts the timer once, but does not make us deaf
-to candidates. Only the leader's own word does.
+to candidates. Only the leader's own word does. While it does, a leader of a later term that is outside the group as our
+log knows it is refused, and a fetch reply that names one is dropped (`Roles.keeps_its_leader`).
 """
 
 from typing import assert_never
@@ -103,7 +104,8 @@ class Pulling:
         if begin.term < replica.term:
             self._refuse(sender, begin, PullError.FENCED_LEADER_EPOCH)
             return
-        if not self._roles.check_term(begin.term, of_a_leader=True):
+        outside = self._roles.keeps_its_leader(sender, begin.term)
+        if outside or not self._roles.check_term(begin.term, of_a_leader=True):
             self._refuse(sender, begin, PullError.UNKNOWN_LEADER_EPOCH)
             return
         if self._roles.leader not in (None, sender):
@@ -124,7 +126,7 @@ class Pulling:
         if end.term < replica.term:
             self._refuse(sender, end, PullError.FENCED_LEADER_EPOCH)
             return
-        if not self._roles.check_term(end.term):
+        if self._roles.keeps_its_leader(sender, end.term) or not self._roles.check_term(end.term):
             self._refuse(sender, end, PullError.UNKNOWN_LEADER_EPOCH)
             return
         follower = self._roles.follower
@@ -162,6 +164,9 @@ class Pulling:
         self.fetcher.rest()
         if reply.error is PullError.INCONSISTENT_CLUSTER_ID and reply.leader == sender:
             self._halt(f"the leader, server {sender}, belongs to another cluster")
+            return
+        named = sender if reply.leader is None else reply.leader
+        if roles.keeps_its_leader(sender, reply.term) or roles.keeps_its_leader(named, reply.term):
             return
         if not roles.check_term(reply.term, of_a_leader=reply.error is None and reply.leader == sender):
             return

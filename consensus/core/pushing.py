@@ -1,9 +1,10 @@
 """What a leader pushes, as it arrives in any role: AppendEntries and InstallSnapshot (Raft figure 2, figure 13).
 
-    of an older term             refused at our term, nothing changes
-    of a term far ahead          refused at our term, which has come nearer by one step (`Replica.adopt_term`)
-    of a second leader           refused and counted: in one term there is one, so one of the two is lying
-    of the leader of our term    a candidate becomes its follower; the timer starts anew; the follower takes what came
+    of an older term               refused at our term, nothing changes
+    of a later term, from outside  refused likewise and counted, while a leader is heard (`Roles.keeps_its_leader`)
+    of a term far ahead            refused at our term, which has come nearer by one step (`Replica.adopt_term`)
+    of a second leader             refused and counted: in one term there is one, so one of the two is lying
+    of the leader of our term      a candidate becomes its follower; the timer starts anew; the follower takes it
 
 Its counterpart is `pulling`, where the follower asks. Replies go to the role that asked (`raft`).
 """
@@ -54,7 +55,7 @@ class Pushing:
         """A leader's request has come: be its follower. None if it is no leader of our term."""
         if term < self._replica.term:
             return None
-        if not self._roles.check_term(term, of_a_leader=True):
+        if self._roles.keeps_its_leader(leader, term) or not self._roles.check_term(term, of_a_leader=True):
             return None
         if self._roles.leader not in (None, leader):
             self._replica.dropped["append from a second leader of the term"] += 1

@@ -9,9 +9,10 @@
                  a higher term, a leader of this term, or no majority in reach
 
 Every message first meets the term check (Raft figure 2, rules for all servers); only then does the role see it: a
-higher term makes a follower, a request of an older term is refused at ours, an older reply is ignored. There are three
+higher term makes a follower, a request of an older term is refused at ours, an older reply is ignored. These are
 exceptions: a vote request within the minimum election timeout of a leader's word is refused and changes nothing
-(section 6), pre-votes never change a term, and to a term that is too far ahead we go one step, and refuse what carried
+(section 6), as is what a leader outside the group says then (`Raft.keeps_its_leader`); pre-votes never change a term,
+nor does a reply of a server without a vote; and to a term that is too far ahead we go one step, and refuse what carried
 it (`Replica.adopt_term`). Roles report, this module makes the transitions.
 
 What belongs to one strategy of replication is received by `pushing` or `pulling`, which ask for transitions by `Roles`;
@@ -201,7 +202,8 @@ class Raft:
         # A transfer asks in a later term. In the term of a leader that is known its request is late, and a vote would
         # break the refusal on which the lease of that leader rests.
         late = self.leader is not None and request.term <= replica.term
-        if self._is_deaf_to_candidates() and (late or not request.transfer):
+        handed_over = request.transfer and not late and replica.may_lead(request.candidate)
+        if self._is_deaf_to_candidates() and not handed_over:
             replica.answer_vote(request, granted=False)
             return
         if request.pre_vote:
@@ -214,8 +216,9 @@ class Raft:
 
     def _replied(self, sender: ServerId, reply: Reply) -> None:
         replica = self._replica
-        if sender not in replica.members and not self._takes_reply_of_outsider(sender, reply):
-            replica.dropped["reply from a server outside the configuration"] += 1
+        if sender not in replica.voters and not self._takes_reply_of_outsider(sender, reply):
+            stranger = "without a vote" if sender in replica.members else "outside the configuration"
+            replica.dropped[f"reply from a server {stranger}"] += 1
             return
         grants_pre_vote = isinstance(reply, VoteReply) and reply.pre_vote and reply.granted
         if not grants_pre_vote:
@@ -236,7 +239,10 @@ class Raft:
                 replica.dropped["reply that nobody waits for"] += 1
 
     def _takes_reply_of_outsider(self, sender: ServerId, reply: Reply) -> bool:
-        """A server that joins or leaves is replicated to, but its term is not ours to follow: any could depose us."""
+        """A learner, or a server that joins or leaves, is replicated to, but its term is not ours to follow.
+
+        It has no part in elections, so it knows of no later term that the voters do not tell; and any could depose us.
+        """
         if not isinstance(self._role, Leader) or sender not in self._role.followers:
             return False
         if reply.term > self._replica.term:
@@ -256,6 +262,19 @@ class Raft:
         if accepted:
             self._role = candidate.begin_vote(replica, transfer=True)
             self._conclude_campaign()
+
+    def keeps_its_leader(self, claimant: ServerId, term: Term) -> bool:
+        """Whether `claimant` speaks as the leader of a later term from outside the group while ours is heard.
+
+        Who leads was elected, and is a voter of the newest configuration or of the one before it. A follower whose
+        configuration is older than that loses nothing but time: it listens when its leader has been silent for the
+        minimum election timeout. At term 0 nobody was followed yet, whatever a lease makes us assume after a start.
+        """
+        replica = self._replica
+        if not 0 < replica.term < term or replica.may_lead(claimant) or not self._is_deaf_to_candidates():
+            return False
+        replica.dropped["leader outside the configuration, in a later term than the leader that is heard"] += 1
+        return True
 
     def check_term(self, term: Term, *, of_a_leader: bool = False) -> bool:
         """All servers: if RPC request or response contains term > currentTerm, set currentTerm and convert.

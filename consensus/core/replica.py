@@ -118,19 +118,23 @@ class Replica:
 
     @property
     def may_campaign(self) -> bool:
-        """Whether we vote by the latest configuration, or by the one before while the latest may be uncommitted.
-
-        Else {1, 2} removing 1 could come to a standstill: 2 needs the vote of 1, whose log is longer.
-        """
-        log = self.log
-        uncommitted = log.configuration_index > self.applier.commit
-        return self.server_id in self.voters or (uncommitted and self.server_id in log.previous_configuration.voter_ids)
+        """Whether we may be elected, as far as our log tells."""
+        return self.may_lead(self.server_id)
 
     @property
     def _current_sets(self) -> "_Sets":
         if self._sets.configuration is not self.log.configuration:
             self._sets = _Sets(self.log.configuration)
         return self._sets
+
+    def may_lead(self, server_id: ServerId) -> bool:
+        """Whether it votes by the latest configuration, or by the one before while the latest may be uncommitted.
+
+        Else {1, 2} removing 1 could come to a standstill: 2 needs the vote of 1, whose log is longer.
+        """
+        log = self.log
+        uncommitted = log.configuration_index > self.applier.commit
+        return server_id in self.voters or (uncommitted and server_id in log.previous_configuration.voter_ids)
 
     def is_foreign(self, cluster_id: str | None) -> bool:
         """Whether a cluster id contradicts ours; one that either side does not know yet contradicts nothing."""

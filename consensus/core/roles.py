@@ -25,6 +25,9 @@ class Roles(Protocol):
     def leader(self) -> ServerId | None:
         """Who leads this term, as far as is known."""
 
+    def keeps_its_leader(self, claimant: ServerId, term: Term) -> bool:
+        """Whether `claimant` speaks as the leader of a later term from outside the group while ours is heard."""
+
     def check_term(self, term: Term, *, of_a_leader: bool = False) -> bool:
         """Adopt a higher term and become a follower; returns False if the term is still beyond ours."""
 
