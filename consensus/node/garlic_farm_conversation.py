@@ -37,6 +37,7 @@ import trio
 from consensus.core import messages as core
 from consensus.core.effects import Outcome, Resolve, RoleChanged
 from consensus.core.position import Index, LogPosition, ServerId, Term
+from consensus.node.client_quota import ClientQuota
 from consensus.node.garlic_farm_tally import Tally
 from consensus.node.receive_budget import FREE_BYTES, ReceiveBudget
 from consensus.node.tls_stream import TlsStream
@@ -168,10 +169,12 @@ class Conversation:
         tuning: ConversationTuning,
         limits: Limits = DEFAULT_LIMITS,
         budget: ReceiveBudget | None = None,
+        quota: ClientQuota | None = None,
     ) -> None:
-        """`budget` is shared by all connections of a server."""
+        """`budget` and `quota` are shared by all connections of a server."""
         proven = upgraded.proven
         self._is_server = proven is not None and proven.is_server
+        self._quota = None if proven is not None and proven.is_member else quota
         self._budget = budget or ReceiveBudget()
         self._connection = trio.CancelScope()
         owner = f"key {proven.public_key.hex()}" if proven is not None and proven.is_member else source
@@ -343,8 +346,14 @@ class Conversation:
                     lambda reply: self._settle(slot, None if reply is None else reply_to_wire(reply, request)),
                 )
             case wire.ClientRequest():
+                commands = commands_from_wire(request)
+                if self._quota is not None and not self._quota.take(commands, trio.current_time()):
+                    self._tally.count("client-requests-beyond-quota")
+                    busy = ClientAnswer(accepted=False, leader=self._own_server_id(), next_index=0, term=0)
+                    self._settle(slot, self._client_reply(wire.AppendEntriesResponse, busy))
+                    return _nothing_to_give_up
                 return self._handler.client_request(
-                    commands_from_wire(request),
+                    commands,
                     lambda answer: self._settle(slot, self._client_reply(wire.AppendEntriesResponse, answer)),
                 )
             case wire.ReadIndexRequest():
@@ -364,6 +373,10 @@ class Conversation:
             case _:
                 text = f"a {type(request).__name__}, which this server does not answer"
                 raise GarlicFarmError(Fault.OUT_OF_TURN, text)
+
+    def _own_server_id(self) -> ServerId | None:
+        own_id = self._identity().server_id
+        return None if own_id is None else ServerId(own_id)
 
     def _settle(self, slot: _Slot, reply: wire.Reply | None) -> None:
         """The slot's answer is known; without a reply the connection ends when it is this slot's turn."""
@@ -432,6 +445,10 @@ class Conversation:
             return False
         self._tally.incident(Fault.SILENT, self._source, f"{self._source} does not take its replies; closed")
         return False
+
+
+def _nothing_to_give_up() -> None:
+    """The answer has been given."""
 
 
 def _check_own_removal(request: wire.RemoveServerRequest, proven: ProvenPeer | None) -> None:

@@ -23,6 +23,7 @@ from typing import assert_never
 import trio
 
 from consensus.node.accepting import AcceptQueue, AcceptTuning, Handle, KnownSources, Unheard
+from consensus.node.client_quota import ClientQuota
 from consensus.node.clock import now_ms
 from consensus.node.garlic_farm_conversation import Conversation, ConversationTuning, RequestHandler
 from consensus.node.garlic_farm_tally import Tally
@@ -183,8 +184,10 @@ class GarlicFarmServer:
         met: Callable[[Identity], None] = lambda _: None,
         accepting: AcceptTuning | None = None,
         budget: BudgetTuning | None = None,
+        quota: ClientQuota | None = None,
     ) -> None:
-        """`met` hears what each peer that is let in says of itself."""
+        """`met` hears what each peer that is let in says of itself; `quota` bounds what unproven clients cost."""
+        self._quota = quota
         self._accepting = accepting or AcceptTuning()
         self._budget = ReceiveBudget(budget)
         self._known = KnownSources()
@@ -348,6 +351,7 @@ class GarlicFarmServer:
             tuning=self._conversation_tuning,
             limits=self._limits,
             budget=self._budget,
+            quota=self._quota,
         ).run()
 
 

@@ -13,6 +13,7 @@ from trio.testing import memory_stream_pair
 
 from consensus.core import messages as core
 from consensus.core.position import ServerId
+from consensus.node.client_quota import ClientQuota
 from consensus.node.garlic_farm_conversation import ClientAnswer, ConversationTuning, GiveUp
 from consensus.node.garlic_farm_dial import Dialer, PeerAddress
 from consensus.node.garlic_farm_server import AdmissionTuning, GarlicFarmServer
@@ -153,6 +154,7 @@ class Host:
         admission: AdmissionTuning | None = None,
         conversation: ConversationTuning | None = None,
         budget: BudgetTuning | None = None,
+        quota: ClientQuota | None = None,
     ) -> None:
         self.incidents: list[Incident] = []
         self.told = trio.Event()
@@ -169,7 +171,13 @@ class Host:
             peers=ListedPeers(key_of(own_id), SERVER_KEYS),
         )
         self.server = GarlicFarmServer(
-            self.gatekeeper, self.handler, self.tally, admission=admission, conversation=conversation, budget=budget
+            self.gatekeeper,
+            self.handler,
+            self.tally,
+            admission=admission,
+            conversation=conversation,
+            budget=budget,
+            quota=quota,
         )
 
     def _tell(self, incident: Incident) -> None:

@@ -11,6 +11,7 @@ from trio.testing import MockClock, memory_stream_pair
 
 from consensus.core import messages as core
 from consensus.core.position import Command, Entry, LogPosition, ServerId
+from consensus.node.client_quota import SAVED_US, SHARE, ClientQuota
 from consensus.node.garlic_farm_conversation import ClientAnswer, ConversationTuning
 from consensus.node.garlic_farm_dial import Dialed, Dialer
 from consensus.node.garlic_farm_server import AdmissionTuning, Visit
@@ -595,3 +596,36 @@ async def test_clients_that_hold_too_much_are_closed_with_a_reason_and_servers_a
     assert "all clients together more than this server keeps for them" in host.incidents[0].text
     await leader.stream.send_all(LARGE)
     assert len(await replies(leader, 1)) == 1
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_clients_without_an_identity_cost_a_bounded_share_of_the_processor_and_members_are_not_counted(
+    stage: Stage,
+) -> None:
+    """A few megabytes of entries that look signed would otherwise keep all servers busy until the leader falls."""
+    # Given a server on which an entry costs a tenth of what may be saved up
+    host = stage.add(Host(BOB, quota=ClientQuota(lambda _: SAVED_US // 10)))
+    stranger, member = await dial(stage, None), await dial(stage)
+    # When a stranger sends more than that at once
+    await stranger.stream.send_all(12 * encode_request(CLIENT))
+    answers = [reply.accepted for reply in await replies(stranger, 12)]
+    # Then what is beyond it is told to come again, and a member is served
+    assert answers == [True] * 10 + [False] * 2
+    await member.stream.send_all(12 * encode_request(CLIENT))
+    assert all(reply.accepted for reply in await replies(member, 12))
+    # And after a while the stranger is served again, one entry for the time that one costs at its share
+    await trio.sleep(1.01 * SAVED_US / 10 / SHARE / 1_000_000)
+    await stranger.stream.send_all(2 * encode_request(CLIENT))
+    stranger = replace(stranger, trailing=b"")
+    assert [reply.accepted for reply in await replies(stranger, 2)] == [True, False]
+    assert len(host.handler.log) == 10 + 12 + 1
+
+
+async def test_a_request_that_no_quota_ever_covers_ends_a_strangers_connection_with_the_reason(stage: Stage) -> None:
+    host = stage.add(Host(BOB, quota=ClientQuota(lambda _: SAVED_US // 10)))
+    stranger = await dial(stage, None)
+    await stranger.stream.send_all(encode_request(replace(CLIENT, entries=11 * CLIENT.entries)))
+    assert await closes(stranger)
+    assert host.faults == {Fault.TOO_LARGE}
+    assert "11 entries" in host.incidents[0].text
+    assert "send fewer entries at once" in host.incidents[0].text
