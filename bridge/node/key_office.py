@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import trio
 
 from bridge.core.control import FarmKeyState, FarmKeyView, KeysAnswer
-from bridge.core.view import FarmView, MemberStatus
+from bridge.core.view import FarmView, MemberStatus, ServerRole
 from bridge.node.control_routes import Refused
 from bridge.node.event_log import EventLog
 from bridge.node.farm_keys import FarmKeys
@@ -130,7 +130,14 @@ class KeyOffice:
         view = self._make_view()
         # A node with a new identity has taken the address, and the place, of what can no more come back.
         taken = {member.address for member in view.members if member.status in _RUNNING}
-        dead = (member for member in view.members if member.status is MemberStatus.DEAD)
+        # Once there is a farm, whoever has not been a server of it is no reason to wait: anybody with a copied key can
+        # join the gossip under any name, and be gone.
+        belongs = {member.node_id for member in view.members if member.server_role is not ServerRole.NONE}
+        dead = (
+            member
+            for member in view.members
+            if member.status is MemberStatus.DEAD and (member.node_id in belongs or not view.raft.voters)
+        )
         down = {member.name for member in dead if member.address not in taken}
         here = {member.raft_id for member in view.members if member.status in _RUNNING}
         voters = {voter.name or f"server {voter.raft_id}" for voter in view.raft.voters if voter.raft_id not in here}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bridge.core.control import FarmKeyState
-from bridge.core.view import AlarmView, FarmView, MemberStatus
+from bridge.core.view import AlarmView, FarmView, MemberStatus, ServerRole
 from bridge.node.control_routes import Refused
 from bridge.node.event_log import EventLog
 from bridge.node.farm_keys import FarmKeys
@@ -107,10 +107,11 @@ async def test_a_key_is_not_removed_while_a_voter_or_a_member_is_down(tmp_path: 
         left = replace(members[4], status=MemberStatus.LEFT)
         observer = replace(members[3], status=MemberStatus.DEAD, name="attic", raft_id=None)
         superseded = replace(observer, name="renewed", address=members[0].address)
-        gone_voters_and_dead = (*members[:3], left, observer, superseded)
+        stranger = replace(observer, node_id="99" * 8, name="nobody of ours", server_role=ServerRole.NONE)
+        gone_voters_and_dead = (*members[:3], left, observer, superseded, stranger)
         stage.view = replace(stage.view, members=gone_voters_and_dead)
         listing = await stage.office.listing()
-        assert listing.absent == ("attic", "node-4", "node-5"), "a voter that left comes back, one unheard of too"
+        assert listing.absent == ("attic", "node-4", "node-5"), "a voter comes back, a stranger does not count"
         with pytest.raises(Refused, match="attic, node-4, node-5 are down") as refused:
             await stage.office.remove(old, force=False)
         assert "garlicfarm keys export" in str(refused.value)
