@@ -343,7 +343,7 @@ class Node:
             nursery.start_soon(peers.follow, farm, connecting.end_refused)
             nursery.start_soon(reconciling.run)
             nursery.start_soon(duties.run)
-            await raft_id.until_corrected(server_id, ledger)
+            await raft_id.until_corrected(server_id, ledger, replica.has_stored)
             nursery.cancel_scope.cancel()
 
     def _new_ledger(self, founding: Founding) -> Ledger:

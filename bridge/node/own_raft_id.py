@@ -9,9 +9,9 @@ says it. A founder's signature is enough: the founding names its identity. Any o
 first; there it has to prove its Raft id by the signed admissions that lead to a founder (`farm_peers`).
 
 Such a proof cannot tell who was evicted since: an evicted member can still tell a newcomer a wrong id. That costs time
-and nothing else, because under a wrong id no server of the farm calls this node or hears it. While no entry of the log
-has come, the node looks for another proven word, and starts its server anew under that; each time it waits twice as
-long. Once there is a log, the log alone counts.
+and nothing else, because under a wrong id no server of the farm calls this node or hears it. While its server has
+stored nothing, the node looks for another proven word, and starts its server anew under that; each time it waits twice
+as long. Once there is a log, the log alone counts, and a storage with anything in it serves no second id (`replica`).
 """
 
 from collections.abc import Callable
@@ -79,16 +79,21 @@ class OwnRaftId:
                 await self._roster.news()
         return own_id
 
-    async def until_corrected(self, server_id: int, ledger: Ledger) -> None:
-        """Returns when this node has another Raft id than the one under which its server runs; that is on disk then."""
+    async def until_corrected(
+        self, server_id: int, ledger: Ledger, has_stored: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Returns when this node has another Raft id than the one under which its server runs; that is on disk then.
+
+        `has_stored` tells whether that server has an entry or a vote in its storage.
+        """
         while self._notes.own_id == server_id:
-            if self._has_log(ledger):
+            if has_stored() or self._has_log(ledger):
                 await ledger.news()
                 continue
             await trio.sleep(self._pause_s)
             word = await self._proven(self._words(server_id))
             # The log may have come while members were called.
-            if word is not None and not self._has_log(ledger):
+            if word is not None and not has_stored() and not self._has_log(ledger):
                 self._pause_s = min(2 * self._pause_s, PAUSE_LIMIT_S)
                 await self._notes.told_by_member(word)
 

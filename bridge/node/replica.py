@@ -10,10 +10,12 @@ identity in the handshake (`farm_peers`): whoever holds the farm's key alone spe
 
 A server is its storage: what it voted and acknowledged. So once there is a storage, a note of that lies beside the
 formation file, and a founder whose storage has gone since does not start again with an empty one: under the same Raft
-id it would vote a second time in a term and forget what it had acknowledged.
+id it would vote a second time in a term and forget what it had acknowledged. The note tells the Raft id, too: a storage
+that holds an entry or a vote serves no second id, because its one vote and its one copy would count as two.
 """
 
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -66,6 +68,8 @@ STORAGE_NOTE = "raft-made"
 STORAGE_NOTE_TEXT = (
     b"The Raft storage of this node has been made. Keep this file: without it a lost storage goes unnoticed.\n"
 )
+_NOTED_ID = re.compile(rb"^Raft id ([1-9][0-9]{0,9})$", re.MULTILINE)
+_NOTE_LIMIT_BYTES = 1024
 UNKNOWN_ENDPOINT = "tcp://unknown.invalid:7669"
 SUBMIT_PATIENCE_SECONDS = 15.0
 SUBMIT_RETRY_SECONDS = 0.1
@@ -134,6 +138,11 @@ class Replica:
     def leads(self) -> bool:
         """Whether this server is the leader, as far as it knows."""
         return self.server.role.role is Role.LEADER
+
+    def has_stored(self) -> bool:
+        """Whether this server's storage holds an entry, a snapshot or a vote, so that it can serve no other Raft id."""
+        raft = self.server.describe().raft
+        return raft.last.index > 0 or raft.voted_for is not None
 
     def voters_are(self, configuration: Configuration) -> None:
         """The configuration in effect names these voters from here on."""
@@ -375,9 +384,38 @@ def _open_storage(settings: ReplicaSettings) -> tuple[ThreadedDisk, Recovery]:
         settings.generation,
         StorageTuning(segment_bytes=settings.segment_bytes),
     )
-    if not note.exists():
-        replace_file(note, STORAGE_NOTE_TEXT)
+    directory, recovery = opened
+    try:
+        _note_storage(note, settings.server_id, recovery)
+    except BaseException:
+        directory.close()
+        raise
     return opened
+
+
+def _note_storage(note: Path, server_id: ServerId, recovery: Recovery) -> None:
+    """Write down whose storage it is; StorageError if it is another server's."""
+    noted = _noted_id(note)
+    if noted == server_id:
+        return
+    if noted is not None and (recovery.report.last.index > 0 or recovery.ballot.voted_for is not None):
+        raise StorageError(
+            f"the Raft storage of this node was made as server {noted}, and this node is server {server_id} now: one"
+            " storage never serves two, since its vote and its copy of the log would count twice. Give this node a new"
+            " state directory and another name: it then joins as a new router",
+        )
+    # A recovered storage has a note without an id: its server is a founder, and keeps its id for good.
+    replace_file(note, STORAGE_NOTE_TEXT + b"Raft id %d\n" % server_id)
+
+
+def _noted_id(note: Path) -> int | None:
+    """The Raft id that the note of a storage tells; None where there is no note, or it tells none."""
+    try:
+        with note.open("rb") as file:
+            found = _NOTED_ID.search(file.read(_NOTE_LIMIT_BYTES))
+    except FileNotFoundError:
+        return None
+    return None if found is None else int(found[1])
 
 
 def _first_configuration(settings: ReplicaSettings) -> Configuration:

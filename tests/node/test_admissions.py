@@ -9,9 +9,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from bridge.core.admission import Admitted, of_founders
+from bridge.core.admission import Admitted, Standing, of_founders
 from bridge.core.farm_state import FarmState
 from bridge.core.founding import Founder, Founding
+from bridge.core.records import Admission
 from bridge.node.admissions import FILE_NAME, AdmissionNotes, not_started
 from bridge.node.forming import UnusableFormationError
 from bridge.node.ledger import Ledger
@@ -26,6 +27,7 @@ from consensus.wire.garlic_farm.proof import ConnectionRole
 from consensus.wire.garlic_farm.upgrade import Identity
 from gossip.core.member import NodeId, Status
 from gossip.wire.identity import node_id_of
+from tests.authored import signed
 
 A, B, C, D = (bytes([number]) * 8 for number in (1, 2, 3, 4))
 KEYS = {node_id_of(key): key for key in (bytes([number]) * 32 for number in (5, 6))}
@@ -233,6 +235,101 @@ async def test_what_the_log_says_is_known_after_a_restart(tmp_path: Path) -> Non
     again = AdmissionNotes(tmp_path, FOUNDING, A, founded=True)
     assert [again.node_id_of(number) for number in range(6)] == [None, A, B, C, D, None]
     assert again.own_id == 1
+
+
+async def pass_through(
+    notes: AdmissionNotes, told: Told, *tables: dict[int, Admitted], own: OwnRaftId | None = None
+) -> list[int | None]:
+    """The node's own Raft id after each of these tables of the log, and as many more as `own` took for corrected."""
+    seen: list[int | None] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(notes.follow, told.ledger)
+        if own is not None:
+            nursery.start_soon(_corrected, own, notes.own_id or 0, told, seen)
+        for number, table in enumerate(tables, start=1):
+            await wait_all_tasks_blocked()
+            told.state = replace(told.state, applied_index=number, admitted={**of_founders(FOUNDING.founders), **table})
+            told.something_new.set()
+            await wait_all_tasks_blocked()
+            seen.append(notes.own_id)
+        nursery.cancel_scope.cancel()
+    return seen
+
+
+async def _corrected(own: OwnRaftId, server_id: int, told: Told, seen: list[int | None]) -> None:
+    await own.until_corrected(server_id, told.ledger, lambda: True)
+    seen.append(None)
+
+
+def admitted(raft_id: int, by: int, *, unseen_since_ms: int | None = None) -> Admitted:
+    """The node C under that id, admitted by the story's server `by`."""
+    entry = signed(Admission(C, "c", None, raft_id), by, FOUNDING.cluster_id)
+    return Admitted(C, "c", entry=entry, unseen_since_ms=unseen_since_ms)
+
+
+async def test_who_lapsed_and_was_admitted_again_does_not_fall_back_as_it_replays_the_log(tmp_path: Path) -> None:
+    # Given a router that was admitted as server 5, never came alive, and is told now that it is server 9
+    notes, told = AdmissionNotes(tmp_path, FOUNDING, C, founded=False), Told()
+    await notes.told_by_member(9)
+    first, second = admitted(5, 1, unseen_since_ms=10), admitted(9, 1, unseen_since_ms=90)
+    # When it replays the log: the first admission, its lapse, the second, and that it came alive by it
+    seen = await pass_through(
+        notes,
+        told,
+        {5: first},
+        {5: Admitted(C, standing=Standing.LAPSED, unseen_since_ms=10)},
+        {8: Admitted(D), 9: second},
+        {8: Admitted(D), 9: replace(second, unseen_since_ms=None)},
+        own=search(notes, told),
+    )
+    # Then it is server 9 all the time, its server is not started anew, and it shows what admitted server 9
+    assert seen == [9, 9, 9, 9]
+    again = AdmissionNotes(tmp_path, FOUNDING, C, founded=False)
+    assert (again.own_id, again.chain) == (9, (second.entry,))
+    assert (again.node_id_of(5), again.raft_id_of(C)) == (None, 9)
+
+
+async def test_a_lapsed_admission_that_was_noted_gives_way_to_the_one_after_it(tmp_path: Path) -> None:
+    # Given a node that has seen its first admission, and shows it
+    notes, told = AdmissionNotes(tmp_path, FOUNDING, C, founded=False), Told()
+    await notes.told_by_member(5)
+    first, second = admitted(5, 1, unseen_since_ms=10), admitted(9, 1)
+    assert await pass_through(notes, told, {5: first}) == [5]
+    assert notes.chain == (first.entry,)
+    # When it is told another id, then it shows nothing of the first
+    await notes.told_by_member(9)
+    assert not notes.chain
+    # And when it comes alive under the second, the log's word is kept, whatever it replays after a restart
+    assert await pass_through(notes, told, {8: Admitted(D), 9: second}) == [9]
+    again = AdmissionNotes(tmp_path, FOUNDING, C, founded=False)
+    assert await pass_through(again, Told(), {5: first}) == [9]
+    assert again.chain == (second.entry,)
+    assert again.was_server
+
+
+async def test_others_forget_a_lapsed_raft_id_and_keep_those_that_the_log_has_not_reached(tmp_path: Path) -> None:
+    notes = AdmissionNotes(tmp_path, FOUNDING, A, founded=True)
+    first = admitted(5, 1, unseen_since_ms=10)
+    await pass_through(notes, Told(), {5: first, 9: Admitted(D, "d")})
+    assert (notes.node_id_of(5), notes.node_id_of(9)) == (C, D)
+    await pass_through(notes, Told(), {5: first})
+    assert (notes.node_id_of(5), notes.node_id_of(9)) == (C, D)
+    await pass_through(notes, Told(), {9: Admitted(D, "d")})
+    assert (notes.node_id_of(5), notes.node_id_of(9), notes.own_id) == (None, D, 1)
+
+
+async def test_no_word_corrects_the_raft_id_of_a_server_that_has_stored_something(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    notes, told = AdmissionNotes(tmp_path, FOUNDING, C, founded=False), Told([(B, 9)])
+    own = search(notes, told)
+    assert await own.until_known() == 9
+    told.words = [(A, 3)]
+    with trio.move_on_after(3600) as patience:
+        await own.until_corrected(9, told.ledger, lambda: True)
+    assert patience.cancelled_caught
+    assert notes.own_id == 9
 
 
 @pytest.mark.parametrize(

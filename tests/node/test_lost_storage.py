@@ -1,5 +1,6 @@
 """A server without its storage does not come back as the same server, whatever else of its state is left."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,8 +12,11 @@ from bridge.node.admissions import FILE_NAME, AdmissionNotes
 from bridge.node.configuration import Timing
 from bridge.node.profile import profile_of
 from bridge.node.replica import RAFT_DIRECTORY, STORAGE_NOTE, ReplicaSettings
-from consensus.core.position import ServerId
+from consensus.core.effects import Persist
+from consensus.core.position import Ballot, Command, Entry, ServerId
+from consensus.node.directory import open_directory
 from consensus.node.disk import StorageError
+from consensus.node.storage import StorageTuning
 
 FOUNDER, LATER = b"a" * 8, b"b" * 8
 FOUNDING = Founding((Founder(FOUNDER, 0, b"n" * 16),))
@@ -57,3 +61,43 @@ def test_the_first_start_of_a_server_makes_its_storage(tmp_path: Path, node_id: 
     directory, _ = replica._open_storage(settings_of(tmp_path, notes))
     directory.close()
     assert (tmp_path / STORAGE_NOTE).exists()
+
+
+def store(directory: Path, entries: tuple[Entry, ...], voted_for: ServerId | None) -> None:
+    """What a server that is stopped since has put into its storage."""
+    disk, recovery = open_directory(directory / RAFT_DIRECTORY, LATER, 1, StorageTuning(segment_bytes=65_536))
+    disk.perform_all(recovery.storage.plan([Persist(1, Ballot(3, voted_for), None, 1, entries)]))
+    recovery.storage.done()
+    disk.close()
+
+
+def opened_as(directory: Path, server_id: int) -> None:
+    notes = notes_of(directory, LATER, {1: FOUNDER.hex()}, founded=False)
+    settings = replace(settings_of(directory, notes), server_id=ServerId(server_id))
+    disk, _ = replica._open_storage(settings)
+    disk.close()
+
+
+@pytest.mark.parametrize(
+    ("entries", "voted_for"),
+    [((Entry(3, Command(b"{}")),), None), ((), ServerId(1))],
+    ids=["an entry", "a vote"],
+)
+def test_a_storage_that_holds_something_serves_no_second_raft_id(
+    tmp_path: Path, entries: tuple[Entry, ...], voted_for: ServerId | None
+) -> None:
+    opened_as(tmp_path, 5)
+    store(tmp_path, entries, voted_for)
+    with pytest.raises(StorageError, match=r"server 5, and this node is server 9 now.*new state directory and another"):
+        opened_as(tmp_path, 9)
+    # And the refusal has changed nothing: it is server 5's still
+    opened_as(tmp_path, 5)
+
+
+def test_a_storage_that_holds_nothing_goes_along_to_another_raft_id(tmp_path: Path) -> None:
+    opened_as(tmp_path, 5)
+    store(tmp_path, (), None)
+    opened_as(tmp_path, 9)
+    store(tmp_path, (Entry(3, Command(b"{}")),), None)
+    with pytest.raises(StorageError, match="server 9, and this node is server 5 now"):
+        opened_as(tmp_path, 5)
