@@ -33,6 +33,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from bridge.core.founding import CLUSTER_ID_BYTES
 from bridge.wire.entry_fields import BRACKETS_LIMIT, ENTRY_LIMIT_BYTES
+from consensus.wire.garlic_farm.proof import is_of_small_order
 from gossip.core.member import NodeId
 from gossip.wire.identity import node_id_of
 
@@ -42,19 +43,6 @@ NUMBER_LIMIT: Final = 2**53
 """Numbers lie below this: JSON readers elsewhere hold integers exactly only up to here."""
 MEMBER: Final = "proof"
 SIGNATURE_CHARACTERS: Final = 86
-_SMALL_ORDER_KEYS: Final = frozenset(
-    bytes.fromhex(text)
-    for text in (
-        "00" * 32,
-        "01" + "00" * 31,
-        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
-        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
-        "ec" + "ff" * 30 + "7f",
-        "ed" + "ff" * 30 + "7f",
-        "ee" + "ff" * 30 + "7f",
-    )
-)
-"""The points whose order divides 8, in each encoding that OpenSSL reads, with the sign bit cleared."""
 _TAIL_BEGIN: Final = b',"proof":"'
 _TAIL = re.compile(rb',"proof":"([A-Za-z0-9_-]{43})\.([1-9][0-9]{0,15})\.([A-Za-z0-9_-]{86})"\}\Z')
 _TAIL_LIMIT_BYTES: Final = 159
@@ -86,7 +74,7 @@ def proven(data: bytes, cluster_id: bytes) -> Proof | None:
     _, key_text, number_text, signature_text = tail
     public_key, signature = _octets(key_text, 32), _octets(signature_text, 64)
     number = int(number_text)
-    if public_key is None or signature is None or number >= NUMBER_LIMIT or _is_of_small_order(public_key):
+    if public_key is None or signature is None or number >= NUMBER_LIMIT or is_of_small_order(public_key):
         return None
     try:
         signed = _signed_bytes(data[: -SIGNATURE_CHARACTERS - 2], cluster_id)
@@ -114,10 +102,6 @@ def sign_entry(entry: bytes, key: Ed25519PrivateKey, cluster_id: bytes, number: 
     if len(data) > ENTRY_LIMIT_BYTES:
         raise ValueError(f"with its proof the entry has {len(data)} bytes, the limit is {ENTRY_LIMIT_BYTES}")
     return data
-
-
-def _is_of_small_order(public_key: bytes) -> bool:
-    return public_key[:31] + bytes([public_key[31] & 0x7F]) in _SMALL_ORDER_KEYS
 
 
 def _signed_bytes(unsigned: bytes, cluster_id: bytes) -> bytes:

@@ -54,7 +54,7 @@ _SMALL_ORDER_KEYS = frozenset(
         "ee" + "ff" * 30 + "7f",
     )
 )
-"""The points whose order divides 8, with the sign bit cleared: with such a key one signature holds for every text."""
+"""The points whose order divides 8, in each encoding that OpenSSL reads, with the sign bit cleared."""
 _PROOF = re.compile(rf"{VERSION} (server|client) ([A-Za-z0-9_-]{{43}}) ([A-Za-z0-9_-]{{86}})")
 
 
@@ -86,7 +86,7 @@ class Proof:
 
     def holds(self, transcript: "Transcript") -> bool:
         """Whether the key has signed just this handshake."""
-        if self.public_key[:31] + bytes([self.public_key[31] & 0x7F]) in _SMALL_ORDER_KEYS:
+        if is_of_small_order(self.public_key):
             return False
         try:
             Ed25519PublicKey.from_public_bytes(self.public_key).verify(self.signature, transcript.signed_bytes())
@@ -135,6 +135,11 @@ class Transcript:
         return _CONTEXT + _joined(
             [*(field.encode() for field in fields), hashlib.sha256(",".join(self.introductions).encode()).digest()]
         )
+
+
+def is_of_small_order(public_key: bytes) -> bool:
+    """Whether this Ed25519 key, 32 bytes, is no identity: with it one signature holds for every text."""
+    return public_key[:31] + bytes([public_key[31] & 0x7F]) in _SMALL_ORDER_KEYS
 
 
 def tls_channel(certificate_sha256: bytes) -> str:
