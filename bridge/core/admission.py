@@ -39,6 +39,9 @@ from bridge.core.records import Admission, Approval
 
 ADMITTED_MAX = 1024
 """Identities in the life of one farm that came alive, or may still."""
+ENTRY_BYTES_MAX = 768
+"""Of an admission or an approval with its proof. The state keeps these bytes, and a handshake carries them in base64, a
+third longer. An honest one has less than 450; members that nobody knows could make it 64 KiB, a thousand times."""
 LAPSE_MS = 1_800_000
 """Log time in which an admitted identity must come alive: a router that was just approved needs seconds; half an hour
 leaves room for one that gets a large log over a slow line, and keeps 1,024 places from being used up within a day by
@@ -236,7 +239,7 @@ def admit(
 ) -> tuple[Mapping[int, Admitted], ServerAdmitted | AdmissionRefused | None]:
     """The table after one admission, and what changed; None if it said nothing new that anybody has to hear."""
     node_id, name = admission.node_id, admission.name
-    reason = refusal(admitted, node_id, name) or _other_id(admitted, admission)
+    reason = _too_long(entry) or refusal(admitted, node_id, name) or _other_id(admitted, admission)
     if reason is not None:
         return admitted, AdmissionRefused(node_id, name, reason)
     known = raft_id_of(admitted, node_id)
@@ -251,7 +254,7 @@ def approve(
 ) -> tuple[Mapping[int, Admitted], tuple[AdmissionChange, ...]]:
     """The table after one approval, and what changed."""
     node_id, name = approval.node_id, approval.name
-    reason = approval_refusal(admitted, approval)
+    reason = _too_long(entry) or approval_refusal(admitted, approval)
     holder = holder_of(admitted, name)
     if reason is not None or holder is None:
         return admitted, (AdmissionRefused(node_id, name, reason or f"nobody has the name {name}"),)
@@ -276,6 +279,12 @@ def approval_refusal(admitted: Mapping[int, Admitted], approval: Approval) -> st
             f" {approval.replaces.hex()}: somebody else has decided about it; look at `garlicfarm node list`"
         )
     return _full(admitted, node_id) or _other_id(admitted, approval)
+
+
+def _too_long(entry: bytes) -> str | None:
+    if len(entry) <= ENTRY_BYTES_MAX:
+        return None
+    return f"the entry has {len(entry)} bytes, the limit is {ENTRY_BYTES_MAX}: no honest leader writes such a one"
 
 
 def _other_id(admitted: Mapping[int, Admitted], entry: Admission | Approval) -> str | None:

@@ -16,9 +16,17 @@ from bridge.core.admission import Admitted, raft_id_of
 from bridge.core.records import Admission, Approval
 from bridge.wire.application import decode
 from bridge.wire.entry_proof import proven
+from consensus.wire.garlic_farm.upgrade import ADMISSIONS_MAX
 
-LINKS_MAX = 16
-"""What a handshake carries. A farm whose chains grow longer than that has founders long gone: rejoin one server."""
+LINKS_MAX = ADMISSIONS_MAX
+"""What a handshake carries. A longer chain is cut, and then shows nothing; it grows by a link where a server leads that
+was itself admitted by such a one, and so on. Who has the log needs no chain."""
+
+_WAY_OUT = (
+    f", and a handshake carries {LINKS_MAX} at most: who has the log needs none, so let a founder lead, or a server"
+    " that was admitted by one, until this node has the log (`garlicfarm transfer --to NODE` at the leader); where none"
+    " is left, `garlicfarm recover` founds the farm anew"
+)
 
 
 def chain_of(admitted: Mapping[int, Admitted], server_id: int, cluster_id: bytes) -> tuple[bytes, ...]:
@@ -61,4 +69,4 @@ def flaw_of(
         if believed(proof.author):
             return None
         node_id = proof.author
-    return "the admissions that it shows do not lead to a founder"
+    return "the admissions that it shows do not lead to a founder" + (_WAY_OUT if len(chain) >= LINKS_MAX else "")

@@ -4,9 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.admission import Admitted, Standing, admit, of_founders
+from bridge.core.admission import (
+    ENTRY_BYTES_MAX,
+    AdmissionRefused,
+    Admitted,
+    Standing,
+    admit,
+    approve,
+    of_founders,
+)
 from bridge.core.records import Admission, Approval, Clock
 from bridge.wire.admission_chain import LINKS_MAX, chain_of, flaw_of
+from bridge.wire.application import decode, encode
+from bridge.wire.entry_proof import sign_entry
+from consensus.wire.garlic_farm.upgrade import admission_headers
 from tests.authored import CLUSTER_ID, key_of, node_id, signed
 
 FOUNDERS = (node_id(1), node_id(2))
@@ -73,7 +84,47 @@ def test_what_somebody_signed_who_was_thrown_out_shows_nothing() -> None:
 
 def test_a_line_that_is_longer_than_a_handshake_carries_is_not_walked_to_its_end() -> None:
     line = [admission(number, by=number + 1) for number in range(4, 40)]
-    assert "do not lead to a founder" in (flaw([*line, admission(40, by=1)]) or "")
+    said = flaw([*line, admission(40, by=1)]) or ""
+    assert "do not lead to a founder" in said
+    assert "a handshake carries 16 at most" in said
+    assert "`garlicfarm transfer --to NODE`" in said
+    assert "16 at most" not in (flaw(line[:3]) or ""), "the way out is told where the length is what is wrong"
+
+
+def test_a_handshake_carries_each_entry_that_the_state_keeps_and_the_whole_chain() -> None:
+    longest = [bytes(ENTRY_BYTES_MAX)] * LINKS_MAX
+    assert len(admission_headers(longest)) == LINKS_MAX
+    record = Approval(node_id(4), "n" * 32, node_id(3), key_of(4).public_key().public_bytes_raw(), 2**31 - 1)
+    assert len(sign_entry(encode(record), key_of(1), CLUSTER_ID, 2**53 - 1)) <= ENTRY_BYTES_MAX
+
+
+@pytest.mark.parametrize("kind", ["admission", "approval"])
+def test_an_admission_with_members_that_nobody_knows_does_not_fill_the_state(kind: str) -> None:
+    # Given a leader that is hostile, and signs an admission of a kilobyte
+    founders = of_founders(FOUNDERS)
+    key = key_of(4).public_key().public_bytes_raw()
+    table = {**founders, 3: Admitted(node_id(3), "router-4")} if kind == "approval" else founders
+    record = (
+        Approval(node_id(4), "router-4", node_id(3), key, 4)
+        if kind == "approval"
+        else Admission(node_id(4), "router-4", key, 3)
+    )
+    for extra, taken in ((1, True), (1024, False)):
+        entry = signed(encode(record)[:-1] + b',"x":"' + b"x" * extra + b'"}', 1)
+        read = decode(entry)
+        assert read == record
+        # When it is applied
+        if isinstance(read, Approval):
+            after, changes = approve(table, read, entry)
+        else:
+            assert isinstance(read, Admission)
+            after, change = admit(table, read, entry)
+            changes = () if change is None else (change,)
+        # Then the state stays as it was, and the servers tell of it
+        assert (after != table) is taken
+        refused = [change.reason for change in changes if isinstance(change, AdmissionRefused)]
+        assert len(refused) == (not taken)
+        assert all("the limit is 768" in reason for reason in refused)
 
 
 def test_the_log_gives_each_server_the_line_that_others_will_believe() -> None:
