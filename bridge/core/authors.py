@@ -16,7 +16,8 @@ group keeps its identity; its reports do not count (`bridge.core.farm`).
 
 *Numbers.* Whoever can read the log can submit an entry of it a second time. So each author numbers its entries upwards,
 and the state keeps, for each author, the highest number that had effect and which of the 64 below it had: entries of
-one author may overtake each other by so many. A number that was used, or lies below those, has no effect. A report is
+one author may overtake each other by so many, if it counts its numbers one by one, as a node does within a life
+(`bridge.node.entry_signer`). A number that was used, or lies below those, has no effect. A report is
 a statement about the present, so one with a number below that of the last report that counted is out of date.
 
 Numbers are kept for admitted identities and client keys alone, of which there is a bounded number.

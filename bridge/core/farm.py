@@ -13,7 +13,7 @@
     force        the publisher publishes this master anew, as soon as routers take it
     factors      the pipeline's factors, bounded, damped and fading (`bridge.core.weights`)
     removal      what the server reported and reports does not count, until it is let back; the leader then takes it
-                 out of the group, by its own rules (`bridge.core.reconcile`)
+                 out of the group, by its own rules (`bridge.core.reconcile`). While it votes its clock goes on counting
     approval     another identity takes a name, and the one before is retired
     eviction     an identity is out for ever, and the boxes with the new gossip key are kept for whom they are
     rekeying     the boxes with the new gossip key are kept, and nobody is out
@@ -31,7 +31,8 @@ versions agree if somebody does not.
 
 What others submit may name its request; the table of sessions then sees to it that a repetition of it, which a
 sender that got no answer has to make, is not applied again, and tells at which index the first one is. The requests of
-each author are a table of their own: nobody can use up the request of another one's entry.
+each author are a table of their own: nobody can use up the request of another one's entry. An author chooses the names
+of its sessions, so only so many of its sessions are kept before those of strangers; any more are like a stranger's.
 
 After each report, each clock entry and each weight the publisher and the leaves of every master are chosen again, so
 the choice is part of the state and needs no message of its own. Nothing but the record, its index and the tuning
@@ -59,6 +60,7 @@ from bridge.core.authors import EntryWithoutEffect, NoEffect, numbers_after, wit
 from bridge.core.choosing import choose_again
 from bridge.core.eviction import EvictionRefused, KeysNotReplaced, KeysReplaced, ServerEvicted, evict, replace_keys
 from bridge.core.farm_state import (
+    AUTHOR_SESSIONS_MAX,
     AUTHORS_MARK,
     LEAVES_PER_SERVER_MAX,
     LOG_TIME_LIMIT_MS,
@@ -295,7 +297,8 @@ class Farm:
 
         A request of a proven entry belongs to its author. Otherwise whoever can submit could use the next request id of
         an honest server for an entry that means nothing, and that server's own entry would count as a repetition. Of
-        the farm's own authors no session is forgotten for those of strangers.
+        the farm's own authors the first sessions, up to `AUTHOR_SESSIONS_MAX` each, are not forgotten for those of
+        strangers. A session stays on its side as long as it is there: on the other one its requests would be new.
         """
         request = request_of(entry.record)
         request_id = None if request is None else parse_request_id(request)
@@ -303,8 +306,14 @@ class Farm:
             return None
         if entry.author is None:
             return request_id
-        mark = AUTHORS_MARK if _author_is_known(self.state, entry.author) else _STRANGERS_MARK
-        return _of_author(mark, entry.author, request_id)
+        strangers = _of_author(_STRANGERS_MARK, entry.author, request_id)
+        if not _author_has_a_say(self.state, entry.author):
+            return strangers
+        own, sessions = _of_author(AUTHORS_MARK, entry.author, request_id), self.sessions
+        if sessions.has(own.client, own.born):
+            return own
+        crowded = sessions.count(_author_prefix(AUTHORS_MARK, entry.author)) >= AUTHOR_SESSIONS_MAX
+        return strangers if crowded or sessions.has(strangers.client, strangers.born) else own
 
     def position_of(self, request: RequestId) -> LogPosition | None:
         """Where the entry stands that was applied under this request id; None if none was, or that is forgotten."""
@@ -323,13 +332,22 @@ class Farm:
         return verdict
 
 
-def _author_is_known(state: FarmState, author: Author) -> bool:
-    return author.node_id in state.clients or raft_id_of(state.admitted, author.node_id) is not None
+def _author_has_a_say(state: FarmState, author: Author) -> bool:
+    """A server that belongs to the farm, be it removed from the group, or a client key that is admitted."""
+    client = state.clients.get(author.node_id)
+    if client is not None and client.admitted:
+        return True
+    server_id = raft_id_of(state.admitted, author.node_id)
+    return server_id is not None and state.admitted[server_id].is_member
+
+
+def _author_prefix(mark: str, author: Author) -> str:
+    return f"{mark}{author.node_id.hex()}-"
 
 
 def _of_author(mark: str, author: Author, request: RequestId) -> RequestId:
     client = hashlib.sha256(request.client.encode()).hexdigest()[:_CLIENT_DIGITS]
-    return replace(request, client=f"{mark}{author.node_id.hex()}-{client}")
+    return replace(request, client=_author_prefix(mark, author) + client)
 
 
 def _author_alive(state: FarmState, entry: ProvenRecord) -> FarmState:
@@ -351,8 +369,10 @@ def _without_effect(entry: ProvenRecord, reason: NoEffect) -> EntryWithoutEffect
 
 
 def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:
+    clocks = state.clocks.reported(report.server_id, report.date_ms, state.applied_term)
     if report.server_id in state.removed:
-        return state, []
+        # Until the leader has let it go it votes, and where its vote is needed log time needs its clock.
+        return replace(state, clocks=clocks), []
     before = state.servers.get(report.server_id)
     # Log time is up to one period behind the true time, because it moves only once a period.
     earliest_ms, latest_ms = state.log_time_ms, state.log_time_ms + tuning.period_ms
@@ -371,7 +391,6 @@ def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple
     changes: list[Change] = []
     if clock_off and (before is None or not before.clock_off):
         changes.append(ClockOff(report.server_id, offset_ms))
-    clocks = state.clocks.reported(report.server_id, report.date_ms, state.applied_term)
     state, chosen = choose_again(replace(state, servers=servers, clocks=clocks), tuning, at_clock=False)
     return state, changes + chosen
 

@@ -32,6 +32,9 @@ AUTHORS_MARK = "~"
 SESSION_LIMITS = SessionLimits(
     sessions_max=1024, window=16, result_bytes_max=16, expiry_ms=3_600_000, reserved_prefix=AUTHORS_MARK
 )
+AUTHOR_SESSIONS_MAX = 16
+"""Sessions of one author that strangers cannot push out. A life of a node has three or four; the rest is for restarts
+within the time in which a session ends."""
 UNFENCED_AHEAD_MS = 30_000
 """A second published without a quorum counts only up to so far ahead of log time: no wrong clock must bind a farm."""
 LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000

@@ -2,9 +2,11 @@
 
     entry ──▶ next number of this node ──▶ `bridge.wire.entry_proof.sign_entry` ──▶ submitted, and resubmitted, as it is
 
-Numbers rise over all lives of the node without a file: each is the machine's clock in milliseconds, unless that is not
-above the highest number of this node that the farm has applied, or that this life has used. So a clock that was set
-back costs nothing, and one that was set ahead only makes the next numbers high.
+Numbers rise over all lives of the node without a file: the first one of a life is the machine's clock in milliseconds,
+and each further one is one more than the one before, unless the farm has applied a higher one of this node. So a clock
+that was set back costs nothing, and one that was set ahead only makes the next numbers high. Within a life the clock
+has no say: the farm tells so many *numbers* below the highest apart (`bridge.core.authors`), and an entry that another
+one overtakes, however long it takes, must be among them.
 """
 
 from collections.abc import Callable
@@ -52,7 +54,8 @@ class EntrySigner:
     def sign(self, entry: bytes) -> bytes:
         """The entry with this node's proof; ValueError if it is too large to carry one."""
         applied = self._ledger.state.numbers.get(self.node_id, AuthorNumbers()).highest
-        self._last = max(self._clock_ms(), applied + 1, self._last + 1)
+        following = self._last + 1 if self._last else self._clock_ms()
+        self._last = max(following, applied + 1)
         return sign_entry(entry, self._key, self._cluster_id, self._last)
 
     def sign_for_operator(self, entry: bytes) -> bytes:

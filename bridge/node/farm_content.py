@@ -1,7 +1,8 @@
 """What this version cannot take of the farm's log, refused before it is stored, and told to the operator.
 
     append, log pack   an entry of a feature level that this version lacks (`bridge.core.feature_level`)
-    snapshot           of a farm at such a level, or one that this version cannot read
+    snapshot           of a farm at such a level, one that this version cannot read, or with figures that no log gives
+                       (`bridge.core.state_bounds`)
 
 A node that stored such a thing would stop at it, after each start again. A node that refuses it lags behind and says
 so: it goes on where it is as soon as the version is there. The alarm stands until the node has been sent nothing of
@@ -15,8 +16,10 @@ import trio
 from bridge.core.farm import Farm
 from bridge.core.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError
 from bridge.core.records import Level
+from bridge.core.state_bounds import objection_to_state
 from bridge.node.alarms import Alarms
 from bridge.wire.application import decode
+from bridge.wire.entry_proof import ends_like_proof
 from bridge.wire.farm_snapshot import FarmSnapshotError, decode_farm_at_once
 from consensus.core.position import Command, Entry
 from consensus.core.sessions import SessionTableError
@@ -34,10 +37,16 @@ LOOK_EVERY_S = 5.0
 
 
 def objection_to_entries(entries: tuple[Entry, ...]) -> str | None:
-    """The first level that this version lacks, in words."""
+    """The first level that this version lacks, in words.
+
+    One without a proof has no effect in any version, so it is stored like any other entry: refused, it would only keep
+    its follower behind. Whether a proof holds is not asked here, since that may follow from entries before it.
+    """
     for entry in entries:
+        if not isinstance(entry.content, Command) or not ends_like_proof(entry.content.data):
+            continue
         # Only what names a level, or hides it behind an escape, is worth decoding.
-        if isinstance(entry.content, Command) and (b'"level"' in entry.content.data or b"\\" in entry.content.data):
+        if b'"level"' in entry.content.data or b"\\" in entry.content.data:
             record = decode(entry.content.data)
             if isinstance(record, Level) and record.number > SUPPORTED_LEVEL:
                 return str(UnsupportedLevelError(record.number, record.version))
@@ -50,6 +59,9 @@ def objection_to_snapshot(pieces: Iterator[bytes]) -> str | None:
         snapshot = decode_farm_at_once(pieces)
         if snapshot.farm.level > SUPPORTED_LEVEL:
             return str(UnsupportedLevelError(snapshot.farm.level, ""))
+        objection = objection_to_state(snapshot.farm, snapshot.period_ms)
+        if objection is not None:
+            return f"a snapshot of a state that no farm can have: {objection}"
         Farm(0).restore(snapshot.farm, snapshot.period_ms, snapshot.sessions)
     except (FarmSnapshotError, SessionTableError) as error:
         return f"a snapshot that this version of garlicfarm cannot read: {error}"

@@ -399,7 +399,11 @@ class IdentityOffice:
                 " version, or its word has not come yet. Update it, or wait a moment",
             )
         try:
-            answer = await farm.replica.server.propose((farm.signer.sign(encode(record)),))
+            entry = farm.signer.sign(encode(record))
+        except ValueError as error:
+            raise Refused(409, "no-entry", f"no entry can be made of this: {error}") from error
+        try:
+            answer = await farm.replica.server.propose((entry,))
             if answer.outcome is not Outcome.COMMITTED or answer.position is None:
                 text = "leadership changed, or no majority answers: whether it was done, `garlicfarm node list` shows"
                 raise Refused(503, "not-committed", text)

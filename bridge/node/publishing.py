@@ -185,8 +185,14 @@ class PublishingDuty:
         )
 
     async def _propose(self, plan: PlannedPublication) -> None:
+        try:
+            entry = self._member.signer.sign(encode(plan.publication))
+        except ValueError as error:
+            self._member.trace.append("publish-failed", {"second": plan.publication.published_s, "reason": str(error)})
+            self._back_off()
+            return
         self._proposed = plan
-        answer = await self._member.replica.submit(self._member.signer.sign(encode(plan.publication)))
+        answer = await self._member.replica.submit(entry)
         if answer.outcome is SubmitOutcome.COMMITTED:
             with trio.move_on_after(self._member.period_s):
                 await self._member.replica.server.wait_applied(answer.index or 0)

@@ -77,6 +77,7 @@ APPLY_PATIENCE_SECONDS = 5.0
 SUBMIT_GRACE_SECONDS = 1.0
 CLIENT_PATIENCE_SECONDS = 5.0
 _LEADERS_WORDS = (b'"clock"', b'"admission"', b'"approval"', b'"eviction"', b'"rekeying"', b'"level"', b"\\")
+LEADERS_OWN_TEXT = "a client sent a clock entry, or one about who belongs to the farm; only the leader writes those"
 NO_ANSWER = "no answer in time: the entry may be committed or not; look into the log"
 
 
@@ -159,7 +160,10 @@ class Replica:
         """Have one entry committed, wherever the leader is.
 
         With `repeat_unknown` an entry of unknown fate is submitted again: only for entries that may be there twice.
+        What the leader alone writes is refused here too: it goes to the server directly, from those who make it.
         """
+        if is_leaders_own(command):
+            return SubmitAnswer(SubmitOutcome.REFUSED, reason=LEADERS_OWN_TEXT)
         deadline = trio.current_time() + self._submit_patience_s
         doubtful = False
         while True:
@@ -229,8 +233,7 @@ class FrontDoor:
             answered(ClientAnswer(accepted=False, leader=None, next_index=0, term=0))
             return _nothing_to_give_up
         if any(is_leaders_own(command) for command in commands):
-            text = "a client sent a clock entry, or one about who belongs to the farm; only the leader writes those"
-            raise GarlicFarmError(Fault.OUT_OF_TURN, text)
+            raise GarlicFarmError(Fault.OUT_OF_TURN, LEADERS_OWN_TEXT)
         return replica.clients.client_request(commands, answered)
 
     def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> GiveUp:

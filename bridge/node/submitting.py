@@ -24,7 +24,7 @@ from bridge.core.control import SubmitAnswer, SubmitOutcome
 from bridge.core.farm_state import SESSION_LIMITS
 from bridge.node.entry_signer import EntrySigner
 from bridge.node.ledger import Ledger
-from bridge.node.replica import Replica
+from bridge.node.replica import LEADERS_OWN_TEXT, Replica, is_leaders_own
 from bridge.wire.entry_proof import ends_like_proof
 from consensus.core.position import Index
 from consensus.core.sessions import RequestId
@@ -47,6 +47,8 @@ class Submitting:
 
     async def submit(self, entry: bytes, named: RequestId | None = None) -> SubmitAnswer:
         """Have one JSON object committed, and applied at most once under `named`, or under the request it names."""
+        if is_leaders_own(entry):
+            return _refused(LEADERS_OWN_TEXT)
         own = self._ledger.request_named_in(entry)
         if named not in {None, own} and (own is not None or ends_like_proof(entry)):
             named_there = "no request" if own is None else f"the request {own}"

@@ -42,6 +42,8 @@ class TimeDuty:
         self._led = trio.Event()
         self._broadcast = BroadcastTime(member.election_timeout_ms)
         self._noticed: set[str] = set()
+        self._failure: str | None = None
+        """Why no clock entry could be made, the last time."""
 
     def leadership_changed(self) -> None:
         """Another server leads, or this one."""
@@ -90,10 +92,18 @@ class TimeDuty:
     async def _write_clock(self) -> bool:
         member = self._member
         time_ms = member.ledger.log_time.next_entry(*self._own_reading(), *self._bounds())
-        entry = Clock(time_ms, member.replica.server_id, member.period_ms)
+        try:
+            entry = member.signer.sign(encode(Clock(time_ms, member.replica.server_id, member.period_ms)))
+        except ValueError as error:
+            # It is tried again each second, and the reason stays the same for as long.
+            if str(error) != self._failure:
+                self._failure = str(error)
+                member.trace.append("clock-failed", {"reason": self._failure})
+            return False
+        self._failure = None
         with trio.move_on_after(member.period_s):
             proposed_at = now_ms()
-            answer = await member.replica.server.propose((member.signer.sign(encode(entry)),))
+            answer = await member.replica.server.propose((entry,))
             if answer.outcome is Outcome.COMMITTED:
                 self._broadcast.measured(now_ms() - proposed_at)
                 self._review_broadcast_time()

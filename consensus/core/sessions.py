@@ -149,6 +149,14 @@ class SessionTable:
         for sequence in [sequence for sequence in session.results if sequence <= oldest]:
             del session.results[sequence]
 
+    def has(self, client: str, born: Index) -> bool:
+        """Whether this client, born then, has a session."""
+        return (client, born) in self._sessions
+
+    def count(self, prefix: str) -> int:
+        """How many sessions are there of clients whose names begin so."""
+        return sum(client.startswith(prefix) for client, _ in self._sessions)
+
     def was_executed(self, request: RequestId) -> bool:
         """Whether this very request is remembered."""
         session = self._sessions.get((request.client, request.born))

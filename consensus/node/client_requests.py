@@ -100,9 +100,8 @@ class ClientRequests:
     def _found(self, found: Resolve, sessioned: Sessioned, commands: tuple[bytes, ...], wanted: "_Wanted") -> None:
         answer = client_answer(found, self._server.role, self._own_id)
         committed = answer is not None and found.outcome is Outcome.COMMITTED
-        named = map(sessioned.request_of, commands) if committed else ()
-        requests = [request for request in named if request is not None]
-        if answer is None or not requests:
+        named = [command for command in commands if committed and sessioned.request_of(command) is not None]
+        if answer is None or not named:
             wanted.give(answer)
             return
         if self._waiting >= WAITING_MAX:
@@ -111,7 +110,9 @@ class ClientRequests:
 
         def applied() -> None:
             self._waiting -= 1
-            executed = all(map(sessioned.was_executed, requests))
+            # What the table calls a request may depend on the entries that were applied meanwhile.
+            requests = map(sessioned.request_of, named)
+            executed = all(request is not None and sessioned.was_executed(request) for request in requests)
             wanted.give(answer if executed else self._forgotten(answer))
 
         self._waiting += 1

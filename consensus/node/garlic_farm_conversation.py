@@ -177,7 +177,9 @@ class Conversation:
         self._quota = None if proven is not None and proven.is_member else quota
         self._budget = budget or ReceiveBudget()
         self._connection = trio.CancelScope()
-        owner = f"key {proven.public_key.hex()}" if proven is not None and proven.is_member else source
+        # A plain peer (`plain_peers`) has no key: its address is who it is.
+        known = proven is not None and proven.is_member and proven.public_key
+        owner = f"key {proven.public_key.hex()}" if proven is not None and known else source
         self._account = self._budget.open(owner, is_server=self._is_server, close=self._evict)
         self._unanswered_bytes = 0
         self._reserved_bytes = 0

@@ -20,6 +20,7 @@ from consensus.core.position import ServerId
 from consensus.node.garlic_farm_conversation import Conversation, ConversationTuning, RequestHandler
 from consensus.node.garlic_farm_dial import Dialed, Dials, PeerAddress
 from consensus.node.garlic_farm_tally import Tally
+from consensus.node.receive_budget import BudgetTuning, ReceiveBudget
 from consensus.wire.garlic_farm.codec import REQUEST_HEADER
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS, Limits
@@ -103,6 +104,7 @@ class PlainListener:
         *,
         conversation: ConversationTuning | None = None,
         limits: Limits = DEFAULT_LIMITS,
+        budget: BudgetTuning | None = None,
     ) -> None:
         self._peers = peers
         self._handler = handler
@@ -110,6 +112,7 @@ class PlainListener:
         self._tally = tally
         self._conversation = conversation or ConversationTuning()
         self._limits = limits
+        self._budget = ReceiveBudget(budget)
         self._open = 0
 
     async def listen(self, host: str, port: int, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
@@ -158,6 +161,7 @@ class PlainListener:
             tally=self._tally,
             tuning=self._conversation,
             limits=self._limits,
+            budget=self._budget,
         ).run()
 
 

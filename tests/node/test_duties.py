@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from bridge.core.control import SubmitAnswer, SubmitOutcome
 from bridge.core.farm import PublicationRefused
+from bridge.core.farm_state import Choice, Leaf, MasterState
 from bridge.core.records import Clock, Publication, PublishConfig, Report
 from bridge.core.voter_clocks import VoterClocks
 from bridge.node.farm_member import ROUTER_ALARM
@@ -25,6 +26,7 @@ from consensus.core.position import ServerId
 from consensus.node.clock import now_ms
 from tests.authored import CLUSTER_ID, key_of
 from tests.node.farm_stage import (
+    LEAF,
     MASTER,
     NOW_MS,
     NOW_S,
@@ -68,6 +70,39 @@ async def test_a_follower_writes_no_clock_entry_until_it_is_elected(autojump_clo
         stage.lead(OWN)
         await trio.sleep(1)
         assert [at_ms for at_ms, _ in stage.records(Clock)] == [5_000]
+
+
+def at_log_time(stage: Stage, log_time_ms: int) -> None:
+    """The state says so, as one that came by a snapshot may, and that this node publishes."""
+    master = MasterState(choice=Choice(OWN), leaves=(Leaf(LEAF.base64, 0),))
+    state = replace(stage.ledger.state, log_time_ms=log_time_ms, masters={MASTER.destination.base64: master})
+    stage.ledger.farm.state = state
+    stage.ledger.log_time.clock_applied(log_time_ms, now_ms())
+
+
+async def test_a_leader_whose_log_time_fits_into_no_entry_says_so_and_lives(autojump_clock: MockClock) -> None:
+    """The clock entry that could not be encoded ended the node, and again after each restart."""
+    stage = Stage()
+    at_log_time(stage, 2**53)
+    async with on_duty(stage):
+        await trio.sleep(60)
+        assert stage.records(Report), "it goes on with its other duties"
+        assert stage.records(Clock) == []
+        assert 1 <= stage.events("clock-failed") <= 3, "told once, and not at each of the tries"
+
+
+async def test_a_publisher_whose_second_fits_into_no_entry_says_so_and_lives(autojump_clock: MockClock) -> None:
+    """The publication that could not be encoded ended the node, and again after each restart."""
+    stage = Stage()
+    at_log_time(stage, (2**32 + 5) * 1000)
+    # Its report would have somebody else chosen.
+    stage.replica.taken = lambda _: SubmitAnswer(SubmitOutcome.REFUSED, reason="busy")
+    async with on_duty(stage):
+        await trio.sleep(60)
+        clocks = len(stage.records(Clock))
+        await trio.sleep(10)
+        assert len(stage.records(Clock)) > clocks, "it goes on with its other duties"
+        assert 1 <= stage.events("publish-failed") <= 10, "it tries again with growing pauses"
 
 
 async def test_a_clock_entry_that_the_server_was_too_busy_for_is_written_soon_and_not_a_period_later(

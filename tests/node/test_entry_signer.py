@@ -1,10 +1,12 @@
 """What a node signs of what it submits, and how its numbers rise."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from bridge.core.records import Author, Clock, Exclusion, Factors
+from bridge.core.feature_level import SUPPORTED_LEVEL
+from bridge.core.records import Author, Clock, CostFactor, Exclusion, Factors
 from bridge.node.entry_signer import EntrySigner
 from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger
@@ -39,11 +41,25 @@ class Story:
         return author.number
 
 
-async def test_numbers_are_the_clock_s_and_rise_within_a_millisecond() -> None:
+async def test_numbers_begin_at_the_clock_and_rise_by_one_whatever_time_passes() -> None:
     story = Story()
     assert [story.number() for _ in range(3)] == [NOW_MS, NOW_MS + 1, NOW_MS + 2]
     story.now_ms += 50
+    assert story.number() == NOW_MS + 3
+    story.signer = story.new_life()
     assert story.number() == NOW_MS + 50
+
+
+async def test_an_entry_that_was_overtaken_by_one_signed_seconds_later_has_its_effect() -> None:
+    """Numbers that followed the clock made the window of 64 entries one of 64 milliseconds: the first one was lost."""
+    story = Story()
+    story.ledger.farm.state = replace(story.ledger.state, level=SUPPORTED_LEVEL)
+    first = story.signer.sign(encode(CostFactor("a" * 52, 2.0)))
+    story.now_ms += 5_000
+    second = story.signer.sign(encode(CostFactor("b" * 52, 3.0)))
+    await story.ledger.apply(1, (Entry(1, Command(second)), Entry(1, Command(first))))
+    assert story.ledger.state.weights.costs == {"a" * 52: 2_000, "b" * 52: 3_000}
+    assert [story.ledger.refusal_of(index) for index in (1, 2)] == [None, None]
 
 
 async def test_after_a_restart_with_the_clock_set_back_they_still_rise() -> None:

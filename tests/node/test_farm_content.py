@@ -8,9 +8,21 @@ import pytest
 import trio
 import trio.testing
 
+from bridge.core.admission import ADMITTED_MAX, Admitted
+from bridge.core.authors import AuthorNumbers
+from bridge.core.clients import Client
 from bridge.core.farm import Farm
+from bridge.core.farm_state import (
+    LOG_TIME_LIMIT_MS,
+    SERVERS_MAX,
+    SESSION_LIMITS,
+    FarmState,
+    MasterState,
+    ServerState,
+)
 from bridge.core.feature_level import SUPPORTED_LEVEL
-from bridge.core.records import Level
+from bridge.core.records import Level, Publication, Scope
+from bridge.core.state_bounds import AUTHORS_MAX
 from bridge.node.alarms import Alarms
 from bridge.node.event_log import EventLog
 from bridge.node.farm_content import (
@@ -24,22 +36,28 @@ from bridge.wire.application import encode
 from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
 from consensus.core.position import ORIGIN, Command, Entry, LogPosition, ServerId
+from consensus.core.sessions import RequestId, SessionLimits, SessionTable, Verdict
 from consensus.node.joining import Joining
 from consensus.node.server_description import ContentRejected
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.values import Application, LogEntry, LogPack, PackedEntry
 from consensus.wire.snapshot_image import ImageWriter
+from tests.authored import signed
 from tests.node.memory_server import ONE, MemoryDisk, Node, build, until, voters
+from tests.spec.farm_stories import report
 
 TWO = ServerId(2)
-TOO_HIGH = Entry(1, Command(encode(Level(65535, "9.9.9"))))
+TOO_HIGH = Entry(1, Command(signed(Level(65535, "9.9.9"))))
+UNSIGNED = Entry(1, Command(encode(Level(65535, "9.9.9"))))
 HARMLESS = Entry(1, Command(b'{"any":"thing"}'))
 
 
+def snapshot_of(state: FarmState, period_ms: int = 30_000) -> bytes:
+    return b"".join(encode_farm(FarmSnapshot(state, period_ms, Farm(0).sessions.dump())))
+
+
 def farm_at(level: int) -> bytes:
-    farm = Farm(0)
-    state = replace(farm.state, level=level)
-    return b"".join(encode_farm(FarmSnapshot(state, farm.tuning.period_ms, farm.sessions.dump())))
+    return snapshot_of(FarmState(0, level=level))
 
 
 def image_of(state: bytes, last: LogPosition) -> bytes:
@@ -97,6 +115,76 @@ async def test_a_log_pack_with_a_level_that_this_server_lacks_is_refused() -> No
         assert len(rejections(node)) == 1
 
 
+def _admitted(count: int, first: int = 1) -> dict[int, Admitted]:
+    return {first + number: Admitted(number.to_bytes(8)) for number in range(count)}
+
+
+def _published_at(second: int) -> dict[str, MasterState]:
+    return {"m": MasterState(publication=Publication("m", 1, second, "00"))}
+
+
+def _client(number: int) -> Client:
+    return Client(f"c{number}", bytes(32), (Scope.WEIGHTS,))
+
+
+@pytest.mark.parametrize(
+    ("state", "period_ms", "told"),
+    [
+        (FarmState(LOG_TIME_LIMIT_MS + 6_000), 30_000, "log time in ms is 4294967301000"),
+        (FarmState(-1), 30_000, "log time in ms is -1"),
+        (FarmState(0), 499, "the reporting period in ms is 499"),
+        (FarmState(0), 600_001, "the reporting period in ms is 600001"),
+        (FarmState(0, level=0), 30_000, "the feature level is 0"),
+        (FarmState(0, masters=_published_at(2**32)), 30_000, "the second of a publication is 4294967296"),
+        (FarmState(0, masters=_published_at(-1)), 30_000, "the second of a publication is -1"),
+        (FarmState(0, admitted=_admitted(ADMITTED_MAX + 1)), 30_000, "admitted identities is 1025"),
+        (FarmState(0, admitted=_admitted(1, 2**31)), 30_000, "a Raft id is 2147483648"),
+        (FarmState(0, masters={f"m{each}": MasterState() for each in range(9)}), 30_000, "masters is 9"),
+        (
+            FarmState(0, servers={each: ServerState(report(each), 0) for each in range(1, SERVERS_MAX + 2)}),
+            30_000,
+            "servers is 65",
+        ),
+        (FarmState(0, clients={each.to_bytes(8): _client(each) for each in range(257)}), 30_000, "client keys is 257"),
+        (
+            FarmState(0, numbers={each.to_bytes(8): AuthorNumbers() for each in range(AUTHORS_MAX + 1)}),
+            30_000,
+            f"authors is {AUTHORS_MAX + 1}",
+        ),
+        (FarmState(0, numbers={b"a" * 8: AuthorNumbers(2**53)}), 30_000, "the highest number of an author is"),
+    ],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
+)
+def test_a_snapshot_with_a_figure_or_a_table_out_of_bounds_meets_an_objection(
+    state: FarmState, period_ms: int, told: str
+) -> None:
+    """Restored, such a state ended the node when it made its next entry, and again after each restart."""
+    objection = objection_to_snapshot(iter([snapshot_of(state, period_ms)]))
+    assert objection is not None
+    assert "a state that no farm can have" in objection
+    assert told in objection
+
+
+def test_a_snapshot_with_more_sessions_than_a_farm_keeps_meets_an_objection() -> None:
+    table = SessionTable(SessionLimits(sessions_max=5_000))
+    for number in range(SESSION_LIMITS.sessions_max + 1):
+        assert table.admit(RequestId(f"c{number}", 0, 1), 1, 1) is Verdict.NEW
+    objection = objection_to_snapshot(encode_farm(FarmSnapshot(FarmState(0), 30_000, table.dump())))
+    assert objection is not None
+    assert "the number 1025 where 1024 is the limit" in objection
+
+
+def test_a_state_at_all_of_its_bounds_meets_no_objection() -> None:
+    state = FarmState(
+        LOG_TIME_LIMIT_MS,
+        masters=_published_at(2**32 - 1),
+        admitted=_admitted(ADMITTED_MAX),
+        servers={each: ServerState(report(each), -5) for each in range(1, SERVERS_MAX + 1)},
+        numbers={b"a" * 8: AuthorNumbers(2**53 - 1)},
+    )
+    assert objection_to_snapshot(iter([snapshot_of(state, 600_000)])) is None
+
+
 @pytest.mark.parametrize(
     ("state", "told"),
     [(farm_at(SUPPORTED_LEVEL + 1), "feature level 3"), (b"\0\0\0\1\xc1", "cannot read"), (b"\xff" * 9, "cannot read")],
@@ -117,7 +205,8 @@ async def test_a_snapshot_that_this_version_cannot_restore_is_not_installed(stat
 def test_what_this_version_can_take_meets_no_objection() -> None:
     entries = (
         HARMLESS,
-        Entry(1, Command(encode(Level(SUPPORTED_LEVEL, "0.1.0")))),
+        Entry(1, Command(signed(Level(SUPPORTED_LEVEL, "0.1.0")))),
+        UNSIGNED,
         Entry(1, Command(b'{"level":"x"}')),
     )
     assert objection_to_entries(entries) is None
@@ -125,7 +214,7 @@ def test_what_this_version_can_take_meets_no_objection() -> None:
 
 
 def test_a_level_behind_an_escape_is_found_and_a_made_up_version_is_not_repeated() -> None:
-    hidden = encode(Level(9, "\x1b[2J, now")).replace(b'"level"', b'"\\u006cevel"')
+    hidden = signed(encode(Level(9, "\x1b[2J, now")).replace(b'"level"', b'"\\u006cevel"'))
     objection = objection_to_entries((Entry(1, Command(hidden)),))
     assert objection is not None
     assert "Install garlicfarm a newer one or newer" in objection

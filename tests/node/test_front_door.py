@@ -236,6 +236,14 @@ async def test_a_leader_commits_by_itself_and_a_follower_by_its_client(autojump_
     assert (await replica(Server(role=FOLLOWING), there).submit(b"{}")).index == 5
 
 
+async def test_a_leader_proposes_none_of_its_own_kinds_that_came_as_a_submission() -> None:
+    here = Server()
+    answer = await replica(here).submit(encode(Level(65535, "9.9.9")), repeat_unknown=True)
+    assert answer.outcome is SubmitOutcome.REFUSED
+    assert "only the leader writes those" in answer.reason
+    assert here.proposed == []
+
+
 async def test_a_refused_submission_is_repeated_until_there_is_a_leader(autojump_clock: MockClock) -> None:
     answer = await replica(Server(role=FOLLOWING), Client([REFUSED, REFUSED, COMMITTED])).submit(b"{}")
     assert (answer.outcome, answer.index) == (SubmitOutcome.COMMITTED, 5)

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from bridge.core.admission import Admitted
-from bridge.core.eviction import evict
+from bridge.core.eviction import Rekeying, evict
 from bridge.core.farm_state import FarmState
 from bridge.core.feature_level import SUPPORTED_LEVEL
 from bridge.core.records import Eviction
@@ -128,6 +128,16 @@ async def test_from_before_the_vote_is_taken_until_the_eviction_is_applied_it_is
     assert [each.server_id for each in leader.learners] == [STOLEN]
     # By now the log itself keeps it from voting.
     assert leader.office.losing_vote == set()
+
+
+async def test_an_eviction_of_which_no_entry_can_be_made_is_answered_with_the_reason() -> None:
+    leader = FakeLeader(office())
+    replaced = Rekeying(era=2**53)
+    leader.state = replace(leader.state, rekeying=replaced)
+    with pytest.raises(Refused, match="no entry can be made of this: no server would accept this entry") as refused:
+        await asked(leader.office)
+    assert refused.value.status == 409
+    assert leader.asked == [("change", {STOLEN})]
 
 
 async def test_an_eviction_that_comes_to_nothing_holds_no_vote_back() -> None:

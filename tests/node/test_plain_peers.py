@@ -1,6 +1,6 @@
 """Servers that know neither TLS nor handshake are spoken to at listed addresses only, and in nobody else's name."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -11,6 +11,7 @@ from consensus.core.position import ServerId
 from consensus.node.garlic_farm_dial import PeerAddress
 from consensus.node.garlic_farm_tally import Incident, Tally
 from consensus.node.plain_peers import PlainDialer, PlainListener, PlainPeers
+from consensus.node.receive_budget import Account, ReceiveBudget
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.codec import ReplyReader, encode_request
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
@@ -96,6 +97,21 @@ async def test_a_connection_keeps_the_name_that_it_began_with() -> None:
             OURS, OURS, 1, 1, accepted=True
         )
         assert not scene.handler.asked
+
+
+async def test_all_connections_of_a_listener_have_one_budget_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    opens, budgets = ReceiveBudget.open, list[ReceiveBudget]()
+
+    def noted(budget: ReceiveBudget, owner: str, *, is_server: bool, close: Callable[[], None]) -> Account:
+        budgets.append(budget)
+        return opens(budget, owner, is_server=is_server, close=close)
+
+    monkeypatch.setattr(ReceiveBudget, "open", noted)
+    async with listening() as scene:
+        await scene.says(THEIRS)
+        await scene.says(OTHERS, from_host="127.0.0.2")
+        assert len(budgets) == 2
+        assert budgets[0] is budgets[1]
 
 
 async def test_bytes_that_are_no_message_end_the_connection_with_a_sentence() -> None:

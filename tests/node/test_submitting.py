@@ -12,8 +12,8 @@ import trio.testing
 from trio.testing import MockClock
 
 from bridge.core.control import SubmitAnswer, SubmitOutcome
-from bridge.core.records import Clock, Factors, Level
-from bridge.node.replica import Replica
+from bridge.core.records import Admission, Clock, Factors, Level
+from bridge.node.replica import LEADERS_OWN_TEXT, Replica
 from bridge.node.submitting import Submitting, sealed
 from bridge.wire.application import BRACKETS_LIMIT, encode
 from consensus.core.sessions import RequestId
@@ -73,6 +73,21 @@ async def hours_later(stage: Stage) -> None:
     later_ms = NOW_MS + 2 * 3_600_000
     await stage.append_record(replace(rival_report(), server_id=OWN, date_ms=later_ms, request=None))
     await stage.append_record(Clock(later_ms, OWN))
+
+
+@pytest.mark.parametrize(
+    "record", [Level(65535, "9.9.9"), Clock(NOW_MS, OWN), Admission(b"n" * 8, "node-4", server_id=4)]
+)
+async def test_what_the_leader_alone_writes_is_refused_also_at_the_leader_itself(
+    record: Level | Clock | Admission,
+) -> None:
+    """A level handed in at the leader's control endpoint got into its log, and each append with it was refused."""
+    stage = Stage()
+    for entry in (encode(record), signed(record), encode(record).replace(b'{"', b'{"request":"x-0-1","', 1)):
+        for named in (None, NAMED):
+            answer = await submitting(stage).submit(entry, named)
+            assert answer == SubmitAnswer(SubmitOutcome.REFUSED, reason=LEADERS_OWN_TEXT)
+    assert stage.log == []
 
 
 async def test_a_request_that_the_farm_has_forgotten_is_expired_and_no_acknowledgement() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bridge.core.authors import NUMBERS_WINDOW, AuthorNumbers, EntryWithoutEffect, NoEffect
 from bridge.core.clients import CLIENTS_MAX, Client, ClientChanged, change_client
 from bridge.core.farm import Change, Farm, RequestRefused
-from bridge.core.farm_state import SESSION_LIMITS
+from bridge.core.farm_state import AUTHOR_SESSIONS_MAX, SESSION_LIMITS
 from bridge.core.feature_level import SUPPORTED_LEVEL
 from bridge.core.records import (
     Admission,
@@ -201,6 +201,41 @@ def test_a_flood_of_strangers_sessions_makes_the_farm_forget_none_of_its_own_aut
         assert not [each for each in told if isinstance(each, RequestRefused | EntryWithoutEffect)]
         assert story.farm.state.servers[1].report.date_ms == BASE_MS + number
     assert len(story.farm.sessions) == SESSION_LIMITS.sessions_max
+
+
+def test_one_author_with_any_number_of_client_names_pushes_out_nobody_else() -> None:
+    """The sessions of one client key with many names took all the room, and honest reports counted as expired."""
+    story = Story()
+    story.say(A, report(1, BASE_MS + 1, request="node-1-0-1"))
+    for flood in range(3 * SESSION_LIMITS.sessions_max):
+        factors = Factors(flood, "formula", {LEAF: 1.1}, request=f"name-{flood}-{story.index}-1")
+        story.say((PIPELINE, DISMISSED, C)[flood % 3], factors)
+    told = story.say(A, report(1, BASE_MS + 2, request="node-1-0-2"))
+    assert not [each for each in told if isinstance(each, RequestRefused | EntryWithoutEffect)]
+    assert story.farm.state.servers[1].report.date_ms == BASE_MS + 2
+    counted = [story.farm.sessions.count(f"~{author.hex()}-") for author in (A, PIPELINE, DISMISSED, C)]
+    assert counted == [1, AUTHOR_SESSIONS_MAX, 0, 0]
+
+
+def test_a_request_beyond_an_authors_own_sessions_is_applied_once_also_when_there_is_room_again() -> None:
+    story = Story()
+    for number in range(AUTHOR_SESSIONS_MAX):
+        story.say(A, CostFactor(LEAF, 2.0, request=f"name-{number}-0-1"))
+    late = CostFactor(LEAF, 3.0, request="one-more-0-1")
+    story.say(A, late)
+    beyond = story.farm.session_of(ProvenRecord(late, Author(A, 1)))
+    assert beyond is not None
+    assert beyond.client.startswith("?")
+    assert story.farm.position_of(beyond) is not None
+    for log_time_ms in (BASE_MS + SESSION_LIMITS.expiry_ms // 2, BASE_MS + SESSION_LIMITS.expiry_ms + 1):
+        # All sessions but this one end, and on a server that came by a snapshot as well.
+        restored = Farm(BASE_MS, TUNING, founders=(A, B, C))
+        state = replace(story.farm.state, log_time_ms=log_time_ms)
+        restored.restore(state, TUNING.period_ms, story.farm.sessions.dump())
+        story.farm = restored
+        story.say(None, Foreign("nothing", request="user-0-1"))
+        assert story.say(A, late) == (EntryWithoutEffect("cost", A, NoEffect.REPEATED),)
+    assert story.farm.sessions.count(f"~{A.hex()}-") == 0
 
 
 def test_a_resubmission_under_its_request_is_the_same_entry_and_is_told_as_one() -> None:

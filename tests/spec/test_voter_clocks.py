@@ -7,7 +7,7 @@ import pytest
 from bridge.core.correction import LogTimeCorrected, SecondForgotten
 from bridge.core.farm import Change, ClockBounded, ClockOff
 from bridge.core.farm_state import FarmTuning
-from bridge.core.records import Clock, Correction, CostFactor, Factors, Publication, Record
+from bridge.core.records import Clock, Correction, CostFactor, Factors, Publication, Record, Removal
 from bridge.core.voter_clocks import ALLOWANCE_MS, ALLOWANCE_PERIOD_MAX_MS, READING_CLOCK_ENTRIES, allowance_ms
 from bridge.core.weights import PipelineFactor, WishRefused
 from tests.authored import AuthoredFarm
@@ -119,6 +119,19 @@ def test_who_does_not_vote_is_no_witness() -> None:
     farm.reports({4: JUMP_MS, 5: JUMP_MS})
     farm.clock(JUMP_MS)
     assert farm.log_time == JUMP_MS
+
+
+def test_a_server_that_was_removed_is_a_witness_for_as_long_as_it_votes() -> None:
+    """One voter of four was off and one removed: by two clocks of four log time stood still, and Raft did not."""
+    farm = Voters(4)
+    farm.append(Removal(4, removed=True))
+    farm.reports({1: JUMP_MS, 2: JUMP_MS, 4: JUMP_MS})
+    assert 4 not in farm.farm.state.servers, "its report counts for nothing else"
+    farm.clock(JUMP_MS)
+    assert farm.log_time == JUMP_MS
+    farm.configure((1, 2, 3))
+    farm.reports({4: 2 * JUMP_MS})
+    assert 4 not in farm.farm.state.clocks.readings
 
 
 def test_while_the_group_changes_both_majorities_vouch() -> None:
