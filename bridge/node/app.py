@@ -24,7 +24,7 @@ import trio
 
 from bridge.core.control import TraceEvent
 from bridge.core.farm import Change
-from bridge.core.founding import FormationNotice, Founding
+from bridge.core.founding import FormationNotice, FormationState, Founding
 from bridge.core.publication import Pace
 from bridge.node.admissions import AdmissionNotes
 from bridge.node.alarms import Alarms
@@ -127,7 +127,10 @@ class Node:
         settings.router.directory.mkdir(parents=True, exist_ok=True)
         # Before anybody hears this process: a copy that spoke first could make the original take itself for the twin.
         await trio.to_thread.run_sync(check_place, settings.state_dir / RAFT_DIRECTORY)
-        peers = FarmPeers(await trio.to_thread.run_sync(load_identity, settings.state_dir))
+        identity = await trio.to_thread.run_sync(load_identity, settings.state_dir)
+        formation = load_formation(settings.state_dir, identity.node_id)
+        self._remember_farm(formation, identity.node_id)
+        peers = FarmPeers(identity)
         connecting = await trio.to_thread.run_sync(Connecting, settings, self.farm_keys, self.tally, peers)
         async with trio.open_nursery() as nursery:
             await nursery.start(self._wait_for_signals)
@@ -151,12 +154,26 @@ class Node:
                 presence.speak_through(agent)
                 self.farm_keys.follow(agent)
                 self.identities.follow(agent)
-                await self._live(agent, presence, connecting, peers)
+                await self._live(agent, presence, connecting, peers, formation)
             nursery.cancel_scope.cancel()
         if self._verdict:
             raise NodeStopped(self._verdict)
 
-    async def _live(self, agent: Company, presence: Presence, connecting: Connecting, peers: FarmPeers) -> None:
+    def _remember_farm(self, formation: FormationState, node_id: bytes) -> None:
+        """What this node knows of its farm counts from the first datagram on."""
+        founding = formation.founding or formation.known
+        if founding is not None:
+            founded = formation.founding is not None
+            self.identities.belongs(AdmissionNotes(self.configuration.state_dir, founding, node_id, founded=founded))
+
+    async def _live(
+        self,
+        agent: Company,
+        presence: Presence,
+        connecting: Connecting,
+        peers: FarmPeers,
+        formation: FormationState,
+    ) -> None:
         settings = self.configuration
         roster = Roster(agent, settings.name)
         sight = Sight(self, agent, roster)
@@ -164,7 +181,7 @@ class Node:
             settings.state_dir,
             agent.node_id,
             self.farm_key.expect,
-            load_formation(settings.state_dir, agent.node_id),
+            formation,
             advertise=lambda notice: self._advertise(presence, notice),
             alarms=self.alarms,
             trace=self.trace,
@@ -255,6 +272,7 @@ class Node:
         notes = AdmissionNotes(
             self.configuration.state_dir, founding, agent.node_id, founded=forming.founded is not None
         )
+        self.identities.belongs(notes)
         cluster_id = founding.cluster_id.hex()
         calls = connecting.dialer(lambda: Identity(cluster_id), ConnectionRole.CLIENT)
         raft_id = OwnRaftId(notes, roster, calls, founding, peers.is_out)

@@ -14,10 +14,19 @@ of an id or an identity goes before.
 
 A server that an operator has removed speaks as a server as long as the group still needs it: it votes until another one
 is in its place, and what it alone has in its log has to reach the others. Who was evicted does not.
+
+*Who was let in is judged again* by the same rules whenever the log changes what they go by. A connection lasts for
+weeks, and what was shown at its begin may be worth nothing by now: the log has given the id to another identity, the
+admission has lapsed, or who signed it was thrown out.
+
+*While the log is replayed* `admissions.json` knows who was thrown out before the log tells of those whom they had
+admitted. Those are believed all the same: `AdmissionNotes` writes both into one file in one write, so a file that names
+an identity as out also names everybody whom the log had admitted before. Such a one needs no chain.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from bridge.core.admission import Admitted, is_lapsed, out_refusal, raft_id_of
 from bridge.core.founding import Founding
@@ -74,6 +83,12 @@ class KnownFarm:
         """Whether an operator has removed this server, and the group does not need it any more."""
         return server_id in self.ledger.state.removed and server_id not in self.group()
 
+    def grounds(self) -> tuple[object, ...]:
+        """All that verdicts rest on and that changes: equal grounds, equal verdicts."""
+        state = self.ledger.state
+        table = frozenset((number, each.node_id, each.key, each.standing) for number, each in state.admitted.items())
+        return table, self.notes.out, frozenset(number for number in state.removed if self.is_removed(number))
+
 
 class FarmPeers:
     """The directory of one node. `farm` is set once, when the node knows its farm."""
@@ -115,19 +130,22 @@ class FarmPeers:
         """Whether this identity was evicted or replaced: nobody calls it."""
         return self.farm is not None and self.farm.expulsion(node_id) is not None
 
-    def may_not_speak(self, proven: ProvenPeer) -> bool:
-        """Whether somebody who was let in has been thrown out or removed since."""
-        farm, server_id = self.farm, proven.server_id
-        if farm is None:
-            return False
-        removed = proven.is_server and server_id is not None and farm.is_removed(server_id)
-        return removed or farm.expulsion(node_id_of(proven.public_key)) is not None
-
     async def follow(self, farm: KnownFarm, end_connections: Callable[[Callable[[ProvenPeer], bool]], None]) -> None:
-        """End the connections of those whom the log throws out or removes, until cancelled."""
+        """End the connections of those who would not be let in any more, until cancelled."""
+        grounds: tuple[object, ...] = ()
+        refused: dict[Claim, bool] = {}
         while True:
-            end_connections(self.may_not_speak)
+            # News come with every entry, and a chain costs up to sixteen signatures: verdicts stand with their grounds.
+            before = refused if grounds == (now := farm.grounds()) else {}
+            grounds, refused = now, {}
+            end_connections(partial(self._is_refused, before, refused))
             await farm.ledger.news()
+
+    def _is_refused(self, before: Mapping[Claim, bool], now: dict[Claim, bool], proven: ProvenPeer) -> bool:
+        claim = proven.claim
+        if claim not in now:
+            now[claim] = before[claim] if claim in before else self.judge(claim) is not None
+        return now[claim]
 
 
 def _judged(farm: KnownFarm, claim: Claim, node_id: bytes, server_id: int) -> Refusal | None:

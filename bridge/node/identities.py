@@ -14,7 +14,8 @@ So a key counts only when a majority of the other voters that this node knows, a
 same one. Where that cannot be, the operator brings the key file, which is the way that always works (`docs/keys.md`).
 
 *Connections.* The Raft port asks for credentials when a connection begins. So when an era begins, all that were
-accepted or made before are ended a moment later, and whoever belongs to the farm connects again.
+accepted or made before are ended a moment later, and whoever belongs to the farm connects again. Over I2P no era begins
+by itself, since no gossip carries keys: there an eviction ends them.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from typing import Final
 
 import trio
 
-from bridge.core.admission import Admitted, out_refusal, raft_id_of
+from bridge.core.admission import Admitted, Standing, is_lapsed, out_refusal, raft_id_of
 from bridge.core.control import Scalar
 from bridge.core.eviction import sponsors_needed
 from bridge.core.farm_state import FarmState
@@ -49,7 +50,7 @@ LEVEL_EVERY_S: Final = 1.0
 
 
 class Identities:
-    """One node's. `follow` when there is gossip, `founded` when there is a log; then `run` it."""
+    """One node's. `belongs` once the farm is known, `follow` with gossip, `founded` with a log; then `run` it."""
 
     def __init__(
         self,
@@ -69,15 +70,22 @@ class Identities:
         self._replica: Replica | None = None
         self._notes: AdmissionNotes | None = None
         self._offers: dict[EraKey, set[bytes]] = {}
+        self._evicted: set[bytes] = set()
+        """Whose connections have ended, or were never begun since this node knew of it from the start."""
 
     def follow(self, company: Company) -> None:
         """The others can be heard."""
         self._node_id = company.node_id
         self._agent = company if isinstance(company, Agent) else None
 
+    def belongs(self, notes: AdmissionNotes) -> None:
+        """This node knows its farm. After a restart that is before gossip begins, and long before there is a log."""
+        self._notes = notes
+
     def founded(self, replica: Replica, ledger: Ledger, notes: AdmissionNotes) -> None:
         """There is a log."""
         self._replica, self._ledger, self._notes = replica, ledger, notes
+        self._evicted |= notes.out
 
     def is_out(self, server_id: int) -> bool:
         """Whether the log says that this server's identity is retired or evicted: nobody dials it or listens to it."""
@@ -98,7 +106,7 @@ class Identities:
             while True:
                 if self._is_thrown_out(ledger.state):
                     return
-                if await self._follow_era(ledger.state):
+                if await self._follow_era(ledger.state) or self._somebody_is_evicted(ledger.state):
                     nursery.start_soon(_after_a_moment, end_connections)
                 await ledger.news()
 
@@ -128,6 +136,13 @@ class Identities:
             return False
         await self._begin_era(agent, chain, content)
         return True
+
+    def _somebody_is_evicted(self, state: FarmState) -> bool:
+        """Whether this is news, and no era tells it."""
+        evicted = {each.node_id for each in state.admitted.values() if each.standing is Standing.EVICTED}
+        news = evicted - self._evicted
+        self._evicted |= news
+        return bool(news) and self._agent is None
 
     async def _begin_era(self, agent: Agent, chain: KeyChain, content: EraKey) -> None:
         if content.era <= chain.era:
@@ -199,15 +214,23 @@ class Identities:
         return frozenset(voters)
 
     def may_tell_keys(self, node_id: bytes) -> bool:
-        """Whether what this identity says of the gossip keys counts: the log admitted it.
+        """Whether what this identity says of the gossip keys counts: the farm admitted it.
 
-        Before there is a log nobody is admitted: then whoever signs may be a founder-to-be, and is believed.
+        What is on disk of the farm counts until the log has been replayed. Otherwise a copied key could tell keys to
+        every node that restarts, which would pass them on under its own signature. Before a node knows its farm
+        nobody is admitted: then whoever signs may be a founder-to-be, and is believed.
         """
-        if self._ledger is None:
+        notes = self._notes
+        if notes is None:
             return True
-        admitted = self._ledger.state.admitted
+        if node_id in notes.out:
+            return False
+        admitted = {} if self._ledger is None else self._ledger.state.admitted
         known = raft_id_of(admitted, node_id)
-        return known is not None and admitted[known].is_member
+        if known is not None:
+            return admitted[known].is_member
+        noted = notes.raft_id_of(node_id)
+        return noted is not None and not is_lapsed(admitted, noted)
 
     # -- the feature level ---------------------------------------------------------------------------------------------
 

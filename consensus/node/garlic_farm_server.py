@@ -40,7 +40,8 @@ from consensus.wire.garlic_farm.upgrade_server import Gatekeeper, Refused, Upgra
 
 _READ_BYTES = 16 * 1024
 _MEMBER_READ_BYTES = 256 * 1024
-_I2P_ROUTER = "the I2P router"
+I2P_ROUTER = "the I2P router"
+"""The source of all connections that come through a server tunnel."""
 _GOODBYE_S = 1.0
 
 
@@ -119,7 +120,9 @@ class Admission:
             self._per_source[visit.source] += 1
         else:
             self._members[member] += 1
-            self._known.add(visit.source)
+            # Behind the router everybody has this source: known once, a stranger's handshake would count as a server's.
+            if visit.source != I2P_ROUTER:
+                self._known.add(visit.source)
         return True
 
     def leave(self, visit: Visit) -> None:
@@ -236,7 +239,7 @@ class GarlicFarmServer:
 
         async def accept(transport: trio.SocketStream, _: str) -> None:
             # To the kernel all come from the router: what tells them apart has stayed in I2P.
-            await self.serve(transport, _I2P_ROUTER, i2p_channel(name))
+            await self.serve(transport, I2P_ROUTER, i2p_channel(name))
 
         # Whom the router has connected may be far away: its first byte takes as long as a handshake may.
         tuning = replace(

@@ -1,5 +1,6 @@
 """Whom a node of a farm believes in a handshake: by the founding, the log, its notes, and what the other side shows."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -12,11 +13,12 @@ from bridge.core.admission import Admitted, Standing, of_founders
 from bridge.core.farm_state import FarmState
 from bridge.core.founding import Founder, Founding
 from bridge.core.records import Admission
+from bridge.node import admissions
 from bridge.node.admissions import AdmissionNotes
 from bridge.node.farm_peers import FarmPeers, KnownFarm
 from bridge.node.ledger import Ledger
 from consensus.wire.garlic_farm.errors import Fault
-from consensus.wire.garlic_farm.peers import Claim, ProvenPeer
+from consensus.wire.garlic_farm.peers import Claim, ProvenPeer, Refusal
 from consensus.wire.garlic_farm.proof import ConnectionRole
 from gossip.node.identity import Identity
 from tests.authored import key_of, node_id, signed
@@ -221,6 +223,122 @@ async def test_the_connections_of_who_is_thrown_out_or_removed_end(story: Story)
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert ended == [[False] * 4, [True, False, False, False], [True, True, False, False]]
+
+
+FOURTH = signed(Admission(node_id(44), "router-4", public_key(44), 4), NUMBERS[1], FOUNDING.cluster_id)
+FIFTH = signed(Admission(node_id(55), "router-5", public_key(55), 5), 44, FOUNDING.cluster_id)
+
+
+@dataclass
+class Connections:
+    """Of those whom a node has let in by the chain that they showed, as the Raft port keeps them."""
+
+    open: list[ProvenPeer]
+
+    def end(self, refused: Callable[[ProvenPeer], bool]) -> None:
+        """Of those who may not speak any more."""
+        self.open = [each for each in self.open if not refused(each)]
+
+
+def let_in(story: Story, server_id: int, number: int, role: ConnectionRole, *shown: bytes) -> ProvenPeer:
+    proven = ProvenPeer(role, public_key(number), server_id, shown)
+    assert story.peers.judge(proven.claim) is None
+    return proven
+
+
+async def test_who_was_let_in_is_judged_again_when_the_log_knows_more(story: Story) -> None:
+    async def left() -> list[int | None]:
+        await wait_all_tasks_blocked()
+        return [each.server_id for each in connections.open]
+
+    # Given: 4, admitted by 2, and 5, admitted by 4, of whom this node's log does not tell.
+    connections = Connections(
+        [
+            let_in(story, 4, 44, SERVER, FOURTH),
+            let_in(story, 5, 55, SERVER, FIFTH, FOURTH),
+            let_in(story, 5, 55, CLIENT, FIFTH, FOURTH),
+            let_in(story, 3, NUMBERS[2], SERVER),
+        ]
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(story.peers.follow, story.farm, connections.end)
+        assert await left() == [4, 5, 5, 3]
+        # When: the log gives 4 to the one that it was, and 5 to another.
+        story.log.admits(4, 44)
+        assert await left() == [4, 5, 5, 3]
+        story.log.admits(5, 66)
+        # Then: whoever went as 5 is gone.
+        assert await left() == [4, 3]
+        # And when an admission lapses.
+        story.log.admits(5, 66, Standing.LAPSED)
+        connections.open.append(ProvenPeer(SERVER, public_key(66), 5))
+        story.log.admits(4, 44, Standing.LAPSED)
+        assert await left() == [3]
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_eviction_of_who_signed_for_it_ends_the_connection_of_a_server_that_no_log_knows(
+    story: Story,
+) -> None:
+    connections = Connections([let_in(story, 5, 55, SERVER, FIFTH, FOURTH), let_in(story, 4, 44, SERVER, FOURTH)])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(story.peers.follow, story.farm, connections.end)
+        await wait_all_tasks_blocked()
+        assert len(connections.open) == 2
+        story.log.admits(2, NUMBERS[1], Standing.EVICTED)
+        await wait_all_tasks_blocked()
+        assert connections.open == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_news_that_change_no_verdict_cost_no_signature(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[Claim] = []
+    judge = story.peers.judge
+
+    def counted(claim: Claim) -> Refusal | None:
+        judged.append(claim)
+        return judge(claim)
+
+    connections = Connections([let_in(story, 5, 55, SERVER, FIFTH, FOURTH)])
+    monkeypatch.setattr(story.peers, "judge", counted)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(story.peers.follow, story.farm, connections.end)
+        for number in range(10):
+            await wait_all_tasks_blocked()
+            story.log.says(applied_index=number)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert len(judged) == 1
+
+
+async def test_whoever_a_leader_admitted_before_its_eviction_is_believed_while_the_log_is_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What says that the leader is out says as well whom it had admitted, whenever the node stopped in between."""
+    written: list[bytes] = []
+
+    def replace_file(path: Path, content: bytes) -> None:
+        written.append(content)
+        path.write_bytes(content)
+
+    monkeypatch.setattr(admissions, "replace_file", replace_file)
+    # Given: a log in which 2 admits 4 and is evicted then, of which this node hears in one go.
+    before = Story(tmp_path)
+    before.log.admits(4, 44)
+    before.log.admits(2, NUMBERS[1], Standing.EVICTED)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(before.notes.follow, before.farm.ledger)
+        while not before.notes.out:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert written
+    # When: it stops behind any of its writes, and starts again with an empty log.
+    for content in written:
+        (tmp_path / admissions.FILE_NAME).write_bytes(content)
+        again = Story(tmp_path)
+        # Then: who is out is refused, and 4 is believed whatever it shows.
+        assert again.fault(2, NUMBERS[1]) is (Fault.EXPELLED if again.notes.out else None)
+        assert again.fault(4, 44, shown=(FOURTH,)) is None
 
 
 def test_the_sentence_says_who_it_is_and_whose_the_id_is(story: Story) -> None:

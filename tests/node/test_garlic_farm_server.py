@@ -14,7 +14,8 @@ from consensus.core.position import Command, Entry, LogPosition, ServerId
 from consensus.node.client_quota import SAVED_US, SHARE, ClientQuota
 from consensus.node.garlic_farm_conversation import ClientAnswer, ConversationTuning
 from consensus.node.garlic_farm_dial import Dialed, Dialer
-from consensus.node.garlic_farm_server import AdmissionTuning, Visit
+from consensus.node.garlic_farm_server import I2P_ROUTER, Admission, AdmissionTuning, Visit
+from consensus.node.garlic_farm_tally import Tally
 from consensus.node.receive_budget import Account, BudgetTuning, ReceiveBudget
 from consensus.wire.garlic_farm import messages as wire
 from consensus.wire.garlic_farm.codec import REPLY, decode_reply, decode_request, encode_request
@@ -486,6 +487,19 @@ async def test_a_connection_tells_early_whose_it_is(stage: Stage) -> None:
         await (await dial(stage, own_id)).stream.aclose()
         await trio.testing.wait_all_tasks_blocked()
     assert seen == [ProvenPeer(ConnectionRole.SERVER, SERVER_KEYS[ALICE], ALICE), None]
+
+
+async def test_a_server_behind_the_i2p_router_makes_no_stranger_behind_it_known() -> None:
+    """All come from one source there: a known one would let strangers have the places that are kept for servers."""
+    admission = Admission(AdmissionTuning(handshakes_max=4), Tally())
+    for source, kept in ((I2P_ROUTER, True), ("192.0.2.1", False)):
+        server = admission.arrive(source)
+        server.proven = ProvenPeer(ConnectionRole.SERVER, SERVER_KEYS[ALICE], ALICE)
+        assert admission.establish(server)
+        strangers = [admission.arrive(source) for _ in range(4)]
+        assert admission.shaking_hands == (3 if kept else 4)
+        for each in (*strangers, server):
+            admission.leave(each)
 
 
 async def test_connections_of_who_may_speak_no_longer_are_ended_and_no_others(stage: Stage) -> None:

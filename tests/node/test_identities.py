@@ -1,12 +1,15 @@
 """A router that was away while the keys were replaced: whom it believes what the farm's key is, and whom not."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bridge.core.admission import Admitted, Standing
 from bridge.core.farm_state import FarmState
@@ -15,7 +18,7 @@ from bridge.core.records import Level
 from bridge.node.alarms import Alarms
 from bridge.node.event_log import EventLog
 from bridge.node.farm_keys import FarmKeys
-from bridge.node.identities import Identities
+from bridge.node.identities import END_CONNECTIONS_AFTER_S, Identities
 from bridge.node.key_files import save_farm_key
 from bridge.node.ledger import Ledger
 from bridge.wire.application import encode
@@ -75,10 +78,31 @@ class Router:
         self.state = FarmState(
             0, admitted={each: Admitted(identity(each).node_id, f"node-{each}") for each in range(1, 6)}
         )
+        self._something_new = trio.Event()
+        self.founded()
+
+    def founded(self, out: frozenset[bytes] = frozenset()) -> None:
+        """There is a log. `out`: who is noted to be thrown out."""
         raft = SimpleNamespace(raft=SimpleNamespace(configuration=SimpleNamespace(voter_ids=frozenset(range(1, 6)))))
-        replica = SimpleNamespace(server=SimpleNamespace(describe=lambda: raft))
-        notes = SimpleNamespace(node_id_of=lambda _: None)
-        self.identities.founded(*cast(Any, (replica, self, notes)))
+        self.replica = SimpleNamespace(server=SimpleNamespace(describe=lambda: raft), leads=False)
+        notes = SimpleNamespace(node_id_of=lambda _: None, raft_id_of=lambda _: None, out=out)
+        self.identities.founded(*cast(Any, (self.replica, self, notes)))
+
+    async def run_identities(self, end_connections: Callable[[], None]) -> None:
+        """At work."""
+        await self.identities.run(*cast(Any, (self.replica, self, None, None, end_connections)))
+
+    async def news(self) -> None:
+        """When the log says something."""
+        await self._something_new.wait()
+        self._something_new = trio.Event()
+
+    async def log_says(self, server_id: int, standing: Standing) -> None:
+        """Of a server's identity."""
+        each = Admitted(identity(server_id).node_id, standing=standing)
+        self.state.admitted[server_id] = each  # type: ignore[index]  # a dict here
+        self._something_new.set()
+        await wait_all_tasks_blocked()
 
     async def hear(self, offer: bytes) -> None:
         """A member refuses this router's key, and offers another one."""
@@ -149,6 +173,29 @@ async def test_a_member_is_offered_the_key_of_now_and_who_is_out_or_unknown_is_n
         await away.hear(each.identities.offer_to(identity(1).node_id, public(1)))
     assert away.agent.key_chain.primary == key
     assert away.agent.key_chain.digest == sponsors[0].agent.key_chain.digest
+
+
+@pytest.mark.parametrize("noted", [False, True], ids=["as news", "known before the start"])
+async def test_where_no_gossip_carries_keys_an_eviction_ends_all_connections(
+    farm_key: Path,
+    autojump_clock: MockClock,  # noqa: ARG001 - the clock works by being asked for
+    *,
+    noted: bool,
+) -> None:
+    router = Router(1, farm_key)
+    router.identities._agent = None
+    if noted:
+        router.founded(out=frozenset({identity(5).node_id}))
+    ended: list[float] = []
+    async with trio.open_nursery() as nursery:
+        begun = trio.current_time()
+        nursery.start_soon(router.run_identities, lambda: ended.append(trio.current_time() - begun))
+        await wait_all_tasks_blocked()
+        for standing in (Standing.MEMBER, Standing.EVICTED, Standing.EVICTED):
+            await router.log_says(5, standing)
+        await trio.sleep(60)
+        nursery.cancel_scope.cancel()
+    assert ended == ([] if noted else [END_CONNECTIONS_AFTER_S])
 
 
 async def test_a_level_beyond_this_version_stops_the_log_and_names_the_version() -> None:

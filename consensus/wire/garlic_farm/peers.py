@@ -8,7 +8,7 @@ id: out of a founding, a log, a list. It also signs for its own server, so that 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -44,6 +44,13 @@ class ProvenPeer:
     role: ConnectionRole
     public_key: bytes
     server_id: int | None
+    admissions: tuple[bytes, ...] = field(default=(), compare=False, repr=False)
+    """What it showed: the directory judges it again when it knows more."""
+
+    @property
+    def claim(self) -> Claim:
+        """What it was let in for."""
+        return Claim(self.server_id, self.role, self.public_key, self.admissions)
 
     @property
     def is_member(self) -> bool:

@@ -20,7 +20,7 @@ import h11
 from consensus.wire.garlic_farm.digest import Algorithm, Authorization, Challenge, parse_authorization
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.nonces import NonceBook
-from consensus.wire.garlic_farm.peers import Claim, PeerDirectory, ProvenPeer, Refusal
+from consensus.wire.garlic_farm.peers import PeerDirectory, ProvenPeer, Refusal
 from consensus.wire.garlic_farm.proof import PROOF_HEADER, ConnectionRole, Direction, Proof
 from consensus.wire.garlic_farm.upgrade import (
     EXTENSION_SETS,
@@ -216,10 +216,8 @@ class UpgradeServer:
             if ours.server_id is None:
                 return Refusal(Fault.BUSY, f"{claimed} calls server {called}, and this server has no id yet")
             return Refusal(Fault.WRONG_SERVER, f"{claimed} calls server {called}, and this is server {ours.server_id}")
-        refusal = self._gatekeeper.peers.judge(
-            Claim(peer.server_id, proof.role, proof.public_key, headers.admissions())
-        )
-        return refusal or ProvenPeer(proof.role, proof.public_key, peer.server_id)
+        proven = ProvenPeer(proof.role, proof.public_key, peer.server_id, headers.admissions())
+        return self._gatekeeper.peers.judge(proven.claim) or proven
 
     def _exchange(self, headers: Headers, authorization: Authorization) -> Exchange:
         return Exchange(authorization, self._channel, headers.offered())

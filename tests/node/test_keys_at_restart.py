@@ -1,0 +1,126 @@
+"""Whom a node believes about the gossip keys in the seconds between its start and its log."""
+
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from bridge.core.founding import FormationState, Founder, Founding, Promise
+from bridge.node import app
+from bridge.node.admissions import FILE_NAME as ADMISSIONS
+from bridge.node.admissions import AdmissionNotes
+from bridge.node.alarms import Alarms
+from bridge.node.configuration import load_configuration
+from bridge.node.event_log import EventLog
+from bridge.node.farm_keys import FarmKeys
+from bridge.node.forming import FILE_NAME as FORMATION
+from bridge.node.identities import Identities
+from bridge.node.key_files import save_farm_key
+from bridge.node.stopped import NodeStopped
+from bridge.wire.farm_key import new_farm_key
+from bridge.wire.formation_state import encode_formation_state
+from gossip.core.member import Address, NodeId
+from gossip.core.messages import KeyNews
+from gossip.node.agent import Agent
+from gossip.node.identity import load_identity
+from gossip.wire.datagram import encode
+from gossip.wire.identity import sign_keys
+from gossip.wire.seal import ANYBODY, SALT_BYTES, Sealed
+from tests.authored import node_id
+from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
+from tests.node.gossip_farm import RING, in_simulated_time, running_farm, until_all_see_all, until_counted
+from tests.node.gossip_network import MemoryNetwork
+
+STRANGER, OTHER_FOUNDER, ADMITTED, THROWN_OUT = (node_id(number) for number in (9, 2, 4, 5))
+
+
+def founding_of(*founders: bytes) -> Founding:
+    return Founding(tuple(Founder(each, 0, bytes(16)) for each in sorted(founders)))
+
+
+def identities_at(directory: Path) -> Identities:
+    """Of a node that has just started."""
+    save_farm_key(directory / "farm.key", new_farm_key(2))
+    trace = EventLog("node", lambda: 0)
+    return Identities(FarmKeys(directory / "farm.key"), trace, Alarms(trace), lambda _: None)
+
+
+def chosen(agent: Agent) -> bytes:
+    chain = agent.key_chain
+    assert chain is not None
+    return chain.primary
+
+
+@in_simulated_time
+async def test_before_its_log_is_there_a_node_takes_keys_from_a_founder_and_from_no_copy_of_the_key(
+    tmp_path: Path,
+) -> None:
+    # Given: a node of a farm that has restarted, and has no log yet.
+    network, identities = MemoryNetwork(), identities_at(tmp_path)
+    async with running_farm(network) as farm:
+        founder = await farm.start()
+        node = await farm.start(founder, may_tell_keys=identities.may_tell_keys)
+        founding = founding_of(founder.node_id, node.node_id)
+        identities.belongs(AdmissionNotes(tmp_path, founding, node.node_id, founded=True))
+        await until_all_see_all([founder, node])
+        chain = node.key_chain
+        assert chain is not None
+        # When: somebody with a copy of the farm's key tells keys, signed by an identity of its own.
+        news = sign_keys(KeyNews(chain.install(b"x" * 32).use(b"x" * 32)), Ed25519PrivateKey.generate())
+        sealed = Sealed(RING, os.urandom(SALT_BYTES), ANYBODY).seal(encode(news))
+        network.deliver(sealed, Address("127.0.0.1", 50_000), node.info.address)
+        # Then: it is dropped and counted.
+        await until_counted(node, "keys-of-a-stranger")
+        assert chosen(node) == RING.primary
+        # And what a founder tells is taken.
+        await founder.change_keys(chain.install(b"n" * 32).use(b"n" * 32))
+        await trio.sleep(1)
+        assert chosen(node) == b"n" * 32
+
+
+def test_a_node_that_knows_no_farm_yet_believes_whoever_signs(tmp_path: Path) -> None:
+    assert identities_at(tmp_path).may_tell_keys(STRANGER)
+
+
+@pytest.mark.parametrize("knows", ["a founder", "admitted later", "of no farm"])
+def test_what_is_on_disk_counts_from_the_first_datagram_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows: str
+) -> None:
+    """A whole node starts; its gossip is the first that asks."""
+    directory, key_file = tmp_path / "node-1", tmp_path / "farm.key"
+    save_farm_key(key_file, new_farm_key(2))
+    gossip, consensus = (f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
+    node = node_toml(directory, farm_key=key_file, gossip=gossip, consensus=consensus, seeds=[])
+    own_id = load_identity(directory).node_id
+    if knows == "a founder":
+        founding = founding_of(own_id, OTHER_FOUNDER)
+        state = FormationState(Promise(founding.founders, 0, bytes(16)), founding)
+    else:
+        founding = founding_of(OTHER_FOUNDER)
+        state = FormationState(known=founding)
+    if knows != "of no farm":
+        (directory / FORMATION).write_bytes(encode_formation_state(state))
+        (directory / ADMISSIONS).write_text(
+            f'{{"cluster": "{founding.cluster_id.hex()}", "out": ["{THROWN_OUT.hex()}"],'
+            f' "servers": {{"4": "{ADMITTED.hex()}", "5": "{THROWN_OUT.hex()}"}}}}'
+        )
+    asked = (OTHER_FOUNDER, ADMITTED, THROWN_OUT, STRANGER)
+    believed: list[bool] = []
+
+    @asynccontextmanager
+    async def open_company(*parts: object) -> AsyncIterator[None]:
+        may_tell_keys: Callable[[NodeId], bool] = parts[-1]  # type: ignore[assignment]  # the last that is passed
+        believed.extend(may_tell_keys(NodeId(each)) for each in asked)
+        await trio.lowlevel.checkpoint()
+        raise NodeStopped("the story ends here")
+        yield
+
+    monkeypatch.setattr(app, "open_company", open_company)
+    with pytest.raises(ExceptionGroup):
+        trio.run(app.run_node, load_configuration(node.configuration))
+    assert believed == ([True] * 4 if knows == "of no farm" else [True, True, False, False])
