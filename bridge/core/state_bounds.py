@@ -10,7 +10,7 @@ them, also below zero, and they enter only into differences.
 
 from collections.abc import Iterator
 
-from bridge.core.admission import ADMITTED_MAX
+from bridge.core.admission import ADMITTED_MAX, ENTRY_BYTES_MAX
 from bridge.core.clients import CLIENTS_MAX
 from bridge.core.farm_state import (
     LEAVES_PER_SERVER_MAX,
@@ -69,6 +69,8 @@ def _tables(state: FarmState, _: int) -> Iterator[str]:
     yield from _outside("the number of excluded leaves", len(state.weights.excluded), 0, EXCLUSIONS_MAX)
     yield from _outside("the number of cost factors", len(state.weights.costs), 0, COST_FACTORS_MAX)
     yield from _outside("the number of factors", len(state.weights.factors), 0, FACTORS_MAX)
+    for each in state.admitted.values():
+        yield from _outside("the number of bytes of an admission", len(each.entry), 0, ENTRY_BYTES_MAX)
     for server in state.servers.values():
         yield from _outside("a server's leaves", len(server.report.destinations), 0, LEAVES_PER_SERVER_MAX)
     for master in state.masters.values():

@@ -138,6 +138,7 @@ def _client(number: int) -> Client:
         (FarmState(0, masters=_published_at(2**32)), 30_000, "the second of a publication is 4294967296"),
         (FarmState(0, masters=_published_at(-1)), 30_000, "the second of a publication is -1"),
         (FarmState(0, admitted=_admitted(ADMITTED_MAX + 1)), 30_000, "admitted identities is 1025"),
+        (FarmState(0, admitted={1: Admitted(b"a" * 8, entry=bytes(769))}), 30_000, "bytes of an admission is 769"),
         (FarmState(0, admitted=_admitted(1, 2**31)), 30_000, "a Raft id is 2147483648"),
         (FarmState(0, masters={f"m{each}": MasterState() for each in range(9)}), 30_000, "masters is 9"),
         (
