@@ -179,6 +179,7 @@ def test_nothing_that_a_copied_key_submits_changes_who_publishes_what(founded: F
     assert counted["repeated"] >= 1
 
 
+@pytest.mark.soak
 def test_a_client_key_may_do_what_its_scopes_say_and_its_entries_have_effect_once(
     founded: Farm, tmp_path: Path
 ) -> None:

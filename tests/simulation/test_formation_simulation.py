@@ -9,7 +9,8 @@ everybody knows it: some by their key file, the others because the operator conf
 Where promises collided (possible only with more routers than `expect`) or the storage of a founder is gone, a scripted
 operator does what the alarms say and nothing else; how often that was needed is bounded.
 
-Three thousand farms by default, ten thousand in `make soak`. FORMATION_RUNS and FORMATION_SEED change size and start; a failure names the seed of its run.
+Three thousand farms by default, ten thousand in `make soak`. FORMATION_RUNS and FORMATION_SEED change size and start; a
+failure names the seed of its run.
 """
 
 import os
