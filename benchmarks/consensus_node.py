@@ -193,6 +193,7 @@ async def _run(specification: Specification) -> None:
         Dialer(Caller(CLUSTER, lambda: (credentials,), lambda: identity, os.urandom, group, ConnectionRole.SERVER)),
         peers.get,
         deliver_reply=lambda sender, reply: server.deliver_reply(sender, reply),  # noqa: PLW0108 - made below
+        append_not_sent=lambda *kept_back: server.append_not_sent(*kept_back),  # noqa: PLW0108 - likewise
         peer_extensions=lambda peer, extensions: server.peer_extensions(peer, extensions),  # noqa: PLW0108 - likewise
         tally=tally,
         random=Random(),

@@ -297,6 +297,7 @@ async def open_replica(
             settings.dialer(lambda: identity, ConnectionRole.SERVER),
             resolve,
             deliver_reply=lambda sender, reply: server.deliver_reply(sender, reply),  # noqa: PLW0108 - made below
+            append_not_sent=lambda *kept_back: server.append_not_sent(*kept_back),  # noqa: PLW0108 - likewise
             peer_extensions=lambda peer, extensions: server.peer_extensions(peer, extensions),  # noqa: PLW0108 - made below
             tally=tally,
             random=Random(),

@@ -24,6 +24,18 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class AppendNotSent:
+    """The transport kept back the append with this correlation: the peer lacks the entries from `next_index` on.
+
+    It is no word of the peer, so it counts neither for check-quorum nor for a read; only its progress changes.
+    """
+
+    peer: ServerId
+    correlation: int
+    next_index: Index
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlineReached:
     """`core.deadline` has come."""
 
@@ -136,5 +148,5 @@ class ClusterIdKnown:
 SnapshotEvent = SnapshotWanted | SnapshotTaken | SnapshotRead | SnapshotChecked
 StorageEvent = SnapshotEvent | DiskSpace
 Requested = Proposed | ChangeConfiguration | ReadRequested | TransferLeadership
-Learnt = PeerExtensions | ClusterIdKnown
+Learnt = PeerExtensions | ClusterIdKnown | AppendNotSent
 Event = Received | Rejected | DeadlineReached | Requested | Persisted | EntriesRead | Learnt | StorageEvent

@@ -142,6 +142,9 @@ class Pull:
             case _:
                 self._replica.dropped["message that a leader who is pulled from does not take"] += 1
 
+    def not_sent(self, _peer: ServerId, _correlation: int, _next_index: Index) -> None:
+        """Entries leave with the answer to a fetch only, which says where the log of the peer ends."""
+
     def entries_read(self, event: EntriesRead) -> bool:
         """Storage gave back entries for somebody who fetches."""
         for peer, parked in self._parked.items():

@@ -12,7 +12,7 @@ from consensus.core.description import FollowerProgress
 from consensus.core.effects import ReadEntries
 from consensus.core.events import EntriesRead, SnapshotRead
 from consensus.core.messages import AppendEntries, AppendReply, Message, SnapshotReply
-from consensus.core.position import Entry, LogPosition, Milliseconds, ServerId
+from consensus.core.position import Entry, Index, LogPosition, Milliseconds, ServerId
 from consensus.core.progress import MAX_REMEMBERED_REQUESTS, Pace, Progress
 from consensus.core.replica import Replica
 from consensus.core.replication import Office
@@ -110,6 +110,17 @@ class Push:
         self._office.acknowledge(sender, progress.match)
         self._replicate(sender, progress)
         self._tell_commit_index(sender, progress)
+
+    def not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
+        """Go back to what the peer lacks. It has said nothing, so neither a quorum nor a read may count on it."""
+        progress = self.progress.get(peer)
+        request = None if progress is None else progress.answered(correlation)
+        if progress is None or request is None:
+            return
+        reachable_again = progress.pace is Pace.SILENT
+        went_back = progress.refused(request, next_index)
+        if went_back or reachable_again or progress.next <= self._replica.log.start.index:
+            self._replicate(peer, progress)
 
     def entries_read(self, event: EntriesRead) -> bool:
         """Storage gave back entries for a follower; send them if it still wants exactly these."""

@@ -35,12 +35,14 @@ from consensus.core.effects import (
     RoleChanged,
 )
 from consensus.core.events import (
+    AppendNotSent,
     ChangeConfiguration,
     ClusterIdKnown,
     DeadlineReached,
     DiskSpace,
     EntriesRead,
     Event,
+    Learnt,
     PeerExtensions,
     Persisted,
     Proposed,
@@ -162,10 +164,8 @@ class Raft:
                 client_requests.take(event, self._replica, self._leader, self._transfers, self.leader)
             case Persisted(number):
                 self._persisted(number)
-            case PeerExtensions():
-                self._learn_extensions(event)
-            case ClusterIdKnown(cluster_id):
-                self._replica.cluster_id = cluster_id
+            case PeerExtensions() | ClusterIdKnown() | AppendNotSent():
+                self._learn(event)
             case EntriesRead() | SnapshotWanted() | SnapshotTaken() | SnapshotRead() | SnapshotChecked():
                 storage_answers.take(event, self._replica, self.strategy)
             case DiskSpace(full):
@@ -316,6 +316,18 @@ class Raft:
                 return role.hears_a_leader(self._replica)
             case Candidate():
                 return False
+
+    def _learn(self, event: Learnt) -> None:
+        match event:
+            case PeerExtensions():
+                self._learn_extensions(event)
+            case ClusterIdKnown(cluster_id):
+                self._replica.cluster_id = cluster_id
+            case AppendNotSent(peer, correlation, next_index):
+                if self.strategy is not None:
+                    self.strategy.not_sent(peer, correlation, next_index)
+            case _:
+                assert_never(event)
 
     def _learn_extensions(self, settled: PeerExtensions) -> None:
         self._replica.learn_extensions(settled.peer, settled.extensions)

@@ -55,6 +55,9 @@ class Replication(Protocol):
     def receive(self, sender: ServerId, message: Message) -> None:
         """A message of this strategy, of our term, from anybody."""
 
+    def not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
+        """The transport kept back an append, because the peer lacks the entries from `next_index` on."""
+
     def entries_read(self, event: EntriesRead) -> bool:
         """Storage answered; returns False if the read is not one of this strategy."""
 

@@ -6,15 +6,15 @@
 
 The core replicates to a newcomer as to everybody; only the words differ, so they are exchanged here, on the way out.
 A connection that is new begins with the invitation again, since the newcomer may have been started anew. A pack is sent
-only where the newcomer's log is known to end: an append that would leave a gap is refused here, in its place, with the
-index that it would have named itself.
+only where the newcomer's log is known to end: an append that would leave a gap is kept back here, and the core is told
+which entry comes first (`AppendNotSent`). The newcomer has said nothing then, so the core counts it for no majority.
 
 A newcomer whose handshake agreed on no extension is taken for one of another make, which trusts what it is sent. Such a
 server corrupts its log or ends its process unless all of this holds:
 
 * It is told nothing before it has accepted the invitation: until then it may lead a cluster of its own.
 * The first pack begins at index 1, whatever it says that it holds: it may have elected itself and hold an entry of its
-  own there, of the very term that ours has. Until that pack is sent, heartbeats are answered here.
+  own there, of the very term that ours has. Until that pack is sent, heartbeats are kept back.
 * The offsets of a pack begin where its data file ends, which is the sum of the packs before (`log_pack`).
 * A pack holds committed entries only, since it executes all that is in one. What is not committed goes as an append.
 * After `PACKED_ENTRIES_MAX` entries, appends follow. A server that writes its own snapshot while it catches up moves
@@ -97,18 +97,18 @@ class Guest:
         self._expected = None
         self._ours = self._ours and self._held > 1
 
-    def parts(self, append: core.AppendEntries) -> tuple[Part, ...] | core.AppendReply:
-        """What goes out for an append, in this order; or the answer to it in the newcomer's place."""
+    def parts(self, append: core.AppendEntries) -> tuple[Part, ...] | Index:
+        """What goes out for an append, in this order; or the index of the entry that must go before it."""
         expected = self._expected or 1
         if append.entries and append.previous.index + 1 > expected:
-            return self._refusal(append, expected)
+            return expected
         if not self.trusting:
             return (Part(append, packed=bool(append.entries)),)
         if self._expected is None:
-            return self._refusal(append, expected)
+            return expected
         return self._entries_for_another_make(append) if append.entries else self._heartbeat_for_another_make(append)
 
-    def _entries_for_another_make(self, append: core.AppendEntries) -> tuple[Part, ...] | core.AppendReply:
+    def _entries_for_another_make(self, append: core.AppendEntries) -> tuple[Part, ...] | Index:
         previous, entries = append.previous, append.entries
         if not self._packing or previous.index + 1 != self._expected:
             return (Part(append),)
@@ -116,18 +116,13 @@ class Guest:
         if room >= len(entries):
             return (Part(append, packed=True, offset=self._offset),)
         if room <= 0:
-            return (Part(append),) if self._ours else self._refusal(append, previous.index + 1)
+            return (Part(append),) if self._ours else previous.index + 1
         cut = LogPosition(previous.index + room, entries[room - 1].term)
         head, tail = replace(append, entries=entries[:room]), replace(append, previous=cut, entries=entries[room:])
         return Part(head, packed=True, offset=self._offset), Part(tail)
 
-    def _heartbeat_for_another_make(self, append: core.AppendEntries) -> tuple[Part, ...] | core.AppendReply:
-        if self._ours:
-            return (Part(append),)
-        if append.previous.index == 0:
-            # Every log agrees with ours before index 1.
-            return core.AppendReply(append.term, success=True, next_index=1, correlation=append.correlation)
-        return self._refusal(append, 1)
+    def _heartbeat_for_another_make(self, append: core.AppendEntries) -> tuple[Part, ...] | Index:
+        return (Part(append),) if self._ours else 1
 
     def may_send_snapshot(self) -> bool:
         """Whether a chunk may be sent: a newcomer of another make has to join first."""
@@ -172,9 +167,6 @@ class Guest:
     def _restart_packs(self) -> None:
         """The next pack is written to the start of its data file."""
         self._packing, self._packed_entries, self._offset = True, 0, 0
-
-    def _refusal(self, append: core.AppendEntries, wanted: Index) -> core.AppendReply:
-        return core.AppendReply(append.term, success=False, next_index=wanted, correlation=append.correlation)
 
     def _holds(self, following: Index) -> None:
         self._held = max(self._held, following)

@@ -17,7 +17,7 @@ import trio
 
 from consensus.core import messages as core
 from consensus.core.extensions import Extensions
-from consensus.core.position import ServerId
+from consensus.core.position import Index, ServerId
 from consensus.node.garlic_farm_dial import Dialed, Dials, PeerAddress
 from consensus.node.garlic_farm_guests import Guest
 from consensus.node.garlic_farm_pipe import Lost, RequestPipe
@@ -89,6 +89,7 @@ class PeerLinks:
         resolve: Resolve,
         *,
         deliver_reply: Callable[[ServerId, core.Reply], None],
+        append_not_sent: Callable[[ServerId, int, Index], None],
         peer_extensions: Callable[[ServerId, Extensions], None],
         tally: Tally,
         random: Random,
@@ -99,6 +100,7 @@ class PeerLinks:
         self.dialer = dialer
         self.resolve = resolve
         self.deliver_reply = deliver_reply
+        self.append_not_sent = append_not_sent
         self.peer_extensions = peer_extensions
         self.tally = tally
         self.random = random
@@ -349,8 +351,8 @@ class _Link:
     def _post_to_guest(self, pipe: RequestPipe, append: core.AppendEntries, guest: Guest) -> None:
         """What the guest makes of an append; the core gets the answer to the last part, which speaks for all."""
         parts = guest.parts(append)
-        if isinstance(parts, core.AppendReply):
-            self._links.deliver_reply(self._peer, parts)
+        if isinstance(parts, Index):
+            self._links.append_not_sent(self._peer, append.correlation, parts)
             return
         words = self._links.words
         for part in parts:

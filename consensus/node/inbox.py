@@ -38,7 +38,7 @@ from typing import Generic, TypeVar
 import trio
 
 from consensus.core.effects import Outcome, Resolve
-from consensus.core.events import DiskSpace, PeerExtensions, Proposed, Received, Rejected, Requested
+from consensus.core.events import AppendNotSent, DiskSpace, PeerExtensions, Proposed, Received, Rejected, Requested
 from consensus.core.position import LogPosition
 from consensus.node.executor import Job, Reading
 
@@ -72,7 +72,7 @@ class JobDone:
     answer: Reading | None = None
 
 
-Urgent = Received | Rejected | PeerExtensions | Requested | JobDone | DiskSpace
+Urgent = Received | Rejected | AppendNotSent | PeerExtensions | Requested | JobDone | DiskSpace
 
 
 @dataclass(slots=True)

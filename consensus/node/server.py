@@ -45,6 +45,7 @@ from consensus.core.effects import (
     TransferEnded,
 )
 from consensus.core.events import (
+    AppendNotSent,
     DiskSpace,
     Event,
     PeerExtensions,
@@ -206,6 +207,11 @@ class ConsensusServer:
     def deliver_reply(self, sender: ServerId, reply: Reply) -> None:
         """A peer answered a request that went out through `PeerLink.send`. Dropped and counted if too much waits."""
         self._requests.deliver(sender, reply)
+
+    def append_not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
+        """A link kept back an append, because the peer lacks the entries from `next_index` on."""
+        if not self._inbox.put(AppendNotSent(peer, correlation, next_index)):
+            self._dropped["word of a link dropped for want of room"] += 1
 
     def peer_extensions(self, peer: ServerId, extensions: Extensions) -> None:
         """The handshake with `peer` settled this. Dropped and counted if too much waits."""

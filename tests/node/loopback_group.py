@@ -272,6 +272,7 @@ class LoopbackGroup:
                 PlainDialer(PlainPeers(self.plain), self._dialer(server_id)),
                 self.resolve,
                 deliver_reply=lambda sender, reply: server.deliver_reply(sender, reply),  # noqa: PLW0108 - made below
+                append_not_sent=lambda *kept_back: server.append_not_sent(*kept_back),  # noqa: PLW0108 - likewise
                 peer_extensions=lambda peer, known: server.peer_extensions(peer, known),  # noqa: PLW0108 - likewise
                 tally=tally,
                 random=seed,

@@ -8,8 +8,10 @@ import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from consensus.core import messages as core
+from consensus.core.effects import Role
+from consensus.core.events import AppendNotSent, Received
 from consensus.core.extensions import NO_EXTENSIONS, Extensions
-from consensus.core.position import Command, Entry, LogPosition, Server, ServerId
+from consensus.core.position import Command, Entry, Index, LogPosition, Server, ServerId
 from consensus.core.position import Configuration as CoreConfiguration
 from consensus.node.garlic_farm_dial import Dialer
 from consensus.node.garlic_farm_guests import Guest
@@ -21,6 +23,7 @@ from consensus.wire.garlic_farm.codec import encode_reply
 from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
 from consensus.wire.garlic_farm.values import ClusterServer, Configuration, LogEntry
 from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage
+from tests.spec.raft_bench import Bench
 
 ALONE = Configuration(1, 0, (ClusterServer(ALICE, "tcp://a:1"),))
 
@@ -30,6 +33,7 @@ class Sender:
 
     def __init__(self, stage: Stage, dialer: Dialer | None = None, tuning: LinkTuning | None = None) -> None:
         self.replies: list[tuple[ServerId, core.Reply]] = []
+        self.kept_back: list[tuple[ServerId, int, Index]] = []
         self.extensions: list[tuple[ServerId, Extensions]] = []
         self.incidents: list[Incident] = []
         self.tally = Tally(self.incidents.append)
@@ -37,6 +41,7 @@ class Sender:
             dialer or stage.dialer(ALICE),
             stage.resolve,
             deliver_reply=lambda peer, reply: self.replies.append((peer, reply)),
+            append_not_sent=lambda *kept_back: self.kept_back.append(kept_back),
             peer_extensions=lambda peer, extensions: self.extensions.append((peer, extensions)),
             tally=self.tally,
             random=Random(3),
@@ -208,9 +213,42 @@ async def test_a_pack_that_could_not_be_sent_leaves_no_gap_for_the_next(stage: S
     sender.links.send(BOB, core.AppendEntries(3, ALICE, LogPosition(0, 0), unreadable, 1, 1))
     sender.links.send(BOB, append(1))
     await wait_all_tasks_blocked()
-    # Then the second is refused in its place, which would put it where the first belongs
-    assert sender.replies == [(BOB, core.AppendReply(3, success=False, next_index=1, correlation=1))]
+    # Then the second, which would be stored where the first belongs, is kept back, and nobody answers for the newcomer
+    assert sender.kept_back == [(BOB, 1, 1)]
+    assert sender.replies == []
     assert newcomer.packs == 0
+
+
+async def test_a_leader_whose_only_peer_has_not_joined_steps_down_by_check_quorum(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    # Given a leader of two servers, and a link to the other that keeps every append back: it refuses to join
+    stage.add(Host(BOB))
+    leader, sender = Bench(1, 1, voters=2), Sender(stage, stage.dialer(ALICE, offered=()))
+    await stage.nursery.start(sender.links.run)
+    guest = Guest(None, lambda _: wire.JoinClusterRequest(ALICE, BOB, 3, 0, 0, 0, (LogEntry(3, ALONE),)))
+    assert sender.links.invite(BOB, guest)
+    await wait_all_tasks_blocked()
+    leader.lead()
+    appends, steps = leader.appends(BOB), 0
+    # When time goes on
+    while leader.is_(Role.LEADER) and steps < 100:
+        for request in appends:
+            sender.links.send(BOB, request)
+        await wait_all_tasks_blocked()
+        for reply in sender.replies:
+            leader.step(Received(*reply))
+        for kept_back in sender.kept_back:
+            leader.step(AppendNotSent(*kept_back))
+        sender.replies, sender.kept_back, steps = [], [], steps + 1
+        leader.expire()
+        appends = leader.appends(BOB)
+    # Then not a word of the core has left, and the leader has noticed that nobody answers
+    assert guest.accepted is False
+    (view,) = sender.links.describe()
+    assert (view.connected, view.sent) == (True, 1)
+    assert not leader.is_(Role.LEADER)
 
 
 async def test_one_link_does_not_wait_for_another(stage: Stage) -> None:

@@ -78,6 +78,7 @@ async def scene(
             Dialer(caller),
             lambda _: address,
             deliver_reply=lambda _peer, _reply: None,
+            append_not_sent=lambda *_: None,
             peer_extensions=lambda _peer, _extensions: None,
             tally=alice.tally,
             random=Random(5),
