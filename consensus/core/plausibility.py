@@ -1,8 +1,9 @@
 """What no correct server sends: checked before anything else sees a message.
 
 Peers are authenticated, yet a bug, a foreign version or a stolen key must not break a replica. A message with numbers
-out of range, out of order or in another's name is dropped and counted; a request is answered by a refusal at our term,
-since every request is answered. Terms of absurd height are refused here, so they are never adopted.
+out of range, out of order or in another's name is dropped and counted; a request is answered by a refusal, since every
+request is answered, and no leader counts that refusal towards its majority (`refusing`). Terms of absurd height are
+refused here, so they are never adopted.
 """
 
 from collections.abc import Iterator

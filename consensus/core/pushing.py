@@ -1,10 +1,12 @@
 """What a leader pushes, as it arrives in any role: AppendEntries and InstallSnapshot (Raft figure 2, figure 13).
 
     of an older term               refused at our term, nothing changes
-    of a later term, from outside  refused likewise and counted, while a leader is heard (`Roles.keeps_its_leader`)
-    of a term far ahead            refused at our term, which has come nearer by one step (`Replica.adopt_term`)
+    of a later term, from outside  refused and counted, while a leader is heard (`Roles.keeps_its_leader`)
+    of a term far ahead            refused, and our term has come nearer by one step (`Replica.adopt_term`)
     of a second leader             refused and counted: in one term there is one, so one of the two is lying
     of the leader of our term      a candidate becomes its follower; the timer starts anew; the follower takes it
+
+No refused leader may take the answer for a promise, so it is never one of the term that this leader leads (`refusing`).
 
 Its counterpart is `pulling`, where the follower asks. Replies go to the role that asked (`raft`).
 """
@@ -15,6 +17,7 @@ from consensus.core import snapshot_receiving
 from consensus.core.follower import Follower
 from consensus.core.messages import AppendEntries, InstallSnapshot
 from consensus.core.position import ServerId, Term
+from consensus.core.refusing import refuse_leader
 from consensus.core.replica import Replica
 from consensus.core.roles import Roles
 
@@ -37,19 +40,17 @@ class Pushing:
                 assert_never(request)
 
     def _append_requested(self, request: AppendEntries) -> None:
-        replica = self._replica
         follower = self._as_follower_of(request.term, request.leader)
         if follower is None:
-            replica.refuse_append(request.leader, request.correlation, replica.log.last_index + 1)
+            refuse_leader(self._replica, request.leader, request)
         else:
-            follower.receive(replica, request)
+            follower.receive(self._replica, request)
 
     def _snapshot_requested(self, request: InstallSnapshot) -> None:
-        replica = self._replica
         if self._as_follower_of(request.term, request.leader) is None:
-            snapshot_receiving.refuse(replica, request.leader, request.correlation, 0)
+            refuse_leader(self._replica, request.leader, request)
         else:
-            snapshot_receiving.receive(replica, request)
+            snapshot_receiving.receive(self._replica, request)
 
     def _as_follower_of(self, term: Term, leader: ServerId) -> Follower | None:
         """A leader's request has come: be its follower. None if it is no leader of our term."""

@@ -77,7 +77,7 @@ from consensus.core.pulling import Pulling
 from consensus.core.push import Push
 from consensus.core.pushing import Pushing
 from consensus.core.quorum import Verdict
-from consensus.core.refusing import disregard, refuse
+from consensus.core.refusing import refuse, refuse_leader
 from consensus.core.replica import MAX_NUMBER, Replica
 from consensus.core.replication import Replication
 from consensus.core.transfer import Transfers
@@ -157,7 +157,8 @@ class Raft:
             case Received(sender, message):
                 self._receive(sender, message)
             case Rejected(sender, append):
-                disregard(self._replica, sender, append)
+                self._replica.dropped["append that the state machine cannot take"] += 1
+                refuse_leader(self._replica, sender, append)
             case DeadlineReached():
                 self._expire()
             case Proposed() | ChangeConfiguration() | ReadRequested() | TransferLeadership():

@@ -1,6 +1,8 @@
-"""The answer to a request that no correct server sends: a refusal at our term, which changes nothing.
+"""The answer to a request that is not taken: a refusal, which changes nothing here.
 
-Every request is answered once, even one that is dropped; a wire that answers in order would stall otherwise.
+Every request is answered once, even one that is dropped; a wire that answers in order would stall otherwise. A leader
+counts every answer of its term towards check-quorum and its lease, a refusal too: it proves that the follower listens
+to no other candidate. A server that has not followed it must not say so (`refuse_leader`).
 """
 
 from typing import assert_never
@@ -31,13 +33,8 @@ def refuse(replica: Replica, sender: ServerId, message: Message, leader: ServerI
         case RequestVote(correlation=correlation, pre_vote=pre_vote):
             reply = VoteReply(replica.term, granted=False, correlation=correlation, pre_vote=pre_vote)
             replica.outbox.send(sender, reply)
-        case AppendEntries(correlation=correlation):
-            replica.refuse_append(sender, correlation, replica.log.last_index + 1)
-        case InstallSnapshot(correlation=correlation):
-            refusal = SnapshotReply(
-                replica.term, accepted=False, next_offset=0, installed=False, correlation=correlation
-            )
-            replica.outbox.send(sender, refusal)
+        case AppendEntries() | InstallSnapshot():
+            refuse_leader(replica, sender, message)
         case TimeoutNow(correlation=correlation):
             replica.outbox.send(sender, TimeoutNowReply(replica.term, accepted=False, correlation=correlation))
         case Fetch() | FetchSnapshot() | BeginQuorumEpoch() | EndQuorumEpoch():
@@ -46,12 +43,21 @@ def refuse(replica: Replica, sender: ServerId, message: Message, leader: ServerI
             assert_never(message)
 
 
-def disregard(replica: Replica, sender: ServerId, append: AppendEntries) -> None:
-    """Answer an append that has changed nothing here, not even who leads.
+def refuse_leader(replica: Replica, sender: ServerId, request: AppendEntries | InstallSnapshot) -> None:
+    """Answer a leader's request that has changed nothing here, not even who leads.
 
-    Its leader must not count the answer: by an answer of our term it would keep its majority and renew its lease, and
-    we have promised nothing. So it is one of term 0, which is older than every leader's.
+    A leader of an older term hears of ours. Any other must not count the answer: by one of its term it would keep its
+    majority and renew its lease, and we have promised nothing. So to a leader of our term it is one of term 0, which
+    is older than every leader's; to a leader of a later term ours is old enough.
     """
-    replica.dropped["append that the state machine cannot take"] += 1
-    hint = replica.log.last_index + 1
-    replica.outbox.send(sender, AppendReply(0, success=False, next_index=hint, correlation=append.correlation))
+    term, after = (0, 0) if request.term == replica.term else (replica.term, replica.ballot_number)
+    match request:
+        case AppendEntries(correlation=correlation):
+            hint = replica.log.last_index + 1
+            reply = AppendReply(term, success=False, next_index=hint, correlation=correlation)
+            replica.outbox.send(sender, reply, after)
+        case InstallSnapshot(correlation=correlation):
+            refusal = SnapshotReply(term, accepted=False, next_offset=0, installed=False, correlation=correlation)
+            replica.outbox.send(sender, refusal, after)
+        case _:
+            assert_never(request)

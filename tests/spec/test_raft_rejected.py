@@ -1,6 +1,8 @@
-"""An append that the state machine cannot take is answered, and is no contact with a leader, on either side."""
+"""What a leader sends and this server does not take is answered, and is no contact with a leader, on either side."""
 
 from dataclasses import replace
+
+import pytest
 
 from consensus.core.effects import Persist, ReadReady, Role, Send
 from consensus.core.events import ReadRequested, Rejected, SnapshotChecked
@@ -15,9 +17,49 @@ def test_nothing_of_it_is_stored_and_its_term_is_not_adopted() -> None:
     bench = Bench(1, term=3)
     bench.step(Rejected(TWO, AppendEntries(5, TWO, AT(1, 1), suffix(2, 5), 2, 7)))
     assert bench.all(Persist) == []
-    assert bench.all(Send) == [Send(TWO, AppendReply(0, success=False, next_index=2, correlation=7), 0)]
+    assert bench.all(Send) == [Send(TWO, AppendReply(3, success=False, next_index=2, correlation=7), 0)]
     assert (bench.about.term, bench.about.leader, bench.terms) == (3, None, [1])
     assert dict(bench.about.dropped)["append that the state machine cannot take"] == 1
+
+
+IMPLAUSIBLE_APPEND = AppendEntries(3, TWO, AT(1, 1), (), -1, 7)
+IMPLAUSIBLE_SNAPSHOT = InstallSnapshot(3, TWO, AT(9, 2), group(3), -1, b"image", done=False, correlation=7)
+
+
+@pytest.mark.parametrize("refused", [IMPLAUSIBLE_APPEND, IMPLAUSIBLE_SNAPSHOT], ids=["append", "snapshot"])
+def test_what_no_correct_leader_sends_is_no_contact_and_its_answer_is_none_of_the_leaders_term(
+    refused: AppendEntries | InstallSnapshot,
+) -> None:
+    # Given a follower of server 2, which has been heard
+    bench = Bench(1, term=3)
+    bench.append(3, AT(1, 1))
+    due = bench.raft.deadline
+    # When server 2 sends something impossible
+    bench.receive(TWO, refused, after_ms=900)
+    # Then the follower answers it, but promises nothing: not to the clock of a lease, nor of a quorum
+    (answer,) = (send.message for send in bench.all(Send))
+    assert isinstance(answer, AppendReply | SnapshotReply)
+    assert (answer.term, answer.correlation) == (0, 7)
+    assert bench.raft.deadline == due
+    assert bench.ask(4, AT(1, 1), sender=THREE, after_ms=100).granted
+
+
+def test_a_second_leader_of_the_term_gets_no_answer_that_it_may_count() -> None:
+    bench = Bench(1, term=3)
+    bench.append(3, AT(1, 1))
+    bench.receive(THREE, AppendEntries(3, THREE, AT(1, 1), (), 0, 7))
+    assert [send.message for send in bench.all(Send)] == [AppendReply(0, success=False, next_index=2, correlation=7)]
+    bench.receive(THREE, InstallSnapshot(3, THREE, AT(9, 2), group(3), 0, b"image", done=False, correlation=8))
+    (answer,) = (send.message for send in bench.all(Send))
+    assert answer == SnapshotReply(0, accepted=False, next_offset=0, installed=False, correlation=8)
+
+
+def test_a_deposed_leader_learns_the_later_term_whatever_it_sends() -> None:
+    bench = Bench(1, term=3)
+    bench.step(Rejected(TWO, AppendEntries(2, TWO, AT(1, 1), suffix(2, 2), 2, 7)))
+    assert [send.message.term for send in bench.all(Send)] == [3]
+    bench.receive(TWO, replace(IMPLAUSIBLE_APPEND, term=2))
+    assert [send.message.term for send in bench.all(Send)] == [3]
 
 
 def test_it_restarts_no_election_timer_and_makes_nobody_deaf_to_candidates() -> None:
