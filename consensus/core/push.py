@@ -128,7 +128,7 @@ class Push:
             if progress.read_id == event.request_id:
                 progress.read_id = None
                 wanted = event.first == progress.next > self._replica.log.start.index
-                if wanted and event.entries and progress.may_send_entries(1):
+                if wanted and event.entries and progress.may_send_entries(self._window):
                     self._send(peer, progress, event.entries)
                 self._replicate(peer, progress)
                 return True
@@ -181,6 +181,11 @@ class Push:
             if max(len(progress.in_flight), len(progress.written_off)) > MAX_REMEMBERED_REQUESTS:
                 yield "too many requests remembered"
 
+    @property
+    def _window(self) -> int:
+        """Appends with entries that a follower may owe an answer to."""
+        return min(self._replica.tuning.in_flight, self._replica.dialect.max_requests_in_flight)
+
     def _replicate(self, peer: ServerId, progress: Progress) -> None:
         """Send the follower the entries that it lacks, or the snapshot instead, as far as is allowed now."""
         tuning, log = self._replica.tuning, self._replica.log
@@ -189,8 +194,7 @@ class Push:
                 progress.needs_snapshot()
                 progress.transfer = go_on(self._replica, progress.transfer)
             return
-        window = min(tuning.in_flight, self._replica.dialect.max_requests_in_flight)
-        while progress.next <= log.last_index and progress.may_send_entries(window):
+        while progress.next <= log.last_index and progress.may_send_entries(self._window):
             last = min(log.last_index, progress.next + tuning.max_entries_per_append - 1)
             entries = log.entries(progress.next, last, tuning.max_bytes_per_append)
             if entries is None:

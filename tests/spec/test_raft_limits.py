@@ -83,6 +83,28 @@ def test_entries_that_left_the_tail_are_read_back_for_a_follower_that_lags() -> 
     assert (append.previous, len(append.entries)) == (AT(2, 1), 4)
 
 
+def test_entries_are_read_back_once_while_the_answer_to_those_before_them_is_owed() -> None:
+    """Sent as far as the window allows: entries that are dropped after the read would be read again, without end."""
+    # Given a follower that lags by entries which left the tail, and has confirmed where the logs agree
+    bench = Bench(*[1] * 6, tuning=replace(lan(), tail_entries=1, max_entries_per_append=1, in_flight=2))
+    bench.lead()
+    bench.refused(TWO, bench.appends(TWO)[0], hint=2)
+    (read,) = bench.all(ReadEntries)
+    bench.step(EntriesRead(read.request_id, 2, suffix(2, 1)))
+    (probe,) = bench.appends(TWO)
+    bench.matched(TWO, probe)
+    for index in (3, 4):
+        # When the next entries come back from storage, while it owes an answer to the ones before
+        (read,) = bench.all(ReadEntries)
+        assert read.first == index
+        bench.step(EntriesRead(read.request_id, index, suffix(index, 1)))
+        # Then they are sent
+        (append,) = bench.appends(TWO)
+        assert (append.previous.index, len(append.entries)) == (index - 1, 1)
+    # And when the window is full nothing more is read
+    assert bench.all(ReadEntries) == []
+
+
 def test_a_read_whose_range_is_gone_or_that_nobody_waits_for_changes_nothing() -> None:
     bench = Bench(*[1] * 6, tuning=replace(lan(), tail_entries=2))
     bench.lead()
