@@ -8,6 +8,11 @@ where the protocol has none, its configuration again.
 
 Check-quorum: a leader that a majority has not answered within an election timeout becomes a follower, so clients of a
 leader that was cut off are told, and its refusal of other candidates ends.
+
+A leader may be answered and yet be of no use: its disk hangs, and so does one of the two followers. So it also resigns
+when proposals wait and nothing has been committed for several election timeouts (`Tuning.stalled_timeouts`). It stays
+while a voter that lacks the oldest of them gets further, for a long log or a snapshot would begin anew under the next
+leader; and it stays if it is the only voter.
 """
 
 from collections import deque
@@ -45,6 +50,8 @@ class Leader:
         self._replica = replica
         self._pending: deque[Pending] = deque()
         self._pending_bytes = 0
+        self._progress_ms = replica.now
+        """When something was last committed, or when proposals began to wait."""
         self.successor: ServerId | None = None
         """Whom to put first if we resign, where the strategy has a word for it."""
         self.followers: dict[ServerId, Standing] = {}
@@ -59,7 +66,7 @@ class Leader:
     def deadline(self) -> Milliseconds:
         """When the strategy has something to do, or the check for a majority is due."""
         check = self._quorum_contact_ms() + self._replica.tuning.election_timeout_min_ms
-        timers = (self.replication.deadline, self.reconfiguration.deadline)
+        timers = (self.replication.deadline, self.reconfiguration.deadline, self._stall_deadline)
         return min((check, *(due for due in timers if due is not None)))
 
     @property
@@ -80,9 +87,9 @@ class Leader:
         return quorum.held_by_majorities(rounds, self._replica.majorities)
 
     def expire(self) -> bool:
-        """Do what is due; returns False when no majority has answered for an election timeout."""
+        """Do what is due; returns False when no majority has answered, or nothing was committed, for too long."""
         replica = self._replica
-        if replica.now >= self._quorum_contact_ms() + replica.tuning.election_timeout_min_ms:
+        if replica.now >= self._quorum_contact_ms() + replica.tuning.election_timeout_min_ms or self._is_stalled():
             return False
         self.replication.expire()
         return True
@@ -101,6 +108,8 @@ class Leader:
             return
         if entries:
             replica.append(entries)
+        if not self._pending:
+            self._progress_ms = replica.now
         self._pending.append(Pending(proposed.proposal_id, replica.log.last_index, size))
         self._pending_bytes += size
         self.replication.appended()
@@ -161,6 +170,7 @@ class Leader:
         matches[replica.server_id] = self._own_match()
         held = quorum.held_by_majorities(matches, replica.majorities)
         if self._may_commit(held) and replica.applier.commit_up_to(held):
+            self._progress_ms = replica.now
             self._resolve_committed()
             self.replication.committed()
 
@@ -192,6 +202,26 @@ class Leader:
         contacts = {peer: standing.contact_ms for peer, standing in self.followers.items()}
         contacts[self._replica.server_id] = self._replica.now
         return quorum.held_by_majorities(contacts, self._replica.majorities)
+
+    @property
+    def _stall_deadline(self) -> Milliseconds | None:
+        """When we resign unless something is committed. None: no proposal waits, or nobody else could lead."""
+        replica = self._replica
+        if not self._pending or not replica.others:
+            return None
+        return self._progress_ms + replica.tuning.stalled_timeouts * replica.tuning.election_timeout_min_ms
+
+    def _is_stalled(self) -> bool:
+        replica, due = self._replica, self._stall_deadline
+        if due is None or replica.now < due:
+            return False
+        wanted = self._pending[0].last
+        for peer in replica.others:
+            standing = self.followers.get(peer)
+            if standing is not None and standing.match < wanted:
+                self._progress_ms = max(self._progress_ms, standing.advanced_ms)
+        due = self._stall_deadline
+        return due is not None and replica.now >= due
 
     def _resolve_committed(self) -> None:
         replica = self._replica

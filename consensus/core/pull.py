@@ -136,6 +136,8 @@ class Pull:
                 self._fetched(message)
             case FetchSnapshot():
                 self._heard(sender)
+                if sender in self._followers:
+                    self._followers[sender].took(message.snapshot.index, message.offset, self._replica.now)
                 self._pieces.asked(message)
             case BeginQuorumEpochReply(correlation=correlation, error=None):
                 self._endorsed(sender, correlation)

@@ -25,6 +25,12 @@ class Tuning:
     """An append carries at least one entry, however large."""
     in_flight: int = 16
     """Appends with entries that a follower may owe an answer to."""
+    stalled_timeouts: int = 5
+    """A leader resigns when proposals have waited for so many minimum election timeouts and nothing was committed.
+
+    One whose disk hangs answers and is answered, so check-quorum keeps it for ever. One timeout would be too few: a
+    disk that pauses for a second or two is common, and an election costs more than such a pause.
+    """
     tail_entries: int = 8192
     """Entries kept in memory; older ones are read back from storage. What is not durable yet always stays."""
     tail_bytes: int = 8 * 1024 * 1024
@@ -64,6 +70,7 @@ class Tuning:
             self.max_entries_per_append,
             self.max_bytes_per_append,
             self.in_flight,
+            self.stalled_timeouts,
             self.tail_entries,
             self.tail_bytes,
             self.snapshot_chunk_bytes,
