@@ -17,7 +17,7 @@ PARTS = ("consensus-throughput", "consensus-failover", "consensus-restart")
 SETTING = (
     "consensus                     3 bare servers: Garlic Farm protocol, TLS 1.3, fdatasync on, a state machine that",
     "                              counts; clients in other processes on this machine, over TLS to the leader;",
-    "                              etcd: gRPC over TLS for clients and peers, fsync on, its own store;",
+    "                              etcd: gRPC over TLS for clients and peers, fsync on, its own store, client in Go;",
     "                              PySyncObj: plain TCP, clients inside the leader's process;",
     "                              bare pipe: trio, TLS 1.3, fdatasync on all three, no Raft",
 )
@@ -31,10 +31,12 @@ async def measure(
     seconds: float,
     tell: Callable[[list[Figure]], None],
 ) -> None:
-    """The parts that are asked for. Says what is missing, and how busy the machine is."""
+    """The parts that are asked for. Says what is missing, which core runs, and how busy the machine is."""
     if not set(names) & set(PARTS):
         return
     print("\n".join(SETTING), flush=True)
+    core = "compiled" if consensus_throughput.compiled() else "pure Python"
+    print(f"core of the servers           {core}", flush=True)
     home = directory / "consensus"
     for name in PARTS:
         if name not in names:
@@ -42,15 +44,15 @@ async def measure(
         where = home / name
         where.mkdir(parents=True)
         print(f"\n{name}: begins at a load of {os.getloadavg()[0]:.1f}", flush=True)
-        missing: list[str] = []
+        remarks: list[str] = []
         match name:
             case "consensus-throughput":
-                figures, missing = await consensus_throughput.measure(where, machine, runs, seconds)
+                figures, remarks = await consensus_throughput.measure(where, machine, runs, seconds)
             case "consensus-failover":
-                figures, missing = await consensus_failover.measure(where)
+                figures, remarks = await consensus_failover.measure(where)
             case _:
                 figures = await consensus_restart.measure(where)
         tell(figures)
-        for reason in missing:
-            print(reason, flush=True)
+        for remark in remarks:
+            print(remark, flush=True)
         print(f"{name}: ended at a load of {os.getloadavg()[0]:.1f}", flush=True)

@@ -246,19 +246,23 @@ async def pysyncobj(directory: Path, name: str, *, synced: bool, at_once: bool) 
 
 @asynccontextmanager
 async def all_contenders(directory: Path) -> AsyncIterator[tuple[list[Contender], list[str]]]:
-    """Everything that can be had, and a sentence for each that cannot."""
+    """Everything that can be had; remarks say what cannot, and which client drives etcd."""
     contenders: list[Contender] = []
-    missing: list[str] = []
+    remarks: list[str] = []
     async with AsyncExitStack() as stack:
         contenders.append(Ours(await stack.enter_async_context(running_consensus_group(directory / "ours"))))
         program, reason = await etcd_group.find(directory)
         if program is None:
-            missing.append(f"etcd: skipped: {reason}")
+            remarks.append(f"etcd: skipped: {reason}")
         else:
-            contenders.append(Etcd(await stack.enter_async_context(running_etcd_group(directory / "etcd", program))))
+            go_client, reason = await etcd_group.build_client()
+            language = "Go" if go_client is not None else f"Python, at the expense of etcd's throughput: {reason}"
+            remarks.append(f"etcd: {await etcd_group.version(program)}; its client is in {language}")
+            group = await stack.enter_async_context(running_etcd_group(directory / "etcd", program, go_client))
+            contenders.append(Etcd(group))
         contenders.append(await stack.enter_async_context(bare_pipe(directory / "pipe")))
         if find_spec("pysyncobj") is None:
-            missing.append("PySyncObj: skipped: the package pysyncobj (the extra `bench`) is not installed")
+            remarks.append("PySyncObj: skipped: the package pysyncobj (the extra `bench`) is not installed")
         else:
             for name, synced, at_once in (
                 ("PySyncObj as it comes, never syncs", False, False),
@@ -269,4 +273,4 @@ async def all_contenders(directory: Path) -> AsyncIterator[tuple[list[Contender]
                 contenders.append(
                     await stack.enter_async_context(pysyncobj(home, name, synced=synced, at_once=at_once))
                 )
-        yield contenders, missing
+        yield contenders, remarks

@@ -1,13 +1,19 @@
 """Three members of etcd as Debian packages it, on loopback with TLS, to stand beside our group.
 
     find (installed, or a package fetched and unpacked) ─▶ certificate ─▶ three members ─▶ leader by Maintenance.Status
+    build_client (Go, from etcd_client_go) ─▶ a load is driven by it; without Go by etcd_client, in Python
 
 If etcd is not installed its package is fetched and unpacked into the benchmark's own directory: installing it would
 start a daemon. Peers and clients use TLS with a certificate that the benchmark makes; peers show theirs to each other,
 clients are not asked for one. fsync is on, as it is by default. The base timeout is that of our own group's `lan`:
 1,000 ms, heartbeats every 100 ms.
+
+The client under load is written in Go, as etcd's own clients are. gRPC in Python takes so much processor time for a
+call that, on two processors, etcd reaches half of its throughput and looks slower than it is.
 """
 
+import json
+import os
 import shutil
 import socket
 import subprocess
@@ -36,6 +42,12 @@ SETTLE_TIMEOUT_S = 60.0
 POLL_S = 0.1
 LOOPBACK = "127.0.0.1"
 CLIENT_MODULE = "benchmarks.etcd_client"
+GO_SOURCE = Path(__file__).with_name("etcd_client_go")
+GO_PROGRAM = Path(__file__).parents[1] / "build" / "etcd-client"
+GO_PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/go/bin"])
+"""Go's own installer puts it where PATH does not look by itself."""
+BUILD_TIMEOUT_S = 600.0
+REASON_CHARACTERS = 200
 
 
 async def find(directory: Path) -> tuple[str | None, str]:
@@ -65,6 +77,29 @@ async def find(directory: Path) -> tuple[str | None, str]:
     return None, f"etcd is not installed and was not fetched within {FETCH_TIMEOUT_S:g} s"
 
 
+async def build_client() -> tuple[Path | None, str]:
+    """The client in Go, built in the directory `build`; or nothing and the reason."""
+    go = shutil.which("go", path=GO_PLACES)
+    if go is None:
+        return None, "Go is not installed"
+    command = [go, "build", "-trimpath", "-buildvcs=false", "-o", str(GO_PROGRAM), "."]
+    with trio.move_on_after(BUILD_TIMEOUT_S):
+        # The toolchain that is there builds it or nothing does: another is not fetched for a benchmark.
+        built = await trio.run_process(
+            command,
+            cwd=GO_SOURCE,
+            env={**os.environ, "GOTOOLCHAIN": "local"},
+            check=False,
+            capture_stdout=True,
+            capture_stderr=True,
+        )
+        if built.returncode == 0:
+            return GO_PROGRAM, ""
+        said = " ".join(bytes(built.stderr).decode(errors="replace").split())
+        return None, f"`go build` failed: {said[-REASON_CHARACTERS:]}"
+    return None, f"`go build` took longer than {BUILD_TIMEOUT_S:g} s"
+
+
 async def version(program: str) -> str:
     """Its first line about itself."""
     said = await trio.run_process([program, "--version"], capture_stdout=True)
@@ -74,8 +109,9 @@ async def version(program: str) -> str:
 class EtcdGroup:
     """The members. `running_etcd_group` makes it."""
 
-    def __init__(self, directory: Path, program: str) -> None:
+    def __init__(self, directory: Path, program: str, go_client: Path | None = None) -> None:
         self.directory = directory
+        self._go_client = go_client
         self.members: dict[int, Child] = {}
         self._program = program
         self._ports = free_ports(2 * MEMBERS)
@@ -106,14 +142,17 @@ class EtcdGroup:
         raise ChildError(f"etcd's members did not agree within {SETTLE_TIMEOUT_S:g} s; see {self.directory}/*.log")
 
     async def client(self, leader: int, load: Load | None) -> Child:
-        """A client process: with a load, or one that writes steadily."""
+        """A client process: with a load (in Go, if it was built), or one that writes steadily."""
         endpoints = self._endpoints()
         document: dict[str, object] = {
             "endpoints": endpoints[leader:] + endpoints[:leader],
             "certificate": str(self._certificate),
             "load": None if load is None else asdict(load),
         }
-        return await Child.start_module("etcd's client", CLIENT_MODULE, document, self.directory / "client.log")
+        log = self.directory / "client.log"
+        if load is not None and self._go_client is not None:
+            return await Child.start("etcd's client", [str(self._go_client), json.dumps(document)], log)
+        return await Child.start_module("etcd's client", CLIENT_MODULE, document, log)
 
     async def close(self) -> None:
         """End every process."""
@@ -143,10 +182,10 @@ class EtcdGroup:
 
 
 @asynccontextmanager
-async def running_etcd_group(directory: Path, program: str) -> AsyncIterator[EtcdGroup]:
+async def running_etcd_group(directory: Path, program: str, go_client: Path | None = None) -> AsyncIterator[EtcdGroup]:
     """A group in a new directory; its processes end with the block."""
     await trio.Path(directory).mkdir(mode=0o700, parents=True)
-    group = EtcdGroup(directory, program)
+    group = EtcdGroup(directory, program, go_client)
     try:
         await group.open()
         yield group

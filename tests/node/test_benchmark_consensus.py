@@ -86,8 +86,17 @@ def test_ratios_pair_the_turns_of_one_round() -> None:
     }
     rows = {figure.name: figure for figure in figures(many, found, MACHINE)}
     assert rows["our entries in etcd's"].values == (1.0, 3.0)
-    assert rows["our entries in etcd's"].note == "goal 2: 1 of 2 reach it"
+    assert rows["our entries in etcd's"].note == "goal at least 1.3: 1 of 2 reach it"
     assert rows["our entries in the bare pipe's"].values == (0.5, 1.0)
+    assert rows["our entries in the bare pipe's"].note == "goal at least 0.4: 2 of 2 reach it"
+
+
+def test_one_clients_latency_stands_beside_the_bare_pipes() -> None:
+    one = next(scenario for scenario in SCENARIOS if scenario.clients == 1)
+    found = {OURS: [turn(1_000, 3), turn(1_000, 4)], PIPE: [turn(2_000, 2), turn(2_000, 1)]}
+    rows = {figure.name: figure for figure in figures(one, found, MACHINE)}
+    assert rows["our p50 in the bare pipe's"].values == (1.5, 4.0)
+    assert rows["our p50 in the bare pipe's"].note == "goal at most 2: 1 of 2 reach it"
 
 
 def test_without_etcd_there_is_no_row_that_compares_with_it() -> None:
@@ -121,6 +130,17 @@ async def test_etcd_is_left_out_with_a_reason_where_it_cannot_be_fetched(
     program, reason = await etcd_group.find(tmp_path)
     assert program is None
     assert "grpcio" in reason
+
+
+async def test_the_client_in_go_is_left_out_with_a_reason_where_it_cannot_be_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(etcd_group, "GO_PLACES", str(tmp_path))
+    assert await etcd_group.build_client() == (None, "Go is not installed")
+    go = tmp_path / "go"
+    go.write_text("#!/bin/sh\necho it does not compile >&2\nexit 1\n")
+    go.chmod(0o700)
+    assert await etcd_group.build_client() == (None, "`go build` failed: it does not compile")
 
 
 def test_the_clients_of_a_scenario_are_divided_among_its_processes() -> None:
