@@ -7,11 +7,13 @@
 
 There is no term, no log, no checksum, no index, and no failure is handled: what a replicated log in trio over TLS could
 reach at best on this machine, with the same bytes, the same number of syncs, and as many processes. A frame is a length
-of four bytes and that many bytes of entries. As with ours, one round is under way at a time and the next gathers.
+of four bytes and that many bytes of entries. As with ours, one round is under way at a time and the next gathers. It
+imports nothing of `consensus`, so that it stays as it is whatever changes there.
 """
 
 import json
 import os
+import ssl
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -21,10 +23,10 @@ from pathlib import Path
 
 import trio
 
+from benchmarks.bare_pipe_stream import PipeStream
 from benchmarks.closed_loop import measured
+from benchmarks.etcd_group import make_certificate
 from benchmarks.load import Load, Result
-from consensus.node.tls import load_or_create_certificate, secured
-from consensus.node.tls_stream import TlsStream
 
 LISTENS = "127.0.0.1"
 ANSWER = b"\x01"
@@ -82,7 +84,7 @@ class SyncedFile:
 class Leader:
     """Joins what waits to rounds."""
 
-    def __init__(self, file: SyncedFile, followers: list[TlsStream]) -> None:
+    def __init__(self, file: SyncedFile, followers: list[PipeStream]) -> None:
         self._file = file
         self._followers = followers
         self._waiting: list[tuple[bytes, Callable[[], None]]] = []
@@ -134,7 +136,7 @@ def main() -> None:
 async def _run_follower(document: dict[str, str]) -> None:
     file = SyncedFile(Path(document["directory"]) / "file")
 
-    async def serve(stream: TlsStream) -> None:
+    async def serve(stream: PipeStream) -> None:
         frames = Frames()
         while data := await stream.receive_some():
             for each in frames.feed(data):
@@ -151,7 +153,7 @@ async def _run_leader(document: dict[str, str]) -> None:
     followers = [await _connect(each) for each in json.loads(document["followers"])]
     leader = Leader(SyncedFile(directory / "file"), followers)
 
-    async def serve(stream: TlsStream) -> None:
+    async def serve(stream: PipeStream) -> None:
         frames = Frames()
         owed = 0
         changed = trio.Event()
@@ -215,17 +217,24 @@ async def _drive(load: Load, leader: dict[str, str]) -> Result:
     return result
 
 
-async def _connect(told: dict[str, str]) -> TlsStream:
+async def _connect(told: dict[str, str]) -> PipeStream:
+    context = ssl.create_default_context(cafile=told["certificate"])
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
     transport = await trio.open_tcp_stream(LISTENS, int(told["port"]))
-    return await secured(transport, bytes.fromhex(told["fingerprint"]))
+    stream = PipeStream(transport, context, server_side=False, name=LISTENS)
+    await stream.do_handshake()
+    return stream
 
 
-async def _listen(nursery: trio.Nursery, directory: Path, serve: Callable[[TlsStream], Awaitable[None]]) -> None:
-    certificate = load_or_create_certificate(directory)
-    context = certificate.server_context()
+async def _listen(nursery: trio.Nursery, directory: Path, serve: Callable[[PipeStream], Awaitable[None]]) -> None:
+    certificate, key = make_certificate(directory)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(certificate, key)
+    context.num_tickets = 0
 
     async def accept(transport: trio.SocketStream) -> None:
-        stream = TlsStream(transport, context, server_side=True)
+        stream = PipeStream(transport, context, server_side=True)
         try:
             await stream.do_handshake()
             await serve(stream)
@@ -236,7 +245,7 @@ async def _listen(nursery: trio.Nursery, directory: Path, serve: Callable[[TlsSt
 
     listeners = await nursery.start(partial(trio.serve_tcp, accept, 0, host=LISTENS))
     port = listeners[0].socket.getsockname()[1]
-    print(json.dumps({"port": port, "fingerprint": certificate.fingerprint.hex()}), flush=True)
+    print(json.dumps({"port": port, "certificate": str(certificate)}), flush=True)
 
 
 async def _until_parent_ends(nursery: trio.Nursery) -> None:
