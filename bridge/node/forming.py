@@ -48,6 +48,8 @@ from bridge.wire.formation_state import (
 )
 
 FILE_NAME = "formation.json"
+RECOVERY_FILE_NAME = "formation.recovering.json"
+"""What `recover` is about to make of the file. While it is there, the log beside it is not to be relied on."""
 ALARM = "formation"
 IGNORED_NOTED_MAX = 64
 """So many members get an event of the trace, once each: one with the farm key can tell of any number of foundings."""
@@ -60,6 +62,11 @@ class UnusableFormationError(Exception):
 def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
     """What the node `node_id` remembers of formation; raises UnusableFormationError."""
     path = state_dir / FILE_NAME
+    if (state_dir / RECOVERY_FILE_NAME).exists():
+        raise UnusableFormationError(
+            f"`garlicfarm recover` was interrupted in {state_dir}, and the log there may be the old farm's or the new"
+            f" one's: call `garlicfarm recover --from {state_dir}` again, which begins anew with the old log",
+        )
     try:
         with path.open("rb") as file:
             state = decode_formation_state(file.read(FORMATION_STATE_LIMIT_BYTES + 1))

@@ -4,10 +4,11 @@ Or out of a backup, if no state directory is left at all: then its server is a n
 
     DIR/raft, formation.json ──read offline──▶ FarmOnDisk ──▶ `recovered` ──▶ DIR/raft.recovering: one snapshot, no log
                                                                                    │ all durable; only then:
-    DIR/raft           ──▶ DIR/raft.of-<old cluster>      kept, never opened by a node again
-    DIR/formation.json ──▶ founded alone, a new cluster id
-    DIR/admissions.json    removed: the old cluster's Raft ids
+    DIR/formation.recovering.json                         written: founded alone, a new cluster id
+    DIR/raft            ──▶ DIR/raft.of-<old cluster>     kept, never opened by a node again
+    DIR/admissions.json                                   removed: the old cluster's Raft ids
     DIR/raft.recovering ──▶ DIR/raft
+    DIR/formation.recovering.json ──▶ DIR/formation.json  last, for what a log means is said by the founding beside it
 
     BACKUP ──▶ FarmOnDisk ──▶ `recovered` ──▶ NEW/raft.recovering ──▶ …, where there was nothing before
 
@@ -19,8 +20,10 @@ If the log itself is the trouble, its end can be left out, and term, log time an
 anew (`Reset`). That is for a new cluster only, never for a running one: servers of one cluster must not disagree about
 what they once agreed on.
 
-A crash between two of these steps leaves a node that refuses to start, since its storage is missing. `recover` then
-says so, too; with `raft.of-…` renamed back to `raft` it can be called again.
+A crash between two of these steps leaves `formation.recovering.json`, with which a node refuses to start: the log could
+be the old cluster's or the new one's. `recover` may be called again at any point. Until the last step `formation.json`
+is the old one, so it finds the old log, in `raft.of-…` if that has been moved, and makes everything anew. If the new
+founding were written earlier, the second call would read the old log by it, and take one server for another.
 
 The farm key's `expect` is left alone. It says how many routers found a farm, and nobody who knows a cluster founds; and
 below how many voters the leader removes nobody, which a cluster of one cannot get into the way of. So the farm grows
@@ -43,10 +46,18 @@ from bridge.node.admissions import FILE_NAME as ADMISSIONS_FILE
 from bridge.node.commit_note import FILE_NAME as COMMIT_FILE
 from bridge.node.durable_file import replace_file, sync_directory
 from bridge.node.forming import FILE_NAME as FORMATION_FILE
+from bridge.node.forming import RECOVERY_FILE_NAME
 from bridge.node.local_trust import UntrustedPathError, check_state_directory
 from bridge.node.published_note import FILE_NAME as PUBLISHED_FILE
 from bridge.node.replica import RAFT_DIRECTORY, STORAGE_NOTE, STORAGE_NOTE_TEXT, UNKNOWN_ENDPOINT
-from bridge.node.state_reading import FarmOnDisk, StateReadingError, read_backup, read_directory
+from bridge.node.state_reading import (
+    FarmOnDisk,
+    StateReadingError,
+    aside_of,
+    read_backup,
+    read_directory,
+    storage_of,
+)
 from bridge.wire.farm_snapshot import decode_farm, encode_farm
 from bridge.wire.formation_state import encode_formation_state
 from consensus.core.effects import Install, Persist, SnapshotChange, StoreChunk
@@ -98,7 +109,7 @@ class RecoveryPlan:
         """Where the old storage goes, if there is one."""
         if self.identity is not None:
             return None
-        return self.state_dir / f"{RAFT_DIRECTORY}.of-{self.survivor.cluster_id.hex()[:8]}"
+        return aside_of(self.state_dir, self.survivor.cluster_id)
 
     @property
     def left_behind(self) -> tuple[str, ...]:
@@ -122,7 +133,8 @@ async def plan_recovery(state_dir: Path, cut_after: Index | None = None, reset: 
     reset = reset or Reset()
     _check_term(survivor, reset)
     plan = RecoveryPlan(survivor, state_dir, survivor.node_id, _founded_alone(survivor, survivor.node_id, reset), reset)
-    if plan.aside is not None and plan.aside.exists():
+    interrupted = await trio.Path(state_dir / RECOVERY_FILE_NAME).exists()
+    if plan.aside is not None and plan.aside.exists() and not interrupted:
         raise RecoveryError(f"{plan.aside} is there already: move it away, then call again")
     return plan
 
@@ -204,30 +216,35 @@ def _make(plan: RecoveryPlan, state: bytes) -> None:
 
 
 def _exchange(plan: RecoveryPlan, state: bytes) -> None:
-    state_dir = plan.state_dir
-    aside = plan.aside or state_dir
+    state_dir, storage, making = plan.state_dir, plan.state_dir / RAFT_DIRECTORY, plan.state_dir / MAKING
+    aside, recovery_file = plan.aside or state_dir, plan.state_dir / RECOVERY_FILE_NAME
+    old = storage_of(state_dir, plan.survivor.cluster_id)
     try:
         # Held while it is moved: a node that is started meanwhile finds it in use.
-        held = Directory(state_dir / RAFT_DIRECTORY)
+        held = Directory(old)
     except (StorageError, OSError) as error:
         raise RecoveryError(f"{state_dir}: {error}") from error
-    making = state_dir / MAKING
     try:
         rmtree(making, ignore_errors=True)
         _make_storage(making, plan, state)
-        (state_dir / RAFT_DIRECTORY).rename(aside)
-        replace_file(state_dir / FORMATION_FILE, encode_formation_state(plan.formation))
+        replace_file(recovery_file, encode_formation_state(plan.formation))
+        if old == storage:
+            storage.rename(aside)
+        elif storage.exists():
+            # Of a call that was interrupted behind its second move; no node has ever opened it.
+            rmtree(storage)
         for name in (ADMISSIONS_FILE, COMMIT_FILE):
             (state_dir / name).unlink(missing_ok=True)
         if plan.reset.second:
             (state_dir / PUBLISHED_FILE).unlink(missing_ok=True)
         replace_file(state_dir / STORAGE_NOTE, STORAGE_NOTE_TEXT)
-        making.rename(state_dir / RAFT_DIRECTORY)
+        making.rename(storage)
+        sync_directory(state_dir)
+        recovery_file.rename(state_dir / FORMATION_FILE)
         sync_directory(state_dir)
     except (StorageError, OSError, OutOfSpaceError) as error:
         raise RecoveryError(
-            f"the new cluster could not be made in {state_dir}: {error}. Free or mend the disk; if {aside} is"
-            f" there, rename it back to {RAFT_DIRECTORY}; then call again",
+            f"the new cluster could not be made in {state_dir}: {error}. Free or mend the disk, then call again"
         ) from error
     finally:
         held.close()

@@ -29,6 +29,7 @@ from bridge.core.feature_level import UnsupportedLevelError
 from bridge.core.founding import FormationState, Founding
 from bridge.node.event_log import EventLog
 from bridge.node.forming import FILE_NAME as FORMATION_FILE
+from bridge.node.forming import RECOVERY_FILE_NAME
 from bridge.node.ledger import Ledger, clock_ms
 from bridge.node.local_trust import UntrustedPathError, check_state_directory
 from bridge.node.replica import RAFT_DIRECTORY, UNKNOWN_ENDPOINT
@@ -141,7 +142,7 @@ async def read_directory(state_dir: Path, cut_after: Index | None = None) -> Far
     founding = formation.founding or formation.known
     if founding is None:
         raise StateReadingError(f"the node of {state_dir} has never belonged to a farm: there is nothing to read")
-    directory = await trio.to_thread.run_sync(_open, state_dir / RAFT_DIRECTORY)
+    directory = await trio.to_thread.run_sync(_open, storage_of(state_dir, founding.cluster_id))
     try:
         return await _read_storage(directory, state_dir, founding, cut_after)
     except UnsupportedLevelError as error:
@@ -150,6 +151,18 @@ async def read_directory(state_dir: Path, cut_after: Index | None = None) -> Far
         raise StateReadingError(f"{state_dir}: {error}") from error
     finally:
         directory.close()
+
+
+def aside_of(state_dir: Path, cluster_id: bytes) -> Path:
+    """Where `recover` puts the storage of a cluster."""
+    return state_dir / f"{RAFT_DIRECTORY}.of-{cluster_id.hex()[:8]}"
+
+
+def storage_of(state_dir: Path, cluster_id: bytes) -> Path:
+    """Where the storage of the cluster of `formation.json` lies: aside if `recover` ended after that move."""
+    aside = aside_of(state_dir, cluster_id)
+    interrupted = (state_dir / RECOVERY_FILE_NAME).exists()
+    return aside if interrupted and aside.exists() else state_dir / RAFT_DIRECTORY
 
 
 def _read_formation(path: Path) -> FormationState:
