@@ -15,12 +15,12 @@ import trio
 from benchmarks.closed_loop import measured
 from benchmarks.load import Load, Result
 from consensus.core.effects import Outcome
-from consensus.core.position import ServerId
-from consensus.node.garlic_farm_client import ClientTuning, GarlicFarmClient
-from consensus.node.garlic_farm_dial import Dialer, PeerAddress
-from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller
+from consensus.core.model import ServerId
+from consensus.protocols.garlic_farm.node.client import ClientOptions, GarlicFarmClient
+from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ClusterTarget:
     servers: tuple[ServerTarget, ...]
 
 
-def connect(target: ClusterTarget, tuning: ClientTuning | None = None) -> GarlicFarmClient:
+def connect(target: ClusterTarget, options: ClientOptions | None = None) -> GarlicFarmClient:
     """A client of the farm; its `run` must be started."""
     addresses = {
         ServerId(server.server_id): PeerAddress(server.host, server.port, bytes.fromhex(server.fingerprint))
@@ -51,7 +51,7 @@ def connect(target: ClusterTarget, tuning: ClientTuning | None = None) -> Garlic
     }
     credentials = Credentials(target.username, target.password)
     caller = Caller(target.cluster, lambda: (credentials,), Identity, os.urandom, None)
-    return GarlicFarmClient(Dialer(caller), addresses.get, list(addresses), random=Random(), tuning=tuning)
+    return GarlicFarmClient(Dialer(caller), addresses.get, list(addresses), random=Random(), options=options)
 
 
 def entry(number: int, size_bytes: int) -> bytes:

@@ -23,34 +23,34 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consensus.core import messages as core
-from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Role
-from consensus.core.position import Configuration, Entry, Index, LogPosition, Server, ServerId
+from consensus.core.features import GARLIC_FARM
+from consensus.core.model import Configuration, Entry, Index, LogId, Server, ServerId
+from consensus.core.options import lan
 from consensus.core.raft import Raft
-from consensus.core.tuning import lan
-from consensus.node.client_requests import ClientRequests
-from consensus.node.clock import now_ms
-from consensus.node.directory import open_storage
-from consensus.node.garlic_farm_conversation import ClientAnswer, GiveUp
-from consensus.node.garlic_farm_dial import Dialer, PeerAddress
-from consensus.node.garlic_farm_links import PeerLinks
-from consensus.node.garlic_farm_server import GarlicFarmServer
-from consensus.node.garlic_farm_tally import Tally
-from consensus.node.refusals import ServerBusyError, ServerStoppedError
-from consensus.node.server import ConsensusServer
-from consensus.node.server_description import Notice
-from consensus.node.server_tuning import ServerTuning
-from consensus.node.storage import StorageTuning
-from consensus.node.tls import load_or_create_certificate
-from consensus.wire.garlic_farm import messages as wire
-from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.nonces import NonceBook
-from consensus.wire.garlic_farm.peers import ListedPeers
-from consensus.wire.garlic_farm.proof import ConnectionRole
-from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller
-from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
+from consensus.net.tls import load_or_create_certificate
+from consensus.protocols.garlic_farm.node.client_requests import ClientRequests
+from consensus.protocols.garlic_farm.node.connection import ClientAnswer, GiveUp
+from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
+from consensus.protocols.garlic_farm.node.links import PeerLinks
+from consensus.protocols.garlic_farm.node.listener import GarlicFarmServer
+from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.nonces import NonceBook
+from consensus.protocols.garlic_farm.wire.peers import ListedPeers
+from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator
+from consensus.server.clock import now_ms
+from consensus.server.description import Notice
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.options import ServerOptions
+from consensus.server.server import ConsensusServer
+from consensus.storage.directory import open_storage
+from consensus.storage.planner import StorageOptions
 
 READY = "ready"
 CLUSTER = "benchmark"
@@ -114,7 +114,7 @@ class CountingMachine:
         """Their number."""
         return iter((b"%d" % self.entries,))
 
-    async def restore(self, _last: LogPosition, state: AsyncIterator[bytes]) -> None:
+    async def restore(self, _last: LogId, state: AsyncIterator[bytes]) -> None:
         """Their number, from a snapshot."""
         self.entries = int(b"".join([piece async for piece in state]))
 
@@ -173,14 +173,14 @@ async def _run(specification: Specification) -> None:
     path = Path(specification.directory)
     certificate = load_or_create_certificate(path)
     began_s, processor_began_s = time.perf_counter(), time.process_time()
-    disk, recovery = open_storage(path / "raft", server_id.to_bytes(8, "big"), _generation(path), StorageTuning())
+    disk, recovery = open_storage(path / "raft", server_id.to_bytes(8, "big"), _generation(path), StorageOptions())
     opened_s, opened_processor_s = time.perf_counter() - began_s, time.process_time() - processor_began_s
     identity = Identity(CLUSTER, server_id)
     credentials = Credentials(USER, specification.password)
     door = Door(server_id)
     keys = {number: _identity_key(number) for number in range(1, specification.servers + 1)}
     group = ListedPeers(keys[server_id], {number: key.public_key().public_bytes_raw() for number, key in keys.items()})
-    gatekeeper = Gatekeeper(
+    gatekeeper = Authenticator(
         CLUSTER,
         {USER: specification.password}.get,
         NonceBook(os.urandom(32), os.urandom),
@@ -188,7 +188,7 @@ async def _run(specification: Specification) -> None:
         peers=group,
     )
     peers: dict[ServerId, PeerAddress] = {}
-    tally = Tally()
+    tally = Metrics()
     links = PeerLinks(
         Dialer(Caller(CLUSTER, lambda: (credentials,), lambda: identity, os.urandom, group, ConnectionRole.SERVER)),
         peers.get,
@@ -201,9 +201,9 @@ async def _run(specification: Specification) -> None:
     configuration = Configuration(
         tuple(Server(ServerId(each), f"tcp://{LISTENS}:{each}") for each in range(1, specification.servers + 1))
     )
-    raft = Raft(server_id, configuration, recovery.ballot, recovery.log, lan(), GARLIC_FARM, Random(), now_ms())
-    tuning = ServerTuning(snapshot_log_bytes=NEVER_BYTES) if specification.whole_log else ServerTuning()
-    server = ConsensusServer(raft, recovery.storage, disk, links, CountingMachine(), _observe, tuning)
+    raft = Raft(server_id, configuration, recovery.hard_state, recovery.log, lan(), GARLIC_FARM, Random(), now_ms())
+    options = ServerOptions(snapshot_log_bytes=NEVER_BYTES) if specification.whole_log else ServerOptions()
+    server = ConsensusServer(raft, recovery.storage, disk, links, CountingMachine(), _observe, options)
     async with trio.open_nursery() as nursery:
         listener = GarlicFarmServer(gatekeeper, door, tally)
         port = await nursery.start(listener.listen, LISTENS, specification.port, certificate)

@@ -18,14 +18,14 @@ from benchmarks.figures import Figure
 from bridge.core.records import LeafStatus, MetaStatus, PublishConfig, Report, RouterStatus
 from bridge.wire.application import encode
 from bridge.wire.entry_proof import proven, sign_entry
-from consensus.node.tls import client_context, load_or_create_certificate
-from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.nonces import NonceBook
-from consensus.wire.garlic_farm.peers import Claim, ListedPeers, PeerDirectory
-from consensus.wire.garlic_farm.proof import SIGNATURE_BYTES, ConnectionRole, tls_channel
-from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller, Session, Switched, UpgradeClient
-from consensus.wire.garlic_farm.upgrade_server import Gatekeeper, Upgraded, UpgradeServer
+from consensus.net.tls import client_context, load_or_create_certificate
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.nonces import NonceBook
+from consensus.protocols.garlic_farm.wire.peers import Claim, ListedPeers, PeerDirectory
+from consensus.protocols.garlic_farm.wire.proof import SIGNATURE_BYTES, ConnectionRole, tls_channel
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller, Session, Switched, UpgradeClient
+from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, Upgraded, UpgradeServer
 
 CLUSTER_ID = bytes(range(16))
 CHANNEL = tls_channel(bytes(32))
@@ -106,7 +106,7 @@ def handshake(*, proving: bool) -> Callable[[], None]:
         sides[CLIENT] if proving else None,
         ConnectionRole.SERVER if proving else ConnectionRole.CLIENT,
     )
-    gatekeeper = Gatekeeper(
+    gatekeeper = Authenticator(
         "farm",
         {_CREDENTIALS.user: _CREDENTIALS.password}.get,
         NonceBook(urandom(32), urandom),

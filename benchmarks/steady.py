@@ -19,7 +19,7 @@ import trio
 
 from benchmarks.client import ClusterTarget, ServerTarget, connect, entry
 from consensus.core.effects import Outcome
-from consensus.node.garlic_farm_client import GarlicFarmClient
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 
 PERIOD_S = 0.02
 ATTEMPT_S = 10.0

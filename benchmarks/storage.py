@@ -4,7 +4,7 @@
               zeros overwritten: the bare writes of that, no records, no checksums
               a growing file: the same bytes appended, one fdatasync
               SQLite, WAL, synchronous=FULL: one transaction for each commit (Python's own sqlite3)
-    ballot    ours: two slots, each copied after each write; in place: one slot, one fdatasync; aside: a new file,
+    hard state    ours: two slots, each copied after each write; in place: one slot, one fdatasync; aside: a new file,
               fsync, rename, fsync of the directory
 
 Every commit carries 1, 16 or 256 entries of 256 bytes and is durable when it returns. One commit follows the other in
@@ -21,9 +21,9 @@ from pathlib import Path
 
 from benchmarks.figures import Figure
 from consensus.core.effects import Persist
-from consensus.core.position import Ballot, Command, Entry, ServerId
-from consensus.node.directory import open_directory
-from consensus.node.storage import StorageTuning
+from consensus.core.model import Command, Entry, HardState, ServerId
+from consensus.storage.directory import open_directory
+from consensus.storage.planner import StorageOptions
 
 BATCHES = (1, 16, 256)
 ENTRY = bytes(range(256))
@@ -36,7 +36,7 @@ Design = Callable[[Path], Iterator[Commit]]
 
 
 def _segments(directory: Path) -> Iterator[Commit]:
-    storage_directory, recovery = open_directory(directory, b"bench", 1, StorageTuning(segment_bytes=SEGMENT_BYTES))
+    storage_directory, recovery = open_directory(directory, b"bench", 1, StorageOptions(segment_bytes=SEGMENT_BYTES))
     storage = recovery.storage
     last = 0
 
@@ -96,13 +96,13 @@ def _sqlite(directory: Path) -> Iterator[Commit]:
 
 
 def _two_slots(directory: Path) -> Iterator[Commit]:
-    storage_directory, recovery = open_directory(directory, b"bench", 1, StorageTuning(segment_bytes=SEGMENT_BYTES))
+    storage_directory, recovery = open_directory(directory, b"bench", 1, StorageOptions(segment_bytes=SEGMENT_BYTES))
     number = 0
 
     def commit(_entries: int) -> None:
         nonlocal number
         number += 1
-        persist = Persist(number, Ballot(number, ServerId(1)), None, 0, ())
+        persist = Persist(number, HardState(number, ServerId(1)), None, 0, ())
         storage_directory.perform_all(recovery.storage.plan([persist]))
         recovery.storage.done()
 

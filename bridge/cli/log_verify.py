@@ -9,16 +9,16 @@ from bridge.cli.failure import fail
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json
 from bridge.node.local_trust import UntrustedPathError, check_state_directory
-from consensus.node.verification import Verdict, Verification, verify_storage
+from consensus.storage.verification import StorageVerdict, Verification, verify_storage
 
 DAMAGED, NOTHING_TO_CHECK = 1, 2
 
 _HEADS = {
-    Verdict.SOUND: "Sound.",
-    Verdict.REPAIRABLE: "Sound; the next start puts some things right by itself.",
-    Verdict.DAMAGED: "Damaged: a server refuses to start with it.",
-    Verdict.EMPTY: "Empty.",
-    Verdict.NOT_A_LOG: "Not the directory of a server's log.",
+    StorageVerdict.SOUND: "Sound.",
+    StorageVerdict.REPAIRABLE: "Sound; the next start puts some things right by itself.",
+    StorageVerdict.DAMAGED: "Damaged: a server refuses to start with it.",
+    StorageVerdict.EMPTY: "Empty.",
+    StorageVerdict.NOT_A_LOG: "Not the directory of a server's log.",
 }
 _LIVE = (
     "A process has this directory open and goes on writing. What is called sound is sound; what seems torn, missing or "
@@ -30,7 +30,7 @@ _LIVE = (
 @click.argument("directory", type=click.Path(path_type=Path))
 @json_option
 def verify(*, directory: Path, as_json: bool) -> None:
-    """Check a server's log, ballot and snapshots on disk, changing nothing.
+    """Check a server's log, hard state and snapshots on disk, changing nothing.
 
     DIR is the directory `raft` inside a node's state directory. Exit codes: 0 sound, or put right by the next start;
     1 damaged; 2 nothing to check there.
@@ -49,7 +49,9 @@ def verify(*, directory: Path, as_json: bool) -> None:
         print_json(_document(place, result))
     else:
         _tell(place, result)
-    sys.exit({Verdict.DAMAGED: DAMAGED, Verdict.EMPTY: 2, Verdict.NOT_A_LOG: 2}.get(result.verdict, 0))
+    sys.exit(
+        {StorageVerdict.DAMAGED: DAMAGED, StorageVerdict.EMPTY: 2, StorageVerdict.NOT_A_LOG: 2}.get(result.verdict, 0)
+    )
 
 
 def _tell(place: Path, result: Verification) -> None:

@@ -100,8 +100,8 @@ from bridge.core.records import (
 from bridge.core.voter_clocks import VoterClocks
 from bridge.core.weights import fading
 from bridge.core.wishes import WishChange, apply_wish
-from consensus.core.position import LogPosition
-from consensus.core.sessions import RequestId, SessionTable, Verdict, parse_request_id
+from consensus.core.model import LogId
+from consensus.sessions.table import RequestId, RequestStatus, SessionTable, parse_request_id
 
 _NUMBER_BYTES = 8
 """The result of a request is index and term of the entry that was applied, so long each."""
@@ -231,9 +231,9 @@ class Farm:
         state = self.state.after(index, term)
         changes: list[Change] = []
         match verdict:
-            case Verdict.NEW if isinstance(record, Foreign):
+            case RequestStatus.NEW if isinstance(record, Foreign):
                 pass  # opaque entries of users are the many, and nobody need have signed them
-            case Verdict.NEW:
+            case RequestStatus.NEW:
                 reason = self.without_effect(entry)
                 if reason is not None:
                     changes = [_without_effect(entry, reason)]
@@ -242,11 +242,11 @@ class Farm:
                 else:
                     state = replace(state, numbers=numbers_after(state.numbers, entry))
                     state, changes = self._apply(_author_alive(state, entry), entry)
-            case Verdict.DUPLICATE if entry.author is not None and not isinstance(record, Foreign):
+            case RequestStatus.DUPLICATE if entry.author is not None and not isinstance(record, Foreign):
                 changes = [_without_effect(entry, NoEffect.REPEATED)]
-            case Verdict.DUPLICATE:
+            case RequestStatus.DUPLICATE:
                 pass
-            case Verdict.EXPIRED:
+            case RequestStatus.EXPIRED:
                 changes = [RequestRefused(request_of(record) or "")]
             case _:
                 assert_never(verdict)
@@ -315,19 +315,19 @@ class Farm:
         crowded = sessions.count(_author_prefix(AUTHORS_MARK, entry.author)) >= AUTHOR_SESSIONS_MAX
         return strangers if crowded or sessions.has(strangers.client, strangers.born) else own
 
-    def position_of(self, request: RequestId) -> LogPosition | None:
+    def position_of(self, request: RequestId) -> LogId | None:
         """Where the entry stands that was applied under this request id; None if none was, or that is forgotten."""
         if not self.sessions.was_executed(request):
             return None
         result = self.sessions.result_of(request) or b""
-        return LogPosition(int.from_bytes(result[:_NUMBER_BYTES]), int.from_bytes(result[_NUMBER_BYTES:]))
+        return LogId(int.from_bytes(result[:_NUMBER_BYTES]), int.from_bytes(result[_NUMBER_BYTES:]))
 
-    def _admit(self, request_id: RequestId | None, index: int, term: int) -> Verdict:
+    def _admit(self, request_id: RequestId | None, index: int, term: int) -> RequestStatus:
         """What becomes of a submission under this request id. Without one it is applied as often as it is there."""
         if request_id is None:
-            return Verdict.NEW
+            return RequestStatus.NEW
         verdict = self.sessions.admit(request_id, index, self.state.log_time_ms)
-        if verdict is Verdict.NEW:
+        if verdict is RequestStatus.NEW:
             self.sessions.remember(request_id, b"".join(number.to_bytes(_NUMBER_BYTES) for number in (index, term)))
         return verdict
 

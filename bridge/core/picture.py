@@ -39,8 +39,8 @@ from bridge.core.view import (
     WeightsView,
     counters,
 )
-from consensus.core.description import Description as RaftDescription
-from consensus.core.position import Configuration, ServerId
+from consensus.core.model import Configuration, ServerId
+from consensus.core.status import Description as RaftDescription
 from gossip.core.description import Description as GossipDescription
 from gossip.core.description import MemberDescription
 from gossip.core.member import Address

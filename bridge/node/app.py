@@ -72,13 +72,13 @@ from bridge.node.sight import Sight
 from bridge.node.stopped import NodeStopped
 from bridge.wire.trace import event_text
 from consensus.core.effects import RoleChanged
-from consensus.core.position import ServerId
-from consensus.node.directory import check_place
-from consensus.node.garlic_farm_dial import PeerAddress
-from consensus.node.garlic_farm_tally import Tally
-from consensus.node.server_description import ContentRejected, Notice
-from consensus.wire.garlic_farm.proof import ConnectionRole
-from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.core.model import ServerId
+from consensus.protocols.garlic_farm.node.dialer import PeerAddress
+from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.server.description import ContentRejected, Notice
+from consensus.storage.directory import check_place
 from gossip.node.identity import load_identity
 
 LOG = logging.getLogger("garlicfarm")
@@ -97,7 +97,7 @@ class Node:
         self.alarms = Alarms(self.trace)
         self.refused = RefusedConnections(self.trace, self.alarms)
         self.ineffective = IneffectiveEntries(self.alarms)
-        self.tally = Tally(self.refused.incident, self.refused.connected)
+        self.tally = Metrics(self.refused.incident, self.refused.connected)
         self.door = FrontDoor()
         self.host = HostSampler()
         self.lag = LoopLag()

@@ -1,7 +1,7 @@
 """How this node's servers listen and connect, out of the settings: certificate, transport, users, handshake.
 
-    settings ──▶ TlsTransport (pins, or an authority)  ──▶ dialer(identity, role) ──▶ links, client, introductions
-            └──▶ I2pTransport (proxy)                  ──▶ listen: TLS, or plain on loopback for the router's tunnel
+    settings ──▶ TlsConnector (pins, or an authority)  ──▶ dialer(identity, role) ──▶ links, client, introductions
+            └──▶ I2pConnector (proxy)                  ──▶ listen: TLS, or plain on loopback for the router's tunnel
 
 Every handshake proves this node's identity, by the directory that also judges the other side's (`farm_peers`).
 Introductions are made in no server's name: they are signed themselves, and serve before there is a farm.
@@ -26,21 +26,21 @@ from bridge.node.transport_checks import watch_certificate
 from bridge.node.transport_settings import ProxySettings
 from bridge.node.users import Users, read_password
 from bridge.wire.entry_proof import ends_like_proof
-from consensus.node.accepting import AcceptTuning
-from consensus.node.client_quota import ClientQuota
-from consensus.node.garlic_farm_conversation import RequestHandler
-from consensus.node.garlic_farm_dial import Dialer
-from consensus.node.garlic_farm_server import GarlicFarmServer
-from consensus.node.garlic_farm_tally import Tally
-from consensus.node.tls import NodeCertificate, load_or_create_certificate, operators_certificate
-from consensus.node.transports import HttpProxy, I2pTransport, TlsTransport, Transport, authority_context
-from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.nonces import NonceBook
-from consensus.wire.garlic_farm.peers import PeerDirectory, ProvenPeer
-from consensus.wire.garlic_farm.proof import ConnectionRole
-from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller
-from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
+from consensus.net.accepting import AcceptOptions
+from consensus.net.connectors import Connector, HttpProxy, I2pConnector, TlsConnector, authority_context
+from consensus.net.tls import NodeCertificate, load_or_create_certificate, operators_certificate
+from consensus.protocols.garlic_farm.node.client_quota import ClientQuota
+from consensus.protocols.garlic_farm.node.connection import RequestHandler
+from consensus.protocols.garlic_farm.node.dialer import Dialer
+from consensus.protocols.garlic_farm.node.listener import GarlicFarmServer
+from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.nonces import NonceBook
+from consensus.protocols.garlic_farm.wire.peers import PeerDirectory, ProvenPeer
+from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator
 
 PROVEN_ENTRY_US, OPAQUE_ENTRY_US = 500, 20
 """Processor time, twice what `python -m benchmarks identity-cost` and the state machine show for one."""
@@ -49,7 +49,7 @@ PROVEN_ENTRY_US, OPAQUE_ENTRY_US = 500, 20
 class Connecting:
     """Made before anything else of the node; raises CertificateError, UsersError and DescriptorError."""
 
-    def __init__(self, settings: NodeConfiguration, farm_keys: FarmKeys, tally: Tally, peers: PeerDirectory) -> None:
+    def __init__(self, settings: NodeConfiguration, farm_keys: FarmKeys, tally: Metrics, peers: PeerDirectory) -> None:
         self.tally = tally
         self._peers = peers
         self._shares = descriptor_shares()
@@ -65,13 +65,13 @@ class Connecting:
         transport = settings.transport
         self._signed = transport.certificate is not None
         if transport.proxy is not None:
-            self._transport: Transport = I2pTransport(_proxy(transport.proxy), os.urandom)
+            self._transport: Connector = I2pConnector(_proxy(transport.proxy), os.urandom)
         elif transport.ca_file is not None and transport.certificate is not None:
             self.certificate = operators_certificate(transport.certificate)
-            self._transport = TlsTransport(authority_context(transport.ca_file))
+            self._transport = TlsConnector(authority_context(transport.ca_file))
         else:
             self.certificate = load_or_create_certificate(settings.state_dir)
-            self._transport = TlsTransport()
+            self._transport = TlsConnector()
 
     async def watch(self, alarms: Alarms) -> None:
         """Look after the files of users and the end of the certificate, until cancelled."""
@@ -111,7 +111,7 @@ class Connecting:
     ) -> int:
         """Accept connections as long as the nursery lives, at this port; OSError if the address cannot be had."""
         self._own_identity = identity
-        gatekeeper = Gatekeeper(
+        gatekeeper = Authenticator(
             self._cluster,
             self.users.password_of,
             NonceBook(os.urandom(32), os.urandom),
@@ -128,10 +128,10 @@ class Connecting:
                 handshakes_max=self._shares.raft_handshakes,
                 established_max=self._shares.raft_established,
             ),
-            accepting=AcceptTuning(
+            accepting=AcceptOptions(
                 strangers_max=self._shares.raft_strangers_waiting, known_max=self._shares.raft_known_waiting
             ),
-            conversation=self._profile.conversation,
+            connection=self._profile.conversation,
             met=self._met,
             quota=ClientQuota(_cost_us),
         )

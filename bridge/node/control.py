@@ -27,8 +27,8 @@ from bridge.node.control_places import Place, RemotePlaces
 from bridge.node.control_routes import Answer, ControlPort, Handler, Request, Routes, refusal
 from bridge.node.control_socket import ControlSocketError, identity, listen, remove_if_ours
 from bridge.node.local_trust import is_trusted_user, peer_user_id
-from consensus.node.accepting import AcceptQueue, AcceptTuning, Unheard
-from consensus.node.tls_stream import TlsStream
+from consensus.net.accepting import AcceptOptions, AcceptQueue, Unheard
+from consensus.net.tls_stream import TlsStream
 
 RECEIVE_BYTES = 16 * 1024
 
@@ -152,7 +152,7 @@ class ControlServer:
             ) from error
         self.remote_port = int(listeners[0].socket.getsockname()[1])
         queue = AcceptQueue(
-            AcceptTuning(
+            AcceptOptions(
                 strangers_max=self._limits.remote_strangers,
                 strangers_per_source_max=max(1, self._limits.remote_strangers // 2),
                 known_max=max(1, self._limits.remote_strangers // 2),

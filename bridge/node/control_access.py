@@ -9,7 +9,7 @@
 The tokens are made at the first start, 32 random bytes each, in files of mode 0600; a client sends one as
 `Authorization: Bearer …`. They are exchanged by removing the file and restarting the node. Comparing takes the same
 time wherever they differ, and a guess among 2^256 needs no lockout. The certificate is the one by which the nodes know
-each other (`consensus.node.tls`), so a fingerprint that gossip carries is the one that a client pins.
+each other (`consensus.net.tls`), so a fingerprint that gossip carries is the one that a client pins.
 """
 
 import hmac
@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from bridge.node.control_socket import ControlSocketError
 from bridge.node.durable_file import OWNER_ONLY, READABLE, replace_file
-from consensus.node.tls import NodeCertificate, load_or_create_certificate
+from consensus.net.tls import NodeCertificate, load_or_create_certificate
 from gossip.core.member import Address
 
 READ_TOKEN_FILE = "control.read.token"  # noqa: S105 - the name of the file that holds it

@@ -21,10 +21,10 @@ from bridge.node.alarms import Alarms
 from bridge.wire.application import decode
 from bridge.wire.entry_proof import ends_like_proof
 from bridge.wire.farm_snapshot import FarmSnapshotError, decode_farm_at_once
-from consensus.core.position import Command, Entry
-from consensus.core.sessions import SessionTableError
-from consensus.node.content_checks import ContentChecks
-from consensus.node.server_description import ContentRejected
+from consensus.core.model import Command, Entry
+from consensus.server.content_checks import ContentChecks
+from consensus.server.description import ContentRejected
+from consensus.sessions.table import SessionTableError
 
 ALARM = "content-rejected"
 ACTION = (

@@ -33,9 +33,9 @@ from bridge.core.founding import Founding
 from bridge.node.admissions import AdmissionNotes
 from bridge.node.ledger import Ledger
 from bridge.wire.admission_chain import flaw_of
-from consensus.wire.garlic_farm.errors import Fault
-from consensus.wire.garlic_farm.peers import Claim, ProvenPeer, Refusal
-from consensus.wire.garlic_farm.proof import ConnectionRole
+from consensus.protocols.garlic_farm.wire.errors import Fault
+from consensus.protocols.garlic_farm.wire.peers import Claim, ProvenPeer, Refusal
+from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from gossip.node.identity import Identity
 from gossip.wire.identity import node_id_of
 

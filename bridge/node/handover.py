@@ -13,8 +13,8 @@ from bridge.core.view import VoterView
 from bridge.node.control_routes import Refused
 from bridge.node.replica import Replica
 from consensus.core.effects import TransferOutcome
-from consensus.core.position import ServerId
-from consensus.node.refusals import ServerBusyError, ServerStoppedError
+from consensus.core.model import ServerId
+from consensus.server.errors import ServerBusyError, ServerStoppedError
 
 STOP_PATIENCE_SECONDS = 2.0
 """A stop waits no longer than this for a successor: without one the others elect one by themselves."""

@@ -40,8 +40,8 @@ from bridge.wire.application import encode
 from bridge.wire.backup import Backup, BackupHead, encode_backup
 from consensus.core.configuration import ChangeRefusal
 from consensus.core.effects import ChangeOutcome, Outcome
-from consensus.core.position import Configuration, LogPosition
-from consensus.node.refusals import ServerBusyError, ServerStoppedError
+from consensus.core.model import Configuration, LogId
+from consensus.server.errors import ServerBusyError, ServerStoppedError
 
 BACKUP_TYPE = "application/octet-stream"
 APPLY_PATIENCE_S = 10.0
@@ -358,7 +358,7 @@ class IdentityOffice:
             cluster_id=farm.founding.cluster_id,
             founding=farm.founding,
             configuration=configuration,
-            last=LogPosition(state.applied_index, state.applied_term),
+            last=LogId(state.applied_index, state.applied_term),
             made_at_ms=clock_ms(),
             cluster=key.cluster,
             label=key.label.hex(),

@@ -22,11 +22,11 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.core.acquaintances import Acquaintances, Consequence
-from consensus.node.clock import now_ms
-from consensus.node.garlic_farm_dial import Dialer, PeerAddress
-from consensus.node.garlic_farm_tally import Tally
-from consensus.wire.garlic_farm.errors import GarlicFarmError
-from consensus.wire.garlic_farm.upgrade import INTRODUCTIONS_MAX, Identity
+from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
+from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.wire.errors import GarlicFarmError
+from consensus.protocols.garlic_farm.wire.upgrade import INTRODUCTIONS_MAX, Identity
+from consensus.server.clock import now_ms
 from gossip.core.description import Description, MemberDescription
 from gossip.core.effects import AdoptGeneration, Alarm, MembershipChanged
 from gossip.core.keychain import KeyChain
@@ -55,7 +55,7 @@ class Introductions:
         own: NodeInfo,
         signer: Signer,
         keeper: GenerationKeeper,
-        tally: Tally,
+        tally: Metrics,
         *,
         seeds: Collection[PeerAddress],
         advertised: PeerAddress,

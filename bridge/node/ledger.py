@@ -76,9 +76,9 @@ from bridge.core.without_quorum import QuorumWatch
 from bridge.node.event_log import EventLog
 from bridge.wire.application import EntryReader, decode
 from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm, encode_farm
-from consensus.core.position import Command, Configuration, Entry, Index, LogPosition, NoOp
-from consensus.core.sessions import RequestId, parse_request_id
-from consensus.node.clock import now_ms
+from consensus.core.model import Command, Configuration, Entry, Index, LogId, NoOp
+from consensus.server.clock import now_ms
+from consensus.sessions.table import RequestId, parse_request_id
 
 MOMENTS_MAX = 500_000
 CONFIGURATIONS_MAX = 4096
@@ -202,7 +202,7 @@ class Ledger:
             )
         )
 
-    async def restore(self, last: LogPosition, state: AsyncIterator[bytes]) -> None:
+    async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
         """Become what `snapshot` gave after the entry at `last`. Like a replayed log it is no news."""
         snapshot = await decode_farm(state)
         if snapshot.farm.level > SUPPORTED_LEVEL:

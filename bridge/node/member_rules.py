@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from bridge.core.founding import Founding
 from bridge.node.ledger import Ledger
 from bridge.node.profile import Profile
-from consensus.core.description import Description
-from consensus.core.position import Configuration, Server, ServerId
-from consensus.node.garlic_farm_dial import PeerAddress
-from consensus.node.member_requests import MemberRequestTuning
-from consensus.node.server import ConsensusServer
+from consensus.core.model import Configuration, Server, ServerId
+from consensus.core.status import Description
+from consensus.protocols.garlic_farm.node.dialer import PeerAddress
+from consensus.protocols.garlic_farm.node.membership_leader import MembershipOptions
+from consensus.server.server import ConsensusServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def farm_member_rules(
     )
 
 
-def member_request_tuning(profile: Profile) -> MemberRequestTuning:
+def member_request_tuning(profile: Profile) -> MembershipOptions:
     """How long an invitation and a farewell may take on these links."""
     reply_s = profile.links.reply_timeout_s
-    return MemberRequestTuning(invitation_s=5 + 5 * reply_s, farewell_s=reply_s)
+    return MembershipOptions(invitation_s=5 + 5 * reply_s, farewell_s=reply_s)

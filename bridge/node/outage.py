@@ -22,9 +22,9 @@ from bridge.core.records import Report
 from bridge.core.without_quorum import Surroundings
 from bridge.node.farm_member import Member
 from bridge.node.ledger import majorities_of
-from consensus.core.position import Command, Configuration, NoOp
-from consensus.node.clock import now_ms
-from consensus.node.refusals import ServerBusyError
+from consensus.core.model import Command, Configuration, NoOp
+from consensus.server.clock import now_ms
+from consensus.server.errors import ServerBusyError
 
 QUORUM_ALARM = "no-quorum"
 LOOK_INTERVAL_S = 1.0

@@ -24,9 +24,9 @@ from bridge.core.founding import Founding
 from bridge.node.admissions import AdmissionNotes
 from bridge.node.ledger import Ledger
 from bridge.node.roster import Listed, Roster
-from consensus.core.position import ServerId
-from consensus.node.garlic_farm_dial import Dialed, PeerAddress
-from consensus.wire.garlic_farm.errors import GarlicFarmError
+from consensus.core.model import ServerId
+from consensus.protocols.garlic_farm.node.dialer import Dialed, PeerAddress
+from consensus.protocols.garlic_farm.wire.errors import GarlicFarmError
 from gossip.wire.identity import node_id_of
 
 RETRY_S = 5.0

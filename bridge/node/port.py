@@ -32,9 +32,9 @@ from bridge.node.submitting import Submitting
 from bridge.node.wishing import Wishing
 from bridge.wire.application import ENTRY_LIMIT_BYTES, decode
 from bridge.wire.control_json import log_entry
-from consensus.core.position import Entry
-from consensus.core.sessions import RequestId
-from consensus.node.refusals import NotLeaderError, ServerBusyError, ServerStoppedError
+from consensus.core.model import Entry
+from consensus.server.errors import NotLeaderError, ServerBusyError, ServerStoppedError
+from consensus.sessions.table import RequestId
 
 PAGE_LIMIT_BYTES = 4 * 1024 * 1024
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from bridge.core.formation import FormationTuning
 from bridge.node.configuration import Timing
-from consensus.core.tuning import Tuning, i2p, lan, local
-from consensus.node.garlic_farm_client import ClientTuning
-from consensus.node.garlic_farm_conversation import ConversationTuning
-from consensus.node.garlic_farm_links import LinkTuning
-from consensus.node.garlic_farm_server import AdmissionTuning
+from consensus.core.options import Options, i2p, lan, local
+from consensus.protocols.garlic_farm.node.client import ClientOptions
+from consensus.protocols.garlic_farm.node.connection import ConnectionOptions
+from consensus.protocols.garlic_farm.node.links import LinkOptions
+from consensus.protocols.garlic_farm.node.listener import ConnectionLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +26,15 @@ class Profile:
     there is a farm.
     """
 
-    raft: Tuning
+    raft: Options
     dial_s: float = 5.0
-    links: LinkTuning = field(default_factory=LinkTuning)
-    client: ClientTuning = field(default_factory=ClientTuning)
+    links: LinkOptions = field(default_factory=LinkOptions)
+    client: ClientOptions = field(default_factory=ClientOptions)
     client_patience_s: float = 5.0
     submit_patience_s: float = 15.0
     apply_patience_s: float = 5.0
-    admission: AdmissionTuning = field(default_factory=AdmissionTuning)
-    conversation: ConversationTuning = field(default_factory=ConversationTuning)
+    admission: ConnectionLimits = field(default_factory=ConnectionLimits)
+    conversation: ConnectionOptions = field(default_factory=ConnectionOptions)
     formation: FormationTuning = field(default_factory=FormationTuning)
     answered_within_ms: int = 3_000
     settle_ms: int = 10_000
@@ -56,19 +56,19 @@ def _i2p() -> Profile:
     return Profile(
         raft=i2p(),
         dial_s=60.0,
-        links=LinkTuning(
+        links=LinkOptions(
             reply_timeout_s=40.0,
             backoff_first_s=1.0,
             backoff_longest_s=30.0,
             unsent_lifetime_s=10.0,
         ),
-        client=ClientTuning(reply_timeout_s=60.0, backoff_first_s=1.0, backoff_longest_s=15.0),
+        client=ClientOptions(reply_timeout_s=60.0, backoff_first_s=1.0, backoff_longest_s=15.0),
         # Within what a command waits for its node's answer: beyond it the request id serves to ask again.
         client_patience_s=20.0,
         submit_patience_s=20.0,
         apply_patience_s=8.0,
-        admission=AdmissionTuning(handshake_s=45.0),
-        conversation=ConversationTuning(
+        admission=ConnectionLimits(handshake_s=45.0),
+        conversation=ConnectionOptions(
             idle_s=900.0, stalled_s=60.0, request_s=120.0, least_bytes_per_s=4 * 1024, answer_s=120.0
         ),
         formation=FormationTuning(settle_ms=60_000, patience_ms=900_000),

@@ -3,7 +3,7 @@
 from bridge.node.alarms import Alarms
 from bridge.node.event_log import EventLog
 from consensus.core.effects import ConfigurationChanged, Role, RoleChanged
-from consensus.node.server_description import ContentRejected, DiskFull, Notice
+from consensus.server.description import ContentRejected, DiskFull, Notice
 
 
 def note_raft(notice: Notice, trace: EventLog, alarms: Alarms) -> None:

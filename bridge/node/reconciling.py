@@ -41,11 +41,11 @@ from bridge.node.roster import Listed, Roster
 from bridge.wire.application import encode
 from bridge.wire.metadata import ADMISSIONS_LIMIT, RoleHint
 from consensus.core.configuration import ChangeRefusal
-from consensus.core.description import Description
 from consensus.core.effects import ChangeOutcome, Outcome, TransferOutcome
-from consensus.core.position import Server, ServerId
-from consensus.node.clock import now_ms
-from consensus.node.refusals import ServerBusyError, ServerStoppedError
+from consensus.core.model import Server, ServerId
+from consensus.core.status import Description
+from consensus.server.clock import now_ms
+from consensus.server.errors import ServerBusyError, ServerStoppedError
 
 ALARM = "admission"
 ASKING_ALARM = "waiting-for-approval"

@@ -61,13 +61,13 @@ from bridge.node.state_reading import (
 from bridge.wire.farm_snapshot import decode_farm, encode_farm
 from bridge.wire.formation_state import encode_formation_state
 from consensus.core.effects import Install, Persist, SnapshotChange, StoreChunk
-from consensus.core.position import Ballot, Configuration, Index, LogPosition, Server, ServerId
+from consensus.core.model import Configuration, HardState, Index, LogId, Server, ServerId
 from consensus.core.replica import MAX_NUMBER, TERM_STEP_MAX
-from consensus.core.sessions import SessionTable
-from consensus.node.directory import Directory, OutOfSpaceError, open_directory
-from consensus.node.disk import StorageError
-from consensus.node.storage import StorageTuning
-from consensus.wire.snapshot_image import ImageWriter
+from consensus.sessions.table import SessionTable
+from consensus.storage.directory import Directory, OutOfSpaceError, open_directory
+from consensus.storage.disk import StorageError
+from consensus.storage.planner import StorageOptions
+from consensus.storage.snapshot_image import ImageWriter
 from gossip.node.identity import Identity, StateError, keep_generation, save_identity
 
 MAKING = f"{RAFT_DIRECTORY}.recovering"
@@ -100,7 +100,7 @@ class RecoveryPlan:
         return b"" if self.formation.founding is None else self.formation.founding.cluster_id
 
     @property
-    def begins_at(self) -> LogPosition:
+    def begins_at(self) -> LogId:
         """Where the log of the new cluster begins."""
         return replace(self.survivor.last, term=FIRST_TERM) if self.reset.term else self.survivor.last
 
@@ -252,10 +252,10 @@ def _exchange(plan: RecoveryPlan, state: bytes) -> None:
 
 def _make_storage(path: Path, plan: RecoveryPlan, state: bytes) -> None:
     """A storage that holds one snapshot, of the place where the old log ended."""
-    tuning = StorageTuning(segment_bytes=_SEGMENT_BYTES)
+    tuning = StorageOptions(segment_bytes=_SEGMENT_BYTES)
     disk, recovery = open_directory(path, plan.node_id, _GENERATION, tuning)
     try:
-        group = [Persist(1, ballot=Ballot(plan.begins_at.term, None))]
+        group = [Persist(1, hard_state=HardState(plan.begins_at.term, None))]
         group += [Persist(number, snapshot=change) for number, change in enumerate(_changes(plan, state), start=2)]
         for persist in group:
             disk.perform_all(recovery.storage.plan((persist,)))

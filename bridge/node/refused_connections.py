@@ -15,8 +15,8 @@ import trio
 
 from bridge.node.alarms import Alarms
 from bridge.node.event_log import EventLog
-from consensus.node.garlic_farm_tally import Incident
-from consensus.wire.garlic_farm.errors import Fault
+from consensus.protocols.garlic_farm.node.metrics import Incident
+from consensus.protocols.garlic_farm.wire.errors import Fault
 
 REFUSED_BY_PEERS = "refused-by-peers"
 PEERS_REFUSED = "peers-refused"

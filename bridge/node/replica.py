@@ -35,32 +35,32 @@ from bridge.node.member_rules import farm_member_rules, member_request_tuning
 from bridge.node.profile import Profile
 from bridge.wire.application import decode
 from consensus.core import messages as core
-from consensus.core.dialect import GARLIC_FARM
-from consensus.core.effects import ConfigurationChanged, Outcome, Resolve, Role
-from consensus.core.position import Configuration, Index, Server, ServerId
+from consensus.core.effects import ConfigurationChanged, Outcome, ProposalResolved, Role
+from consensus.core.features import GARLIC_FARM
+from consensus.core.model import Configuration, Index, Server, ServerId
 from consensus.core.raft import Raft
-from consensus.node.barrier import read_barrier_anywhere
-from consensus.node.client_requests import ClientRequests, Sessioned
-from consensus.node.clock import now_ms
-from consensus.node.directory import ThreadedDisk, open_storage
-from consensus.node.disk import StorageError
-from consensus.node.garlic_farm_client import GarlicFarmClient
-from consensus.node.garlic_farm_conversation import ClientAnswer, GiveUp
-from consensus.node.garlic_farm_dial import Dialer, PeerAddress
-from consensus.node.garlic_farm_links import PeerLinks
-from consensus.node.garlic_farm_tally import Tally
-from consensus.node.hard_state import FILE as BALLOT_FILE
-from consensus.node.joining import Joining
-from consensus.node.member_requests import MemberRequests
-from consensus.node.members import Members
-from consensus.node.refusals import ServerBusyError, ServerStoppedError
-from consensus.node.server import ConsensusServer
-from consensus.node.server_description import Notice
-from consensus.node.storage import Recovery, StorageTuning
-from consensus.wire.garlic_farm import messages as wire
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.proof import ConnectionRole
-from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
+from consensus.protocols.garlic_farm.node.client_requests import ClientRequests, Sessioned
+from consensus.protocols.garlic_farm.node.connection import ClientAnswer, GiveUp
+from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
+from consensus.protocols.garlic_farm.node.joining import Joining
+from consensus.protocols.garlic_farm.node.links import PeerLinks
+from consensus.protocols.garlic_farm.node.membership_leader import MemberRequests
+from consensus.protocols.garlic_farm.node.membership_requests import Members
+from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.node.read_barrier import read_barrier_anywhere
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.server.clock import now_ms
+from consensus.server.description import Notice
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.server import ConsensusServer
+from consensus.storage.directory import ThreadedDisk, open_storage
+from consensus.storage.disk import StorageError
+from consensus.storage.hard_state import FILE as BALLOT_FILE
+from consensus.storage.planner import Recovery, StorageOptions
 
 LOG = logging.getLogger(__name__)
 RAFT_DIRECTORY = "raft"
@@ -199,7 +199,7 @@ class Replica:
             return SubmitAnswer(SubmitOutcome.REFUSED, reason=str(error))
         if sent.forgotten:
             return SubmitAnswer(SubmitOutcome.EXPIRED, reason=sent.reason)
-        resolve = Resolve(0, sent.outcome, sent.position, sent.leader)
+        resolve = ProposalResolved(0, sent.outcome, sent.position, sent.leader)
         return _answer_of(resolve, sent.reason)
 
 
@@ -269,7 +269,7 @@ async def open_replica(
     settings: ReplicaSettings,
     ledger: Ledger,
     door: FrontDoor,
-    tally: Tally,
+    tally: Metrics,
     observe: Callable[[Notice], None],
 ) -> AsyncIterator[Replica]:
     """Runs this node's Raft server while the block lasts. StorageError says why it cannot start."""
@@ -302,13 +302,13 @@ async def open_replica(
             tally=tally,
             random=Random(),
             configuration_before=ledger.configuration_before,
-            tuning=profile.links,
+            options=profile.links,
         )
         server = ConsensusServer(
             raft, recovery.storage, directory, links, ledger, hear, keep_from=ledger.keep_from, checks=CHECKS
         )
         asking = settings.dialer(lambda: identity, ConnectionRole.CLIENT)
-        client = GarlicFarmClient(asking, resolve, [server_id], random=Random(), tuning=profile.client)
+        client = GarlicFarmClient(asking, resolve, [server_id], random=Random(), options=profile.client)
         rules = farm_member_rules(ledger, server, resolve, founding, profile, settings.voters_max)
         requests = MemberRequests(server, server_id, links, rules, tally, member_request_tuning(profile))
         members = Members(Joining(server, server_id, _told_to_leave), requests)
@@ -344,7 +344,7 @@ def _core(settings: ReplicaSettings, recovery: Recovery) -> Raft:
     return Raft(
         settings.server_id,
         _first_configuration(settings),
-        recovery.ballot,
+        recovery.hard_state,
         recovery.log,
         settings.profile.raft,
         GARLIC_FARM,
@@ -386,7 +386,7 @@ def _open_storage(settings: ReplicaSettings) -> tuple[ThreadedDisk, Recovery]:
         storage,
         settings.node_id,
         settings.generation,
-        StorageTuning(segment_bytes=settings.segment_bytes),
+        StorageOptions(segment_bytes=settings.segment_bytes),
     )
     directory, recovery = opened
     try:
@@ -402,7 +402,7 @@ def _note_storage(note: Path, server_id: ServerId, recovery: Recovery) -> None:
     noted = _noted_id(note)
     if noted == server_id:
         return
-    if noted is not None and (recovery.report.last.index > 0 or recovery.ballot.voted_for is not None):
+    if noted is not None and (recovery.report.last.index > 0 or recovery.hard_state.voted_for is not None):
         raise StorageError(
             f"the Raft storage of this node was made as server {noted}, and this node is server {server_id} now: one"
             " storage never serves two, since its vote and its copy of the log would count twice. Give this node a new"
@@ -432,7 +432,7 @@ def _first_configuration(settings: ReplicaSettings) -> Configuration:
     )
 
 
-def _answer_of(resolve: Resolve, reason: str = "") -> SubmitAnswer:
+def _answer_of(resolve: ProposalResolved, reason: str = "") -> SubmitAnswer:
     position = resolve.position
     match resolve.outcome:
         case Outcome.COMMITTED:

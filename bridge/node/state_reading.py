@@ -1,7 +1,7 @@
 """What a stopped node's state directory, or a backup file, knows of its farm: read offline, changing nothing.
 
     DIR/formation.json   which farm it is, and who founded it                 ─┐
-    DIR/raft/            ballot (to whom it belongs), snapshot, log           ─┼──▶ FarmOnDisk
+    DIR/raft/            hard state (to whom it belongs), snapshot, log           ─┼──▶ FarmOnDisk
     FILE                 a backup: the same, written down by a node that ran  ─┘
 
 For whoever makes something new out of an old farm: `backup` of a stopped node, `restore`, and `recover`, which makes a
@@ -11,8 +11,8 @@ new cluster of it. `read_state(path)` takes either kind; `trio.run(read_state, p
 say it. What this server holds and the farm had not committed yet is taken for committed: of a farm that has lost the
 others nobody can tell any more, and to leave out what may have been acknowledged would be the worse mistake.
 
-*The ballot stays behind.* A `FarmOnDisk` holds what the farm agreed on and nothing of what its server voted, so it can
-never be used to vote again. For that reason there is no way from here to a Raft storage of the same server.
+*The hard state stays behind.* A `FarmOnDisk` holds what the farm agreed on and nothing of what its server voted, so it
+can never be used to vote again. For that reason there is no way from here to a Raft storage of the same server.
 
 A directory that a running node holds is refused: ask that node for a backup.
 """
@@ -38,15 +38,15 @@ from bridge.wire.backup import BACKUP_LIMIT_BYTES, Backup, BackupError, BackupHe
 from bridge.wire.farm_snapshot import FarmSnapshotError, decode_farm
 from bridge.wire.formation_state import FORMATION_STATE_LIMIT_BYTES, FormationStateError, decode_formation_state
 from consensus.core.effects import ReadEntries, ReadSnapshot
-from consensus.core.position import ORIGIN, Command, Configuration, Entry, Index, LogPosition, Server, ServerId
-from consensus.core.sessions import SessionTableError
-from consensus.node.directory import Directory
-from consensus.node.disk import StorageError, StorageInUseError
-from consensus.node.hard_state import FILE as BALLOT_FILE
-from consensus.node.hard_state import HardStateFile
-from consensus.node.storage import Owner, Recovery, StorageTuning, read_extents, recover
-from consensus.wire.record import RecordError
-from consensus.wire.snapshot_image import ImageReader
+from consensus.core.model import ORIGIN, Command, Configuration, Entry, Index, LogId, Server, ServerId
+from consensus.sessions.table import SessionTableError
+from consensus.storage.directory import Directory
+from consensus.storage.disk import StorageError, StorageInUseError
+from consensus.storage.hard_state import FILE as BALLOT_FILE
+from consensus.storage.hard_state import HardStateFile
+from consensus.storage.planner import Owner, Recovery, StorageOptions, read_extents, recover
+from consensus.storage.records import RecordError
+from consensus.storage.snapshot_image import ImageReader
 
 _PIECE_BYTES = 4 * 1024 * 1024
 
@@ -76,7 +76,7 @@ class FarmOnDisk:
     """None if it was made before farms could be verified: nobody can join it, only a new cluster be made of it."""
     configuration: Configuration
     """The last one in the log, committed or not; of the founders if the log has none."""
-    last: LogPosition
+    last: LogId
     farm: FarmState
     period_ms: int
     image: bytes
@@ -205,7 +205,7 @@ async def _read_storage(
     # It is read as its own owner would, wherever it lies by now, and nothing that recovery plans is carried out.
     owner = Owner(state.binding.node_id, state.generation, state.place)
     recovery = await trio.to_thread.run_sync(
-        recover, directory, owner, state.binding.storage_id, StorageTuning(tail_entries=1)
+        recover, directory, owner, state.binding.storage_id, StorageOptions(tail_entries=1)
     )
     ledger = Ledger(
         founding.log_time_base_ms,
@@ -223,7 +223,7 @@ async def _read_storage(
     last = start
     for first, entries in _entries(directory, recovery, start.index + 1, last_index):
         await ledger.apply(first, entries)
-        last = LogPosition(first + len(entries) - 1, entries[-1].term)
+        last = LogId(first + len(entries) - 1, entries[-1].term)
     return FarmOnDisk(
         source=state_dir,
         node_id=state.binding.node_id,

@@ -1,6 +1,6 @@
 """Writes a farm's log into a directory as a node would have left it: for load tests and demonstrations.
 
-The bytes come from the same planner that a running server writes with (`consensus.node.storage`), so what reads or
+The bytes come from the same planner that a running server writes with (`consensus.storage.planner`), so what reads or
 verifies a real log reads this one, and no second description of the format can drift from the first. Entries are made
 durable in groups of thousands with one sync each.
 """
@@ -15,10 +15,10 @@ from bridge.node.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.stored_farm import RAFT_DIRECTORY, StoredFarmError
 from bridge.wire.formation_state import encode_formation_state
 from consensus.core.effects import Persist
-from consensus.core.position import Ballot, Command, Configuration, Entry, Server, ServerId
-from consensus.node.directory import OutOfSpaceError, open_directory
-from consensus.node.disk import StorageError
-from consensus.node.storage import StorageTuning
+from consensus.core.model import Command, Configuration, Entry, HardState, Server, ServerId
+from consensus.storage.directory import OutOfSpaceError, open_directory
+from consensus.storage.disk import StorageError
+from consensus.storage.planner import StorageOptions
 
 GROUP_ENTRIES = 4096
 
@@ -35,7 +35,7 @@ class StoredFarmWriter:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(directory / FORMATION_FILE, encode_formation_state(FormationState(known=founding)))
-            self._disk, recovery = open_directory(directory / RAFT_DIRECTORY, node_id, 1, StorageTuning())
+            self._disk, recovery = open_directory(directory / RAFT_DIRECTORY, node_id, 1, StorageOptions())
         except (OSError, StorageError) as error:
             raise StoredFarmError(f"no log can be made in '{directory}': {error}") from error
         self._directory = directory
@@ -77,8 +77,8 @@ class StoredFarmWriter:
             return
         self._group += 1
         last, entries = self._storage.last, tuple(self._pending)
-        ballot = None if entries[-1].term == last.term else Ballot(entries[-1].term, None)
-        persist = Persist(self._group, ballot=ballot, first=last.index + 1, entries=entries)
+        hard_state = None if entries[-1].term == last.term else HardState(entries[-1].term, None)
+        persist = Persist(self._group, hard_state=hard_state, first=last.index + 1, entries=entries)
         try:
             self._disk.perform_all(self._storage.plan((persist,)))
         except (OSError, OutOfSpaceError) as error:

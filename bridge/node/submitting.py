@@ -26,9 +26,9 @@ from bridge.node.entry_signer import EntrySigner
 from bridge.node.ledger import Ledger
 from bridge.node.replica import LEADERS_OWN_TEXT, Replica, is_leaders_own
 from bridge.wire.entry_proof import ends_like_proof
-from consensus.core.position import Index
-from consensus.core.sessions import RequestId
-from consensus.node.request_numbers import RequestNumbers
+from consensus.core.model import Index
+from consensus.sessions.request_numbers import RequestNumbers
+from consensus.sessions.table import RequestId
 
 EXPIRED = (
     "the farm has forgotten this request: whether it was applied before is not known, and now it was not. Look at the"

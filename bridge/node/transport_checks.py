@@ -15,7 +15,7 @@ from bridge.node.check import Check, Result
 from bridge.node.configuration import NodeConfiguration
 from bridge.node.transport_settings import ProxySettings
 from bridge.node.users import UsersError, read_files, read_password
-from consensus.node.tls import FILE_NAME, CertificateError, NodeCertificate, operators_certificate
+from consensus.net.tls import FILE_NAME, CertificateError, NodeCertificate, operators_certificate
 from gossip.node.endpoints import endpoint
 
 ALARM = "certificate"

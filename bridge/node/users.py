@@ -19,8 +19,8 @@ import trio
 from bridge.node.alarms import Alarms
 from bridge.node.farm_keys import FarmKeys
 from bridge.node.transport_settings import UserSettings
-from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.errors import GarlicFarmError
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.errors import GarlicFarmError
 
 ALARM = "users"
 LOOK_EVERY_S = 5.0

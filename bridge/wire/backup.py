@@ -6,8 +6,8 @@
      "epoch": …} ⏎
     the state machine's documents (`bridge.wire.farm_snapshot`)
 
-Not in it: ballot and identity key, since with either a second server could speak as the first; the farm's keys and any
-signing key, since a backup lies where backups lie. `label` and `epoch` say which farm key file belongs to it.
+Not in it: hard state and identity key, since with either a second server could speak as the first; the farm's keys and
+any signing key, since a backup lies where backups lie. `label` and `epoch` say which farm key file belongs to it.
 
 F is as in a node's formation state, with the promises that certify it. Version 1 named cluster id and founders without
 the promises. Such a backup is read, but nobody can join that farm any more: its state becomes that of a new cluster.
@@ -25,8 +25,8 @@ from msgspec import Meta
 
 from bridge.core.founding import CLUSTER_ID_BYTES, NODE_ID_BYTES, Founding
 from bridge.wire.formation_state import FoundingJson, read_founding, written_founding
-from consensus.core.position import Configuration, LogPosition
-from consensus.wire.record import RecordError, decode_configuration, encode_configuration
+from consensus.core.model import Configuration, LogId
+from consensus.storage.records import RecordError, decode_configuration, encode_configuration
 
 BACKUP_LIMIT_BYTES: Final = 512 * 1024 * 1024
 _MAGIC: Final = b"garlicfarm backup 2\n"
@@ -52,7 +52,7 @@ class BackupHead:
     founding: Founding | None
     """None in a backup of version 1, whose farm cannot be verified."""
     configuration: Configuration
-    last: LogPosition
+    last: LogId
     made_at_ms: int
     cluster: str = ""
     label: str = ""
@@ -130,7 +130,7 @@ def decode_backup(data: bytes) -> Backup:
             cluster_id=cluster_id,
             founding=founding,
             configuration=configuration,
-            last=LogPosition(head.index, head.term),
+            last=LogId(head.index, head.term),
             made_at_ms=head.made_at_ms,
             cluster=head.cluster,
             label=head.label,

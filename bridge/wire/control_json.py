@@ -23,7 +23,7 @@ from bridge.core.control import (
 )
 from bridge.wire.trace import event_document, event_from
 from bridge.wire.view_json import SCHEMA, ViewError, checked, document, from_document
-from consensus.core.position import Command, Configuration, Entry, NoOp
+from consensus.core.model import Command, Configuration, Entry, NoOp
 
 
 def log_entry(index: int, entry: Entry, log_time_ms: int | None) -> LogEntryView:

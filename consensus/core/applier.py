@@ -7,18 +7,18 @@ word from a leader, so the state machine sees the log again from there on. Entri
 
 from consensus.core.effects import Apply, ReadEntries, Restore
 from consensus.core.log import Log
+from consensus.core.model import Entry, Index, SnapshotDescription
+from consensus.core.options import Options
 from consensus.core.outbox import Outbox
-from consensus.core.position import Entry, Index, SnapshotDescription
-from consensus.core.tuning import Tuning
 
 
 class Applier:
     """The commit index, and how far the state machine has come."""
 
-    def __init__(self, log: Log, outbox: Outbox, tuning: Tuning) -> None:
+    def __init__(self, log: Log, outbox: Outbox, options: Options) -> None:
         self._log = log
         self._outbox = outbox
-        self._tuning = tuning
+        self._options = options
         self._read: int | None = None
         self._reads = 0
         covered = log.snapshot.last.index if log.snapshot is not None else 0
@@ -57,11 +57,11 @@ class Applier:
     def _apply(self) -> None:
         while self.applied < self.commit and self._read is None:
             first = self.applied + 1
-            last = min(self.commit, self.applied + self._tuning.max_entries_per_append)
-            entries = self._log.entries(first, last, self._tuning.max_bytes_per_append)
+            last = min(self.commit, self.applied + self._options.max_entries_per_append)
+            entries = self._log.entries(first, last, self._options.max_bytes_per_append)
             if entries is None:
                 self._read = self.next_read_id()
-                self._outbox.add(ReadEntries(self._read, first, last, self._tuning.max_bytes_per_append))
+                self._outbox.add(ReadEntries(self._read, first, last, self._options.max_bytes_per_append))
             else:
                 self._hand_over(entries)
 

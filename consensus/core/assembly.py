@@ -7,22 +7,22 @@ themselves lie on the disk.
 
 from dataclasses import dataclass
 
-from consensus.core.position import LogPosition, ServerId, Term
+from consensus.core.model import LogId, ServerId, Term
 
 
 @dataclass(slots=True)
-class Assembly:
+class IncomingSnapshot:
     """One transfer. `received` bytes came without a gap; the newest of them are durable with Persist `number`."""
 
     term: Term
     leader: ServerId
-    last: LogPosition
+    last: LogId
     received: int = 0
     number: int = 0
     check_id: int | None = None
     """All is there and is being read back; the request that brought the last piece, `correlation`, waits for that."""
     correlation: int = 0
 
-    def is_of(self, term: Term, last: LogPosition) -> bool:
+    def is_of(self, term: Term, last: LogId) -> bool:
         """Whether a piece belongs to this transfer."""
         return (self.term, self.last) == (term, last)

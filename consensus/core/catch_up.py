@@ -12,9 +12,9 @@ would cost the group the failure that it was meant to survive.
 from dataclasses import dataclass
 
 from consensus.core.configuration import ChangeRefusal
-from consensus.core.position import Index, Milliseconds
-from consensus.core.standing import Standing
-from consensus.core.tuning import Tuning
+from consensus.core.model import Index, Milliseconds
+from consensus.core.options import Options
+from consensus.core.replication.standing import Standing
 
 
 @dataclass(slots=True)
@@ -30,21 +30,21 @@ class CatchUp:
     round_number: int = 1
     caught_up: bool = False
 
-    def check(self, standing: Standing, last_index: Index, now: Milliseconds, tuning: Tuning) -> ChangeRefusal | None:
+    def check(self, standing: Standing, last_index: Index, now: Milliseconds, options: Options) -> ChangeRefusal | None:
         """Take note of how far the server has come; returns why it is given up, if it is."""
         while not self.caught_up and standing.match >= self.goal:
-            if now - self.began_ms <= tuning.election_timeout_min_ms:
+            if now - self.began_ms <= options.election_timeout_min_ms:
                 self.caught_up = True
-            elif self.round_number == tuning.catch_up_rounds:
+            elif self.round_number == options.catch_up_rounds:
                 return ChangeRefusal.CATCH_UP_TOO_SLOW
             else:
                 self.round_number += 1
                 self.goal = last_index
                 self.began_ms = now
-        if not self.caught_up and now >= self.deadline(standing, tuning):
+        if not self.caught_up and now >= self.deadline(standing, options):
             return ChangeRefusal.CATCH_UP_STALLED
         return None
 
-    def deadline(self, standing: Standing, tuning: Tuning) -> Milliseconds:
+    def deadline(self, standing: Standing, options: Options) -> Milliseconds:
         """When the server is given up unless it gets further."""
-        return max(self.asked_ms, standing.advanced_ms) + tuning.catch_up_stall_ms
+        return max(self.asked_ms, standing.advanced_ms) + options.catch_up_stall_ms

@@ -7,16 +7,27 @@ nothing waits here, and a client that goes where it is told repeats nothing that
 from typing import assert_never
 
 from consensus.core.configuration import ChangeRefusal
-from consensus.core.effects import ChangeOutcome, ChangeResolved, Outcome, ReadRefusal, ReadRefused, Resolve
+from consensus.core.effects import (
+    ChangeOutcome,
+    ConfigurationResolved,
+    Outcome,
+    ProposalResolved,
+    ReadRefusal,
+    ReadRefused,
+)
 from consensus.core.events import ChangeConfiguration, Proposed, ReadRequested, Requested, TransferLeadership
 from consensus.core.leader import Leader
-from consensus.core.position import ServerId
+from consensus.core.model import ServerId
 from consensus.core.replica import Replica
-from consensus.core.transfer import Transfers
+from consensus.core.transfer import LeadershipTransfers
 
 
 def take(
-    request: Requested, replica: Replica, leader: Leader | None, transfers: Transfers, known_leader: ServerId | None
+    request: Requested,
+    replica: Replica,
+    leader: Leader | None,
+    transfers: LeadershipTransfers,
+    known_leader: ServerId | None,
 ) -> None:
     """Have the leader that we are take the request; `leader` is None if we are none, and then it is refused."""
     match request:
@@ -40,10 +51,10 @@ def _refuse(
 ) -> None:
     match request:
         case Proposed(proposal_id):
-            replica.outbox.add(Resolve(proposal_id, Outcome.NOT_LEADER, leader=known_leader))
+            replica.outbox.add(ProposalResolved(proposal_id, Outcome.NOT_LEADER, leader=known_leader))
         case ChangeConfiguration(change_id):
             refusal = ChangeRefusal.NOT_LEADER
-            replica.outbox.add(ChangeResolved(change_id, ChangeOutcome.REFUSED, refusal, leader=known_leader))
+            replica.outbox.add(ConfigurationResolved(change_id, ChangeOutcome.REFUSED, refusal, leader=known_leader))
         case ReadRequested(read_id):
             replica.outbox.add(ReadRefused(read_id, ReadRefusal.NOT_LEADER, known_leader))
         case _:

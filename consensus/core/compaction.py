@@ -8,7 +8,7 @@ by the Persist that makes the snapshot the stored one; a crash before leaves the
 """
 
 from consensus.core.effects import Compact, TakeSnapshot
-from consensus.core.position import Index, LogPosition, SnapshotDescription
+from consensus.core.model import Index, LogId, SnapshotDescription
 from consensus.core.replica import Replica
 
 
@@ -20,7 +20,7 @@ def begin(replica: Replica, index: Index) -> None:
     if not covered < index <= replica.applier.applied or term is None:
         replica.dropped["snapshot wanted of what is covered already or not applied yet"] += 1
         return
-    replica.outbox.add(TakeSnapshot(LogPosition(index, term), log.configuration_at(index)))
+    replica.outbox.add(TakeSnapshot(LogId(index, term), log.configuration_at(index)))
 
 
 def finish(replica: Replica, snapshot: SnapshotDescription, first_kept: Index) -> None:

@@ -13,7 +13,7 @@ Pure: a plan depends on the two configurations and on what the protocol can say.
 
 from enum import Enum
 
-from consensus.core.position import Configuration, Server
+from consensus.core.model import Configuration, Server
 
 MAX_MEMBERS = 64
 """Servers that one configuration may name."""

@@ -2,20 +2,22 @@
 
 from operator import itemgetter
 
-from consensus.core.description import Description
 from consensus.core.effects import RoleChanged
 from consensus.core.leader import Leader
 from consensus.core.replica import Replica
-from consensus.core.transfer import Transfers
+from consensus.core.status import Description
+from consensus.core.transfer import LeadershipTransfers
 
 
-def describe(replica: Replica, announced: RoleChanged, leader: Leader | None, transfers: Transfers) -> Description:
+def describe(
+    replica: Replica, announced: RoleChanged, leader: Leader | None, transfers: LeadershipTransfers
+) -> Description:
     """The replica as plain data; `leader` is its role if it leads."""
     return Description(
         server_id=replica.server_id,
         role=announced.role,
         term=replica.term,
-        voted_for=replica.ballot.voted_for,
+        voted_for=replica.hard_state.voted_for,
         leader=announced.leader,
         last=replica.log.last,
         durable_index=replica.log.durable_index,

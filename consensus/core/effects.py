@@ -10,12 +10,12 @@ from enum import Enum
 
 from consensus.core.configuration import ChangeRefusal
 from consensus.core.messages import Message
-from consensus.core.position import (
-    Ballot,
+from consensus.core.model import (
     Configuration,
     Entry,
+    HardState,
     Index,
-    LogPosition,
+    LogId,
     Server,
     ServerId,
     SnapshotDescription,
@@ -27,7 +27,7 @@ from consensus.core.position import (
 class StoreChunk:
     """Keep a received piece of the leader's snapshot of `last`; offset 0 begins anew and forgets what was kept."""
 
-    last: LogPosition
+    last: LogId
     offset: int
     data: bytes
 
@@ -52,14 +52,14 @@ SnapshotChange = StoreChunk | Install | Compact
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Make durable, in order: `ballot`; a log that ends before `truncate_from`; `entries` from index `first` on.
+    """Make durable, in order: `hard_state`; a log that ends before `truncate_from`; `entries` from index `first` on.
 
     `snapshot` is a change of the stored snapshot; a Persist with one changes no entries. What is None or empty is left
     as it is.
     """
 
     number: int
-    ballot: Ballot | None = None
+    hard_state: HardState | None = None
     truncate_from: Index | None = None
     first: Index = 0
     entries: tuple[Entry, ...] = ()
@@ -97,7 +97,7 @@ class ReadEntries:
 class TakeSnapshot:
     """Write the state machine as it was after `last`, with `configuration` inside; answer with `SnapshotTaken`."""
 
-    last: LogPosition
+    last: LogId
     configuration: Configuration
 
 
@@ -106,7 +106,7 @@ class ReadSnapshot:
     """Read a piece of the stored snapshot of `last` (at most `limit_bytes`) and answer with `SnapshotRead`."""
 
     request_id: int
-    last: LogPosition
+    last: LogId
     offset: int
     limit_bytes: int
 
@@ -116,7 +116,7 @@ class CheckSnapshot:
     """Read back all received pieces of the snapshot of `last`, check them, and answer with `SnapshotChecked`."""
 
     request_id: int
-    last: LogPosition
+    last: LogId
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +136,12 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Resolve:
+class ProposalResolved:
     """The answer to one `Proposed`. `position` is that of its last entry when committed; `leader` is who leads now."""
 
     proposal_id: int
     outcome: Outcome
-    position: LogPosition | None = None
+    position: LogId | None = None
     leader: ServerId | None = None
 
 
@@ -154,13 +154,13 @@ class ChangeOutcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeResolved:
+class ConfigurationResolved:
     """The answer to one `ChangeConfiguration`: why it was refused, or where the configuration committed."""
 
     change_id: int
     outcome: ChangeOutcome
     refusal: ChangeRefusal | None = None
-    position: LogPosition | None = None
+    position: LogId | None = None
     leader: ServerId | None = None
 
 
@@ -251,5 +251,5 @@ class Halt:
 
 SnapshotEffect = TakeSnapshot | ReadSnapshot | CheckSnapshot | Restore
 Announcement = RoleChanged | ConfigurationChanged
-Answer = Resolve | ChangeResolved | ReadReady | ReadRefused | TransferEnded
+Answer = ProposalResolved | ConfigurationResolved | ReadReady | ReadRefused | TransferEnded
 Effect = Persist | Send | Apply | ReadEntries | Answer | Announcement | Halt | SnapshotEffect

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from consensus.core.extensions import Extensions
 from consensus.core.messages import AppendEntries, Message
-from consensus.core.position import Configuration, Entry, Index, LogPosition, ServerId, SnapshotDescription
+from consensus.core.model import Configuration, Entry, Index, LogId, ServerId, SnapshotDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class SnapshotRead:
     """The answer to `ReadSnapshot`: bytes from `offset` on, `done` if they are the last. None: it was replaced."""
 
     request_id: int
-    last: LogPosition
+    last: LogId
     offset: int
     data: bytes | None
     done: bool

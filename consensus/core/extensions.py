@@ -1,7 +1,7 @@
 """What two servers may say to each other beyond the words that every server of their protocol knows.
 
-A wire protocol has a fixed vocabulary (`dialect`); servers of our own make agree on more when they connect. The core is
-told what each handshake settled and keeps to it: an extension message never goes to a peer that lacks the word, and
+A wire protocol has a fixed vocabulary (`features`); servers of our own make agree on more when they connect. The core
+is told what each handshake settled and keeps to it: an extension message never goes to a peer that lacks the word, and
 what the extension would have done is done by slower means. A peer that no handshake has reached yet is unknown, and
 each extension says what is assumed of it.
 """

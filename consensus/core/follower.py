@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from consensus.core.log import Log
 from consensus.core.messages import AppendEntries, AppendReply
-from consensus.core.position import Index, LogPosition, Milliseconds, ServerId
+from consensus.core.model import Index, LogId, Milliseconds, ServerId
 from consensus.core.replica import Replica
 
 
@@ -35,7 +35,7 @@ class Follower:
         """Whether the minimum election timeout since the last word of a leader has not passed."""
         if self.contact_ms is None:
             return False
-        return replica.now < self.contact_ms + replica.tuning.election_timeout_min_ms
+        return replica.now < self.contact_ms + replica.options.election_timeout_min_ms
 
     def heed(self, replica: Replica, leader: ServerId) -> None:
         """A word of the leader of our term came."""
@@ -62,7 +62,7 @@ class Follower:
             full = "disk" if replica.disk_full else "backlog"
             replica.dropped[f"append while the {full} is full"] += 1
             matched = request.previous.index
-            acknowledge(replica, request, min(matched, replica.log.durable_index), replica.ballot_number)
+            acknowledge(replica, request, min(matched, replica.log.durable_index), replica.hard_state_number)
         else:
             matched = request.previous.index + len(request.entries)
             self._take(replica, request, conflict, matched)
@@ -73,9 +73,9 @@ class Follower:
             truncate_from = first_new if first_new <= replica.log.last_index else None
             replica.append(request.entries[first_new - request.previous.index - 1 :], truncate_from)
         if not request.entries:
-            acknowledge(replica, request, min(matched, replica.log.durable_index), replica.ballot_number)
+            acknowledge(replica, request, min(matched, replica.log.durable_index), replica.hard_state_number)
         else:
-            acknowledge(replica, request, matched, max(replica.ballot_number, replica.log.writing_number))
+            acknowledge(replica, request, matched, max(replica.hard_state_number, replica.log.writing_number))
 
 
 def without_compacted(replica: Replica, request: AppendEntries) -> AppendEntries | None:
@@ -87,7 +87,7 @@ def without_compacted(replica: Replica, request: AppendEntries) -> AppendEntries
     start = replica.log.start
     covered = start.index - request.previous.index
     if len(request.entries) < covered:
-        after = max(replica.ballot_number, replica.log.writing_number)
+        after = max(replica.hard_state_number, replica.log.writing_number)
         acknowledge(replica, request, request.previous.index + len(request.entries), after)
         return None
     if request.entries[covered - 1].term != start.term:
@@ -97,7 +97,7 @@ def without_compacted(replica: Replica, request: AppendEntries) -> AppendEntries
     return replace(request, previous=start, entries=request.entries[covered:])
 
 
-def next_to_try(log: Log, previous: LogPosition) -> Index:
+def next_to_try(log: Log, previous: LogId) -> Index:
     """From where a leader should try after `previous` failed to match: skips whole conflicting terms."""
     agreement = log.divergence(previous)
     if agreement.index < previous.index or agreement.index == log.start.index:
@@ -126,6 +126,6 @@ def acknowledge(replica: Replica, request: AppendEntries, matched: Index, after:
 
 def _backlog_is_full(replica: Replica) -> bool:
     waiting = replica.log.last_index - replica.log.durable_index
-    return waiting >= replica.tuning.tail_entries or (
-        waiting > 0 and replica.log.tail_bytes >= 2 * replica.tuning.tail_bytes
+    return waiting >= replica.options.tail_entries or (
+        waiting > 0 and replica.log.tail_bytes >= 2 * replica.options.tail_bytes
     )

@@ -38,7 +38,7 @@ def _check_snapshot(replica: Replica) -> None:
 
 
 def _check_leader(replica: Replica, leader: Leader) -> None:
-    _require(replica.ballot.voted_for == replica.server_id, "leads a term without its own vote", replica)
+    _require(replica.hard_state.voted_for == replica.server_id, "leads a term without its own vote", replica)
     _require(replica.log.last.term == replica.term, "leads without an entry of its own term", replica)
     _require(replica.members - {replica.server_id} <= leader.followers.keys(), "a member is no follower", replica)
     _require(replica.configuration_is_possible, "impossible configuration", replica)

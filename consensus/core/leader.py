@@ -3,14 +3,14 @@
 How entries reach the followers is the strategy's business (`replication.py`); what their answers amount to is decided
 here. Commitment has one way in, `acknowledge`: a follower's match index rises, or our own disk has caught up. An index
 commits when a majority of voters holds it durably *and* its entry is of our own term (Raft section 5.4.2); entries of
-older terms commit with it, never by counting. To have such an entry at once, a new leader appends the dialect's no-op;
+older terms commit with it, never by counting. To have such an entry at once, a new leader appends the protocol's no-op;
 where the protocol has none, its configuration again.
 
 Check-quorum: a leader that a majority has not answered within an election timeout becomes a follower, so clients of a
 leader that was cut off are told, and its refusal of other candidates ends.
 
 A leader may be answered and yet be of no use: its disk hangs, and so does one of the two followers. So it also resigns
-when proposals wait and nothing has been committed for several election timeouts (`Tuning.stalled_timeouts`). It stays
+when proposals wait and nothing has been committed for several election timeouts (`Options.stalled_timeouts`). It stays
 while a voter that lacks the oldest of them gets further, for a long log or a snapshot would begin anew under the next
 leader; and it stays if it is the only voter.
 """
@@ -20,15 +20,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from consensus.core import quorum
-from consensus.core.effects import Outcome, ReadReady, ReadRefusal, ReadRefused, Resolve
+from consensus.core.effects import Outcome, ProposalResolved, ReadReady, ReadRefusal, ReadRefused
 from consensus.core.events import Proposed
 from consensus.core.log import entry_bytes
-from consensus.core.position import Command, Content, Entry, Index, LogPosition, Milliseconds, NoOp, ServerId
+from consensus.core.membership import Reconfiguration
+from consensus.core.model import Command, Content, Entry, Index, LogId, Milliseconds, NoOp, ServerId
 from consensus.core.reads import Lease, Reads
-from consensus.core.reconfiguration import Reconfiguration
 from consensus.core.replica import MAX_NUMBER, Replica
-from consensus.core.replication import Office, Replication
-from consensus.core.standing import Standing
+from consensus.core.replication.port import Office, Replication
+from consensus.core.replication.standing import Standing
 
 Strategy = Callable[[Replica, Office, dict[ServerId, Standing]], Replication]
 
@@ -56,8 +56,8 @@ class Leader:
         """Whom to put first if we resign, where the strategy has a word for it."""
         self.followers: dict[ServerId, Standing] = {}
         self.reconfiguration = Reconfiguration(replica, self.followers)
-        self._reads = Reads(replica.tuning.max_pending_reads)
-        self.lease = Lease(replica.tuning.election_timeout_min_ms, replica.tuning.lease_clock_bound_ms)
+        self._reads = Reads(replica.options.max_pending_reads)
+        self.lease = Lease(replica.options.election_timeout_min_ms, replica.options.lease_clock_bound_ms)
         self.replication = strategy(replica, self, self.followers)
         replica.append(tuple(Entry(replica.term, content) for content in _first_contents(replica, granted_by)))
         self.replication.begin()
@@ -65,7 +65,7 @@ class Leader:
     @property
     def deadline(self) -> Milliseconds:
         """When the strategy has something to do, or the check for a majority is due."""
-        check = self._quorum_contact_ms() + self._replica.tuning.election_timeout_min_ms
+        check = self._quorum_contact_ms() + self._replica.options.election_timeout_min_ms
         timers = (self.replication.deadline, self.reconfiguration.deadline, self._stall_deadline)
         return min((check, *(due for due in timers if due is not None)))
 
@@ -89,7 +89,7 @@ class Leader:
     def expire(self) -> bool:
         """Do what is due; returns False when no majority has answered, or nothing was committed, for too long."""
         replica = self._replica
-        if replica.now >= self._quorum_contact_ms() + replica.tuning.election_timeout_min_ms or self._is_stalled():
+        if replica.now >= self._quorum_contact_ms() + replica.options.election_timeout_min_ms or self._is_stalled():
             return False
         self.replication.expire()
         return True
@@ -100,11 +100,11 @@ class Leader:
         entries = tuple(Entry(replica.term, Command(data)) for data in proposed.commands)
         size = sum(map(entry_bytes, entries))
         if (
-            len(self._pending) >= replica.tuning.max_pending_proposals
-            or self._pending_bytes + size > replica.tuning.max_pending_bytes
+            len(self._pending) >= replica.options.max_pending_proposals
+            or self._pending_bytes + size > replica.options.max_pending_bytes
             or replica.log.last_index + len(entries) > MAX_NUMBER
         ):
-            replica.outbox.add(Resolve(proposed.proposal_id, Outcome.BUSY, leader=replica.server_id))
+            replica.outbox.add(ProposalResolved(proposed.proposal_id, Outcome.BUSY, leader=replica.server_id))
             return
         if entries:
             replica.append(entries)
@@ -177,7 +177,7 @@ class Leader:
     def resign(self) -> None:
         """Leadership ended: nobody can say any more what becomes of the proposals that are not committed."""
         for pending in self._pending:
-            self._replica.outbox.add(Resolve(pending.proposal_id, Outcome.UNKNOWN, leader=None))
+            self._replica.outbox.add(ProposalResolved(pending.proposal_id, Outcome.UNKNOWN, leader=None))
         self._pending.clear()
         for read_id in self._reads.end():
             self._replica.outbox.add(ReadRefused(read_id, ReadRefusal.NOT_LEADER, leader=None))
@@ -209,7 +209,7 @@ class Leader:
         replica = self._replica
         if not self._pending or not replica.others:
             return None
-        return self._progress_ms + replica.tuning.stalled_timeouts * replica.tuning.election_timeout_min_ms
+        return self._progress_ms + replica.options.stalled_timeouts * replica.options.election_timeout_min_ms
 
     def _is_stalled(self) -> bool:
         replica, due = self._replica, self._stall_deadline
@@ -228,14 +228,14 @@ class Leader:
         while self._pending and self._pending[0].last <= replica.applier.commit:
             pending = self._pending.popleft()
             self._pending_bytes -= pending.size_bytes
-            position = LogPosition(pending.last, replica.log.term_at(pending.last) or 0)
-            replica.outbox.add(Resolve(pending.proposal_id, Outcome.COMMITTED, position, replica.server_id))
+            position = LogId(pending.last, replica.log.term_at(pending.last) or 0)
+            replica.outbox.add(ProposalResolved(pending.proposal_id, Outcome.COMMITTED, position, replica.server_id))
 
 
 def _first_contents(replica: Replica, granted_by: tuple[ServerId, ...]) -> tuple[Content, ...]:
     """The no-op, and the members as the root of an empty log: who joins later knows them from nowhere else."""
     configuration = replica.log.configuration
-    if not replica.dialect.no_op:
+    if not replica.features.no_op:
         return (configuration,)
     no_op = NoOp(replica.server_id, tuple(sorted(replica.voters)), granted_by)
     return (no_op,) if replica.log.last_index else (configuration, no_op)

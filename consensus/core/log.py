@@ -24,13 +24,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from consensus.core.position import (
+from consensus.core.model import (
     ORIGIN,
     Command,
     Configuration,
     Entry,
     Index,
-    LogPosition,
+    LogId,
     NoOp,
     SnapshotDescription,
     Term,
@@ -77,13 +77,13 @@ class RecoveredLog:
     tail_first: Index = 1
     tail: tuple[Entry, ...] = ()
     configurations: tuple[tuple[Index, Configuration], ...] = ()
-    start: LogPosition = ORIGIN
+    start: LogId = ORIGIN
     snapshot: SnapshotDescription | None = None
 
     @property
-    def last(self) -> LogPosition:
+    def last(self) -> LogId:
         """Where the log ends."""
-        return LogPosition(self.tail_first + len(self.tail) - 1, self.runs[-1].term if self.runs else self.start.term)
+        return LogId(self.tail_first + len(self.tail) - 1, self.runs[-1].term if self.runs else self.start.term)
 
 
 def describe_entries(entries: Sequence[Entry]) -> RecoveredLog:
@@ -117,7 +117,7 @@ class Log:
         self._writing: deque[tuple[int, Index]] = deque()
 
     @property
-    def start(self) -> LogPosition:
+    def start(self) -> LogId:
         """The place before the first entry: the origin, or one that the snapshot covers."""
         return self._start
 
@@ -132,9 +132,9 @@ class Log:
         return self._tail_first + len(self._tail) - 1
 
     @property
-    def last(self) -> LogPosition:
+    def last(self) -> LogId:
         """Where the log ends."""
-        return LogPosition(self.last_index, self._runs[-1].term if self._runs else self._start.term)
+        return LogId(self.last_index, self._runs[-1].term if self._runs else self._start.term)
 
     @property
     def durable_index(self) -> Index:
@@ -193,11 +193,11 @@ class Log:
             return None
         return self._runs[self._run_at(index)].term
 
-    def matches(self, position: LogPosition) -> bool:
+    def matches(self, position: LogId) -> bool:
         """The consistency check of AppendEntries: this log has the entry at `position`, in that term."""
         return self.term_at(position.index) == position.term
 
-    def divergence(self, other: LogPosition) -> LogPosition:
+    def divergence(self, other: LogId) -> LogId:
         """The newest place at or before `other` where a log that ends with `other` may agree with this one.
 
         Terms never fall along a log, so an entry of ours with a later term than `other`'s cannot be in that log. What
@@ -206,7 +206,7 @@ class Log:
         index = max(self._start.index, min(other.index, self.last_index))
         while index > self._start.index and (self.term_at(index) or 0) > other.term:
             index = self._runs[self._run_at(index)].first - 1
-        return LogPosition(index, self.term_at(index) or 0)
+        return LogId(index, self.term_at(index) or 0)
 
     def first_of_term_at(self, index: Index) -> Index:
         """Where the run of entries begins that have the same term as the one at `index`."""
@@ -258,7 +258,7 @@ class Log:
         if first_kept <= self._start.index + 1:
             return
         base = self.configuration_at(first_kept - 1)
-        self._start = LogPosition(first_kept - 1, self.term_at(first_kept - 1) or 0)
+        self._start = LogId(first_kept - 1, self.term_at(first_kept - 1) or 0)
         while self._tail and self._tail_first < first_kept:
             self._tail_bytes -= entry_bytes(self._tail.popleft())
             self._tail_first += 1

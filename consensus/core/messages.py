@@ -7,7 +7,7 @@ exactly once, even a refused one: wires that answer in order would stall otherwi
 
 from dataclasses import dataclass
 
-from consensus.core.position import Configuration, Entry, Index, LogPosition, ServerId, Term
+from consensus.core.model import Configuration, Entry, Index, LogId, ServerId, Term
 from consensus.core.pull_messages import PullError, PullReply, PullRequest
 
 
@@ -20,7 +20,7 @@ class RequestVote:
 
     term: Term
     candidate: ServerId
-    last: LogPosition
+    last: LogId
     correlation: int
     pre_vote: bool = False
     transfer: bool = False
@@ -46,7 +46,7 @@ class AppendEntries:
 
     term: Term
     leader: ServerId
-    previous: LogPosition
+    previous: LogId
     entries: tuple[Entry, ...]
     commit: Index
     correlation: int
@@ -72,7 +72,7 @@ class InstallSnapshot:
 
     term: Term
     leader: ServerId
-    last: LogPosition
+    last: LogId
     configuration: Configuration
     offset: int
     data: bytes

@@ -1,13 +1,13 @@
 """The effects of one step, in order, with at most one Persist, which comes first.
 
-Whatever a step changes durably (ballot, truncation, entries) goes into one numbered Persist, so one fsync covers it.
-Its number is known before it is drained: effects that rest on it name it as `after`. Effects that rest on nothing
+Whatever a step changes durably (hard state, truncation, entries) goes into one numbered Persist, so one fsync covers
+it. Its number is known before it is drained: effects that rest on it name it as `after`. Effects that rest on nothing
 (an established leader's appends) carry 0 and need not wait although they come later in the list.
 """
 
 from consensus.core.effects import Effect, Persist, Send, SnapshotChange
 from consensus.core.messages import Message
-from consensus.core.position import Ballot, Entry, Index, ServerId
+from consensus.core.model import Entry, HardState, Index, ServerId
 
 
 class Outbox:
@@ -15,7 +15,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._number = 0
-        self._ballot: Ballot | None = None
+        self._hard_state: HardState | None = None
         self._truncate_from: Index | None = None
         self._first: Index = 0
         self._entries: list[Entry] = []
@@ -32,9 +32,9 @@ class Outbox:
         """Whether this step changes the snapshot, and so may change no entries."""
         return self._snapshot is not None
 
-    def stage_ballot(self, ballot: Ballot) -> int:
-        """Make `ballot` durable; returns the number of the Persist that does."""
-        self._ballot = ballot
+    def stage_hard_state(self, hard_state: HardState) -> int:
+        """Make `hard_state` durable; returns the number of the Persist that does."""
+        self._hard_state = hard_state
         return self.staged_number
 
     def stage_log(self, truncate_from: Index | None, first: Index, entries: tuple[Entry, ...]) -> int:
@@ -66,13 +66,13 @@ class Outbox:
     def drain(self) -> list[Effect]:
         """The effects of the step that ends."""
         effects, self._effects = self._effects, []
-        if self._ballot is None and self._truncate_from is None and not self._entries and self._snapshot is None:
+        if self._hard_state is None and self._truncate_from is None and not self._entries and self._snapshot is None:
             return effects
         self._number += 1
         entries = tuple(self._entries)
-        persist = Persist(self._number, self._ballot, self._truncate_from, self._first, entries, self._snapshot)
+        persist = Persist(self._number, self._hard_state, self._truncate_from, self._first, entries, self._snapshot)
         self._snapshot = None
-        self._ballot = None
+        self._hard_state = None
         self._truncate_from = None
         self._first = 0
         self._entries = []

@@ -2,9 +2,9 @@
 
     Kafka                                   core
     leader epoch                            term
-    fetch offset, last fetched epoch        LogPosition: where the fetcher's log ends
+    fetch offset, last fetched epoch        LogId: where the fetcher's log ends
     high watermark                          commit index
-    DivergingEpoch (epoch, end offset)      LogPosition: the newest place where both logs may agree
+    DivergingEpoch (epoch, end offset)      LogId: the newest place where both logs may agree
     error code                              PullError; None is success
 
 With indexes from 1 the numbers are the same: an exclusive end offset equals the index of the last entry. Every reply
@@ -15,7 +15,7 @@ names the sender's term and the leader it knows, so that whoever asked the wrong
 from dataclasses import dataclass
 from enum import Enum
 
-from consensus.core.position import Entry, Index, LogPosition, Milliseconds, ServerId, Term
+from consensus.core.model import Entry, Index, LogId, Milliseconds, ServerId, Term
 
 
 class PullError(Enum):
@@ -52,7 +52,7 @@ class Fetch:
 
     term: Term
     replica: ServerId
-    position: LogPosition
+    position: LogId
     commit: Index
     max_wait_ms: Milliseconds
     correlation: int
@@ -72,8 +72,8 @@ class FetchReply:
     commit: Index
     correlation: int
     entries: tuple[Entry, ...] = ()
-    diverging: LogPosition | None = None
-    snapshot: LogPosition | None = None
+    diverging: LogId | None = None
+    snapshot: LogId | None = None
     error: PullError | None = None
 
 
@@ -83,7 +83,7 @@ class FetchSnapshot:
 
     term: Term
     replica: ServerId
-    snapshot: LogPosition
+    snapshot: LogId
     offset: int
     max_bytes: int
     correlation: int
@@ -96,7 +96,7 @@ class FetchSnapshotReply:
 
     term: Term
     leader: ServerId | None
-    snapshot: LogPosition
+    snapshot: LogId
     offset: int
     correlation: int
     data: bytes = b""

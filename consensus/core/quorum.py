@@ -8,10 +8,10 @@ decide otherwise. Only voters count: an answer from anybody else is never seen b
 from collections.abc import Collection, Mapping
 from enum import Enum
 
-from consensus.core.position import ServerId
+from consensus.core.model import ServerId
 
 
-class Verdict(Enum):
+class VoteResult(Enum):
     """How a vote stands."""
 
     WON = "won"
@@ -24,12 +24,12 @@ def majority(voters: Collection[ServerId]) -> int:
     return len(voters) // 2 + 1
 
 
-def tally(votes: Mapping[ServerId, bool], majorities: Collection[Collection[ServerId]]) -> Verdict:
+def tally(votes: Mapping[ServerId, bool], majorities: Collection[Collection[ServerId]]) -> VoteResult:
     """Won when every set's majority granted; lost when in one of them no majority can grant any more."""
     verdicts = {_tally_one(votes, voters) for voters in majorities}
-    if Verdict.LOST in verdicts:
-        return Verdict.LOST
-    return Verdict.WON if verdicts == {Verdict.WON} else Verdict.OPEN
+    if VoteResult.LOST in verdicts:
+        return VoteResult.LOST
+    return VoteResult.WON if verdicts == {VoteResult.WON} else VoteResult.OPEN
 
 
 def held_by_majorities(values: Mapping[ServerId, int], majorities: Collection[Collection[ServerId]]) -> int:
@@ -40,14 +40,14 @@ def held_by_majorities(values: Mapping[ServerId, int], majorities: Collection[Co
     return min(_held_by_majority(values, voters) for voters in majorities)
 
 
-def _tally_one(votes: Mapping[ServerId, bool], voters: Collection[ServerId]) -> Verdict:
+def _tally_one(votes: Mapping[ServerId, bool], voters: Collection[ServerId]) -> VoteResult:
     granted = sum(votes.get(voter) is True for voter in voters)
     denied = sum(votes.get(voter) is False for voter in voters)
     if voters and granted >= majority(voters):
-        return Verdict.WON
+        return VoteResult.WON
     if denied > len(voters) - majority(voters):
-        return Verdict.LOST
-    return Verdict.OPEN
+        return VoteResult.LOST
+    return VoteResult.OPEN
 
 
 def _held_by_majority(values: Mapping[ServerId, int], voters: Collection[ServerId]) -> int:

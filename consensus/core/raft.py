@@ -22,18 +22,16 @@ what clients ask is taken by `client_requests`, what storage tells by `storage_a
 from random import Random
 from typing import assert_never
 
-from consensus.core import ballot as voting
-from consensus.core import candidate, client_requests, invariants, storage_answers
-from consensus.core.candidate import Candidate
+from consensus.core import client_requests, election, invariants, storage_answers
+from consensus.core import votes as voting
 from consensus.core.describing import describe
-from consensus.core.description import Description
-from consensus.core.dialect import Dialect, Strategy
 from consensus.core.effects import (
     ConfigurationChanged,
     Effect,
     Role,
     RoleChanged,
 )
+from consensus.core.election import Candidate
 from consensus.core.events import (
     AppendNotSent,
     ChangeConfiguration,
@@ -55,6 +53,7 @@ from consensus.core.events import (
     SnapshotWanted,
     TransferLeadership,
 )
+from consensus.core.features import Features, Strategy
 from consensus.core.follower import Follower
 from consensus.core.leader import Leader
 from consensus.core.log import RecoveredLog
@@ -70,18 +69,19 @@ from consensus.core.messages import (
     TimeoutNowReply,
     VoteReply,
 )
-from consensus.core.plausibility import implausible
-from consensus.core.position import Ballot, Configuration, Milliseconds, ServerId, Term
-from consensus.core.pull import Pull
-from consensus.core.pulling import Pulling
-from consensus.core.push import Push
-from consensus.core.pushing import Pushing
-from consensus.core.quorum import Verdict
+from consensus.core.model import Configuration, HardState, Milliseconds, ServerId, Term
+from consensus.core.options import Options
+from consensus.core.quorum import VoteResult
 from consensus.core.refusing import refuse, refuse_leader
 from consensus.core.replica import MAX_NUMBER, Replica
-from consensus.core.replication import Replication
-from consensus.core.transfer import Transfers
-from consensus.core.tuning import Tuning
+from consensus.core.replication.append_follower import Pushing
+from consensus.core.replication.append_leader import Push
+from consensus.core.replication.fetch_leader import Pull
+from consensus.core.replication.fetch_receiver import Pulling
+from consensus.core.replication.port import Replication
+from consensus.core.status import Description
+from consensus.core.transfer import LeadershipTransfers
+from consensus.core.validation import implausible
 
 
 class Raft:
@@ -91,24 +91,24 @@ class Raft:
         self,
         server_id: ServerId,
         configuration: Configuration,
-        ballot: Ballot,
+        hard_state: HardState,
         log: RecoveredLog,
-        tuning: Tuning,
-        dialect: Dialect,
+        options: Options,
+        features: Features,
         random: Random,
         now: Milliseconds,
         cluster_id: str | None = None,
     ) -> None:
-        self._replica = Replica(server_id, configuration, ballot, log, tuning, dialect, random, now, cluster_id)
+        self._replica = Replica(server_id, configuration, hard_state, log, options, features, random, now, cluster_id)
         self._pushing = Pushing(self._replica, self)
-        self._pulling = Pulling(self._replica, self) if dialect.replication is Strategy.PULL else None
+        self._pulling = Pulling(self._replica, self) if features.replication is Strategy.PULL else None
         # With leases a voter may not forget over a restart that it has just confirmed one.
-        contact_ms = None if tuning.lease_clock_bound_ms is None else now
+        contact_ms = None if options.lease_clock_bound_ms is None else now
         self._role: Follower | Candidate | Leader = Follower(
             self._replica.random_election_deadline(), contact_ms=contact_ms
         )
-        self._transfers = Transfers(self._replica)
-        self._announced = RoleChanged(Role.FOLLOWER, ballot.term, None)
+        self._transfers = LeadershipTransfers(self._replica)
+        self._announced = RoleChanged(Role.FOLLOWER, hard_state.term, None)
         self._members = ConfigurationChanged(self._replica.log.configuration)
 
     @property
@@ -147,7 +147,7 @@ class Raft:
         self._pursue()
         if self._pulling is not None:
             self._pulling.tend()
-        replica.log.trim(replica.tuning.tail_entries, replica.tuning.tail_bytes)
+        replica.log.trim(replica.options.tail_entries, replica.options.tail_bytes)
         self._announce()
         invariants.check(replica, self._leader)
         return replica.outbox.drain()
@@ -180,7 +180,7 @@ class Raft:
 
     def _receive(self, sender: ServerId, message: Message) -> None:
         replica = self._replica
-        problem = implausible(replica.server_id, sender, message, replica.dialect)
+        problem = implausible(replica.server_id, sender, message, replica.features)
         if problem is not None:
             replica.dropped[problem] += 1
             refuse(replica, sender, message, self.leader)
@@ -261,7 +261,7 @@ class Raft:
         reply = TimeoutNowReply(replica.term, accepted, order.correlation)
         replica.outbox.send(order.leader, reply)
         if accepted:
-            self._role = candidate.begin_vote(replica, transfer=True)
+            self._role = election.begin_vote(replica, transfer=True)
             self._conclude_campaign()
 
     def keeps_its_leader(self, claimant: ServerId, term: Term) -> bool:
@@ -349,7 +349,7 @@ class Raft:
                     self._become_follower()
                     self._role.deadline = replica.random_election_deadline()
                 else:
-                    self._role = candidate.begin_pre_vote(replica)
+                    self._role = election.begin_pre_vote(replica)
                     self._conclude_campaign()
 
     def _conclude_campaign(self) -> None:
@@ -358,13 +358,13 @@ class Raft:
         if not isinstance(role, Candidate):
             return
         match role.verdict(self._replica):
-            case Verdict.WON if role.pre_vote:
-                self._role = candidate.begin_vote(self._replica)
-            case Verdict.WON:
+            case VoteResult.WON if role.pre_vote:
+                self._role = election.begin_vote(self._replica)
+            case VoteResult.WON:
                 self._role = Leader(self._replica, Push if self._pulling is None else Pull, role.granted_by)
-            case Verdict.LOST:
+            case VoteResult.LOST:
                 self._become_follower()
-            case Verdict.OPEN:
+            case VoteResult.OPEN:
                 pass
 
     def _become_follower(self) -> None:

@@ -22,7 +22,7 @@ voters that keep the refusal over a restart and in each term, servers of our own
 break the refusal, a term in which one was sent has no lease any more, even if the transfer fails.
 """
 
-from consensus.core.position import Index, Milliseconds
+from consensus.core.model import Index, Milliseconds
 
 
 class Reads:

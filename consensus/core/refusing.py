@@ -7,7 +7,6 @@ to no other candidate. A server that has not followed it must not say so (`refus
 
 from typing import assert_never
 
-from consensus.core import pulling
 from consensus.core.messages import (
     AppendEntries,
     AppendReply,
@@ -20,9 +19,10 @@ from consensus.core.messages import (
     TimeoutNowReply,
     VoteReply,
 )
-from consensus.core.position import ServerId
+from consensus.core.model import ServerId
 from consensus.core.pull_messages import BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot, PullError
 from consensus.core.replica import Replica
+from consensus.core.replication import fetch_receiver
 
 
 def refuse(replica: Replica, sender: ServerId, message: Message, leader: ServerId | None) -> None:
@@ -38,7 +38,7 @@ def refuse(replica: Replica, sender: ServerId, message: Message, leader: ServerI
         case TimeoutNow(correlation=correlation):
             replica.outbox.send(sender, TimeoutNowReply(replica.term, accepted=False, correlation=correlation))
         case Fetch() | FetchSnapshot() | BeginQuorumEpoch() | EndQuorumEpoch():
-            pulling.refuse(replica, sender, message, leader, PullError.INVALID_REQUEST)
+            fetch_receiver.refuse(replica, sender, message, leader, PullError.INVALID_REQUEST)
         case _:
             assert_never(message)
 
@@ -50,7 +50,7 @@ def refuse_leader(replica: Replica, sender: ServerId, request: AppendEntries | I
     majority and renew its lease, and we have promised nothing. So to a leader of our term it is one of term 0, which
     is older than every leader's; to a leader of a later term ours is old enough.
     """
-    term, after = (0, 0) if request.term == replica.term else (replica.term, replica.ballot_number)
+    term, after = (0, 0) if request.term == replica.term else (replica.term, replica.hard_state_number)
     match request:
         case AppendEntries(correlation=correlation):
             hint = replica.log.last_index + 1

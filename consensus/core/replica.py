@@ -1,34 +1,34 @@
 """What a replica has in every role: the state of Raft's figure 2, and the few acts that touch it.
 
-`ballot` (currentTerm, votedFor) and `log` are durable once the Persist that carries them is; commit and applied index
-are volatile. Roles decide, this module changes: a term is adopted, a vote cast and an entry appended here and nowhere
-else, so the numbers of the Persists that these rest on are kept in one place.
+`hard_state` (currentTerm, votedFor) and `log` are durable once the Persist that carries them is; commit and applied
+index are volatile. Roles decide, this module changes: a term is adopted, a vote cast and an entry appended here and
+nowhere else, so the numbers of the Persists that these rest on are kept in one place.
 """
 
 from collections import Counter
 from random import Random
 
 from consensus.core.applier import Applier
-from consensus.core.assembly import Assembly
+from consensus.core.assembly import IncomingSnapshot
 from consensus.core.configuration import possible_configuration
-from consensus.core.dialect import Dialect
 from consensus.core.effects import Install
 from consensus.core.extensions import NO_EXTENSIONS, Extensions
+from consensus.core.features import Features
 from consensus.core.log import Log, RecoveredLog
 from consensus.core.messages import AppendReply, RequestVote, VoteReply
-from consensus.core.outbox import Outbox
-from consensus.core.position import (
-    Ballot,
+from consensus.core.model import (
     Configuration,
     Entry,
+    HardState,
     Index,
     Milliseconds,
     ServerId,
     SnapshotDescription,
     Term,
 )
+from consensus.core.options import Options
+from consensus.core.outbox import Outbox
 from consensus.core.pull_messages import PullError
-from consensus.core.tuning import Tuning
 
 MAX_NUMBER = 2**63 - 1
 """Terms, indexes and correlations are signed 64-bit on the wires."""
@@ -59,27 +59,27 @@ class Replica:
         self,
         server_id: ServerId,
         configuration: Configuration,
-        ballot: Ballot,
+        hard_state: HardState,
         log: RecoveredLog,
-        tuning: Tuning,
-        dialect: Dialect,
+        options: Options,
+        features: Features,
         random: Random,
         now: Milliseconds,
         cluster_id: str | None = None,
     ) -> None:
         self.server_id = server_id
-        self.ballot = ballot
-        self.ballot_number = 0
+        self.hard_state = hard_state
+        self.hard_state_number = 0
         self.log = Log(log, configuration)
-        self.tuning = tuning
-        self.dialect = dialect
+        self.options = options
+        self.features = features
         self.random = random
         self.now = now
         self.cluster_id = cluster_id
         self.outbox = Outbox()
-        self.applier = Applier(self.log, self.outbox, tuning)
+        self.applier = Applier(self.log, self.outbox, options)
         self.extensions_of: dict[ServerId, Extensions] = {}
-        self.assembly: Assembly | None = None
+        self.assembly: IncomingSnapshot | None = None
         self.durable_number = 0
         self.disk_full = False
         self.dropped: Counter[str] = Counter()
@@ -89,7 +89,7 @@ class Replica:
     @property
     def term(self) -> Term:
         """The latest term that this server has seen."""
-        return self.ballot.term
+        return self.hard_state.term
 
     @property
     def voters(self) -> frozenset[ServerId]:
@@ -142,7 +142,7 @@ class Replica:
 
     def random_election_deadline(self) -> Milliseconds:
         """A fresh randomized election timeout from now on (Raft section 5.2)."""
-        shortest, longest = self.tuning.election_timeout_min_ms, self.tuning.election_timeout_max_ms
+        shortest, longest = self.options.election_timeout_min_ms, self.options.election_timeout_max_ms
         return self.now + self.random.randint(shortest, longest)
 
     def next_correlation(self) -> int:
@@ -160,7 +160,7 @@ class Replica:
     def lacks_pre_vote(self, peer: ServerId) -> bool:
         """Whether the protocol or the handshake with `peer` rules pre-vote requests out."""
         known = self.extensions_of.get(peer)
-        return not self.dialect.pre_vote or (known is not None and not known.pre_vote)
+        return not self.features.pre_vote or (known is not None and not known.pre_vote)
 
     def lacks_configurations(self, peer: ServerId) -> bool:
         """Whether the handshake with `peer` said that it cannot take joint configurations and learners."""
@@ -170,11 +170,11 @@ class Replica:
     def keeps_leases(self, peer: ServerId) -> bool:
         """Whether `peer` has said that it refuses other candidates for as long as a lease of ours may last."""
         promised_ms = self.extensions_of.get(peer, NO_EXTENSIONS).lease_ms
-        return promised_ms is not None and promised_ms >= self.tuning.election_timeout_min_ms
+        return promised_ms is not None and promised_ms >= self.options.election_timeout_min_ms
 
     def understands_transfer(self, peer: ServerId) -> bool:
         """Whether TimeoutNow may be sent to `peer`; not before a handshake has said so."""
-        return self.dialect.transfer and self.extensions_of.get(peer, NO_EXTENSIONS).transfer
+        return self.features.transfer and self.extensions_of.get(peer, NO_EXTENSIONS).transfer
 
     def adopt_term(self, term: Term, *, of_a_leader: bool = False) -> None:
         """All servers: a higher term is taken over, without a vote in it, but not by more than TERM_STEP_MAX.
@@ -182,12 +182,12 @@ class Replica:
         A server at term 0 has neither voted nor stored anything, so it takes its leader's term at once.
         """
         bound = MAX_NUMBER if of_a_leader and self.term == 0 else self.term + TERM_STEP_MAX
-        self.set_ballot(Ballot(min(term, bound)))
+        self.set_hard_state(HardState(min(term, bound)))
 
-    def set_ballot(self, ballot: Ballot) -> None:
-        """Change term or vote; whatever rests on it waits for `ballot_number`."""
-        self.ballot = ballot
-        self.ballot_number = self.outbox.stage_ballot(ballot)
+    def set_hard_state(self, hard_state: HardState) -> None:
+        """Change term or vote; whatever rests on it waits for `hard_state_number`."""
+        self.hard_state = hard_state
+        self.hard_state_number = self.outbox.stage_hard_state(hard_state)
 
     def append(self, entries: tuple[Entry, ...], truncate_from: Index | None = None) -> None:
         """Change the log, in memory now and durably with this step's Persist."""
@@ -208,11 +208,11 @@ class Replica:
     def answer_vote(self, request: RequestVote, *, granted: bool, error: PullError | None = None) -> None:
         """Answer a vote request; vote and term wait for their Persist, a granted pre-vote rests on nothing durable."""
         term = request.term if granted else self.term
-        after = 0 if granted and request.pre_vote else self.ballot_number
+        after = 0 if granted and request.pre_vote else self.hard_state_number
         reply = VoteReply(term, granted, request.correlation, request.pre_vote, error)
         self.outbox.send(request.candidate, reply, after)
 
     def refuse_append(self, recipient: ServerId, correlation: int, hint: Index) -> None:
         """Answer an append that changed nothing but perhaps our term."""
         reply = AppendReply(self.term, success=False, next_index=hint, correlation=correlation)
-        self.outbox.send(recipient, reply, self.ballot_number)
+        self.outbox.send(recipient, reply, self.hard_state_number)

@@ -6,8 +6,8 @@
 from typing import Protocol
 
 from consensus.core.follower import Follower
-from consensus.core.position import Milliseconds, ServerId, Term
-from consensus.core.replication import Replication
+from consensus.core.model import Milliseconds, ServerId, Term
+from consensus.core.replication.port import Replication
 
 
 class Roles(Protocol):

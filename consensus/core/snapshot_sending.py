@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from consensus.core.effects import ReadSnapshot
 from consensus.core.events import SnapshotRead
 from consensus.core.messages import InstallSnapshot, SnapshotReply
-from consensus.core.position import LogPosition, Milliseconds, ServerId
+from consensus.core.model import LogId, Milliseconds, ServerId
 from consensus.core.replica import Replica
 
 
 @dataclass(slots=True)
-class Transfer:
+class SnapshotTransfer:
     """One follower's transfer. It has everything before `offset`; what was sent ends at `end`."""
 
-    last: LogPosition
+    last: LogId
     offset: int = 0
     read_id: int | None = None
     correlation: int | None = None
@@ -39,21 +39,21 @@ class Transfer:
         return self.resume_ms if self.sent_ms is None else self.sent_ms + retry_ms
 
 
-def go_on(replica: Replica, transfer: Transfer | None) -> Transfer | None:
+def go_on(replica: Replica, transfer: SnapshotTransfer | None) -> SnapshotTransfer | None:
     """Ask for the next piece, if nothing is under way; begins (anew) with the newest snapshot. None: there is none."""
     snapshot = replica.log.snapshot
     if snapshot is None:
         return None
     if transfer is None or transfer.last != snapshot.last:
-        transfer = Transfer(snapshot.last)
+        transfer = SnapshotTransfer(snapshot.last)
     if transfer.read_id is None and transfer.sent_ms is None and replica.now >= transfer.resume_ms:
         transfer.read_id = replica.applier.next_read_id()
-        limit = replica.tuning.snapshot_chunk_bytes
+        limit = replica.options.snapshot_chunk_bytes
         replica.outbox.add(ReadSnapshot(transfer.read_id, transfer.last, transfer.offset, limit))
     return transfer
 
 
-def send(replica: Replica, peer: ServerId, transfer: Transfer, event: SnapshotRead, round_number: int) -> bool:
+def send(replica: Replica, peer: ServerId, transfer: SnapshotTransfer, event: SnapshotRead, round_number: int) -> bool:
     """Storage gave a piece; send it. False if it is not the one that is wanted any more."""
     transfer.read_id = None
     snapshot = replica.log.snapshot
@@ -78,7 +78,7 @@ def send(replica: Replica, peer: ServerId, transfer: Transfer, event: SnapshotRe
     return True
 
 
-def answered(replica: Replica, transfer: Transfer, reply: SnapshotReply) -> None:
+def answered(replica: Replica, transfer: SnapshotTransfer, reply: SnapshotReply) -> None:
     """The follower answered the piece under way, maybe late: go on from where it says."""
     transfer.correlation = transfer.sent_ms = None
     if reply.accepted and reply.next_offset == transfer.end:
@@ -86,4 +86,4 @@ def answered(replica: Replica, transfer: Transfer, reply: SnapshotReply) -> None
         return
     size = replica.log.snapshot.size_bytes if replica.log.snapshot is not None else 0
     transfer.offset = reply.next_offset if reply.next_offset <= size else 0
-    transfer.resume_ms = replica.now + replica.tuning.heartbeat_ms
+    transfer.resume_ms = replica.now + replica.options.heartbeat_ms

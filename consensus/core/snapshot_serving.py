@@ -9,14 +9,14 @@ was read when the snapshot has been replaced meanwhile is not sent: bytes of two
 
 from consensus.core.effects import ReadSnapshot
 from consensus.core.events import SnapshotRead
-from consensus.core.position import ServerId
+from consensus.core.model import ServerId
 from consensus.core.pull_messages import FetchSnapshot, FetchSnapshotReply, PullError
 from consensus.core.replica import Replica
 
 MAX_READS = 64
 
 
-class Pieces:
+class SnapshotServer:
     """The pieces that are being read, of one term."""
 
     def __init__(self, replica: Replica) -> None:
@@ -34,7 +34,7 @@ class Pieces:
             self._refuse(fetch, PullError.THROTTLED)
         else:
             read_id = replica.applier.next_read_id()
-            limit = min(fetch.max_bytes, replica.tuning.snapshot_chunk_bytes)
+            limit = min(fetch.max_bytes, replica.options.snapshot_chunk_bytes)
             self._reads[read_id] = fetch
             replica.outbox.add(ReadSnapshot(read_id, snapshot.last, fetch.offset, limit))
 
@@ -73,4 +73,4 @@ class Pieces:
 def refuse_piece(replica: Replica, fetch: FetchSnapshot, leader: ServerId | None, error: PullError) -> None:
     """Answer a request for a piece with the reason why there is none."""
     reply = FetchSnapshotReply(replica.term, leader, fetch.snapshot, fetch.offset, fetch.correlation, error=error)
-    replica.outbox.send(fetch.replica, reply, replica.ballot_number)
+    replica.outbox.send(fetch.replica, reply, replica.hard_state_number)

@@ -6,7 +6,7 @@ any more (the role has changed, the leader's snapshot came in between) is droppe
 
 from typing import assert_never
 
-from consensus.core import compaction, snapshot_receiving
+from consensus.core import compaction, snapshots
 from consensus.core.events import (
     EntriesRead,
     SnapshotChecked,
@@ -16,7 +16,7 @@ from consensus.core.events import (
     SnapshotWanted,
 )
 from consensus.core.replica import Replica
-from consensus.core.replication import Replication
+from consensus.core.replication.port import Replication
 
 
 def take(answer: EntriesRead | SnapshotEvent, replica: Replica, strategy: Replication | None) -> None:
@@ -34,7 +34,7 @@ def take(answer: EntriesRead | SnapshotEvent, replica: Replica, strategy: Replic
             if strategy is None or not strategy.snapshot_read(answer):
                 replica.dropped["snapshot read for nobody"] += 1
         case SnapshotChecked():
-            if not snapshot_receiving.checked(replica, answer):
+            if not snapshots.checked(replica, answer):
                 replica.dropped["snapshot checked for nobody"] += 1
         case _:
             assert_never(answer)

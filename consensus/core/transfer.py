@@ -18,19 +18,19 @@ The outcome is known when somebody leads. So a transfer outlives the leader's of
 
 from dataclasses import dataclass, field
 
-from consensus.core.effects import Outcome, Resolve, TransferEnded, TransferOutcome
+from consensus.core.effects import Outcome, ProposalResolved, TransferEnded, TransferOutcome
 from consensus.core.events import Proposed, TransferLeadership
 from consensus.core.leader import Leader
 from consensus.core.log import ENTRY_OVERHEAD_BYTES
 from consensus.core.messages import TimeoutNow, TimeoutNowReply
-from consensus.core.position import Milliseconds, ServerId, Term
+from consensus.core.model import Milliseconds, ServerId, Term
 from consensus.core.replica import Replica
 
 ABSTENTION_TIMEOUTS = 2
 
 
 @dataclass(slots=True)
-class Transfer:
+class LeadershipTransfer:
     """One transfer, from the request to its outcome."""
 
     transfer_id: int
@@ -44,12 +44,12 @@ class Transfer:
     held_bytes: int = 0
 
 
-class Transfers:
+class LeadershipTransfers:
     """At most one transfer at a time."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._transfer: Transfer | None = None
+        self._transfer: LeadershipTransfer | None = None
 
     @property
     def target(self) -> ServerId | None:
@@ -69,7 +69,7 @@ class Transfers:
             return None
         if transfer.correlation is None or transfer.asked_ms is None:
             return transfer.deadline
-        return min(transfer.deadline, transfer.asked_ms + self._replica.tuning.retry_ms)
+        return min(transfer.deadline, transfer.asked_ms + self._replica.options.retry_ms)
 
     def begin(self, event: TransferLeadership, leader: Leader | None, known_leader: ServerId | None) -> None:
         """An operator, or a server that is about to stop, asks for a transfer."""
@@ -82,8 +82,8 @@ class Transfers:
             outcome = refusal or TransferOutcome.NO_VOTER
             replica.outbox.add(TransferEnded(event.transfer_id, outcome, known_leader))
             return
-        deadline = replica.now + replica.tuning.election_timeout_max_ms
-        self._transfer = Transfer(event.transfer_id, target, replica.term, deadline)
+        deadline = replica.now + replica.options.election_timeout_max_ms
+        self._transfer = LeadershipTransfer(event.transfer_id, target, replica.term, deadline)
 
     def hold(self, proposed: Proposed) -> bool:
         """Keep or refuse a proposal because a transfer is under way; False if none is."""
@@ -92,10 +92,10 @@ class Transfers:
             return False
         size = sum(ENTRY_OVERHEAD_BYTES + len(command) for command in proposed.commands)
         if (
-            len(transfer.held) >= replica.tuning.max_pending_proposals
-            or transfer.held_bytes + size > replica.tuning.max_pending_bytes
+            len(transfer.held) >= replica.options.max_pending_proposals
+            or transfer.held_bytes + size > replica.options.max_pending_bytes
         ):
-            replica.outbox.add(Resolve(proposed.proposal_id, Outcome.BUSY, leader=replica.server_id))
+            replica.outbox.add(ProposalResolved(proposed.proposal_id, Outcome.BUSY, leader=replica.server_id))
         else:
             transfer.held.append(proposed)
             transfer.held_bytes += size
@@ -131,7 +131,7 @@ class Transfers:
 
     def abstain_until(self) -> Milliseconds:
         """Who abdicates in favour of another does not campaign before this."""
-        return self._replica.now + ABSTENTION_TIMEOUTS * self._replica.tuning.election_timeout_max_ms
+        return self._replica.now + ABSTENTION_TIMEOUTS * self._replica.options.election_timeout_max_ms
 
     def _refusal(
         self, event: TransferLeadership, target: ServerId | None, leader: Leader | None
@@ -146,7 +146,7 @@ class Transfers:
             return TransferOutcome.NOT_A_VOTER
         return None
 
-    def _hand_over(self, transfer: Transfer, leader: Leader) -> bool:
+    def _hand_over(self, transfer: LeadershipTransfer, leader: Leader) -> bool:
         """The target holds our whole log: let it campaign; True if the only way is to make room."""
         replica = self._replica
         leader.lease.end()
@@ -155,24 +155,24 @@ class Transfers:
             return True
         first = transfer.asked_ms is None
         overdue = transfer.correlation is not None and (
-            replica.now >= (transfer.asked_ms or 0) + replica.tuning.retry_ms
+            replica.now >= (transfer.asked_ms or 0) + replica.options.retry_ms
         )
         if first or overdue:
             transfer.asked_ms, transfer.correlation = replica.now, replica.next_correlation()
             replica.outbox.send(transfer.target, TimeoutNow(replica.term, replica.server_id, transfer.correlation))
         return False
 
-    def _resume(self, transfer: Transfer, leader: Leader, outcome: TransferOutcome) -> None:
+    def _resume(self, transfer: LeadershipTransfer, leader: Leader, outcome: TransferOutcome) -> None:
         self._transfer = None
         self._replica.outbox.add(TransferEnded(transfer.transfer_id, outcome, self._replica.server_id))
         for proposed in transfer.held:
             leader.propose(proposed)
 
-    def _follow_up(self, transfer: Transfer, known_leader: ServerId | None) -> None:
+    def _follow_up(self, transfer: LeadershipTransfer, known_leader: ServerId | None) -> None:
         """We do not lead that term any more: whoever leads now, or the deadline, tells the outcome."""
         replica = self._replica
         for proposed in transfer.held:
-            replica.outbox.add(Resolve(proposed.proposal_id, Outcome.NOT_LEADER, leader=known_leader))
+            replica.outbox.add(ProposalResolved(proposed.proposal_id, Outcome.NOT_LEADER, leader=known_leader))
         transfer.held.clear()
         transfer.correlation = None
         if known_leader is not None:

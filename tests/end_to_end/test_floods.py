@@ -18,14 +18,14 @@ import trio
 
 from bridge.node.descriptors import RESERVED
 from bridge.node.key_files import load_farm_key
-from consensus.node.garlic_farm_dial import Dialer, PeerAddress
-from consensus.node.tls import client_context, load_or_create_certificate
-from consensus.wire.garlic_farm.codec import encode_request
-from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS
-from consensus.wire.garlic_farm.messages import ClientRequest
-from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller
+from consensus.net.tls import client_context, load_or_create_certificate
+from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
+from consensus.protocols.garlic_farm.wire.codec import encode_request
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS
+from consensus.protocols.garlic_farm.wire.messages import ClientRequest
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 from tests.end_to_end.farm import Farm, Node, local_farm
 from tests.end_to_end.settings import LOOPBACK, addresses
 

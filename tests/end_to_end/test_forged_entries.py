@@ -22,14 +22,14 @@ from bridge.node.ineffective_entries import ALARM
 from bridge.node.key_files import load_farm_key
 from bridge.wire.destination_keys import new_demo_leaf
 from bridge.wire.entry_proof import sign_entry
-from consensus.node.garlic_farm_dial import Dialer, PeerAddress
-from consensus.node.tls import load_or_create_certificate
-from consensus.wire.garlic_farm.codec import encode_request
-from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.messages import ClientRequest
-from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller
-from consensus.wire.garlic_farm.values import Application, LogEntry
+from consensus.net.tls import load_or_create_certificate
+from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
+from consensus.protocols.garlic_farm.wire.codec import encode_request
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.messages import ClientRequest
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.values import Application, LogEntry
 from gossip.node.identity import load_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, local_farm
 from tests.end_to_end.settings import addresses

@@ -13,13 +13,13 @@ import pytest
 import trio
 
 from bridge.core.view import FarmView
-from consensus.node.garlic_farm_dial import Dialer, PeerAddress
-from consensus.node.transports import HttpProxy, I2pTransport
-from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.errors import GarlicFarmError
-from consensus.wire.garlic_farm.proxy import ProxyMode
-from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller
+from consensus.net.connectors import HttpProxy, I2pConnector
+from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.errors import GarlicFarmError
+from consensus.protocols.garlic_farm.wire.proxy import ProxyMode
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 from tests.end_to_end.farm import START_BOUND_S, Farm, exported_key, tail
 from tests.end_to_end.i2p_farm import I2pFarm
 from tests.end_to_end.settings import LOOPBACK, free_port
@@ -146,7 +146,7 @@ Upstream http {LOOPBACK}:{upstream_port} ".i2p"
 async def guess_the_password(proxy: I2pProxy, name: str) -> None:
     """Call a server without the farm's key."""
     caller = Caller("farm", lambda: (Credentials("stranger", "guess"),), Identity, os.urandom, None)
-    transport = I2pTransport(HttpProxy(LOOPBACK, proxy.port, ProxyMode.CONNECT), os.urandom)
+    transport = I2pConnector(HttpProxy(LOOPBACK, proxy.port, ProxyMode.CONNECT), os.urandom)
     with pytest.raises(GarlicFarmError, match="does not accept user"):
         await Dialer(caller, transport=transport).dial(PeerAddress(name, 7669, None))
 

@@ -14,8 +14,8 @@ from bridge.core.control import SubmitOutcome
 from bridge.core.view import RaftRole
 from bridge.node.control_client import ControlClient
 from bridge.node.replica import RAFT_DIRECTORY
-from consensus.node.directory import Directory
-from consensus.node.hard_state import HardStateFile
+from consensus.storage.directory import Directory
+from consensus.storage.hard_state import HardStateFile
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, local_farm, tail
 from tests.end_to_end.settings import copy_of
 from tests.end_to_end.test_membership import newcomer
@@ -154,8 +154,8 @@ def test_an_evicted_router_is_out_for_ever_and_one_that_was_away_meanwhile_comes
 def as_a_cloned_disk_has_it(node: Node) -> None:
     """Give the copied storage the mark of its place, which a clone of a whole disk would have as well."""
     directory = Directory(node.directory / RAFT_DIRECTORY)
-    ballot, _ = HardStateFile.read(directory)
-    directory.perform_all(ballot.plan(replace(ballot.state, place=directory.place)))
+    hard_state, _ = HardStateFile.read(directory)
+    directory.perform_all(hard_state.plan(replace(hard_state.state, place=directory.place)))
     directory.close()
 
 

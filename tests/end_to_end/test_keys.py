@@ -15,14 +15,14 @@ from bridge.core.control import SubmitOutcome
 from bridge.node.key_files import load_farm_key
 from bridge.node.local_farm import LOOPBACK
 from bridge.wire.farm_key import FarmKey
-from consensus.node.garlic_farm_dial import Dialer, PeerAddress
-from consensus.node.tls import load_or_create_certificate
-from consensus.node.transports import TlsTransport
-from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.proof import ConnectionRole
-from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller
+from consensus.net.connectors import TlsConnector
+from consensus.net.tls import load_or_create_certificate
+from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 from gossip.core.member import Incarnation, NodeId, Status
 from gossip.core.messages import KeyNews, Payload, PingRequest, VerdictUpdate
 from gossip.node.state_files import KEYS_FILE
@@ -148,7 +148,7 @@ def login(node: Node, farm_key: FarmKey) -> Fault | None:
 
     async def dial() -> Fault | None:
         try:
-            dialed = await Dialer(caller, transport=TlsTransport()).dial(PeerAddress(host, int(port), certificate))
+            dialed = await Dialer(caller, transport=TlsConnector()).dial(PeerAddress(host, int(port), certificate))
         except GarlicFarmError as error:
             return error.fault
         await trio.aclose_forcefully(dialed.stream)

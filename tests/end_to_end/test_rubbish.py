@@ -19,14 +19,14 @@ from bridge.core.feature_level import SUPPORTED_LEVEL
 from bridge.core.view import FarmView
 from bridge.node.control_socket import socket_address
 from bridge.node.key_files import load_farm_key
-from consensus.node.garlic_farm_dial import Dialer, PeerAddress
-from consensus.node.tls import load_or_create_certificate
-from consensus.wire.garlic_farm.codec import encode_request
-from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.errors import Fault
-from consensus.wire.garlic_farm.messages import AppendEntriesRequest, ClientRequest, RequestVoteRequest
-from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller
+from consensus.net.tls import load_or_create_certificate
+from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
+from consensus.protocols.garlic_farm.wire.codec import encode_request
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.errors import Fault
+from consensus.protocols.garlic_farm.wire.messages import AppendEntriesRequest, ClientRequest, RequestVoteRequest
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo
 from gossip.core.messages import Broadcast, JoinReq, Leave, Message, PingRequest
 from gossip.node.identity import Identity as NodeIdentity

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from consensus.node.tls import NodeCertificate
+from consensus.net.tls import NodeCertificate
 
 
 class Authority:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import assert_never
 
-from consensus.node.disk import (
+from consensus.storage.disk import (
     CreateFile,
     DiskOperation,
     RemoveFile,

@@ -38,11 +38,11 @@ from bridge.node.signing_keys import HeldKey
 from bridge.wire.application import decode
 from bridge.wire.destination_keys import MasterKey, new_demo_leaf, new_master_key
 from bridge.wire.i2p import Destination
-from consensus.core.effects import Outcome, Resolve, Role, RoleChanged
-from consensus.core.position import ORIGIN, Command, Configuration, Entry, LogPosition, Server, ServerId
-from consensus.node.client_requests import ClientRequests
-from consensus.node.clock import now_ms
-from consensus.node.server import ConsensusServer
+from consensus.core.effects import Outcome, ProposalResolved, Role, RoleChanged
+from consensus.core.model import ORIGIN, Command, Configuration, Entry, LogId, Server, ServerId
+from consensus.protocols.garlic_farm.node.client_requests import ClientRequests
+from consensus.server.clock import now_ms
+from consensus.server.server import ConsensusServer
 from tests.authored import CLUSTER_ID, key_of, node_id, signed
 
 NOW_S = 1_767_225_600
@@ -126,8 +126,8 @@ class StageDescription:
     raft: "StageDescription | None" = None
     configuration: Configuration = CONFIGURATION
     applied: int = 0
-    last: LogPosition = ORIGIN
-    log_start: LogPosition = ORIGIN
+    last: LogId = ORIGIN
+    log_start: LogId = ORIGIN
 
 
 @dataclass
@@ -144,17 +144,17 @@ class StageServer:
     def describe(self) -> StageDescription:
         """The configuration, of three at first, and how far the log goes."""
         last = len(self.stage.log)
-        raft = StageDescription(configuration=self.configuration, last=LogPosition(last, 1))
+        raft = StageDescription(configuration=self.configuration, last=LogId(last, 1))
         return StageDescription(raft, applied=last)
 
-    async def propose(self, commands: tuple[bytes, ...]) -> Resolve:
+    async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
         """Commit."""
         await trio.sleep(self.commit_s)
         if self.outcome is not Outcome.COMMITTED:
-            return Resolve(0, self.outcome, leader=self.role.leader)
+            return ProposalResolved(0, self.outcome, leader=self.role.leader)
         for command in commands:
             await self.stage.append(command)
-        return Resolve(0, Outcome.COMMITTED, LogPosition(len(self.stage.log), 1), OWN)
+        return ProposalResolved(0, Outcome.COMMITTED, LogId(len(self.stage.log), 1), OWN)
 
     async def wait_applied(self, index: int) -> int:
         """Here everything is applied when it is committed."""

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import trio
 
-from consensus.core.position import ServerId
-from consensus.node.garlic_farm_dial import PeerAddress
-from consensus.node.member_client import ask_to_add
-from consensus.node.transports import Reached, TlsTransport
-from consensus.wire.garlic_farm.messages import EXCHANGES, MessageType
-from consensus.wire.garlic_farm.values import ClusterServer, ValueType
+from consensus.core.model import ServerId
+from consensus.net.connectors import Reached, TlsConnector
+from consensus.protocols.garlic_farm.node.dialer import PeerAddress
+from consensus.protocols.garlic_farm.node.membership_client import ask_to_add
+from consensus.protocols.garlic_farm.wire.messages import EXCHANGES, MessageType
+from consensus.protocols.garlic_farm.wire.values import ClusterServer, ValueType
 from tests.node.loopback_group import LoopbackGroup, until
 
 ALICE, CHARLIE = ServerId(4), ServerId(1)
@@ -194,7 +194,7 @@ async def capture(directory: Path) -> Talk:
     """Alice asks Charlie to be added; ends when she is a member."""
     talk = Talk()
 
-    class Overheard(TlsTransport):
+    class Overheard(TlsConnector):
         async def connect(self, address: PeerAddress) -> Reached:
             reached = await super().connect(address)
             called = "Charlie" if address == servers.resolve(CHARLIE) else "Alice"

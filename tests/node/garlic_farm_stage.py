@@ -12,25 +12,25 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from trio.testing import memory_stream_pair
 
 from consensus.core import messages as core
-from consensus.core.position import ServerId
-from consensus.node.client_quota import ClientQuota
-from consensus.node.garlic_farm_conversation import ClientAnswer, ConversationTuning, GiveUp
-from consensus.node.garlic_farm_dial import Dialer, PeerAddress
-from consensus.node.garlic_farm_server import AdmissionTuning, GarlicFarmServer
-from consensus.node.garlic_farm_tally import Incident, Tally
-from consensus.node.receive_budget import BudgetTuning
-from consensus.node.transports import Reached
-from consensus.wire.garlic_farm import messages as wire
-from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.limits import UNKNOWN_SERVER
-from consensus.wire.garlic_farm.nonces import NonceBook
-from consensus.wire.garlic_farm.peers import ListedPeers
-from consensus.wire.garlic_farm.proof import ConnectionRole, tls_channel
-from consensus.wire.garlic_farm.proxy import Via
-from consensus.wire.garlic_farm.upgrade import EXTENSION_SETS, Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller
-from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
+from consensus.core.model import ServerId
+from consensus.net.connectors import Reached
+from consensus.net.receive_budget import BudgetOptions
+from consensus.protocols.garlic_farm.node.client_quota import ClientQuota
+from consensus.protocols.garlic_farm.node.connection import ClientAnswer, ConnectionOptions, GiveUp
+from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
+from consensus.protocols.garlic_farm.node.listener import ConnectionLimits, GarlicFarmServer
+from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.limits import UNKNOWN_SERVER
+from consensus.protocols.garlic_farm.wire.nonces import NonceBook
+from consensus.protocols.garlic_farm.wire.peers import ListedPeers
+from consensus.protocols.garlic_farm.wire.proof import ConnectionRole, tls_channel
+from consensus.protocols.garlic_farm.wire.proxy import Via
+from consensus.protocols.garlic_farm.wire.upgrade import EXTENSION_SETS, Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator
 
 PASSWORD = "correct horse"  # noqa: S105 - the test's own
 CREDENTIALS = Credentials("router", PASSWORD)
@@ -151,19 +151,19 @@ class Host:
         *,
         cluster: str = "farm",
         identity: Identity | None = None,
-        admission: AdmissionTuning | None = None,
-        conversation: ConversationTuning | None = None,
-        budget: BudgetTuning | None = None,
+        admission: ConnectionLimits | None = None,
+        connection: ConnectionOptions | None = None,
+        budget: BudgetOptions | None = None,
         quota: ClientQuota | None = None,
     ) -> None:
         self.incidents: list[Incident] = []
         self.told = trio.Event()
         """Set by the first incident."""
-        self.tally = Tally(self._tell)
+        self.tally = Metrics(self._tell)
         self.handler = ScriptedHandler(own_id)
         self.identity = identity or Identity("cluster-a", own_id)
         self.passwords = {CREDENTIALS.user: CREDENTIALS.password}
-        self.gatekeeper = Gatekeeper(
+        self.gatekeeper = Authenticator(
             cluster,
             lambda user: self.passwords.get(user),  # noqa: PLW0108 - a test may exchange the dictionary
             NonceBook(b"secret", Random(own_id).randbytes),
@@ -175,7 +175,7 @@ class Host:
             self.handler,
             self.tally,
             admission=admission,
-            conversation=conversation,
+            connection=connection,
             budget=budget,
             quota=quota,
         )

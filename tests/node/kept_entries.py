@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import trio
 
-from consensus.core.position import Entry, Index, LogPosition
-from consensus.wire.record import RECORD_HEADER_BYTES, decode_content, decode_record_header, encode_record
+from consensus.core.model import Entry, Index, LogId
+from consensus.storage.records import RECORD_HEADER_BYTES, decode_content, decode_record_header, encode_record
 
 
 class KeptEntries:
@@ -27,7 +27,7 @@ class KeptEntries:
         """All entries of this moment."""
         return encoded(tuple(self.entries))
 
-    async def restore(self, last: LogPosition, state: AsyncIterator[bytes]) -> None:
+    async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
         """Begin anew."""
         data = b"".join([piece async for piece in state])
         self.entries[:] = decoded(data)

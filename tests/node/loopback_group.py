@@ -12,44 +12,44 @@ from random import Random
 import trio
 
 from consensus.core import messages as core
-from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Role, RoleChanged
-from consensus.core.position import Configuration, Entry, Index, LogPosition, Server, ServerId
+from consensus.core.features import GARLIC_FARM
+from consensus.core.model import Configuration, Entry, Index, LogId, Server, ServerId
+from consensus.core.options import Options
 from consensus.core.raft import Raft
-from consensus.core.sessions import DEFAULT_LIMITS, SessionLimits
-from consensus.core.tuning import Tuning
-from consensus.node.client_requests import ClientRequests
-from consensus.node.clock import now_ms
-from consensus.node.directory import open_storage
-from consensus.node.garlic_farm_client import GarlicFarmClient
-from consensus.node.garlic_farm_conversation import GiveUp
-from consensus.node.garlic_farm_dial import Dialer, PeerAddress
-from consensus.node.garlic_farm_links import PeerLinks
-from consensus.node.garlic_farm_server import GarlicFarmServer
-from consensus.node.garlic_farm_tally import Incident, Tally
-from consensus.node.joining import Joining
-from consensus.node.member_requests import MemberRequests
-from consensus.node.members import Members
-from consensus.node.plain_peers import PlainDialer, PlainListener, PlainPeers
-from consensus.node.refusals import ServerBusyError, ServerStoppedError
-from consensus.node.server import ConsensusServer
-from consensus.node.server_description import Notice
-from consensus.node.server_tuning import ServerTuning
-from consensus.node.sessioned import SessionedStateMachine
-from consensus.node.storage import StorageTuning
-from consensus.node.tls import load_or_create_certificate
-from consensus.node.transports import Transport
-from consensus.wire.garlic_farm import messages as wire
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.nonces import NonceBook
-from consensus.wire.garlic_farm.peers import ListedPeers
-from consensus.wire.garlic_farm.proof import ConnectionRole
-from consensus.wire.garlic_farm.upgrade import EXTENSION_SETS, Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller
-from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
+from consensus.net.connectors import Connector
+from consensus.net.tls import load_or_create_certificate
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
+from consensus.protocols.garlic_farm.node.client_requests import ClientRequests
+from consensus.protocols.garlic_farm.node.connection import GiveUp
+from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
+from consensus.protocols.garlic_farm.node.joining import Joining
+from consensus.protocols.garlic_farm.node.links import PeerLinks
+from consensus.protocols.garlic_farm.node.listener import GarlicFarmServer
+from consensus.protocols.garlic_farm.node.membership_leader import MemberRequests
+from consensus.protocols.garlic_farm.node.membership_requests import Members
+from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
+from consensus.protocols.garlic_farm.node.plain_peers import PlainDialer, PlainListener, PlainPeers
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.nonces import NonceBook
+from consensus.protocols.garlic_farm.wire.peers import ListedPeers
+from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
+from consensus.protocols.garlic_farm.wire.upgrade import EXTENSION_SETS, Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator
+from consensus.server.clock import now_ms
+from consensus.server.description import Notice
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.options import ServerOptions
+from consensus.server.server import ConsensusServer
+from consensus.sessions.dedup_state_machine import DedupStateMachine
+from consensus.sessions.table import DEFAULT_LIMITS, SessionLimits
+from consensus.storage.directory import open_storage
+from consensus.storage.planner import StorageOptions
 from tests.node.garlic_farm_stage import CREDENTIALS, SERVER_KEYS, key_of, peers_of
 
-PATIENT = Tuning(
+PATIENT = Options(
     election_timeout_min_ms=300,
     election_timeout_max_ms=600,
     heartbeat_ms=50,
@@ -58,8 +58,8 @@ PATIENT = Tuning(
 )
 CALM = replace(PATIENT, election_timeout_min_ms=4_000, election_timeout_max_ms=6_000)
 """For an `eager` group: nobody loses leadership because the machine is busy, for stories that are not about that."""
-SMALL = StorageTuning(segment_bytes=256 * 1024)
-NOTHING_BEHIND = ServerTuning(retain_bytes=1)
+SMALL = StorageOptions(segment_bytes=256 * 1024)
+NOTHING_BEHIND = ServerOptions(retain_bytes=1)
 """Where a snapshot was taken, the log before it is gone."""
 
 
@@ -84,7 +84,7 @@ class Service:
         """Nothing beside what came of requests."""
         return iter(())
 
-    async def restore(self, _last: LogPosition, state: AsyncIterator[bytes]) -> None:
+    async def restore(self, _last: LogId, state: AsyncIterator[bytes]) -> None:
         """Takes back what `snapshot` gave."""
         async for _ in state:
             raise AssertionError("there was none")
@@ -95,11 +95,11 @@ class Life:
     """One life of one server."""
 
     server: ConsensusServer
-    machine: SessionedStateMachine
+    machine: DedupStateMachine
     service: Service
     members: Members
     links: PeerLinks
-    tally: Tally
+    tally: Metrics
     scope: trio.CancelScope
     ended: trio.Event
 
@@ -109,7 +109,7 @@ class Life:
         return self.service.executed
 
 
-class Machine(SessionedStateMachine):
+class Machine(DedupStateMachine):
     """Knows where in the log the configurations are, which the wire wants to be told."""
 
     configurations: tuple[Index, ...] = ()
@@ -129,7 +129,7 @@ class Door(ClientRequests):
     """What stands behind a listener."""
 
     def __init__(
-        self, server: ConsensusServer, server_id: ServerId, machine: SessionedStateMachine, members: Members
+        self, server: ConsensusServer, server_id: ServerId, machine: DedupStateMachine, members: Members
     ) -> None:
         super().__init__(server, server_id, machine)
         self._server = server
@@ -159,9 +159,9 @@ class LoopbackGroup:
         nursery: trio.Nursery,
         limits: SessionLimits = DEFAULT_LIMITS,
         make_service: Callable[[], Service] = Service,
-        tuning: Tuning = PATIENT,
+        options: Options = PATIENT,
         founders: int = 3,
-        transport: Transport | None = None,
+        transport: Connector | None = None,
         *,
         eager: bool = False,
     ) -> None:
@@ -171,7 +171,7 @@ class LoopbackGroup:
         """
         self._transport = transport
         self._eager = eager
-        self._tuning = tuning
+        self._options = options
         self._directory = directory
         self._limits = limits
         self._make_service = make_service
@@ -261,11 +261,13 @@ class LoopbackGroup:
         ended = trio.Event()
         try:
             founders = tuple(Server(each, self.endpoint(each)) for each in self.ids) if server_id in self.ids else ()
-            seed, tally = Random(generation), Tally(self.incidents.append)
+            seed, tally = Random(generation), Metrics(self.incidents.append)
             first = Configuration(founders)
             campaigns = self._eager and generation == len(self.ids)
-            waits_since = now_ms() - (self._tuning.election_timeout_max_ms if campaigns else 0)
-            raft = Raft(server_id, first, recovery.ballot, recovery.log, self._tuning, GARLIC_FARM, seed, waits_since)
+            waits_since = now_ms() - (self._options.election_timeout_max_ms if campaigns else 0)
+            raft = Raft(
+                server_id, first, recovery.hard_state, recovery.log, self._options, GARLIC_FARM, seed, waits_since
+            )
             service = self._make_service()
             machine = Machine(service.execute, self._limits, service.snapshot, service.restore)
             links = PeerLinks(
@@ -294,8 +296,8 @@ class LoopbackGroup:
             disk.close()
             ended.set()
 
-    async def _listen(self, nursery: trio.Nursery, server_id: ServerId, door: Door, tally: Tally) -> None:
-        gatekeeper = Gatekeeper(
+    async def _listen(self, nursery: trio.Nursery, server_id: ServerId, door: Door, tally: Metrics) -> None:
+        gatekeeper = Authenticator(
             "farm",
             {CREDENTIALS.user: CREDENTIALS.password}.get,
             NonceBook(b"secret", Random(server_id).randbytes),

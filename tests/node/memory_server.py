@@ -8,27 +8,27 @@ from random import Random
 import trio
 import trio.testing
 
-from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Role
+from consensus.core.features import GARLIC_FARM
 from consensus.core.messages import Request
-from consensus.core.position import Command, Configuration, Entry, Server, ServerId
+from consensus.core.model import Command, Configuration, Entry, Server, ServerId
+from consensus.core.options import lan
 from consensus.core.raft import Raft
-from consensus.core.tuning import lan
-from consensus.node.clock import now_ms
-from consensus.node.content_checks import ContentChecks
-from consensus.node.directory import OutOfSpaceError
-from consensus.node.disk import CreateFile, DiskOperation, DiskReader, SyncFile, WriteBytes
-from consensus.node.executor import Reading
-from consensus.node.refusals import ServerBusyError, ServerStoppedError
-from consensus.node.server import ConsensusServer
-from consensus.node.server_description import Notice
-from consensus.node.server_tuning import ServerTuning
-from consensus.node.storage import Owner, StorageTuning, recover
+from consensus.server.clock import now_ms
+from consensus.server.content_checks import ContentChecks
+from consensus.server.description import Notice
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.executor import StorageReadResult
+from consensus.server.options import ServerOptions
+from consensus.server.server import ConsensusServer
+from consensus.storage.directory import OutOfSpaceError
+from consensus.storage.disk import CreateFile, DiskOperation, DiskReader, SyncFile, WriteBytes
+from consensus.storage.planner import Owner, StorageOptions, recover
 from tests.node.crash_disk import CrashDisk
 from tests.node.kept_entries import KeptEntries
 
 ONE = ServerId(1)
-SMALL = StorageTuning(segment_bytes=256 * 1024)
+SMALL = StorageOptions(segment_bytes=256 * 1024)
 
 
 @dataclass
@@ -50,7 +50,7 @@ class MemoryDisk(CrashDisk):
             raise OSError(5, "Input/output error")
         self.run(operations[start:])
 
-    async def ask(self, question: Callable[[DiskReader], Reading]) -> Reading:
+    async def ask(self, question: Callable[[DiskReader], StorageReadResult]) -> StorageReadResult:
         """Read after a while."""
         await trio.sleep(0.001)
         return question(self)
@@ -103,14 +103,14 @@ def build(
     nursery: trio.Nursery,
     disk: MemoryDisk,
     count: int = 1,
-    tuning: ServerTuning | None = None,
+    options: ServerOptions | None = None,
     configuration: Configuration | None = None,
     checks: ContentChecks | None = None,
 ) -> Node:
     recovery = recover(disk, Owner(b"node-%03d" % server_id, 1, 1), bytes(16), SMALL)
     disk.run(recovery.operations)
     known = voters(count) if configuration is None else configuration
-    core = Raft(server_id, known, recovery.ballot, recovery.log, lan(), GARLIC_FARM, Random(server_id), now_ms())
+    core = Raft(server_id, known, recovery.hard_state, recovery.log, lan(), GARLIC_FARM, Random(server_id), now_ms())
     node: Node
 
     machine = KeptEntries()
@@ -120,7 +120,7 @@ def build(
 
     links = Links(server_id, nodes, nursery)
     server = ConsensusServer(
-        core, recovery.storage, disk, links, machine, observe, tuning or ServerTuning(), checks=checks
+        core, recovery.storage, disk, links, machine, observe, options or ServerOptions(), checks=checks
     )
     node = Node(server, disk, machine)
     return node
@@ -133,8 +133,8 @@ async def until(condition: Callable[[], bool]) -> None:
             await trio.sleep(0.01)
 
 
-async def leader_alone(nursery: trio.Nursery, disk: MemoryDisk, tuning: ServerTuning | None = None) -> Node:
-    node = build(ONE, {}, nursery, disk, tuning=tuning)
+async def leader_alone(nursery: trio.Nursery, disk: MemoryDisk, options: ServerOptions | None = None) -> Node:
+    node = build(ONE, {}, nursery, disk, options=options)
     await nursery.start(node.server.run)
     await until(lambda: node.server.role.role is Role.LEADER)
     return node

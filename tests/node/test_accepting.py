@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from consensus.node.accepting import AcceptQueue, AcceptTuning, KnownSources, Unheard, source_of
+from consensus.net.accepting import AcceptOptions, AcceptQueue, KnownSources, Unheard, source_of
 
 LOOPBACK = "127.0.0.1"
 
@@ -30,7 +30,7 @@ class Listening:
 
 
 @asynccontextmanager
-async def listening(tuning: AcceptTuning) -> AsyncIterator[Listening]:
+async def listening(options: AcceptOptions) -> AsyncIterator[Listening]:
     async def handle(stream: trio.SocketStream, address: str) -> None:
         async with stream:
             found.handled.append(address)
@@ -40,7 +40,7 @@ async def listening(tuning: AcceptTuning) -> AsyncIterator[Listening]:
         found.dropped.append((address, why))
 
     listeners = await trio.open_tcp_listeners(0, host=LOOPBACK)
-    queue = AcceptQueue(tuning, dropped=dropped)
+    queue = AcceptQueue(options, dropped=dropped)
     found = Listening(queue, int(listeners[0].socket.getsockname()[1]))
     async with trio.open_nursery() as nursery:
         await nursery.start(queue.serve, listeners, handle)
@@ -55,7 +55,7 @@ async def answered(stream: trio.SocketStream) -> bool:
 
 
 async def test_silent_connections_cost_no_task_and_the_oldest_gives_way() -> None:
-    async with listening(AcceptTuning(strangers_max=8, strangers_per_source_max=8)) as found:
+    async with listening(AcceptOptions(strangers_max=8, strangers_per_source_max=8)) as found:
         silent = [await found.connect() for _ in range(40)]
         speaking = await found.connect()
         assert await answered(speaking)
@@ -68,7 +68,7 @@ async def test_silent_connections_cost_no_task_and_the_oldest_gives_way() -> Non
 
 async def test_one_source_cannot_take_the_places_of_another() -> None:
     """Given a source with more silent connections than it may have, then one of another source keeps its place."""
-    async with listening(AcceptTuning(strangers_max=64, strangers_per_source_max=4)) as found:
+    async with listening(AcceptOptions(strangers_max=64, strangers_per_source_max=4)) as found:
         patient = await found.connect("127.0.0.3")
         flood = [await found.connect("127.0.0.2") for _ in range(60)]
         assert await answered(patient)
@@ -79,7 +79,7 @@ async def test_one_source_cannot_take_the_places_of_another() -> None:
 
 async def test_who_was_proven_lately_is_begun_at_once_while_strangers_wait_for_their_turn() -> None:
     """Given strangers of whom next to none may begin, when a known source connects, then it is answered first."""
-    async with listening(AcceptTuning(begun_per_s=1.0)) as found:
+    async with listening(AcceptOptions(begun_per_s=1.0)) as found:
         found.queue.known.add("127.0.0.3")
         flood = [await found.connect("127.0.0.2") for _ in range(20)]
         for each in flood:
@@ -92,7 +92,7 @@ async def test_who_was_proven_lately_is_begun_at_once_while_strangers_wait_for_t
 
 
 async def test_who_says_nothing_in_time_is_closed_and_who_hangs_up_costs_nothing() -> None:
-    async with listening(AcceptTuning(waiting_s=0.2)) as found:
+    async with listening(AcceptOptions(waiting_s=0.2)) as found:
         silent, gone = await found.connect(), await found.connect()
         await gone.aclose()
         assert await silent.receive_some() == b""
@@ -116,7 +116,7 @@ async def test_without_a_free_descriptor_the_oldest_silent_one_is_closed_and_acc
         return accept(listener)
 
     full = False
-    async with listening(AcceptTuning()) as found:
+    async with listening(AcceptOptions()) as found:
         silent = await found.connect()
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert found.queue.waiting == 1

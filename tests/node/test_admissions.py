@@ -19,12 +19,12 @@ from bridge.node.ledger import Ledger
 from bridge.node.own_raft_id import RETRY_S, OwnRaftId
 from bridge.node.roster import Listed, Roster
 from bridge.wire.metadata import NodeMetadata, RoleHint
-from consensus.core.position import ServerId
-from consensus.node.garlic_farm_dial import Dialed, PeerAddress
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.peers import ProvenPeer
-from consensus.wire.garlic_farm.proof import ConnectionRole
-from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.core.model import ServerId
+from consensus.protocols.garlic_farm.node.dialer import Dialed, PeerAddress
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
+from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from gossip.core.member import NodeId, Status
 from gossip.wire.identity import node_id_of
 from tests.authored import signed

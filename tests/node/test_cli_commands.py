@@ -32,7 +32,7 @@ from bridge.node.control import ControlServer
 from bridge.node.control_routes import ControlPort, Refused
 from bridge.node.key_files import load_farm_key
 from bridge.wire.view_json import encode_view
-from consensus.core.sessions import RequestId
+from consensus.sessions.table import RequestId
 from tests.node.fake_keys import FakeKeys
 from tests.operator_views import farm_view
 

@@ -15,7 +15,7 @@ from bridge.node.key_files import save_farm_key
 from bridge.node.stopped import NodeStopped
 from bridge.node.supervisor import Child, Command
 from bridge.wire.farm_key import new_farm_key
-from consensus.node.disk import StorageError
+from consensus.storage.disk import StorageError
 from tests.node.test_cli_commands import Node, served
 
 

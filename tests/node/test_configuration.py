@@ -17,7 +17,7 @@ from bridge.node.configuration import (
 from bridge.node.lan import Network, NoAddressError, private_host
 from bridge.node.masters import MasterSettings
 from bridge.wire.destination_keys import new_demo_leaf
-from consensus.wire.garlic_farm.proxy import ProxyMode
+from consensus.protocols.garlic_farm.wire.proxy import ProxyMode
 from gossip.core.member import Address
 from gossip.node.discovery import LanInterface
 

@@ -12,12 +12,12 @@ from bridge.node.farm_keys import FarmKeys
 from bridge.node.key_files import save_farm_key
 from bridge.node.lan import Network
 from bridge.wire.farm_key import new_farm_key
-from consensus.node.garlic_farm_dial import PeerAddress
-from consensus.node.garlic_farm_tally import Incident, Tally
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.peers import ListedPeers
-from consensus.wire.garlic_farm.proof import ConnectionRole
-from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.protocols.garlic_farm.node.dialer import PeerAddress
+from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.peers import ListedPeers
+from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from gossip.node.discovery import LanInterface
 from tests.i2p_proxy import LOOPBACK, I2pProxy, b32_name
 from tests.node.certificates import Authority
@@ -44,7 +44,7 @@ def party(directory: Path, farm_key: Path, settings: str) -> Party:
     configuration = load_configuration(directory / "node.toml", machine=machine)
     incidents: list[Incident] = []
     peers = ListedPeers(key_of(BOB if directory.name == "bob" else ALICE), SERVER_KEYS)
-    return Party(Connecting(configuration, FarmKeys(farm_key), Tally(incidents.append), peers), incidents)
+    return Party(Connecting(configuration, FarmKeys(farm_key), Metrics(incidents.append), peers), incidents)
 
 
 async def meet(bob: Party, alice: Party, named: str = LOOPBACK, proxy: I2pProxy | None = None) -> Fault | None:

@@ -31,7 +31,7 @@ from bridge.node.control_client import ControlClient, ControlError, find_control
 from bridge.node.control_routes import Refused
 from bridge.node.control_socket import ControlSocketError, answers
 from bridge.node.event_log import EventLog
-from consensus.core.sessions import RequestId
+from consensus.sessions.table import RequestId
 from tests.node.fake_keys import FakeKeys
 from tests.operator_views import farm_view, forming_view
 

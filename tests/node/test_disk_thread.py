@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from consensus.node.disk_thread import DiskThread
+from consensus.storage.disk_thread import DiskThread
 
 
 @pytest.fixture

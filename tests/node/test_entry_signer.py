@@ -14,7 +14,7 @@ from bridge.wire import application
 from bridge.wire.application import EntryReader, encode
 from bridge.wire.entry_fields import ENTRY_LIMIT_BYTES
 from bridge.wire.entry_proof import Proof, ends_like_proof, proven
-from consensus.core.position import Command, Entry
+from consensus.core.model import Command, Entry
 from tests.authored import CLUSTER_ID, key_of, node_id, signed
 
 NOW_MS = 1_767_225_600_000

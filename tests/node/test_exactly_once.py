@@ -11,14 +11,14 @@ import trio
 from trio.testing import MockClock
 
 from consensus.core.effects import Outcome, TransferOutcome
-from consensus.core.position import Command, Entry, LogPosition, ServerId
-from consensus.core.sessions import DEFAULT_LIMITS, RequestId, SessionLimits, SessionTableError
-from consensus.core.tuning import Tuning
-from consensus.node.barrier import read_barrier_anywhere
-from consensus.node.exactly_once import ExactlyOnceClient, SessionForgottenError
-from consensus.node.garlic_farm_client import GarlicFarmClient, Submission
-from consensus.node.refusals import NotLeaderError
-from consensus.node.sessioned import OPENING_ENTRY, SessionedStateMachine, clock_entry, request_entry
+from consensus.core.model import Command, Entry, LogId, ServerId
+from consensus.core.options import Options
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, Submission
+from consensus.protocols.garlic_farm.node.read_barrier import read_barrier_anywhere
+from consensus.server.errors import NotLeaderError
+from consensus.sessions.client import ExactlyOnceClient, SessionForgottenError
+from consensus.sessions.dedup_state_machine import OPENING_ENTRY, DedupStateMachine, clock_entry, request_entry
+from consensus.sessions.table import DEFAULT_LIMITS, RequestId, SessionLimits, SessionTableError
 from tests.node.loopback_group import CALM, PATIENT, LoopbackGroup
 
 LONG_S = 120
@@ -26,12 +26,12 @@ LONG_S = 120
 
 @asynccontextmanager
 async def group(
-    path: Path, limits: SessionLimits = DEFAULT_LIMITS, tuning: Tuning = CALM
+    path: Path, limits: SessionLimits = DEFAULT_LIMITS, options: Options = CALM
 ) -> AsyncIterator[LoopbackGroup]:
     """Three servers that run."""
     with trio.fail_after(LONG_S):
         async with trio.open_nursery() as nursery:
-            servers = LoopbackGroup(path, nursery, limits, tuning=tuning, eager=True)
+            servers = LoopbackGroup(path, nursery, limits, options=options, eager=True)
             for server_id in servers.ids:
                 await servers.start(server_id)
             yield servers
@@ -44,7 +44,7 @@ def exactly_once(client: GarlicFarmClient, name: str) -> ExactlyOnceClient:
 
 async def test_every_command_is_executed_once_although_the_leader_is_killed_in_midstream(tmp_path: Path) -> None:
     commands = [b"client %d command %d" % (client, number) for client in range(4) for number in range(40)]
-    async with group(tmp_path, tuning=PATIENT) as servers, trio.open_nursery() as nursery:
+    async with group(tmp_path, options=PATIENT) as servers, trio.open_nursery() as nursery:
         plain = servers.client()
         await nursery.start(plain.run)
         done = trio.Event()
@@ -182,7 +182,7 @@ class Scripted(GarlicFarmClient):
         await trio.sleep(patience_s if self.silent else self.delays_s.get(index, 0.01))
         if self.silent:
             return Submission(Outcome.UNKNOWN, reason="server 1 has not answered in time")
-        return Submission(Outcome.COMMITTED, LogPosition(index, 1))
+        return Submission(Outcome.COMMITTED, LogId(index, 1))
 
 
 async def test_no_number_starts_a_whole_window_above_the_oldest_unanswered_one(autojump_clock: MockClock) -> None:
@@ -230,13 +230,13 @@ async def test_when_nobody_answers_the_end_says_so_and_what_is_known(autojump_cl
 # -- the state machine by itself ---------------------------------------------------------------------------------------
 
 
-def machine(executed: list[bytes], limits: SessionLimits = DEFAULT_LIMITS) -> SessionedStateMachine:
+def machine(executed: list[bytes], limits: SessionLimits = DEFAULT_LIMITS) -> DedupStateMachine:
     async def execute(_index: int, command: bytes) -> bytes:
         await trio.lowlevel.checkpoint()
         executed.append(command)
         return b"result %d" % len(executed)
 
-    return SessionedStateMachine(execute, limits)
+    return DedupStateMachine(execute, limits)
 
 
 async def test_a_repeated_request_is_not_executed_and_other_commands_are_as_often_as_they_come() -> None:
@@ -267,7 +267,7 @@ async def test_a_snapshot_carries_the_table_and_the_time_in_front_of_the_machine
         for start in range(0, len(data), 7):
             yield data[start : start + 7]
 
-    async def restore(_last: LogPosition, state: AsyncIterator[bytes]) -> None:
+    async def restore(_last: LogId, state: AsyncIterator[bytes]) -> None:
         inner.append(b"".join([piece async for piece in state]))
 
     async def execute(_index: int, command: bytes) -> bytes:
@@ -275,16 +275,16 @@ async def test_a_snapshot_carries_the_table_and_the_time_in_front_of_the_machine
         inner.append(command)
         return b""
 
-    state = SessionedStateMachine(execute, snapshot=lambda: iter((b"inner ", b"state")))
+    state = DedupStateMachine(execute, snapshot=lambda: iter((b"inner ", b"state")))
     log = [clock_entry(7), *(request_entry(RequestId("c", 0, number), b"x") for number in range(1, 6))]
     await state.apply(1, tuple(Entry(1, Command(data)) for data in log))
     data = b"".join(state.snapshot())
     inner.clear()
-    restored = SessionedStateMachine(execute, restore=restore)
-    await restored.restore(LogPosition(6, 1), pieces(data))
+    restored = DedupStateMachine(execute, restore=restore)
+    await restored.restore(LogId(6, 1), pieces(data))
     assert inner == [b"inner state"]
     await restored.apply(7, (Entry(1, Command(log[3])),))
     assert inner == [b"inner state"]
     for _ in range(50):
         with pytest.raises(SessionTableError):
-            await restored.restore(LogPosition(6, 1), pieces(data[: random.randrange(len(data) - len(b"inner state"))]))
+            await restored.restore(LogId(6, 1), pieces(data[: random.randrange(len(data) - len(b"inner state"))]))

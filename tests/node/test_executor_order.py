@@ -2,15 +2,15 @@
 
 from random import Random
 
-from consensus.core.effects import Apply, Outcome, Persist, ReadEntries, Resolve, Send
+from consensus.core.effects import Apply, Outcome, Persist, ProposalResolved, ReadEntries, Send
 from consensus.core.messages import AppendReply
-from consensus.core.position import Ballot, Command, Entry, ServerId
-from consensus.node.executor import Executor, ReadJob, WriteJob
-from consensus.node.storage import Owner, StorageTuning, read_extents, recover
+from consensus.core.model import Command, Entry, HardState, ServerId
+from consensus.server.executor import Executor, ReadJob, WriteJob
+from consensus.storage.planner import Owner, StorageOptions, read_extents, recover
 from tests.node.crash_disk import CrashDisk
 
 PEER = ServerId(2)
-SMALL = StorageTuning(segment_bytes=64 * 1024)
+SMALL = StorageOptions(segment_bytes=64 * 1024)
 
 
 def machine(group_bytes: int = 10_000) -> tuple[Executor, CrashDisk]:
@@ -22,7 +22,7 @@ def machine(group_bytes: int = 10_000) -> tuple[Executor, CrashDisk]:
 
 def persist(number: int, first: int | None = None, size: int = 10) -> Persist:
     entries = () if first is None else (Entry(1, Command(b"%d" % number * size)),)
-    return Persist(number, Ballot(number), None, first or 0, entries)
+    return Persist(number, HardState(number), None, first or 0, entries)
 
 
 def send(tag: int, after: int = 0) -> Send:
@@ -89,7 +89,7 @@ def test_a_read_sees_every_persist_that_was_emitted_before_it() -> None:
     disk.run(job.operations)
     executor.written(job)
     replacement = Entry(2, Command(b"new"))
-    executor.accept([Persist(3, Ballot(3), 2, 2, (replacement,)), ReadEntries(7, 1, 2, 10_000)])
+    executor.accept([Persist(3, HardState(3), 2, 2, (replacement,)), ReadEntries(7, 1, 2, 10_000)])
     job = write(executor)
     disk.run(job.operations)
     executor.written(job)
@@ -118,7 +118,7 @@ def test_reads_and_writes_take_turns() -> None:
 
 def test_answers_and_applies_wait_for_nothing_and_keep_their_order() -> None:
     executor, _ = machine()
-    resolve = Resolve(1, Outcome.COMMITTED)
+    resolve = ProposalResolved(1, Outcome.COMMITTED)
     apply = Apply(1, (Entry(1, Command(b"x")),))
     assert executor.accept([persist(1, 1), apply, resolve, send(1, after=1)]) == [apply, resolve]
 

@@ -35,13 +35,13 @@ from bridge.node.farm_content import (
 from bridge.wire.application import encode
 from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
-from consensus.core.position import ORIGIN, Command, Entry, LogPosition, ServerId
-from consensus.core.sessions import RequestId, SessionLimits, SessionTable, Verdict
-from consensus.node.joining import Joining
-from consensus.node.server_description import ContentRejected
-from consensus.wire.garlic_farm import messages as wire
-from consensus.wire.garlic_farm.values import Application, LogEntry, LogPack, PackedEntry
-from consensus.wire.snapshot_image import ImageWriter
+from consensus.core.model import ORIGIN, Command, Entry, LogId, ServerId
+from consensus.protocols.garlic_farm.node.joining import Joining
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.values import Application, LogEntry, LogPack, PackedEntry
+from consensus.server.description import ContentRejected
+from consensus.sessions.table import RequestId, RequestStatus, SessionLimits, SessionTable
+from consensus.storage.snapshot_image import ImageWriter
 from tests.authored import signed
 from tests.node.memory_server import ONE, MemoryDisk, Node, build, until, voters
 from tests.spec.farm_stories import report
@@ -60,7 +60,7 @@ def farm_at(level: int) -> bytes:
     return snapshot_of(FarmState(0, level=level))
 
 
-def image_of(state: bytes, last: LogPosition) -> bytes:
+def image_of(state: bytes, last: LogId) -> bytes:
     image = ImageWriter(last, voters(3))
     return image.begin() + image.blocks(state) + image.end()
 
@@ -169,7 +169,7 @@ def test_a_snapshot_with_a_figure_or_a_table_out_of_bounds_meets_an_objection(
 def test_a_snapshot_with_more_sessions_than_a_farm_keeps_meets_an_objection() -> None:
     table = SessionTable(SessionLimits(sessions_max=5_000))
     for number in range(SESSION_LIMITS.sessions_max + 1):
-        assert table.admit(RequestId(f"c{number}", 0, 1), 1, 1) is Verdict.NEW
+        assert table.admit(RequestId(f"c{number}", 0, 1), 1, 1) is RequestStatus.NEW
     objection = objection_to_snapshot(encode_farm(FarmSnapshot(FarmState(0), 30_000, table.dump())))
     assert objection is not None
     assert "the number 1025 where 1024 is the limit" in objection
@@ -192,7 +192,7 @@ def test_a_state_at_all_of_its_bounds_meets_no_objection() -> None:
 )
 @pytest.mark.usefixtures("autojump_clock")
 async def test_a_snapshot_that_this_version_cannot_restore_is_not_installed(state: bytes, told: str) -> None:
-    last = LogPosition(9, 1)
+    last = LogId(9, 1)
     async with voter() as node:
         piece = InstallSnapshot(1, TWO, last, voters(3), 0, image_of(state, last), done=True, correlation=7)
         reply = await node.server.request(TWO, piece)

@@ -17,9 +17,9 @@ from bridge.node import admissions
 from bridge.node.admissions import AdmissionNotes
 from bridge.node.farm_peers import FarmPeers, KnownFarm
 from bridge.node.ledger import Ledger
-from consensus.wire.garlic_farm.errors import Fault
-from consensus.wire.garlic_farm.peers import Claim, ProvenPeer, Refusal
-from consensus.wire.garlic_farm.proof import ConnectionRole
+from consensus.protocols.garlic_farm.wire.errors import Fault
+from consensus.protocols.garlic_farm.wire.peers import Claim, ProvenPeer, Refusal
+from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from gossip.node.identity import Identity
 from tests.authored import key_of, node_id, signed
 

@@ -16,17 +16,17 @@ from bridge.core.records import Approval, Clock, Eviction, Level
 from bridge.node.replica import SUBMIT_PATIENCE_SECONDS, FrontDoor, Replica
 from bridge.wire.application import encode
 from consensus.core import messages as core
-from consensus.core.effects import Outcome, Resolve, Role, RoleChanged
-from consensus.core.position import ORIGIN, LogPosition, ServerId
-from consensus.core.sessions import RequestId
-from consensus.node.garlic_farm_client import GarlicFarmClient, Submission
-from consensus.node.garlic_farm_conversation import ClientAnswer
-from consensus.node.garlic_farm_links import PeerLinks
-from consensus.node.inbox import Admission, Proposal
-from consensus.node.members import Members
-from consensus.node.refusals import ServerBusyError, ServerStoppedError
-from consensus.node.server import ConsensusServer
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
+from consensus.core.effects import Outcome, ProposalResolved, Role, RoleChanged
+from consensus.core.model import ORIGIN, LogId, ServerId
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, Submission
+from consensus.protocols.garlic_farm.node.connection import ClientAnswer
+from consensus.protocols.garlic_farm.node.links import PeerLinks
+from consensus.protocols.garlic_farm.node.membership_requests import Members
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.mailbox import Admission, Proposal
+from consensus.server.server import ConsensusServer
+from consensus.sessions.table import RequestId
 from tests.node.farm_stage import LEADING, NOW_MS, OTHER, OWN, Stage
 
 FOLLOWING = RoleChanged(Role.FOLLOWER, 7, OTHER)
@@ -36,13 +36,13 @@ FOLLOWING = RoleChanged(Role.FOLLOWER, 7, OTHER)
 class Server:
     """A server whose answers are decided by the test."""
 
-    answer: Resolve = field(default_factory=lambda: Resolve(0, Outcome.COMMITTED, LogPosition(41, 7), OWN))
+    answer: ProposalResolved = field(default_factory=lambda: ProposalResolved(0, Outcome.COMMITTED, LogId(41, 7), OWN))
     role: RoleChanged = LEADING
     error: Exception | None = None
     proposed: list[tuple[bytes, ...]] = field(default_factory=list)
-    late: list[Callable[[Resolve], None]] | None = None
+    late: list[Callable[[ProposalResolved], None]] | None = None
 
-    def submit(self, commands: tuple[bytes, ...], answered: Callable[[Resolve], None]) -> Proposal:
+    def submit(self, commands: tuple[bytes, ...], answered: Callable[[ProposalResolved], None]) -> Proposal:
         """As decided."""
         self.proposed.append(commands)
         if self.error is not None:
@@ -53,7 +53,7 @@ class Server:
             self.late.append(answered)
         return Proposal(commands, Admission(1, 1), answered)
 
-    async def propose(self, commands: tuple[bytes, ...]) -> Resolve:
+    async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
         """As decided; never, if the answer comes late."""
         if self.late is not None:
             await trio.sleep_forever()
@@ -128,20 +128,20 @@ def door(server: Server) -> FrontDoor:
     ("resolve", "expected"),
     [
         (
-            Resolve(0, Outcome.COMMITTED, LogPosition(41, 7), OWN),
+            ProposalResolved(0, Outcome.COMMITTED, LogId(41, 7), OWN),
             ClientAnswer(accepted=True, leader=OWN, next_index=42, term=7),
         ),
         (
-            Resolve(0, Outcome.NOT_LEADER, leader=OTHER),
+            ProposalResolved(0, Outcome.NOT_LEADER, leader=OTHER),
             ClientAnswer(accepted=False, leader=OTHER, next_index=0, term=1),
         ),
-        (Resolve(0, Outcome.NOT_LEADER), ClientAnswer(accepted=False, leader=None, next_index=0, term=1)),
-        (Resolve(0, Outcome.BUSY, leader=OWN), ClientAnswer(accepted=False, leader=OWN, next_index=0, term=1)),
-        (Resolve(0, Outcome.UNKNOWN), None),
+        (ProposalResolved(0, Outcome.NOT_LEADER), ClientAnswer(accepted=False, leader=None, next_index=0, term=1)),
+        (ProposalResolved(0, Outcome.BUSY, leader=OWN), ClientAnswer(accepted=False, leader=OWN, next_index=0, term=1)),
+        (ProposalResolved(0, Outcome.UNKNOWN), None),
     ],
     ids=["committed", "not leader", "no leader", "busy", "unknown: hang up"],
 )
-def test_each_outcome_has_its_answer_on_the_wire(resolve: Resolve, expected: ClientAnswer | None) -> None:
+def test_each_outcome_has_its_answer_on_the_wire(resolve: ProposalResolved, expected: ClientAnswer | None) -> None:
     assert asked(door(Server(resolve)), (b"{}",)) == expected
 
 
@@ -208,7 +208,7 @@ def test_before_the_farm_is_founded_a_client_is_told_that_nobody_leads() -> None
 
 @pytest.mark.parametrize("outcome", [Outcome.BUSY, Outcome.NOT_LEADER])
 def test_a_door_that_closes_while_a_request_is_under_way_lets_it_end(outcome: Outcome) -> None:
-    server = Server(Resolve(0, outcome), late=[])
+    server = Server(ProposalResolved(0, outcome), late=[])
     opened = door(server)
     answers: list[ClientAnswer | None] = []
     opened.client_request((b"{}",), answers.append)
@@ -226,7 +226,7 @@ def test_a_door_that_closes_while_a_request_is_under_way_lets_it_end(outcome: Ou
 
 REFUSED = Submission(Outcome.NOT_LEADER, None, None, "server 2 knows no leader")
 UNKNOWN = Submission(Outcome.UNKNOWN, None, None, "server 2 closed the connection without a reply")
-COMMITTED = Submission(Outcome.COMMITTED, LogPosition(5, 2), OTHER)
+COMMITTED = Submission(Outcome.COMMITTED, LogId(5, 2), OTHER)
 
 
 async def test_a_leader_commits_by_itself_and_a_follower_by_its_client(autojump_clock: MockClock) -> None:

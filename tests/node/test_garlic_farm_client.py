@@ -8,11 +8,11 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from consensus.core.effects import Outcome
-from consensus.core.position import LogPosition
-from consensus.node.garlic_farm_client import ClientTuning, GarlicFarmClient
-from consensus.node.garlic_farm_conversation import ClientAnswer, GiveUp
-from consensus.node.garlic_farm_dial import PeerAddress
-from consensus.node.transports import Reached
+from consensus.core.model import LogId
+from consensus.net.connectors import Reached
+from consensus.protocols.garlic_farm.node.client import ClientOptions, GarlicFarmClient
+from consensus.protocols.garlic_farm.node.connection import ClientAnswer, GiveUp
+from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage
 
 
@@ -23,9 +23,9 @@ async def stage() -> AsyncIterator[Stage]:
         nursery.cancel_scope.cancel()
 
 
-async def client_of(stage: Stage, seed: int = 1, tuning: ClientTuning | None = None) -> GarlicFarmClient:
+async def client_of(stage: Stage, seed: int = 1, options: ClientOptions | None = None) -> GarlicFarmClient:
     client = GarlicFarmClient(
-        stage.dialer(None), stage.resolve, [ALICE, BOB, CAROL], random=Random(seed), tuning=tuning
+        stage.dialer(None), stage.resolve, [ALICE, BOB, CAROL], random=Random(seed), options=options
     )
     await stage.nursery.start(client.run)
     return client
@@ -45,7 +45,7 @@ async def test_a_submission_to_any_server_is_committed_by_the_leader(stage: Stag
     *_, carol = three(stage)
     client = await client_of(stage, seed)
     submission = await client.submit([b"one", b"two"])
-    assert (submission.outcome, submission.position) == (Outcome.COMMITTED, LogPosition(2, 1))
+    assert (submission.outcome, submission.position) == (Outcome.COMMITTED, LogId(2, 1))
     assert submission.leader == CAROL
     assert carol.handler.log == [b"one", b"two"]
 
@@ -136,7 +136,7 @@ async def test_an_unknown_outcome_is_repeated_if_a_second_copy_does_no_harm(
     answers = iter([None, None, ClientAnswer(accepted=True, leader=CAROL, next_index=9, term=4)])
     carol.handler.client_answer = lambda _: next(answers)
     submission = await client.submit([b"x"], repeat_unknown=True)
-    assert (submission.outcome, submission.position) == (Outcome.COMMITTED, LogPosition(8, 4))
+    assert (submission.outcome, submission.position) == (Outcome.COMMITTED, LogId(8, 4))
 
 
 async def test_a_doubt_remains_whatever_the_last_answer_was(stage: Stage, autojump_clock: MockClock) -> None:
@@ -223,7 +223,7 @@ async def test_a_leader_of_a_new_term_is_asked_at_once_however_long_the_dead_one
     assert (await client.submit([b"one"])).outcome is Outcome.COMMITTED
     assert bob.handler.log == [b"one"]
     # A wait before the dead one is asked, which was named last, and one after; none before the new one.
-    assert trio.current_time() <= began + 3 + 2 * ClientTuning().backoff_longest_s
+    assert trio.current_time() <= began + 3 + 2 * ClientOptions().backoff_longest_s
 
 
 async def test_servers_that_send_a_client_to_and_fro_are_not_asked_without_pause(

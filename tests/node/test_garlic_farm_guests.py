@@ -3,17 +3,17 @@
 from dataclasses import replace
 
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
-from consensus.core.position import Command, Configuration, Entry, LogPosition, Server, ServerId
-from consensus.node.garlic_farm_guests import PACKED_ENTRIES_MAX, Guest, Part
-from consensus.wire.garlic_farm.messages import JoinClusterRequest, JoinClusterResponse
+from consensus.core.model import Command, Configuration, Entry, LogId, Server, ServerId
+from consensus.protocols.garlic_farm.node.joining_peers import PACKED_ENTRIES_MAX, JoiningPeer, Part
+from consensus.protocols.garlic_farm.wire.messages import JoinClusterRequest, JoinClusterResponse
 
 LEADER = ServerId(1)
 MEMBERS = Configuration((Server(LEADER, "tcp://a:1"),))
 RECORD_BYTES = 10
 
 
-def guest(*, trusting: bool = False) -> Guest:
-    return Guest(None, lambda _: JoinClusterRequest(1, 4, 3, 0, 0, 0), trusting=trusting)
+def guest(*, trusting: bool = False) -> JoiningPeer:
+    return JoiningPeer(None, lambda _: JoinClusterRequest(1, 4, 3, 0, 0, 0), trusting=trusting)
 
 
 def joined(next_index: int = 1, *, accepted: bool = True) -> JoinClusterResponse:
@@ -22,7 +22,7 @@ def joined(next_index: int = 1, *, accepted: bool = True) -> JoinClusterResponse
 
 def append(after: int, entries: int, commit: int = 10_000) -> AppendEntries:
     found = (Entry(3, Command(b"x")),) * entries
-    return AppendEntries(3, LEADER, LogPosition(after, 3 if after else 0), found, commit, 7)
+    return AppendEntries(3, LEADER, LogId(after, 3 if after else 0), found, commit, 7)
 
 
 def reply(next_index: int, *, success: bool) -> AppendReply:
@@ -33,7 +33,7 @@ def pack(after: int, entries: int, offset: int = 0, commit: int = 10_000) -> tup
     return (Part(append(after, entries, commit), packed=True, offset=offset),)
 
 
-def send(newcomer: Guest, request: AppendEntries) -> tuple[Part, ...]:
+def send(newcomer: JoiningPeer, request: AppendEntries) -> tuple[Part, ...]:
     """What goes out for `request`, all of which fits on the connection."""
     parts = newcomer.parts(request)
     assert isinstance(parts, tuple), f"kept back: {parts} comes first"
@@ -88,7 +88,7 @@ def test_after_a_snapshot_packs_follow_on_it_and_after_a_new_connection_on_what_
 
 
 def installed(index: int) -> tuple[InstallSnapshot, SnapshotReply]:
-    piece = InstallSnapshot(3, LEADER, LogPosition(index, 2), MEMBERS, 0, b"x", done=True, correlation=7)
+    piece = InstallSnapshot(3, LEADER, LogId(index, 2), MEMBERS, 0, b"x", done=True, correlation=7)
     return piece, SnapshotReply(3, accepted=True, next_offset=1, installed=True, correlation=7)
 
 
@@ -132,7 +132,7 @@ def test_a_pack_for_another_make_holds_committed_entries_only() -> None:
     whole = append(0, 5, commit=3)
     head, tail = send(newcomer, whole)
     assert head == Part(replace(whole, entries=whole.entries[:3]), packed=True)
-    assert tail == Part(replace(whole, previous=LogPosition(3, 3), entries=whole.entries[3:]))
+    assert tail == Part(replace(whole, previous=LogId(3, 3), entries=whole.entries[3:]))
     # and from then on all goes as appends, by which it finds the place in its data file itself
     assert send(newcomer, append(5, 2)) == (Part(append(5, 2)),)
 

@@ -11,17 +11,17 @@ from consensus.core import messages as core
 from consensus.core.effects import Role
 from consensus.core.events import AppendNotSent, Received
 from consensus.core.extensions import NO_EXTENSIONS, Extensions
-from consensus.core.position import Command, Entry, Index, LogPosition, Server, ServerId
-from consensus.core.position import Configuration as CoreConfiguration
-from consensus.node.garlic_farm_dial import Dialer
-from consensus.node.garlic_farm_guests import Guest
-from consensus.node.garlic_farm_links import Backoff, LinkTuning, PeerLinks
-from consensus.node.garlic_farm_pipe import Lost, RequestPipe
-from consensus.node.garlic_farm_tally import Incident, Tally
-from consensus.wire.garlic_farm import messages as wire
-from consensus.wire.garlic_farm.codec import encode_reply
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.values import ClusterServer, Configuration, LogEntry
+from consensus.core.model import Command, Entry, Index, LogId, Server, ServerId
+from consensus.core.model import Configuration as CoreConfiguration
+from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
+from consensus.protocols.garlic_farm.node.dialer import Dialer
+from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
+from consensus.protocols.garlic_farm.node.links import Backoff, LinkOptions, PeerLinks
+from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.codec import encode_reply
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.values import ClusterServer, Configuration, LogEntry
 from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage
 from tests.spec.raft_bench import Bench
 
@@ -31,12 +31,12 @@ ALONE = Configuration(1, 0, (ClusterServer(ALICE, "tcp://a:1"),))
 class Sender:
     """Alice's links, and what came back on them."""
 
-    def __init__(self, stage: Stage, dialer: Dialer | None = None, tuning: LinkTuning | None = None) -> None:
+    def __init__(self, stage: Stage, dialer: Dialer | None = None, options: LinkOptions | None = None) -> None:
         self.replies: list[tuple[ServerId, core.Reply]] = []
         self.kept_back: list[tuple[ServerId, int, Index]] = []
         self.extensions: list[tuple[ServerId, Extensions]] = []
         self.incidents: list[Incident] = []
-        self.tally = Tally(self.incidents.append)
+        self.tally = Metrics(self.incidents.append)
         self.links = PeerLinks(
             dialer or stage.dialer(ALICE),
             stage.resolve,
@@ -45,7 +45,7 @@ class Sender:
             peer_extensions=lambda peer, extensions: self.extensions.append((peer, extensions)),
             tally=self.tally,
             random=Random(3),
-            tuning=tuning,
+            options=options,
         )
 
     def correlations(self) -> list[int]:
@@ -54,12 +54,12 @@ class Sender:
 
 
 def vote(correlation: int, *, pre_vote: bool = False) -> core.RequestVote:
-    return core.RequestVote(3, ALICE, LogPosition(9, 2), correlation, pre_vote=pre_vote)
+    return core.RequestVote(3, ALICE, LogId(9, 2), correlation, pre_vote=pre_vote)
 
 
 def append(correlation: int) -> core.AppendEntries:
     entries = (Entry(3, Command(b"{}")),)
-    return core.AppendEntries(3, ALICE, LogPosition(correlation, 3), entries, 0, correlation)
+    return core.AppendEntries(3, ALICE, LogId(correlation, 3), entries, 0, correlation)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ async def test_an_unreachable_peer_costs_a_bounded_queue_and_few_events(
         if correlation % 50 == 0:
             await trio.sleep(0.5)
     (view,) = sender.links.describe()
-    assert view.waiting <= LinkTuning().unsent_max
+    assert view.waiting <= LinkOptions().unsent_max
     assert view.dropped > 4000
     assert len(sender.incidents) <= 6
     assert sender.tally.counts["unreachable"] > 20
@@ -202,7 +202,7 @@ async def test_a_pack_that_could_not_be_sent_leaves_no_gap_for_the_next(stage: S
     stage.add(Host(BOB))
     sender = Sender(stage, stage.dialer(ALICE, offered=()))
     await stage.nursery.start(sender.links.run)
-    newcomer = Guest(None, lambda _: wire.JoinClusterRequest(ALICE, BOB, 3, 0, 0, 0, (LogEntry(3, ALONE),)))
+    newcomer = JoiningPeer(None, lambda _: wire.JoinClusterRequest(ALICE, BOB, 3, 0, 0, 0, (LogEntry(3, ALONE),)))
     assert sender.links.invite(BOB, newcomer)
     await wait_all_tasks_blocked()
     newcomer.accepted = True
@@ -210,7 +210,7 @@ async def test_a_pack_that_could_not_be_sent_leaves_no_gap_for_the_next(stage: S
     # When the first entry is one that it cannot read, and the second follows without waiting
     servers = (Server(ALICE, "tcp://a:1"),), (Server(BOB, "tcp://b:1"),)
     unreadable = (Entry(3, CoreConfiguration(*servers)),)
-    sender.links.send(BOB, core.AppendEntries(3, ALICE, LogPosition(0, 0), unreadable, 1, 1))
+    sender.links.send(BOB, core.AppendEntries(3, ALICE, LogId(0, 0), unreadable, 1, 1))
     sender.links.send(BOB, append(1))
     await wait_all_tasks_blocked()
     # Then the second, which would be stored where the first belongs, is kept back, and nobody answers for the newcomer
@@ -227,7 +227,7 @@ async def test_a_leader_whose_only_peer_has_not_joined_steps_down_by_check_quoru
     stage.add(Host(BOB))
     leader, sender = Bench(1, 1, voters=2), Sender(stage, stage.dialer(ALICE, offered=()))
     await stage.nursery.start(sender.links.run)
-    guest = Guest(None, lambda _: wire.JoinClusterRequest(ALICE, BOB, 3, 0, 0, 0, (LogEntry(3, ALONE),)))
+    guest = JoiningPeer(None, lambda _: wire.JoinClusterRequest(ALICE, BOB, 3, 0, 0, 0, (LogEntry(3, ALONE),)))
     assert sender.links.invite(BOB, guest)
     await wait_all_tasks_blocked()
     leader.lead()
@@ -261,7 +261,7 @@ async def test_one_link_does_not_wait_for_another(stage: Stage) -> None:
     assert sender.replies == [(CAROL, core.VoteReply(3, granted=True, correlation=2))]
 
 
-async def run_quietly(pipe: RequestPipe, failures: list[GarlicFarmError]) -> None:
+async def run_quietly(pipe: ClientConnection, failures: list[GarlicFarmError]) -> None:
     try:
         await pipe.run()
     except GarlicFarmError as error:
@@ -270,9 +270,9 @@ async def run_quietly(pipe: RequestPipe, failures: list[GarlicFarmError]) -> Non
 
 async def pipe_against(
     nursery: trio.Nursery, failures: list[GarlicFarmError], *, window: int = 256
-) -> tuple[RequestPipe, trio.abc.Stream]:
+) -> tuple[ClientConnection, trio.abc.Stream]:
     ours, theirs = memory_stream_pair()
-    pipe = RequestPipe(ours, reply_timeout_s=2.0, window=window, queue_max=3)
+    pipe = ClientConnection(ours, reply_timeout_s=2.0, window=window, queue_max=3)
     nursery.start_soon(run_quietly, pipe, failures)
     await wait_all_tasks_blocked()
     return pipe, theirs
@@ -365,7 +365,7 @@ async def test_a_large_request_has_time_to_get_there_before_silence_counts(
 async def test_a_repeated_incident_is_counted_each_time_and_told_once_in_a_while(autojump_clock: MockClock) -> None:
     del autojump_clock
     told: list[Incident] = []
-    tally = Tally(told.append)
+    tally = Metrics(told.append)
     for _ in range(100):
         tally.incident(Fault.SILENT, "10.0.0.1", "no word")
         tally.incident(Fault.SILENT, "10.0.0.2", "no word")
@@ -380,7 +380,7 @@ async def test_a_full_table_makes_room_for_a_new_server_by_a_link_that_nobody_us
     """Servers come and go; who left does not keep out who comes."""
     del autojump_clock
     stage.add(Host(CAROL))
-    sender = Sender(stage, tuning=LinkTuning(peers_max=1))
+    sender = Sender(stage, options=LinkOptions(peers_max=1))
     await stage.nursery.start(sender.links.run)
     sender.links.send(BOB, vote(1))
     sender.links.send(CAROL, vote(2))

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from consensus.node.garlic_farm_dial import PeerAddress
-from consensus.wire.garlic_farm.codec import encode_request
-from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.messages import RequestVoteRequest
+from consensus.protocols.garlic_farm.node.dialer import PeerAddress
+from consensus.protocols.garlic_farm.wire.codec import encode_request
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.messages import RequestVoteRequest
 from tests.node.garlic_farm_stage import ALICE, BOB, Host, Stage
 
 OLD, NEW, NEXT = Credentials("farm-1", "old"), Credentials("farm-2", "new"), Credentials("farm-3", "next")

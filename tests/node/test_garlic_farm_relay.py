@@ -13,14 +13,14 @@ from random import Random
 import pytest
 import trio
 
-from consensus.node.garlic_farm_dial import Dialer, PeerAddress
-from consensus.node.tls import NodeCertificate, load_or_create_certificate, secured
-from consensus.node.tls_stream import TlsStream
-from consensus.node.transports import TlsTransport, Transport, authority_context
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.proof import ConnectionRole
-from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller
+from consensus.net.connectors import Connector, TlsConnector, authority_context
+from consensus.net.tls import NodeCertificate, load_or_create_certificate, secured
+from consensus.net.tls_stream import TlsStream
+from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 from tests.node.certificates import Authority
 from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, Host, peers_of
 
@@ -89,7 +89,7 @@ async def relayed(
             nursery.cancel_scope.cancel()
 
 
-async def refusal(address: PeerAddress, transport: Transport) -> GarlicFarmError:
+async def refusal(address: PeerAddress, transport: Connector) -> GarlicFarmError:
     """Why Alice, a server that calls Bob, does not take what answers at `address` for him."""
     identity = Identity("cluster-a", ALICE)
     caller = Caller(
@@ -109,7 +109,7 @@ async def test_a_member_that_relays_the_challenge_of_another_logs_nobody_in(tmp_
     """Alice was told that Bob listens where Mallory does, with Mallory's certificate."""
     bob, mallory = (load_or_create_certificate(tmp_path / name) for name in ("bob", "mallory"))
     async with relayed(bob, mallory, unchanged) as (host, middle, port):
-        failure = await refusal(PeerAddress(LOOPBACK, port, mallory.fingerprint), TlsTransport())
+        failure = await refusal(PeerAddress(LOOPBACK, port, mallory.fingerprint), TlsConnector())
         assert failure.fault is Fault.UNPROVEN
         assert "somebody may stand in the middle" in str(failure)
         assert middle.passed >= 4, "challenge and answer were relayed"
@@ -122,7 +122,7 @@ async def test_a_middle_with_a_certificate_of_the_same_authority_logs_nobody_in(
     """As TLS goes, all is well: the certificate names the address that Alice has called."""
     authority = Authority(tmp_path)
     bob, other = authority.certificate(LOOPBACK), authority.certificate(LOOPBACK)
-    transport = TlsTransport(authority_context(authority.file))
+    transport = TlsConnector(authority_context(authority.file))
     async with relayed(bob, other, unchanged) as (host, middle, port):
         failure = await refusal(PeerAddress(LOOPBACK, port, None), transport)
         assert failure.fault is Fault.UNPROVEN
@@ -139,7 +139,7 @@ async def test_a_middle_that_comes_to_the_server_as_nobody_is_nobody_to_the_clie
         return nameless(data) if data.startswith(b"GET ") else data
 
     async with relayed(bob, mallory, leave_out) as (host, _, port):
-        failure = await refusal(PeerAddress(LOOPBACK, port, mallory.fingerprint), TlsTransport())
+        failure = await refusal(PeerAddress(LOOPBACK, port, mallory.fingerprint), TlsConnector())
         assert failure.fault is Fault.UNPROVEN
         assert "somebody in the middle relays or changes it" in str(failure)
         assert host.tally.counts["connections-established"] == 1, "as nobody"
@@ -155,6 +155,6 @@ async def test_a_middle_that_leaves_the_servers_proof_out_is_no_server(tmp_path:
         return data.replace(b"x-garlic-proof", b"x-nothing").replace(b"X-Garlic-Proof", b"X-Nothing")
 
     async with relayed(bob, mallory, leave_out) as (_, _, port):
-        failure = await refusal(PeerAddress(LOOPBACK, port, mallory.fingerprint), TlsTransport())
+        failure = await refusal(PeerAddress(LOOPBACK, port, mallory.fingerprint), TlsConnector())
         assert failure.fault is Fault.UNPROVEN
         assert "proves no identity" in str(failure)

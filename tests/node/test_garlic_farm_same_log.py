@@ -1,25 +1,25 @@
 """The entries of an append are turned into bytes once for all followers, and never stand for other entries."""
 
 from consensus.core.messages import AppendEntries
-from consensus.core.position import Command, Configuration, Entry, LogPosition, Server, ServerId
-from consensus.node.garlic_farm_words import SameLog
-from consensus.wire.garlic_farm.codec import encode_request
-from consensus.wire.garlic_farm.limits import DEFAULT_LIMITS
-from consensus.wire.garlic_farm.mapping import append_to_wire, request_to_wire
+from consensus.core.model import Command, Configuration, Entry, LogId, Server, ServerId
+from consensus.protocols.garlic_farm.node.request_encoder import EncodedEntries
+from consensus.protocols.garlic_farm.wire.codec import encode_request
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS
+from consensus.protocols.garlic_farm.wire.mapping import append_to_wire, request_to_wire
 
 LEADER, FOLLOWER, OTHER = ServerId(1), ServerId(2), ServerId(3)
 MEMBERS = Configuration((Server(LEADER, "tcp://a:1"), Server(FOLLOWER, "tcp://b:1"), Server(OTHER, "tcp://c:1")))
 
 
 def append(previous: int, *entries: Entry, commit: int = 0) -> AppendEntries:
-    return AppendEntries(7, LEADER, LogPosition(previous, 6), entries, commit, 1)
+    return AppendEntries(7, LEADER, LogId(previous, 6), entries, commit, 1)
 
 
 def command(term: int, data: bytes) -> Entry:
     return Entry(term, Command(data))
 
 
-def sent(same_log: SameLog, request: AppendEntries, recipient: ServerId) -> bytes:
+def sent(same_log: EncodedEntries, request: AppendEntries, recipient: ServerId) -> bytes:
     entries, log = same_log.of(request)
     return encode_request(append_to_wire(request, recipient, entries), DEFAULT_LIMITS, log)
 
@@ -38,7 +38,7 @@ def test_whatever_goes_out_is_what_would_go_out_by_itself() -> None:
         append(10, Entry(7, MEMBERS), one[0]),
         append(9, command(6, b"one"), one[1]),
     ]
-    same_log = SameLog(lambda index: index - 3, DEFAULT_LIMITS)
+    same_log = EncodedEntries(lambda index: index - 3, DEFAULT_LIMITS)
     for request in [*appends, *reversed(appends)]:
         for recipient in (FOLLOWER, OTHER):
             # then each follower gets the bytes that it would get if there were no other
@@ -47,7 +47,7 @@ def test_whatever_goes_out_is_what_would_go_out_by_itself() -> None:
 
 
 def test_the_second_follower_gets_the_very_same_bytes() -> None:
-    same_log = SameLog(lambda _: 0, DEFAULT_LIMITS)
+    same_log = EncodedEntries(lambda _: 0, DEFAULT_LIMITS)
     _, first = same_log.of(append(9, command(7, b"x" * 1000)))
     # equal, not the same: the core makes an append for each follower
     _, second = same_log.of(append(9, command(7, b"x" * 1000), commit=9))

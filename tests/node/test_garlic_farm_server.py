@@ -10,22 +10,27 @@ import trio
 from trio.testing import MockClock, memory_stream_pair
 
 from consensus.core import messages as core
-from consensus.core.position import Command, Entry, LogPosition, ServerId
-from consensus.node.client_quota import SAVED_US, SHARE, ClientQuota
-from consensus.node.garlic_farm_conversation import ClientAnswer, ConversationTuning
-from consensus.node.garlic_farm_dial import Dialed, Dialer
-from consensus.node.garlic_farm_server import I2P_ROUTER, Admission, AdmissionTuning, Visit
-from consensus.node.garlic_farm_tally import Tally
-from consensus.node.receive_budget import Account, BudgetTuning, ReceiveBudget
-from consensus.wire.garlic_farm import messages as wire
-from consensus.wire.garlic_farm.codec import REPLY, decode_reply, decode_request, encode_request
-from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.errors import Fault
-from consensus.wire.garlic_farm.peers import ProvenPeer
-from consensus.wire.garlic_farm.proof import ConnectionRole
-from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller
-from consensus.wire.garlic_farm.values import (
+from consensus.core.model import Command, Entry, LogId, ServerId
+from consensus.net.receive_budget import Account, BudgetOptions, ReceiveBudget
+from consensus.protocols.garlic_farm.node.client_quota import SAVED_US, SHARE, ClientQuota
+from consensus.protocols.garlic_farm.node.connection import ClientAnswer, ConnectionOptions
+from consensus.protocols.garlic_farm.node.dialer import Dialed, Dialer
+from consensus.protocols.garlic_farm.node.listener import (
+    I2P_ROUTER,
+    ConnectionLimits,
+    ConnectionPlaces,
+    PendingConnection,
+)
+from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.codec import REPLY, decode_reply, decode_request, encode_request
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.errors import Fault
+from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
+from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.values import (
     Application,
     ClusterServer,
     Configuration,
@@ -34,7 +39,7 @@ from consensus.wire.garlic_farm.values import (
     PackedEntry,
     SnapshotSyncRequest,
 )
-from consensus.wire.record import ENTRY_LIMIT_BYTES
+from consensus.storage.records import ENTRY_LIMIT_BYTES
 from tests.node.garlic_farm_stage import (
     ALICE,
     BOB,
@@ -100,7 +105,7 @@ async def test_votes_and_appends_reach_the_core_and_are_answered(stage: Stage) -
     (_, vote), (_, pre_vote), (sender, append) = host.handler.asked
     assert sender == ALICE
     assert len({vote.correlation, pre_vote.correlation, append.correlation}) == 3
-    expected = core.AppendEntries(3, ALICE, LogPosition(9, 2), (Entry(3, Command(b"{}")),), 8, append.correlation)
+    expected = core.AppendEntries(3, ALICE, LogId(9, 2), (Entry(3, Command(b"{}")),), 8, append.correlation)
     assert append == expected
 
 
@@ -125,7 +130,7 @@ async def test_a_full_window_stops_reading_and_goes_on_when_replies_leave(
     stage: Stage, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
-    host = stage.add(Host(BOB, conversation=ConversationTuning(window=4)))
+    host = stage.add(Host(BOB, connection=ConnectionOptions(window=4)))
     host.handler.delay_s = lambda _: 1.0
     dialed = await dial(stage)
     await dialed.stream.send_all(encode_request(VOTE) * 10)
@@ -276,7 +281,7 @@ async def test_an_idle_connection_is_closed_without_alarm(stage: Stage, autojump
 
 async def test_a_handler_that_never_answers_costs_the_connection(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
-    host = stage.add(Host(BOB, conversation=ConversationTuning(answer_s=30.0)))
+    host = stage.add(Host(BOB, connection=ConnectionOptions(answer_s=30.0)))
     host.handler.delay_s = lambda request: 1e6 if request.term == 7 else 0
     dialed = await dial(stage)
     answered = encode_request(VOTE)
@@ -295,7 +300,7 @@ async def test_half_open_connections_stay_few_and_real_peers_get_through(
     stage: Stage, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
-    host = stage.add(Host(BOB, admission=AdmissionTuning(handshakes_max=8)))
+    host = stage.add(Host(BOB, admission=ConnectionLimits(handshakes_max=8)))
     held = []
     for number in range(500):
         ours, theirs = memory_stream_pair()
@@ -315,7 +320,7 @@ async def test_half_open_connections_stay_few_and_real_peers_get_through(
 
 
 async def test_one_member_cannot_take_every_established_connection(stage: Stage) -> None:
-    host = stage.add(Host(BOB, admission=AdmissionTuning(established_per_member_max=3)))
+    host = stage.add(Host(BOB, admission=ConnectionLimits(established_per_member_max=3)))
     dialed = [await dial(stage) for _ in range(3)]
     await trio.testing.wait_all_tasks_blocked()
     surplus = await dial(stage)
@@ -478,7 +483,7 @@ async def test_a_connection_tells_early_whose_it_is(stage: Stage) -> None:
     seen: list[ProvenPeer | None] = []
     establish = host.server.admission.establish
 
-    def looked_at(visit: Visit) -> bool:
+    def looked_at(visit: PendingConnection) -> bool:
         seen.append(visit.proven)
         return establish(visit)
 
@@ -491,7 +496,7 @@ async def test_a_connection_tells_early_whose_it_is(stage: Stage) -> None:
 
 async def test_a_server_behind_the_i2p_router_makes_no_stranger_behind_it_known() -> None:
     """All come from one source there: a known one would let strangers have the places that are kept for servers."""
-    admission = Admission(AdmissionTuning(handshakes_max=4), Tally())
+    admission = ConnectionPlaces(ConnectionLimits(handshakes_max=4), Metrics())
     for source, kept in ((I2P_ROUTER, True), ("192.0.2.1", False)):
         server = admission.arrive(source)
         server.proven = ProvenPeer(ConnectionRole.SERVER, SERVER_KEYS[ALICE], ALICE)
@@ -543,7 +548,7 @@ async def test_keys_that_belong_to_nobody_are_one_source_for_the_budget_of_bytes
 LARGE = encode_request(
     wire.AppendEntriesRequest(ALICE, BOB, 3, 2, 9, 8, (LogEntry(3, Application(b'{"x":"' + b"y" * 300_000 + b'"}')),))
 )
-TIGHT = BudgetTuning(servers_bytes=700_000, per_server_bytes=400_000, others_bytes=400_000)
+TIGHT = BudgetOptions(servers_bytes=700_000, per_server_bytes=400_000, others_bytes=400_000)
 
 
 async def test_a_leader_that_sends_more_than_its_share_is_read_slowly_and_answered_in_full(

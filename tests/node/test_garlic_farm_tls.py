@@ -22,27 +22,27 @@ from cryptography import x509
 
 from consensus.core import messages as core
 from consensus.core.effects import Outcome
-from consensus.core.position import LogPosition, ServerId
-from consensus.node.garlic_farm_client import GarlicFarmClient
-from consensus.node.garlic_farm_conversation import ConversationTuning
-from consensus.node.garlic_farm_dial import Dialer, PeerAddress
-from consensus.node.garlic_farm_links import PeerLinks
-from consensus.node.garlic_farm_server import AdmissionTuning
-from consensus.node.garlic_farm_tally import Tally
-from consensus.node.tls import (
+from consensus.core.model import LogId, ServerId
+from consensus.net.tls import (
     CertificateError,
     NodeCertificate,
     check_pinned,
     client_context,
     load_or_create_certificate,
 )
-from consensus.wire.garlic_farm.codec import encode_request
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.messages import RemoveServerRequest
-from consensus.wire.garlic_farm.proof import ConnectionRole
-from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller
-from consensus.wire.garlic_farm.values import ClusterServer, LogEntry
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
+from consensus.protocols.garlic_farm.node.connection import ConnectionOptions
+from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
+from consensus.protocols.garlic_farm.node.links import PeerLinks
+from consensus.protocols.garlic_farm.node.listener import ConnectionLimits
+from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.wire.codec import encode_request
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.messages import RemoveServerRequest
+from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry
 from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, PASSWORD, Host, expect_fault, peers_of
 
 PATH = "/GarlicFarm/farm/1/websocket"
@@ -66,8 +66,8 @@ class Listening:
 async def listening(tmp_path: Path) -> AsyncIterator[Listening]:
     host = Host(
         BOB,
-        admission=AdmissionTuning(handshakes_max=16, handshake_s=1.0),
-        conversation=ConversationTuning(idle_s=1.0),
+        admission=ConnectionLimits(handshakes_max=16, handshake_s=1.0),
+        connection=ConnectionOptions(idle_s=1.0),
     )
     certificate = load_or_create_certificate(tmp_path)
     async with trio.open_nursery() as nursery:
@@ -150,12 +150,12 @@ async def test_peers_exchange_votes_over_tls(listening: Listening) -> None:
         deliver_reply=deliver,
         append_not_sent=lambda *_: None,
         peer_extensions=lambda _peer, _extensions: None,
-        tally=Tally(),
+        tally=Metrics(),
         random=Random(5),
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(links.run)
-        links.send(BOB, core.RequestVote(3, ALICE, LogPosition(9, 2), 77, pre_vote=True))
+        links.send(BOB, core.RequestVote(3, ALICE, LogId(9, 2), 77, pre_vote=True))
         with trio.fail_after(20):
             await answered.wait()
         nursery.cancel_scope.cancel()
@@ -293,18 +293,18 @@ async def test_an_answered_request_is_not_waited_for_however_long_nothing_more_c
     tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
     # Given a request that was answered
-    host = Host(BOB, conversation=ConversationTuning(answer_s=1.0, idle_s=60.0))
+    host = Host(BOB, connection=ConnectionOptions(answer_s=1.0, idle_s=60.0))
     certificate = load_or_create_certificate(tmp_path)
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
         links, replies = await linked(nursery, PeerAddress("127.0.0.1", port, certificate.fingerprint))
-        links.send(BOB, core.RequestVote(3, ALICE, LogPosition(9, 2), 77))
+        links.send(BOB, core.RequestVote(3, ALICE, LogId(9, 2), 77))
         await replies.receive()
         # When nothing comes for longer than an answer may take
         mock_clock.jump(30)
         await trio.testing.wait_all_tasks_blocked(0.01)
         # Then the connection is as good as ever
-        links.send(BOB, core.RequestVote(3, ALICE, LogPosition(9, 2), 78))
+        links.send(BOB, core.RequestVote(3, ALICE, LogId(9, 2), 78))
         assert (await replies.receive()).correlation == 78
         assert host.incidents == []
         assert host.tally.counts["connections-established"] == 1
@@ -313,7 +313,7 @@ async def test_an_answered_request_is_not_waited_for_however_long_nothing_more_c
 
 async def test_thousands_of_requests_that_come_together_keep_nobody_from_their_turn(tmp_path: Path) -> None:
     # Given a peer whose requests can all be answered at once, and a task that wants every turn that it can get
-    host = Host(BOB, conversation=ConversationTuning(window=8))
+    host = Host(BOB, connection=ConnectionOptions(window=8))
     certificate = load_or_create_certificate(tmp_path)
     most = 0
 
@@ -341,13 +341,13 @@ async def test_thousands_of_requests_that_come_together_keep_nobody_from_their_t
 
 
 async def test_a_window_of_one_lets_one_request_in_after_the_other(tmp_path: Path) -> None:
-    host = Host(BOB, conversation=ConversationTuning(window=1))
+    host = Host(BOB, connection=ConnectionOptions(window=1))
     certificate = load_or_create_certificate(tmp_path)
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
         links, replies = await linked(nursery, PeerAddress("127.0.0.1", port, certificate.fingerprint))
         for correlation in range(5):
-            links.send(BOB, core.RequestVote(3, ALICE, LogPosition(9, 2), correlation))
+            links.send(BOB, core.RequestVote(3, ALICE, LogId(9, 2), correlation))
         with trio.fail_after(30):
             assert [(await replies.receive()).correlation for _ in range(5)] == [*range(5)]
         nursery.cancel_scope.cancel()
@@ -365,7 +365,7 @@ async def linked(
         deliver_reply=lambda _, reply: tell.send_nowait(reply),
         append_not_sent=lambda *_: None,
         peer_extensions=lambda _peer, _extensions: connected.set(),
-        tally=Tally(),
+        tally=Metrics(),
         random=Random(5),
     )
     await nursery.start(links.run)

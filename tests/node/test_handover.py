@@ -12,8 +12,8 @@ from bridge.node.control_routes import Refused
 from bridge.node.handover import EXPLAINED, STOP_PATIENCE_SECONDS, hand_over, hand_over_before_stop
 from bridge.node.replica import Replica
 from consensus.core.effects import Role, RoleChanged, TransferEnded, TransferOutcome
-from consensus.core.position import ServerId
-from consensus.node.refusals import ServerBusyError
+from consensus.core.model import ServerId
+from consensus.server.errors import ServerBusyError
 
 VOTERS = (VoterView(1, "tcp://one", "node-1"), VoterView(2, "tcp://two", "node-2"), VoterView(3, "tcp://three"))
 

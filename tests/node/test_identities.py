@@ -24,7 +24,7 @@ from bridge.node.ledger import Ledger
 from bridge.wire.application import encode
 from bridge.wire.farm_key import new_farm_key
 from bridge.wire.key_box import EraKey, new_key, seal_key, sign_offer
-from consensus.core.position import Command, Entry
+from consensus.core.model import Command, Entry
 from gossip.core.effects import KeyOffered
 from gossip.core.keychain import KeyChain
 from gossip.core.member import Address

@@ -17,8 +17,8 @@ from bridge.node.control_routes import Refused, Request
 from bridge.node.event_log import EventLog
 from bridge.node.identity_office import IdentityOffice
 from bridge.wire.application import decode
-from consensus.core.effects import ChangeOutcome, ChangeResolved, Outcome, Resolve
-from consensus.core.position import Configuration, LogPosition, Server, ServerId
+from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Outcome, ProposalResolved
+from consensus.core.model import Configuration, LogId, Server, ServerId
 
 LEADER, STOLEN = 1, 4
 EVICT_STOLEN = Request("POST", "/v1/nodes/evict", b'{"node": "node-4"}')
@@ -87,24 +87,26 @@ class FakeLeader:
         )
         return SimpleNamespace(raft=raft)
 
-    async def change_configuration(self, voters: tuple[Server, ...], learners: tuple[Server, ...]) -> ChangeResolved:
+    async def change_configuration(
+        self, voters: tuple[Server, ...], learners: tuple[Server, ...]
+    ) -> ConfigurationResolved:
         """Committed."""
         await trio.lowlevel.checkpoint()
         self.asked.append(("change", set(self.office.losing_vote)))
         self.voters, self.learners = voters, learners
-        return ChangeResolved(1, ChangeOutcome.COMMITTED)
+        return ConfigurationResolved(1, ChangeOutcome.COMMITTED)
 
-    async def propose(self, commands: tuple[bytes, ...]) -> Resolve:
+    async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
         """As decided; an eviction has its effect in the farm's state."""
         await trio.lowlevel.checkpoint()
         self.asked.append(("eviction", set(self.office.losing_vote)))
         if self.outcome is not Outcome.COMMITTED:
-            return Resolve(1, self.outcome)
+            return ProposalResolved(1, self.outcome)
         eviction = decode(commands[0])
         assert isinstance(eviction, Eviction)
         admitted, rekeying, _ = evict(self.state.admitted, self.state.rekeying, eviction)
         self.state = replace(self.state, admitted=admitted, rekeying=rekeying)
-        return Resolve(1, Outcome.COMMITTED, LogPosition(9, 1), ServerId(LEADER))
+        return ProposalResolved(1, Outcome.COMMITTED, LogId(9, 1), ServerId(LEADER))
 
     async def wait_applied(self, index: int) -> int:
         """It is."""

@@ -9,7 +9,7 @@ from bridge.node.event_log import EventLog
 from bridge.node.ineffective_entries import ALARM, ALARM_AFTER, QUIET_AFTER_S, WITHIN_S, IneffectiveEntries
 from bridge.node.ledger import Ledger
 from bridge.wire.application import encode
-from consensus.core.position import Command, Entry
+from consensus.core.model import Command, Entry
 from tests.authored import CLUSTER_ID, node_id, signed
 
 WEIGHT = CostFactor("a" * 52, 2.0)

@@ -16,10 +16,10 @@ from bridge.node.filed_keys import FiledKeys
 from bridge.node.introductions import Introductions
 from bridge.node.key_files import save_farm_key
 from bridge.wire.farm_key import new_farm_key
-from consensus.node.garlic_farm_dial import Dialed, Dialer, PeerAddress
-from consensus.node.garlic_farm_tally import Tally
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.upgrade import INTRODUCTION_CHARACTERS_MAX, INTRODUCTIONS_MAX, Identity
+from consensus.protocols.garlic_farm.node.dialer import Dialed, Dialer, PeerAddress
+from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.upgrade import INTRODUCTION_CHARACTERS_MAX, INTRODUCTIONS_MAX, Identity
 from gossip.core.effects import Alarm, AlarmKind, MembershipChanged
 from gossip.core.member import METADATA_LIMIT_BYTES, Address, Incarnation, NodeInfo, Status
 from gossip.node.generation_keeper import GenerationKeeper
@@ -36,7 +36,7 @@ def node(
         own,
         signer,
         GenerationKeeper(None, signer.node_id, generation),
-        Tally(),
+        Metrics(),
         seeds=seeds,
         advertised=PeerAddress("a.i2p", 7669, None),
         period_s=60.0,

@@ -8,17 +8,17 @@ from random import Random
 
 import trio
 
-from consensus.core.effects import ChangeOutcome, ChangeResolved, Outcome
-from consensus.core.position import Configuration as Members
-from consensus.core.position import Server, ServerId
-from consensus.core.tuning import Tuning
-from consensus.node.garlic_farm_client import GarlicFarmClient
-from consensus.node.garlic_farm_pipe import Lost
-from consensus.node.member_client import ask_to_add, ask_to_remove, join
-from consensus.node.member_requests import MemberRequests, MemberRequestTuning
-from consensus.wire.garlic_farm import messages as wire
-from consensus.wire.garlic_farm.errors import Fault
-from consensus.wire.garlic_farm.values import (
+from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Outcome
+from consensus.core.model import Configuration as Members
+from consensus.core.model import Server, ServerId
+from consensus.core.options import Options
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
+from consensus.protocols.garlic_farm.node.client_connection import Lost
+from consensus.protocols.garlic_farm.node.membership_client import ask_to_add, ask_to_remove, join
+from consensus.protocols.garlic_farm.node.membership_leader import MemberRequests, MembershipOptions
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.errors import Fault
+from consensus.protocols.garlic_farm.wire.values import (
     Application,
     ClusterServer,
     Configuration,
@@ -36,12 +36,12 @@ FOURTH, FIFTH = ServerId(4), ServerId(5)
 
 @asynccontextmanager
 async def group(
-    path: Path, make_service: Callable[[], Service] = Service, tuning: Tuning = CALM
+    path: Path, make_service: Callable[[], Service] = Service, options: Options = CALM
 ) -> AsyncIterator[tuple[LoopbackGroup, GarlicFarmClient, trio.Nursery]]:
     """Three servers that run, and a client that knows nothing but the document."""
     with trio.fail_after(LONG_S):
         async with trio.open_nursery() as nursery:
-            servers = LoopbackGroup(path, nursery, make_service=make_service, tuning=tuning, eager=True)
+            servers = LoopbackGroup(path, nursery, make_service=make_service, options=options, eager=True)
             for server_id in servers.ids:
                 await servers.start(server_id)
             client = servers.client(offered=())
@@ -217,8 +217,8 @@ async def test_a_server_gets_the_log_without_a_vote_in_the_same_words(tmp_path: 
         assert FIFTH not in leader.server.describe().raft.configuration.member_ids
 
 
-async def until_given_up(leader: Life, newcomer: Server) -> ChangeResolved | None:
-    impatient = MemberRequestTuning(invitation_s=0.3)
+async def until_given_up(leader: Life, newcomer: Server) -> ConfigurationResolved | None:
+    impatient = MembershipOptions(invitation_s=0.3)
     requests = MemberRequests(leader.server, ServerId(1), leader.links, AnyRules(), leader.tally, impatient)
     return await requests.add_learner(newcomer)
 
@@ -236,7 +236,7 @@ class AnyRules:
 
 
 async def test_a_leader_that_falls_in_the_midst_leaves_no_half_a_member(tmp_path: Path) -> None:
-    async with group(tmp_path, tuning=ELECTING) as (servers, client, nursery):
+    async with group(tmp_path, options=ELECTING) as (servers, client, nursery):
         await submit(client, [b"%d" % number for number in range(2000)])
         first = await servers.leader()
         life = await servers.start(FOURTH)

@@ -19,8 +19,8 @@ from bridge.node.event_log import EventLog
 from bridge.node.identity_office import IdentityOffice
 from bridge.wire.application import decode
 from bridge.wire.key_box import open_key
-from consensus.core.effects import Outcome, Resolve
-from consensus.core.position import Configuration, LogPosition, Server, ServerId
+from consensus.core.effects import Outcome, ProposalResolved
+from consensus.core.model import Configuration, LogId, Server, ServerId
 from gossip.core.member import NodeId
 from gossip.node.agent import Agent
 from gossip.node.key_room import KeyRoom
@@ -155,7 +155,7 @@ class Leader:
             )
         )
 
-    async def propose(self, commands: tuple[bytes, ...]) -> Resolve:
+    async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
         """Committed."""
         await trio.lowlevel.checkpoint()
         record = decode(commands[0])
@@ -163,7 +163,7 @@ class Leader:
         self.proposed.append(record)
         rekeying = replace(self.state.rekeying, era=record.era, boxes={})
         self.state = replace(self.state, rekeying=rekeying)
-        return Resolve(1, Outcome.COMMITTED, LogPosition(9, 1), ServerId(LEADER))
+        return ProposalResolved(1, Outcome.COMMITTED, LogId(9, 1), ServerId(LEADER))
 
     async def wait_applied(self, index: int) -> int:
         """It is."""

@@ -33,8 +33,8 @@ from bridge.node.local_trust import (
     peer_user_id,
 )
 from bridge.wire.farm_key import new_farm_key
-from consensus.node.directory import Directory
-from consensus.node.disk import StorageError
+from consensus.storage.directory import Directory
+from consensus.storage.disk import StorageError
 from gossip.node.identity import StateError, load_identity, read_limited, write_durably
 from pipeline.endpoint import check_answering_user
 

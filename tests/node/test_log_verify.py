@@ -9,13 +9,13 @@ from click.testing import CliRunner
 
 from bridge.cli.log_verify import verify
 from consensus.core.effects import Compact, Persist
-from consensus.core.position import Ballot, Command, Configuration, Entry, LogPosition, Server, ServerId
-from consensus.node.directory import Directory, open_directory
-from consensus.node.snapshots import SnapshotWriter
-from consensus.node.storage import Storage, StorageTuning
-from consensus.wire.record import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES
+from consensus.core.model import Command, Configuration, Entry, HardState, LogId, Server, ServerId
+from consensus.storage.directory import Directory, open_directory
+from consensus.storage.planner import Storage, StorageOptions
+from consensus.storage.records import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES
+from consensus.storage.snapshots import SnapshotWriter
 
-SMALL = StorageTuning(segment_bytes=64 * 1024)
+SMALL = StorageOptions(segment_bytes=64 * 1024)
 ALONE = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
 PAYLOAD_BYTES = 1_000
 RECORD_BYTES = RECORD_HEADER_BYTES + PAYLOAD_BYTES
@@ -30,7 +30,7 @@ def made(path: Path, count: int = 150, node: bytes = b"node-one") -> Path:
     """A stopped directory with `count` entries in several segments."""
     directory, recovery = open_directory(path, node, 1, SMALL)
     storage = recovery.storage
-    write(directory, storage, Persist(1, Ballot(3, ServerId(1))))
+    write(directory, storage, Persist(1, HardState(3, ServerId(1))))
     for index in range(1, count + 1):
         write(directory, storage, Persist(index + 1, None, None, index, (Entry(3, Command(bytes(PAYLOAD_BYTES))),)))
     directory.perform_all(storage.plan_close())
@@ -42,7 +42,7 @@ def compacted(path: Path) -> Path:
     """The same with a snapshot of entry 100, behind which the segments are removed."""
     made(path)
     directory, recovery = open_directory(path, b"node-one", 2, SMALL)
-    writer = SnapshotWriter(LogPosition(100, 3), ALONE)
+    writer = SnapshotWriter(LogId(100, 3), ALONE)
     directory.perform_all(writer.plan_begin() + writer.plan(b"the state" * 1_000) + writer.plan_end())
     write(directory, recovery.storage, Persist(1, snapshot=Compact(writer.description, 101)))
     directory.close()

@@ -13,10 +13,10 @@ from bridge.node.configuration import Timing
 from bridge.node.profile import profile_of
 from bridge.node.replica import RAFT_DIRECTORY, STORAGE_NOTE, ReplicaSettings
 from consensus.core.effects import Persist
-from consensus.core.position import Ballot, Command, Entry, ServerId
-from consensus.node.directory import open_directory
-from consensus.node.disk import StorageError
-from consensus.node.storage import StorageTuning
+from consensus.core.model import Command, Entry, HardState, ServerId
+from consensus.storage.directory import open_directory
+from consensus.storage.disk import StorageError
+from consensus.storage.planner import StorageOptions
 
 FOUNDER, LATER = b"a" * 8, b"b" * 8
 FOUNDING = Founding((Founder(FOUNDER, 0, b"n" * 16),))
@@ -65,8 +65,8 @@ def test_the_first_start_of_a_server_makes_its_storage(tmp_path: Path, node_id: 
 
 def store(directory: Path, entries: tuple[Entry, ...], voted_for: ServerId | None) -> None:
     """What a server that is stopped since has put into its storage."""
-    disk, recovery = open_directory(directory / RAFT_DIRECTORY, LATER, 1, StorageTuning(segment_bytes=65_536))
-    disk.perform_all(recovery.storage.plan([Persist(1, Ballot(3, voted_for), None, 1, entries)]))
+    disk, recovery = open_directory(directory / RAFT_DIRECTORY, LATER, 1, StorageOptions(segment_bytes=65_536))
+    disk.perform_all(recovery.storage.plan([Persist(1, HardState(3, voted_for), None, 1, entries)]))
     recovery.storage.done()
     disk.close()
 

@@ -6,14 +6,14 @@ import pytest
 
 from bridge.node.member_rules import FarmMemberRules
 from bridge.node.replica import FrontDoor
-from consensus.core.description import FollowerProgress
-from consensus.core.position import Configuration, Server, ServerId
-from consensus.core.progress import Pace
-from consensus.node.garlic_farm_dial import PeerAddress
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.messages import JoinClusterRequest
-from consensus.wire.garlic_farm.values import Configuration as WireConfiguration
-from consensus.wire.garlic_farm.values import LogEntry
+from consensus.core.model import Configuration, Server, ServerId
+from consensus.core.replication.progress import ProgressState
+from consensus.core.status import FollowerProgress
+from consensus.protocols.garlic_farm.node.dialer import PeerAddress
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.messages import JoinClusterRequest
+from consensus.protocols.garlic_farm.wire.values import Configuration as WireConfiguration
+from consensus.protocols.garlic_farm.wire.values import LogEntry
 from tests.spec.test_picture import RAFT
 
 FOURTH = Server(ServerId(4), "tcp://10.0.0.4:7669")
@@ -22,7 +22,7 @@ KNOWN = PeerAddress("10.0.0.4", 7669, bytes(32))
 
 def rules(*voters: int, known: PeerAddress | None = KNOWN, answers: bool = False, removed: int = 0) -> FarmMemberRules:
     contact_ms = 10 if answers else 60_000
-    followers = (FollowerProgress(ServerId(4), 9, 10, 0, contact_ms, Pace.REPLICATING),)
+    followers = (FollowerProgress(ServerId(4), 9, 10, 0, contact_ms, ProgressState.REPLICATING),)
     described = replace(RAFT, configuration=members(*voters), followers=followers)
     return FarmMemberRules(lambda _: known, lambda: described, lambda: (removed,), 3, 5, 3_000)
 

@@ -12,8 +12,8 @@ from bridge.core.records import Clock, Publication, Report
 from bridge.node.outage import QUORUM_ALARM
 from bridge.node.publishing import UNFENCED_ALARM
 from bridge.wire.meta_lease_set import MetaLeaseSet, decode, verify
-from consensus.core.position import Configuration, Server
-from consensus.node.clock import now_ms
+from consensus.core.model import Configuration, Server
+from consensus.server.clock import now_ms
 from tests.node.farm_stage import (
     LEAF,
     MASTER,

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 import pytest
 import trio
 
-from consensus.core.position import ServerId
-from consensus.node.garlic_farm_dial import PeerAddress
-from consensus.node.garlic_farm_tally import Incident, Tally
-from consensus.node.plain_peers import PlainDialer, PlainListener, PlainPeers
-from consensus.node.receive_budget import Account, ReceiveBudget
-from consensus.wire.garlic_farm import messages as wire
-from consensus.wire.garlic_farm.codec import ReplyReader, encode_request
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.upgrade import Identity
+from consensus.core.model import ServerId
+from consensus.net.receive_budget import Account, ReceiveBudget
+from consensus.protocols.garlic_farm.node.dialer import PeerAddress
+from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
+from consensus.protocols.garlic_farm.node.plain_peers import PlainDialer, PlainListener, PlainPeers
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.codec import ReplyReader, encode_request
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from tests.node.garlic_farm_stage import ScriptedHandler
 
 OURS, THEIRS, OTHERS = ServerId(1), ServerId(4), ServerId(5)
@@ -57,7 +57,7 @@ async def listening(peers: PlainPeers = LISTED) -> AsyncIterator[Scene]:
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             handler, incidents = ScriptedHandler(OURS), list[Incident]()
-            listener = PlainListener(peers, handler, lambda: Identity("cluster-a", OURS), Tally(incidents.append))
+            listener = PlainListener(peers, handler, lambda: Identity("cluster-a", OURS), Metrics(incidents.append))
             port = await nursery.start(listener.listen, "127.0.0.1", 0)
             yield Scene(port, handler, incidents)
             nursery.cancel_scope.cancel()

@@ -16,8 +16,8 @@ from bridge.node.control_routes import Refused
 from bridge.node.port import NodePort
 from bridge.node.replica import Replica
 from bridge.wire.application import ENTRY_LIMIT_BYTES, encode
-from consensus.core.position import Entry
-from consensus.node.refusals import NotLeaderError, ServerBusyError, ServerStoppedError
+from consensus.core.model import Entry
+from consensus.server.errors import NotLeaderError, ServerBusyError, ServerStoppedError
 from tests.node.fake_keys import FakeKeys
 from tests.node.farm_stage import MASTER, NOW_MS, OWN, Stage, machine_clock
 from tests.operator_views import farm_view

@@ -12,12 +12,12 @@ import pytest
 import trio
 
 from consensus.core.effects import Role
-from consensus.core.position import ServerId
-from consensus.node.garlic_farm_client import GarlicFarmClient
-from consensus.node.garlic_farm_guests import PACKED_ENTRIES_MAX
-from consensus.node.member_client import ask_to_add
-from consensus.wire.garlic_farm.errors import Fault
-from consensus.wire.garlic_farm.values import ClusterServer
+from consensus.core.model import ServerId
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
+from consensus.protocols.garlic_farm.node.joining_peers import PACKED_ENTRIES_MAX
+from consensus.protocols.garlic_farm.node.membership_client import ask_to_add
+from consensus.protocols.garlic_farm.wire.errors import Fault
+from consensus.protocols.garlic_farm.wire.values import ClusterServer
 from tests.node.loopback_group import CALM, Life, LoopbackGroup
 from tests.node.raw_offset_server import RawOffsetServer, Said
 from tests.node.test_joining import group, leading, submit, until_level, until_members
@@ -30,7 +30,7 @@ async def joining(
     path: Path, before: int, their: RawOffsetServer, *, compacted: bool = False
 ) -> AsyncIterator[tuple[Life, GarlicFarmClient, list[bytes]]]:
     """Three servers with `before` entries in their log; `their` server has been asked to be added to them."""
-    async with group(path, tuning=CALM) as (servers, client, nursery):
+    async with group(path, options=CALM) as (servers, client, nursery):
         commands = [b'{"entry":%d}' % number * (1 + number % 7) for number in range(before)]
         await submit(client, commands)
         leader = await leading(servers)
@@ -105,7 +105,7 @@ async def test_as_a_leader_it_brings_a_server_of_ours_up_without_a_handshake(tmp
     their = RawOffsetServer(THEIRS, elects_itself=True)
     for number in range(400):
         their.submit(b"theirs %d" % number)
-    async with group(tmp_path, tuning=CALM) as (servers, _, _):
+    async with group(tmp_path, options=CALM) as (servers, _, _):
         servers.plain[THEIRS] = ("127.0.0.1", 9)
         life = await servers.start(FIFTH)
         stream = await trio.open_tcp_stream("127.0.0.1", servers.plain_ports[FIFTH])
@@ -126,7 +126,7 @@ async def test_as_a_leader_it_brings_a_server_of_ours_up_without_a_handshake(tmp
 
 async def test_its_snapshot_is_refused_in_words_and_nothing_is_lost(tmp_path: Path) -> None:
     their = RawOffsetServer(THEIRS, elects_itself=True)
-    async with group(tmp_path, tuning=CALM) as (servers, _, _):
+    async with group(tmp_path, options=CALM) as (servers, _, _):
         servers.plain[THEIRS] = ("127.0.0.1", 9)
         life = await servers.start(FIFTH)
         stream = await trio.open_tcp_stream("127.0.0.1", servers.plain_ports[FIFTH])

@@ -6,10 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from consensus.node.receive_budget import FREE_BYTES, BudgetTuning, ReceiveBudget
+from consensus.net.receive_budget import FREE_BYTES, BudgetOptions, ReceiveBudget
 
 MIB = 2**20
-TUNING = BudgetTuning(servers_bytes=30 * MIB, per_server_bytes=20 * MIB, others_bytes=10 * MIB)
+TUNING = BudgetOptions(servers_bytes=30 * MIB, per_server_bytes=20 * MIB, others_bytes=10 * MIB)
 
 
 class Closed:
@@ -94,6 +94,6 @@ def test_small_requests_are_free() -> None:
 
 @pytest.mark.parametrize("held", [MIB, 9 * MIB])
 def test_a_client_alone_is_never_closed(held: int) -> None:
-    budget, closed = ReceiveBudget(BudgetTuning(others_bytes=MIB)), Closed()
+    budget, closed = ReceiveBudget(BudgetOptions(others_bytes=MIB)), Closed()
     budget.hold(budget.open("alone", is_server=False, close=closed.by("alone")), held)
     assert closed.names == []

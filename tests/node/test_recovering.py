@@ -15,9 +15,9 @@ from bridge.node.recovering import RecoveryError, carry_out, plan_recovery, plan
 from bridge.node.replica import RAFT_DIRECTORY
 from bridge.node.state_reading import read_directory
 from bridge.wire.backup import encode_backup
-from consensus.core.position import LogPosition
-from consensus.node.directory import Directory, open_directory, verify_directory
-from consensus.node.storage import StorageTuning
+from consensus.core.model import LogId
+from consensus.storage.directory import Directory, open_directory, verify_directory
+from consensus.storage.planner import StorageOptions
 from gossip.node.identity import begin_generation, load_identity
 from tests.node.test_state_reading import BASE_MS, FOUNDING, A, B, C, node_directory
 
@@ -34,7 +34,7 @@ async def test_the_new_cluster_has_another_id_the_survivor_as_its_only_voter_and
     assert made.founding.founders == (A,)
     assert made.cluster_id == plan.new_cluster_id != FOUNDING.cluster_id
     assert made.configuration.voter_ids == {1}
-    assert made.last == LogPosition(5, 2)
+    assert made.last == LogId(5, 2)
     assert made.farm.log_time_ms == BASE_MS + 6_000
     assert made.farm.admitted == {1: Admitted(A, "a")}
     assert made.period_ms == 2_000
@@ -48,10 +48,10 @@ async def test_the_node_starts_from_it_under_its_identity_and_the_old_storage_is
     assert load_formation(directory, A).founding == plan.formation.founding
     assert not (directory / ADMISSIONS_FILE).exists()
     assert verify_directory(directory / RAFT_DIRECTORY).lines()
-    opened, recovery = open_directory(directory / RAFT_DIRECTORY, A, 7, StorageTuning(segment_bytes=64 * 1024))
+    opened, recovery = open_directory(directory / RAFT_DIRECTORY, A, 7, StorageOptions(segment_bytes=64 * 1024))
     opened.close()
     assert recovery.log.snapshot is not None
-    assert recovery.ballot.term == 2
+    assert recovery.hard_state.term == 2
     assert plan.aside is not None
     assert plan.aside.name == f"raft.of-{FOUNDING.cluster_id.hex()[:8]}"
     assert verify_directory(plan.aside).lines()
@@ -68,15 +68,15 @@ async def test_without_any_state_directory_a_backup_becomes_a_farm_of_one_new_ro
     assert made.node_id == identity.node_id not in {A, B, C}
     assert made.cluster_id == plan.new_cluster_id != FOUNDING.cluster_id
     assert made.configuration.voter_ids == {1}
-    assert made.last == LogPosition(5, 2)
+    assert made.last == LogId(5, 2)
     assert made.farm.admitted == {1: Admitted(identity.node_id)}
     assert (made.farm.log_time_ms, made.period_ms) == (BASE_MS + 6_000, 2_000)
     generation = begin_generation(tmp_path / "new", identity.node_id)
     opened, recovery = open_directory(
-        tmp_path / "new" / RAFT_DIRECTORY, identity.node_id, generation, StorageTuning(segment_bytes=64 * 1024)
+        tmp_path / "new" / RAFT_DIRECTORY, identity.node_id, generation, StorageOptions(segment_bytes=64 * 1024)
     )
     opened.close()
-    assert recovery.ballot.term == 2
+    assert recovery.hard_state.term == 2
     assert (tmp_path / "new" / "identity.pem").stat().st_mode & 0o777 == 0o600
 
 

@@ -20,10 +20,10 @@ from bridge.node.state_reading import FarmOnDisk, read_directory
 from bridge.wire.backup import encode_backup
 from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
 from consensus.core.effects import Persist
-from consensus.core.position import Ballot, Command, Entry, LogPosition, ServerId
+from consensus.core.model import Command, Entry, HardState, LogId, ServerId
 from consensus.core.replica import MAX_NUMBER
-from consensus.node.directory import open_directory, verify_directory
-from consensus.node.storage import StorageTuning
+from consensus.storage.directory import open_directory, verify_directory
+from consensus.storage.planner import StorageOptions
 from tests.authored import signed
 from tests.node.test_state_reading import BASE_MS, ENTRIES, FIRST, FOUNDING, A, compacted, node_directory
 
@@ -44,9 +44,11 @@ LEVELS = tuple(own(Level(number, "9.9.9")) for number in range(2, SUPPORTED_LEVE
 def poisoned(path: Path, *entries: bytes, term: int = 2) -> Path:
     """A stopped node with the entries 1 to 5 of ENTRIES, and these behind them."""
     node_directory(path)
-    directory, recovery = open_directory(path / RAFT_DIRECTORY, A, 2, StorageTuning(segment_bytes=64 * 1024))
+    directory, recovery = open_directory(path / RAFT_DIRECTORY, A, 2, StorageOptions(segment_bytes=64 * 1024))
     more = tuple(Entry(term, Command(data)) for data in entries)
-    directory.perform_all(recovery.storage.plan([Persist(1, Ballot(term, ServerId(1)), None, len(ENTRIES) + 1, more)]))
+    directory.perform_all(
+        recovery.storage.plan([Persist(1, HardState(term, ServerId(1)), None, len(ENTRIES) + 1, more)])
+    )
     recovery.storage.done()
     directory.close()
     return path
@@ -80,7 +82,7 @@ def test_a_level_that_nobody_supports_names_its_entry_and_the_cut_with_which_the
     assert "Left out are 3 entries" in output
     after = made(directory)
     assert after.cluster_id != FOUNDING.cluster_id
-    assert after.last == LogPosition(entry - 1, 2)
+    assert after.last == LogId(entry - 1, 2)
     assert (after.farm.level, after.farm.log_time_ms) == (SUPPORTED_LEVEL, BASE_MS + 6_000)
 
 
@@ -99,16 +101,16 @@ def test_a_term_at_its_end_is_told_with_the_option_that_begins_anew(tmp_path: Pa
     code, output = called(directory, "--reset", "term", "--yes")
     assert code == 0, output
     after = made(directory)
-    assert after.last == LogPosition(6, 1)
-    opened, recovery = open_directory(directory / RAFT_DIRECTORY, A, 9, StorageTuning(segment_bytes=64 * 1024))
+    assert after.last == LogId(6, 1)
+    opened, recovery = open_directory(directory / RAFT_DIRECTORY, A, 9, StorageOptions(segment_bytes=64 * 1024))
     opened.close()
-    assert recovery.ballot.term == 1
+    assert recovery.hard_state.term == 1
 
 
 def test_a_term_at_its_end_can_be_cut_off(tmp_path: Path) -> None:
     directory = poisoned(tmp_path / "node", b'{"any":1}', term=LAST_TERM)
     assert called(directory, "--cut-after", "5", "--yes")[0] == 0
-    assert made(directory).last == LogPosition(5, 2)
+    assert made(directory).last == LogId(5, 2)
 
 
 def test_a_log_time_of_years_to_come_begins_anew(tmp_path: Path) -> None:

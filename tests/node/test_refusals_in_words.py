@@ -15,15 +15,15 @@ from bridge.core.view import AlarmView
 from bridge.node.alarms import Alarms
 from bridge.node.event_log import EventLog
 from bridge.node.refused_connections import PEERS_REFUSED, QUIET_AFTER_S, REFUSED_BY_PEERS, RefusedConnections
-from consensus.node.garlic_farm_dial import Dialer, PeerAddress
-from consensus.node.garlic_farm_links import PeerLinks
-from consensus.node.garlic_farm_tally import Incident, Tally
-from consensus.node.tls import NodeCertificate, load_or_create_certificate, secured
-from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.errors import Fault
-from consensus.wire.garlic_farm.proof import tls_channel
-from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller, Challenged, Session, UpgradeClient
+from consensus.net.tls import NodeCertificate, load_or_create_certificate, secured
+from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
+from consensus.protocols.garlic_farm.node.links import PeerLinks
+from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.errors import Fault
+from consensus.protocols.garlic_farm.wire.proof import tls_channel
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller, Challenged, Session, UpgradeClient
 from tests.node.certificates import self_signed
 from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, Host, peers_of
 
@@ -38,7 +38,7 @@ class Operator:
         trace = EventLog(name, lambda: 0, on_event=self.events.append)
         self.alarms = Alarms(trace)
         self.refused = RefusedConnections(trace, self.alarms)
-        self.tally = Tally(self.refused.incident, self.refused.connected)
+        self.tally = Metrics(self.refused.incident, self.refused.connected)
 
     def alarm(self, kind: str) -> AlarmView | None:
         """The alarm that stands."""

@@ -9,7 +9,7 @@ from bridge.core.picture import Facts
 from bridge.node.roster import Roster
 from bridge.wire import metadata as metadata_module
 from bridge.wire.metadata import NodeMetadata, RoleHint, encode_metadata
-from consensus.node.garlic_farm_dial import PeerAddress
+from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from gossip.core.description import MemberDescription
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.node.agent import Agent

@@ -11,7 +11,7 @@ import trio
 
 from bridge.node.i2cp_connection import open_i2cp
 from bridge.node.router_link import Link, RouterLost, open_stream, shown
-from consensus.node.tls import load_or_create_certificate
+from consensus.net.tls import load_or_create_certificate
 from tests.node.fake_i2cp_router import FakeRouter
 
 

@@ -6,16 +6,16 @@ import pytest
 import trio
 import trio.testing
 
-from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Effect, Halt
 from consensus.core.events import Event
-from consensus.core.position import Milliseconds
+from consensus.core.features import GARLIC_FARM
+from consensus.core.model import Milliseconds
+from consensus.core.options import lan
 from consensus.core.raft import Raft
-from consensus.core.tuning import lan
-from consensus.node.clock import now_ms
-from consensus.node.refusals import HaltedError
-from consensus.node.server import ConsensusServer
-from consensus.node.storage import Owner, recover
+from consensus.server.clock import now_ms
+from consensus.server.errors import HaltedError
+from consensus.server.server import ConsensusServer
+from consensus.storage.planner import Owner, recover
 from tests.node.kept_entries import KeptEntries
 from tests.node.memory_server import ONE, SMALL, Links, MemoryDisk, voters
 
@@ -37,7 +37,7 @@ async def test_a_core_that_must_not_go_on_ends_its_server_with_the_reason(
     disk = MemoryDisk()
     recovery = recover(disk, Owner(b"node-001", 1, 1), bytes(16), SMALL)
     disk.run(recovery.operations)
-    core = HaltingRaft(ONE, voters(1), recovery.ballot, recovery.log, lan(), GARLIC_FARM, Random(1), now_ms())
+    core = HaltingRaft(ONE, voters(1), recovery.hard_state, recovery.log, lan(), GARLIC_FARM, Random(1), now_ms())
     async with trio.open_nursery() as nursery:
         links = Links(ONE, {}, nursery)
         server = ConsensusServer(core, recovery.storage, disk, links, KeptEntries(), lambda _notice: None)

@@ -5,7 +5,7 @@ import trio.testing
 
 from consensus.core.configuration import ChangeRefusal
 from consensus.core.effects import ChangeOutcome, ConfigurationChanged, Role
-from consensus.core.position import Configuration, Server, ServerId
+from consensus.core.model import Configuration, Server, ServerId
 from tests.node.memory_server import MemoryDisk, Node, build, data, until
 
 

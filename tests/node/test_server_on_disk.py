@@ -8,23 +8,23 @@ from random import Random
 import pytest
 import trio
 
-from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Outcome, Role, RoleChanged
+from consensus.core.features import GARLIC_FARM
 from consensus.core.messages import Request
-from consensus.core.position import Command, Configuration, Entry, Server, ServerId
+from consensus.core.model import Command, Configuration, Entry, Server, ServerId
+from consensus.core.options import Options
 from consensus.core.raft import Raft
-from consensus.core.tuning import Tuning
-from consensus.node.clock import now_ms
-from consensus.node.directory import open_storage, verify_directory
-from consensus.node.disk import StorageInUseError
-from consensus.node.server import ConsensusServer
-from consensus.node.server_description import Notice
-from consensus.node.storage import StorageTuning
+from consensus.server.clock import now_ms
+from consensus.server.description import Notice
+from consensus.server.server import ConsensusServer
+from consensus.storage.directory import open_storage, verify_directory
+from consensus.storage.disk import StorageInUseError
+from consensus.storage.planner import StorageOptions
 from tests.node.kept_entries import KeptEntries
 
 ALONE = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
-FAST = Tuning(election_timeout_min_ms=20, election_timeout_max_ms=40, heartbeat_ms=5, retry_ms=20)
-SMALL = StorageTuning(segment_bytes=64 * 1024, tail_entries=4)
+FAST = Options(election_timeout_min_ms=20, election_timeout_max_ms=40, heartbeat_ms=5, retry_ms=20)
+SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=4)
 
 
 class NoLinks:
@@ -48,7 +48,7 @@ async def life(path: Path, generation: int, applied: list[Entry]) -> AsyncIterat
         if isinstance(notice, RoleChanged) and notice.role is Role.LEADER:
             leads.set()
 
-    core = Raft(ServerId(1), ALONE, recovery.ballot, recovery.log, FAST, GARLIC_FARM, Random(generation), now_ms())
+    core = Raft(ServerId(1), ALONE, recovery.hard_state, recovery.log, FAST, GARLIC_FARM, Random(generation), now_ms())
     server = ConsensusServer(core, recovery.storage, disk, NoLinks(), KeptEntries(applied), observe)
     try:
         async with trio.open_nursery() as nursery:

@@ -6,13 +6,13 @@ import pytest
 import trio
 import trio.testing
 
-from consensus.core.effects import Outcome, Resolve, Role
+from consensus.core.effects import Outcome, ProposalResolved, Role
 from consensus.core.messages import RequestVote, VoteReply
-from consensus.core.position import Command, LogPosition, ServerId
-from consensus.node.refusals import ServerStoppedError
-from consensus.node.server_description import DiskFull
-from consensus.node.server_tuning import ServerTuning
-from consensus.node.storage import Owner, recover
+from consensus.core.model import Command, LogId, ServerId
+from consensus.server.description import DiskFull
+from consensus.server.errors import ServerStoppedError
+from consensus.server.options import ServerOptions
+from consensus.storage.planner import Owner, recover
 from tests.node.memory_server import ONE, SMALL, MemoryDisk, Node, build, data, leader_alone, until
 
 
@@ -37,7 +37,7 @@ async def test_proposals_that_arrive_together_share_a_batch_and_each_gets_its_ow
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
-    answers: dict[int, Resolve] = {}
+    answers: dict[int, ProposalResolved] = {}
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
         await until(lambda: node.server.commit_index >= 1)
@@ -89,7 +89,7 @@ async def test_a_request_gets_its_own_reply_with_the_correlation_it_came_with(
         replies: dict[int, VoteReply] = {}
 
         async def ask(sender: int, correlation: int) -> None:
-            request = RequestVote(1, ServerId(sender), LogPosition(0, 0), correlation)
+            request = RequestVote(1, ServerId(sender), LogId(0, 0), correlation)
             reply = await node.server.request(ServerId(sender), request)
             assert isinstance(reply, VoteReply)
             assert reply.correlation == correlation
@@ -108,19 +108,19 @@ async def test_a_vote_is_answered_only_when_it_is_durable(autojump_clock: trio.t
     async with trio.open_nursery() as nursery:
         node = build(ONE, {}, nursery, MemoryDisk(), count=3)
         await nursery.start(node.server.run)
-        reply = await node.server.request(ServerId(2), RequestVote(9, ServerId(2), LogPosition(0, 0), 1))
+        reply = await node.server.request(ServerId(2), RequestVote(9, ServerId(2), LogId(0, 0), 1))
         assert isinstance(reply, VoteReply)
         assert reply.granted
         found = recover(node.disk.crash(Random(3)), Owner(b"node-001", 2, 1), bytes(16), SMALL)
-        assert (found.ballot.term, found.ballot.voted_for) == (9, ServerId(2))
+        assert (found.hard_state.term, found.hard_state.voted_for) == (9, ServerId(2))
         nursery.cancel_scope.cancel()
 
 
 async def test_a_slow_state_machine_delays_nobody_and_fills_no_memory(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
-    tuning = ServerTuning(apply_queue_bytes=10_000)
+    options = ServerOptions(apply_queue_bytes=10_000)
     async with trio.open_nursery() as nursery:
-        node = await leader_alone(nursery, MemoryDisk(), tuning)
+        node = await leader_alone(nursery, MemoryDisk(), options)
         await until(lambda: node.server.describe().applied == 1)
         node.machine.gate = trio.Event()
         for number in range(100):
@@ -159,7 +159,7 @@ async def test_a_leader_whose_disk_is_full_says_so_and_resigns_and_does_not_camp
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
         node.disk.full = True
-        answers: list[Resolve] = []
+        answers: list[ProposalResolved] = []
 
         async def client() -> None:
             answers.append(await node.server.propose((b"held",)))
@@ -222,7 +222,7 @@ async def test_a_follower_whose_disk_is_full_sends_clients_on_instead_of_calling
 
 async def test_a_failed_sync_ends_the_server_and_acknowledges_nothing(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
-    answers: list[Resolve] = []
+    answers: list[ProposalResolved] = []
 
     async def story() -> None:
         async with trio.open_nursery() as nursery:
@@ -240,7 +240,7 @@ async def test_too_many_proposals_are_refused_at_once(autojump_clock: trio.testi
     del autojump_clock
     outcomes: list[Outcome] = []
     async with trio.open_nursery() as nursery:
-        node = await leader_alone(nursery, MemoryDisk(), ServerTuning(max_proposals=10))
+        node = await leader_alone(nursery, MemoryDisk(), ServerOptions(max_proposals=10))
 
         async def client() -> None:
             outcomes.append((await node.server.propose((b"x",))).outcome)
@@ -301,4 +301,4 @@ async def test_after_a_clean_stop_rot_in_the_last_entry_is_recognised(autojump_c
         recover(disk, Owner(b"node-001", 2, 1), bytes(16), SMALL)
     assert (await node.server.propose((b"x",))).outcome is Outcome.NOT_LEADER
     with pytest.raises(ServerStoppedError):
-        await node.server.request(ServerId(2), RequestVote(9, ServerId(2), LogPosition(0, 0), 1))
+        await node.server.request(ServerId(2), RequestVote(9, ServerId(2), LogId(0, 0), 1))

@@ -8,25 +8,25 @@ import pytest
 import trio
 import trio.testing
 
-from consensus.core.description import Description
-from consensus.core.dialect import GARLIC_FARM
-from consensus.core.effects import Effect, Outcome, ReadRefused, Resolve, Role
+from consensus.core.effects import Effect, Outcome, ProposalResolved, ReadRefused, Role
 from consensus.core.events import DeadlineReached, Event, Received, SnapshotWanted
+from consensus.core.features import GARLIC_FARM
 from consensus.core.messages import Reply, Request, RequestVote, VoteReply
-from consensus.core.position import LogPosition, ServerId
+from consensus.core.model import LogId, ServerId
+from consensus.core.options import lan
 from consensus.core.raft import Raft
-from consensus.core.tuning import lan
-from consensus.node.clock import now_ms
-from consensus.node.questions import QuestionAnswered
-from consensus.node.refusals import ServerStoppedError
-from consensus.node.server import ConsensusServer
-from consensus.node.server_tuning import ServerTuning
-from consensus.node.storage import Owner, recover
+from consensus.core.status import Description
+from consensus.server.clock import now_ms
+from consensus.server.errors import ServerStoppedError
+from consensus.server.options import ServerOptions
+from consensus.server.questions import QuestionAnswered
+from consensus.server.server import ConsensusServer
+from consensus.storage.planner import Owner, recover
 from tests.node.kept_entries import KeptEntries
 from tests.node.memory_server import ONE, SMALL, MemoryDisk, until, voters
 
 TWO = ServerId(2)
-OUT_OF_DATE = RequestVote(0, TWO, LogPosition(0, 0), correlation=7)
+OUT_OF_DATE = RequestVote(0, TWO, LogId(0, 0), correlation=7)
 
 
 @dataclass(slots=True)
@@ -75,13 +75,13 @@ class NoLinks:
         """Nobody gets it."""
 
 
-def make_server(tuning: ServerTuning | None = None) -> tuple[ConsensusServer, WatchedCore]:
+def make_server(options: ServerOptions | None = None) -> tuple[ConsensusServer, WatchedCore]:
     disk = MemoryDisk()
     recovery = recover(disk, Owner(b"node-001", 1, 1), bytes(16), SMALL)
     disk.run(recovery.operations)
-    raft = Raft(ONE, voters(1), recovery.ballot, recovery.log, lan(), GARLIC_FARM, Random(1), now_ms())
+    raft = Raft(ONE, voters(1), recovery.hard_state, recovery.log, lan(), GARLIC_FARM, Random(1), now_ms())
     core = WatchedCore(raft)
-    return ConsensusServer(core, recovery.storage, disk, NoLinks(), KeptEntries(), lambda _: None, tuning), core
+    return ConsensusServer(core, recovery.storage, disk, NoLinks(), KeptEntries(), lambda _: None, options), core
 
 
 async def test_a_request_is_answered_within_the_call_that_brought_it(autojump_clock: trio.testing.MockClock) -> None:
@@ -120,7 +120,7 @@ async def test_what_an_answer_brings_up_waits_until_the_turn_is_over(autojump_cl
         await until(lambda: server.role.role is Role.LEADER)
         # given a caller that asks again from within its answer, and a client that submits again from within its own
         answers: list[Reply | None] = []
-        ends: list[Resolve] = []
+        ends: list[ProposalResolved] = []
 
         def ask_again(answer: Reply | None) -> None:
             answers.append(answer)
@@ -129,7 +129,7 @@ async def test_what_an_answer_brings_up_waits_until_the_turn_is_over(autojump_cl
                 server.ask(TWO, OUT_OF_DATE, ask_again)
             assert len(answers) == count, "a turn within a turn"
 
-        def submit_again(end: Resolve) -> None:
+        def submit_again(end: ProposalResolved) -> None:
             ends.append(end)
             if len(ends) < 5:
                 server.submit((b"next",), submit_again)
@@ -226,7 +226,7 @@ async def test_a_core_that_fails_over_a_snapshot_by_age_is_told_of_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
-    server, core = make_server(ServerTuning(snapshot_age_ms=2_000))
+    server, core = make_server(ServerOptions(snapshot_age_ms=2_000))
     core.breaks_at_snapshots = True
     with (
         pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="contradicts itself"), flatten_subgroups=True),
@@ -245,7 +245,7 @@ async def test_a_lone_client_does_not_wait_for_a_turn_and_a_crowd_shares_one(
         await until(lambda: server.role.role is Role.LEADER)
         before = server.describe().raft.last.index
         # given a client alone, when it submits, then the core has the entry at once
-        ends: list[Resolve] = []
+        ends: list[ProposalResolved] = []
         server.submit((b"alone",), ends.append)
         assert server.describe().raft.last.index == before + 1
         await until(lambda: len(ends) == 1)

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from consensus.core.effects import Outcome, Resolve, Role, RoleChanged
-from consensus.core.position import Command, Entry, Index, LogPosition, ServerId
-from consensus.core.sessions import RequestId, SessionLimits
-from consensus.node.server import ConsensusServer
-from consensus.node.session_clock import STEER_LIMIT_MS, SessionClock, next_log_time
-from consensus.node.sessioned import SessionedStateMachine, request_entry
+from consensus.core.effects import Outcome, ProposalResolved, Role, RoleChanged
+from consensus.core.model import Command, Entry, Index, LogId, ServerId
+from consensus.server.server import ConsensusServer
+from consensus.sessions.dedup_state_machine import DedupStateMachine, request_entry
+from consensus.sessions.log_time_clock import STEER_LIMIT_MS, SessionClock, next_log_time
+from consensus.sessions.table import RequestId, SessionLimits
 from tests.node.test_exactly_once import group
 
 ONE = ServerId(1)
@@ -36,20 +36,20 @@ class Serving:
 
     role: RoleChanged = LEADING
     refuses: bool = False
-    machine: SessionedStateMachine = field(
-        default_factory=lambda: SessionedStateMachine(_nothing, SessionLimits(expiry_ms=60_000))
+    machine: DedupStateMachine = field(
+        default_factory=lambda: DedupStateMachine(_nothing, SessionLimits(expiry_ms=60_000))
     )
     written_at_s: list[float] = field(default_factory=list)
 
-    async def propose(self, commands: tuple[bytes, ...]) -> Resolve:
+    async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
         """Commit, a little later."""
         self.written_at_s.append(trio.current_time())
         if self.refuses:
-            return Resolve(0, Outcome.NOT_LEADER)
+            return ProposalResolved(0, Outcome.NOT_LEADER)
         await trio.sleep(0.1)
         index = len(self.written_at_s)
         await self.machine.apply(index, tuple(Entry(1, Command(command)) for command in commands))
-        return Resolve(0, Outcome.COMMITTED, LogPosition(index, 1), ONE)
+        return ProposalResolved(0, Outcome.COMMITTED, LogId(index, 1), ONE)
 
 
 def clock_of(serving: Serving, ahead_ms: list[int]) -> SessionClock:

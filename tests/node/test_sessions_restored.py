@@ -15,10 +15,10 @@ from bridge.core.records import Clock
 from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger
 from consensus.core.effects import Outcome
-from consensus.core.position import Index
-from consensus.core.sessions import RequestId, SessionLimits
-from consensus.node.server import ConsensusServer
-from consensus.node.sessioned import SessionedStateMachine, clock_entry, request_entry
+from consensus.core.model import Index
+from consensus.server.server import ConsensusServer
+from consensus.sessions.dedup_state_machine import DedupStateMachine, clock_entry, request_entry
+from consensus.sessions.table import RequestId, SessionLimits
 from tests.authored import CLUSTER_ID, signed
 from tests.node.farm_stage import NODE_IDS, NOW_MS, OWN, machine_clock, rival_report
 from tests.node.test_snapshotting import fill, life
@@ -45,7 +45,7 @@ class Counting:
 
     def __init__(self, limits: SessionLimits) -> None:
         self.executed: list[bytes] = []
-        self.machine = SessionedStateMachine(self._execute, limits)
+        self.machine = DedupStateMachine(self._execute, limits)
 
     async def _execute(self, _index: Index, command: bytes) -> bytes:
         if command[:4] != FILLING:

@@ -12,28 +12,28 @@ import pytest
 
 from consensus.core.effects import Compact, Install, Persist, ReadSnapshot, StoreChunk
 from consensus.core.events import SnapshotRead
-from consensus.core.position import (
-    Ballot,
+from consensus.core.model import (
     Command,
     Configuration,
     Entry,
-    LogPosition,
+    HardState,
+    LogId,
     Server,
     ServerId,
     SnapshotDescription,
 )
-from consensus.node.disk import DiskOperation, StorageError, SyncDirectory, SyncFile, WriteBytes
-from consensus.node.executor import ReadJob
-from consensus.node.hard_state import HardStateFile
-from consensus.node.journal import Journal
-from consensus.node.snapshots import PIECE_BYTES, SnapshotFiles, SnapshotWriter, received_snapshot
-from consensus.node.storage import Owner, Recovery, Storage, StorageTuning, recover
-from consensus.wire.snapshot_image import ImageReader, ImageWriter
+from consensus.server.executor import ReadJob
+from consensus.storage.disk import DiskOperation, StorageError, SyncDirectory, SyncFile, WriteBytes
+from consensus.storage.hard_state import HardStateFile
+from consensus.storage.journal import Journal
+from consensus.storage.planner import Owner, Recovery, Storage, StorageOptions, recover
+from consensus.storage.snapshot_image import ImageReader, ImageWriter
+from consensus.storage.snapshots import PIECE_BYTES, SnapshotFiles, SnapshotWriter, received_snapshot
 from tests.node.crash_disk import CrashDisk
 
 OWNER = Owner(b"node-one", 1, 77)
 STORAGE_ID = bytes(range(16))
-SMALL = StorageTuning(segment_bytes=64 * 1024, tail_entries=10_000)
+SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=10_000)
 CONFIGURATION = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
 
 
@@ -47,9 +47,9 @@ class State:
     """Of every index from 1 on; what the snapshot covers and the log does not hold counts with the snapshot's term."""
 
     @property
-    def last(self) -> LogPosition:
+    def last(self) -> LogId:
         """Where the log ends."""
-        return LogPosition(len(self.terms), self.terms[-1] if self.terms else 0)
+        return LogId(len(self.terms), self.terms[-1] if self.terms else 0)
 
     @property
     def covered(self) -> int:
@@ -149,13 +149,13 @@ class Story:
         first = len(terms) + 1
         new = [self.term] * self.random.choice((1, 5, 12))
         entries = tuple(entry(index, term) for index, term in enumerate(new, start=first))
-        persist = self.persist(Persist(0, Ballot(self.term), cut, first, entries))
+        persist = self.persist(Persist(0, HardState(self.term), cut, first, entries))
         return [lambda storage: storage.plan([persist])], replace(state, terms=terms + new)
 
     def compact(self, state: State) -> tuple[list[Callable[[Storage], list[DiskOperation]]], State]:
         """Write a snapshot of our own, and shorten the log."""
         index = self.random.randint(state.covered + 1, state.last.index)
-        last = LogPosition(index, state.terms[index - 1])
+        last = LogId(index, state.terms[index - 1])
         data = self.random.randbytes(self.random.choice((0, 10, 5_000)))
         writer = SnapshotWriter(last, CONFIGURATION)
         writing = [*writer.plan_begin(), *writer.plan(data), *writer.plan_end()]
@@ -169,7 +169,7 @@ class Story:
         """Receive the leader's snapshot, of an index beyond our log or in conflict with it."""
         index = self.random.randint(state.covered + 1, state.last.index + 5)
         self.term += 1
-        last = LogPosition(index, self.term)
+        last = LogId(index, self.term)
         data = self.random.randbytes(self.random.choice((0, 10, 5_000)))
         writer = ImageWriter(last, CONFIGURATION)
         image = writer.begin() + writer.blocks(data) + writer.end()
@@ -220,7 +220,7 @@ def without(*kinds: type[DiskOperation]) -> Callable[[Plan], Plan]:
 
 
 def not_noted(plan: Plan) -> Plan:
-    return lambda file, ballot, durable, _truncating_from=0: plan(file, ballot, durable)
+    return lambda file, hard_state, durable, _truncating_from=0: plan(file, hard_state, durable)
 
 
 MUTANTS = {

@@ -9,32 +9,32 @@ import pytest
 import trio
 import trio.testing
 
-from consensus.core.dialect import GARLIC_FARM
 from consensus.core.effects import Outcome, Role
-from consensus.core.position import Command, Configuration, Server, ServerId
+from consensus.core.features import GARLIC_FARM
+from consensus.core.model import Command, Configuration, Server, ServerId
+from consensus.core.options import Options
 from consensus.core.raft import Raft
-from consensus.core.tuning import Tuning
-from consensus.node.applying import StateMachine
-from consensus.node.clock import now_ms
-from consensus.node.directory import open_storage, verify_directory
-from consensus.node.server import ConsensusServer
-from consensus.node.server_tuning import ServerTuning
-from consensus.node.storage import StorageTuning
+from consensus.server.applying import StateMachine
+from consensus.server.clock import now_ms
+from consensus.server.options import ServerOptions
+from consensus.server.server import ConsensusServer
+from consensus.storage.directory import open_storage, verify_directory
+from consensus.storage.planner import StorageOptions
 from tests.node.kept_entries import KeptEntries
 from tests.node.memory_server import MemoryDisk, Node, build, data, leader_alone, until
 from tests.node.test_server_on_disk import NoLinks
 
 ALONE = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
-FAST = Tuning(election_timeout_min_ms=20, election_timeout_max_ms=40, heartbeat_ms=5, retry_ms=20)
-SMALL = StorageTuning(segment_bytes=64 * 1024, tail_entries=4)
-KEEP_NOTHING = ServerTuning(retain_bytes=0)
+FAST = Options(election_timeout_min_ms=20, election_timeout_max_ms=40, heartbeat_ms=5, retry_ms=20)
+SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=4)
+KEEP_NOTHING = ServerOptions(retain_bytes=0)
 
 
 @asynccontextmanager
 async def life(path: Path, generation: int, machine: StateMachine) -> AsyncIterator[ConsensusServer]:
     """One life of the only voter on real files."""
     disk, recovery = open_storage(path, b"node-one", generation, SMALL)
-    core = Raft(ServerId(1), ALONE, recovery.ballot, recovery.log, FAST, GARLIC_FARM, Random(generation), now_ms())
+    core = Raft(ServerId(1), ALONE, recovery.hard_state, recovery.log, FAST, GARLIC_FARM, Random(generation), now_ms())
     server = ConsensusServer(core, recovery.storage, disk, NoLinks(), machine, lambda _: None, KEEP_NOTHING)
     try:
         async with trio.open_nursery() as nursery:
@@ -84,7 +84,7 @@ async def test_the_log_grows_no_further_than_a_snapshot_by_size_allows(
     del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(
-            nursery, MemoryDisk(), ServerTuning(snapshot_log_bytes=100_000, snapshot_check_ms=50, retain_bytes=0)
+            nursery, MemoryDisk(), ServerOptions(snapshot_log_bytes=100_000, snapshot_check_ms=50, retain_bytes=0)
         )
         for _ in range(200):
             await node.server.propose((bytes(5_000),))
@@ -101,7 +101,7 @@ async def test_a_quiet_log_is_written_down_by_age_and_one_without_news_is_not(
 ) -> None:
     del autojump_clock
     async with trio.open_nursery() as nursery:
-        node = await leader_alone(nursery, MemoryDisk(), ServerTuning(snapshot_age_ms=60_000))
+        node = await leader_alone(nursery, MemoryDisk(), ServerOptions(snapshot_age_ms=60_000))
         await node.server.propose((b"news",))
         await trio.sleep(50)
         assert node.server.describe().snapshots_taken == 0

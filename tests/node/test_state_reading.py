@@ -19,11 +19,11 @@ from bridge.wire.application import encode
 from bridge.wire.backup import BackupError, decode_backup, encode_backup
 from bridge.wire.formation_state import encode_formation_state
 from consensus.core.effects import Compact, Persist
-from consensus.core.position import Ballot, Command, Configuration, Entry, LogPosition, Server, ServerId
+from consensus.core.model import Command, Configuration, Entry, HardState, LogId, Server, ServerId
 from consensus.core.replica import MAX_NUMBER
-from consensus.node.directory import Directory, open_directory
-from consensus.node.snapshots import SnapshotWriter
-from consensus.node.storage import StorageTuning
+from consensus.storage.directory import Directory, open_directory
+from consensus.storage.planner import StorageOptions
+from consensus.storage.snapshots import SnapshotWriter
 from tests.authored import node_id, signed
 
 FIRST, SECOND = sorted((1, 2), key=node_id)
@@ -54,8 +54,8 @@ def node_directory(path: Path) -> Path:
     path.mkdir()
     formation = FormationState(promise=PROMISES[A], founding=FOUNDING)
     (path / FILE_NAME).write_bytes(encode_formation_state(formation))
-    directory, recovery = open_directory(path / RAFT_DIRECTORY, A, 1, StorageTuning(segment_bytes=64 * 1024))
-    directory.perform_all(recovery.storage.plan([Persist(1, Ballot(2, ServerId(1)), None, 1, ENTRIES)]))
+    directory, recovery = open_directory(path / RAFT_DIRECTORY, A, 1, StorageOptions(segment_bytes=64 * 1024))
+    directory.perform_all(recovery.storage.plan([Persist(1, HardState(2, ServerId(1)), None, 1, ENTRIES)]))
     recovery.storage.done()
     directory.close()
     return path
@@ -68,8 +68,8 @@ async def compacted(path: Path, covered: int) -> Path:
         FOUNDING.log_time_base_ms, EventLog("a", lambda: 0), lambda _: None, FOUNDING.founders, FOUNDING.cluster_id
     )
     await ledger.apply(1, ENTRIES[:covered])
-    directory, recovery = open_directory(path / RAFT_DIRECTORY, A, 2, StorageTuning(segment_bytes=64 * 1024))
-    writer = SnapshotWriter(LogPosition(covered, ENTRIES[covered - 1].term), GROWN)
+    directory, recovery = open_directory(path / RAFT_DIRECTORY, A, 2, StorageOptions(segment_bytes=64 * 1024))
+    writer = SnapshotWriter(LogId(covered, ENTRIES[covered - 1].term), GROWN)
     state = b"".join(ledger.snapshot())
     directory.perform_all(writer.plan_begin() + writer.plan(state) + writer.plan_end())
     change = Compact(writer.description, covered + 1)
@@ -82,7 +82,7 @@ async def compacted(path: Path, covered: int) -> Path:
 def check(found_there: FarmOnDisk) -> None:
     """It is the farm of ENTRIES."""
     assert (found_there.node_id, found_there.founding, found_there.configuration) == (A, FOUNDING, GROWN)
-    assert found_there.last == LogPosition(5, 2)
+    assert found_there.last == LogId(5, 2)
     assert found_there.period_ms == 2_000 != FarmTuning().period_ms
     assert found_there.farm.log_time_ms == BASE_MS + 6_000
     assert {number: each.node_id for number, each in found_there.farm.admitted.items()} == {1: A, 2: B, 3: C}
@@ -121,7 +121,7 @@ async def test_a_backup_says_what_the_directory_said_and_holds_no_ballot(tmp_pat
 
 async def test_a_backup_takes_any_term_and_index_that_a_server_can_have(tmp_path: Path) -> None:
     backup = (await read_state(node_directory(tmp_path / "node"))).backup
-    last = LogPosition(MAX_NUMBER, MAX_NUMBER)
+    last = LogId(MAX_NUMBER, MAX_NUMBER)
     late = replace(backup, head=replace(backup.head, last=last))
     assert decode_backup(encode_backup(late)).head.last == last
 

@@ -11,17 +11,17 @@ from random import Random
 import pytest
 
 from consensus.core.effects import Persist, ReadEntries
-from consensus.core.position import Ballot, Command, Configuration, Entry, Server, ServerId
-from consensus.node import recovery
-from consensus.node.disk import CreateFile, DiskOperation, StorageError, SyncDirectory, SyncFile, WriteBytes
-from consensus.node.hard_state import HardStateFile
-from consensus.node.journal import Journal
-from consensus.node.storage import Owner, Storage, StorageTuning, merge, read_extents, recover
+from consensus.core.model import Command, Configuration, Entry, HardState, Server, ServerId
+from consensus.storage import recovery
+from consensus.storage.disk import CreateFile, DiskOperation, StorageError, SyncDirectory, SyncFile, WriteBytes
+from consensus.storage.hard_state import HardStateFile
+from consensus.storage.journal import Journal
+from consensus.storage.planner import Owner, Storage, StorageOptions, merge, read_extents, recover
 from tests.node.crash_disk import CrashDisk
 
 OWNER = Owner(b"node-one", 1, 77)
 STORAGE_ID = bytes(range(16))
-SMALL = StorageTuning(segment_bytes=64 * 1024, tail_entries=10_000)
+SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=10_000)
 
 
 def entry(term: int, random: Random) -> Entry:
@@ -41,25 +41,27 @@ class Model:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.ballot = Ballot(0)
+        self.hard_state = HardState(0)
         self.number = 0
 
     def next_group(self, random: Random) -> list[Persist]:
         """A few Persists, as a core would emit them."""
         persists = []
         log = list(self.entries)
-        ballot = self.ballot
+        hard_state = self.hard_state
         for _ in range(random.choice([1, 1, 1, 3])):
             self.number += 1
             cut = None
             if random.random() < 0.25:
-                ballot = Ballot(ballot.term + 1, ServerId(random.randint(1, 3)) if random.random() < 0.7 else None)
+                hard_state = HardState(
+                    hard_state.term + 1, ServerId(random.randint(1, 3)) if random.random() < 0.7 else None
+                )
             if random.random() < 0.25 and log:
                 cut = random.randint(max(1, len(log) - 8), len(log))
                 del log[cut - 1 :]
-                ballot = Ballot(max(ballot.term, log[-1].term + 1 if log else 1))
-            new = [entry(max(ballot.term, 1), random) for _ in range(random.choice([0, 1, 2, 6]))]
-            persists.append(Persist(self.number, ballot, cut, len(log) + 1, tuple(new)))
+                hard_state = HardState(max(hard_state.term, log[-1].term + 1 if log else 1))
+            new = [entry(max(hard_state.term, 1), random) for _ in range(random.choice([0, 1, 2, 6]))]
+            persists.append(Persist(self.number, hard_state, cut, len(log) + 1, tuple(new)))
             log += new
         return persists
 
@@ -68,9 +70,9 @@ class Model:
         kept = self.entries if group.truncate_from is None else self.entries[: group.truncate_from - 1]
         return [*kept, *group.entries]
 
-    def allows(self, group: Persist, found: list[Entry], ballot: Ballot) -> bool:
+    def allows(self, group: Persist, found: list[Entry], hard_state: HardState) -> bool:
         """Whether a crash in the midst of `group` may leave this."""
-        if ballot not in (self.ballot, group.ballot):
+        if hard_state not in (self.hard_state, group.hard_state):
             return False
         final = self.after(group)
         kept = final[: len(final) - len(group.entries)]
@@ -109,21 +111,21 @@ def tell(disk: CrashDisk, seed: int) -> None:
         storage = opening.storage
         assert stored(disk, storage) == model.entries, f"seed {seed}"
         assert list(opening.log.tail) == model.entries, f"seed {seed}"
-        assert opening.ballot == model.ballot, f"seed {seed}"
+        assert opening.hard_state == model.hard_state, f"seed {seed}"
         for _ in range(random.randint(0, 6)):
             group = model.next_group(random)
             disk.run(storage.plan(group))
             storage.done()
             one = merge(group)
-            model.entries, model.ballot = model.after(one), one.ballot or model.ballot
+            model.entries, model.hard_state = model.after(one), one.hard_state or model.hard_state
         group = model.next_group(random)
         disk = crash_in(disk, storage.plan(group), random)
         opening = recover(disk, OWNER, STORAGE_ID, SMALL)
         found = list(opening.log.tail)
-        assert model.allows(merge(group), found, opening.ballot), f"seed {seed}: {opening.report}"
+        assert model.allows(merge(group), found, opening.hard_state), f"seed {seed}: {opening.report}"
         # What was found counts from now on: the next life must find it again.
         disk.run(opening.operations)
-        model.entries, model.ballot = found, opening.ballot
+        model.entries, model.hard_state = found, opening.hard_state
         disk = disk.crash(random)
 
 
@@ -153,7 +155,7 @@ def slots_synced_together(plan: Plan) -> Plan:
 
 
 def truncation_not_noted(plan: Plan) -> Plan:
-    return lambda file, ballot, durable, _truncating_from=0: plan(file, ballot, durable)
+    return lambda file, hard_state, durable, _truncating_from=0: plan(file, hard_state, durable)
 
 
 def old_segment_synced_late(plan: Plan) -> Plan:
@@ -181,7 +183,7 @@ MUTANTS = {
     "truncated suffix not erased": (Journal, "plan_truncate", without(WriteBytes)),
     "erased suffix not synced": (Journal, "plan_truncate", without(SyncFile)),
     "removed segments not synced": (Journal, "plan_truncate", without(SyncDirectory)),
-    "truncation not noted": (HardStateFile, "plan_ballot", truncation_not_noted),
+    "truncation not noted": (HardStateFile, "plan_hard_state", truncation_not_noted),
     "ballot not synced": (HardStateFile, "plan", without(SyncFile)),
     "ballot slots synced together": (HardStateFile, "plan", slots_synced_together),
     "newest records not written again": (recovery._Scanner, "_rewrite_newest", nothing),

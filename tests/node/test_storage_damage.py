@@ -6,15 +6,15 @@ from random import Random
 import pytest
 
 from consensus.core.effects import Persist, ReadEntries
-from consensus.core.position import Ballot, Command, Configuration, Entry, Server, ServerId
-from consensus.node.disk import DamagedStorageError, StorageError, SyncFile, WriteBytes
-from consensus.node.storage import Owner, Storage, StorageTuning, merge, read_extents, recover
-from consensus.wire.record import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, encode_record
+from consensus.core.model import Command, Configuration, Entry, HardState, Server, ServerId
+from consensus.storage.disk import DamagedStorageError, StorageError, SyncFile, WriteBytes
+from consensus.storage.planner import Owner, Storage, StorageOptions, merge, read_extents, recover
+from consensus.storage.records import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, encode_record
 from tests.node.crash_disk import CrashDisk
 
 OWNER = Owner(b"node-one", 1, 77)
 STORAGE_ID = bytes(range(16))
-SMALL = StorageTuning(segment_bytes=64 * 1024, tail_entries=10_000)
+SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=10_000)
 FIRST = f"{1:020d}.segment"
 CONFIGURATION = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
 
@@ -107,7 +107,7 @@ def test_a_vote_after_the_entries_makes_their_damage_known() -> None:
     disk = CrashDisk()
     storage = started(disk)
     append(disk, storage, *(command(n) for n in range(1, 5)))
-    disk.run(storage.plan([Persist(2, Ballot(2, ServerId(1)))]))
+    disk.run(storage.plan([Persist(2, HardState(2, ServerId(1)))]))
     flip(disk, FIRST, record_at(4) + 60)
     assert "the ballot file proves" in refused(disk)
 
@@ -172,10 +172,10 @@ def test_a_command_that_looks_like_a_later_record_does_not_make_a_torn_tail_look
 def test_one_damaged_ballot_slot_is_repaired_from_the_other(slot: int) -> None:
     disk = CrashDisk()
     storage = started(disk)
-    disk.run(storage.plan([Persist(1, Ballot(7, ServerId(3)))]))
+    disk.run(storage.plan([Persist(1, HardState(7, ServerId(3)))]))
     flip(disk, "ballot", slot * 4096 + 30)
     recovery = recover(disk, OWNER, STORAGE_ID, SMALL)
-    assert recovery.ballot == Ballot(7, ServerId(3))
+    assert recovery.hard_state == HardState(7, ServerId(3))
     assert recovery.report.ballot_slot_repaired
     disk.run(recovery.operations)
     assert not recover(disk, OWNER, STORAGE_ID, SMALL).report.ballot_slot_repaired
@@ -194,13 +194,13 @@ def test_a_torn_ballot_update_leaves_the_old_vote_or_the_new_one(seed: int) -> N
     random = Random(seed)
     disk = CrashDisk()
     storage = started(disk)
-    disk.run(storage.plan([Persist(1, Ballot(7, ServerId(3)))]))
+    disk.run(storage.plan([Persist(1, HardState(7, ServerId(3)))]))
     storage.done()
-    operations = storage.plan([Persist(2, Ballot(8))])
+    operations = storage.plan([Persist(2, HardState(8))])
     stop = random.randrange(len(operations))
     disk.run(operations[:stop])
-    found = recover(disk.crash(random), OWNER, STORAGE_ID, SMALL).ballot
-    assert found in (Ballot(7, ServerId(3)), Ballot(8)), f"seed {seed}"
+    found = recover(disk.crash(random), OWNER, STORAGE_ID, SMALL).hard_state
+    assert found in (HardState(7, ServerId(3)), HardState(8)), f"seed {seed}"
 
 
 def test_a_generation_is_remembered_from_the_moment_of_opening() -> None:
@@ -216,7 +216,7 @@ def test_truncated_entries_stay_away_whatever_is_written_in_their_place() -> Non
         random = Random(seed)
         disk = log_of(10)
         storage = started(disk)
-        operations = storage.plan([Persist(2, Ballot(2), 5, 5, (Entry(2, command(5).content),))])
+        operations = storage.plan([Persist(2, HardState(2), 5, 5, (Entry(2, command(5).content),))])
         disk.run(operations[: random.randint(0, len(operations))])
         found = recover(disk.crash(random), OWNER, STORAGE_ID, SMALL).log.tail
         old = tuple(command(n) for n in range(1, 11))
@@ -282,10 +282,10 @@ def test_a_group_takes_one_sync_however_many_entries_it_carries() -> None:
 def test_merged_persists_leave_what_they_would_leave_one_by_one() -> None:
     one = merge(
         [
-            Persist(1, Ballot(1), None, 5, (command(5), command(6))),
-            Persist(2, Ballot(2, ServerId(1)), 6, 6, (command(60), command(70))),
+            Persist(1, HardState(1), None, 5, (command(5), command(6))),
+            Persist(2, HardState(2, ServerId(1)), 6, 6, (command(60), command(70))),
             Persist(3, None, 3, 3, (command(30),)),
             Persist(4, None, None, 4, (command(40),)),
         ]
     )
-    assert one == Persist(4, Ballot(2, ServerId(1)), 3, 3, (command(30), command(40)))
+    assert one == Persist(4, HardState(2, ServerId(1)), 3, 3, (command(30), command(40)))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from consensus.core.effects import Persist, ReadEntries
-from consensus.core.position import Ballot, Command, Entry, ServerId
-from consensus.node.directory import Directory, OutOfSpaceError, open_directory, verify_directory
-from consensus.node.disk import (
+from consensus.core.model import Command, Entry, HardState, ServerId
+from consensus.storage.directory import Directory, OutOfSpaceError, open_directory, verify_directory
+from consensus.storage.disk import (
     CreateFile,
     DamagedStorageError,
     ForeignStorageError,
@@ -21,10 +21,10 @@ from consensus.node.disk import (
     SyncFile,
     WriteBytes,
 )
-from consensus.node.storage import Recovery, StorageTuning, read_extents
+from consensus.storage.planner import Recovery, StorageOptions, read_extents
 
 NODE = b"node-one"
-SMALL = StorageTuning(segment_bytes=64 * 1024, tail_entries=1_000)
+SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=1_000)
 
 
 def commands(count: int, term: int = 1, size: int = 1_000) -> tuple[Entry, ...]:
@@ -39,12 +39,12 @@ def write(directory: Directory, recovery: Recovery, *persists: Persist) -> None:
 def test_a_restart_finds_ballot_and_entries_over_several_segments(tmp_path: Path) -> None:
     directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     entries = commands(200)
-    write(directory, recovery, Persist(1, Ballot(1, ServerId(2)), None, 1, entries))
+    write(directory, recovery, Persist(1, HardState(1, ServerId(2)), None, 1, entries))
     assert recovery.storage.segment_count > 2
     directory.close()
 
     directory, recovery = open_directory(tmp_path / "raft", NODE, 2, SMALL)
-    assert recovery.ballot == Ballot(1, ServerId(2))
+    assert recovery.hard_state == HardState(1, ServerId(2))
     assert recovery.log.tail == entries
     request = ReadEntries(1, 50, 149, 10**9)
     assert read_extents(directory, recovery.storage.binding, recovery.storage.extents(request)) == entries[49:149]
@@ -54,7 +54,7 @@ def test_a_restart_finds_ballot_and_entries_over_several_segments(tmp_path: Path
 
 def test_the_directory_is_private_and_so_are_its_files(tmp_path: Path) -> None:
     directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
-    write(directory, recovery, Persist(1, Ballot(1), None, 1, commands(1)))
+    write(directory, recovery, Persist(1, HardState(1), None, 1, commands(1)))
     directory.close()
     assert stat.S_IMODE((tmp_path / "raft").stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "raft").iterdir()} == {0o600}
@@ -99,7 +99,7 @@ def test_a_generation_older_than_the_ballots_is_refused(tmp_path: Path) -> None:
 
 def test_a_lost_ballot_file_is_refused_even_with_a_whole_log(tmp_path: Path) -> None:
     directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
-    write(directory, recovery, Persist(1, Ballot(1), None, 1, commands(1)))
+    write(directory, recovery, Persist(1, HardState(1), None, 1, commands(1)))
     directory.close()
     (tmp_path / "raft" / "ballot").unlink()
     with pytest.raises(DamagedStorageError, match="for whom this server voted"):
@@ -117,7 +117,7 @@ def test_a_path_that_cannot_be_a_directory_is_a_clear_error(tmp_path: Path) -> N
 def test_verification_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "raft"
     directory, recovery = open_directory(path, NODE, 1, SMALL)
-    write(directory, recovery, Persist(1, Ballot(1), None, 1, commands(3)))
+    write(directory, recovery, Persist(1, HardState(1), None, 1, commands(3)))
     operations = recovery.storage.plan([Persist(2, None, None, 4, commands(2, size=3_000)[1:])])
     written = operations[0]
     assert isinstance(written, WriteBytes)
@@ -148,11 +148,11 @@ class FullAfter(Directory):
 def test_a_group_that_met_a_full_disk_is_finished_when_there_is_space(tmp_path: Path, left: int) -> None:
     path = tmp_path / "raft"
     directory, recovery = open_directory(path, NODE, 1, SMALL)
-    write(directory, recovery, Persist(1, Ballot(1), None, 1, commands(70)))
+    write(directory, recovery, Persist(1, HardState(1), None, 1, commands(70)))
     directory.close()
     full = FullAfter(path)
     entries = commands(100, term=2)
-    operations = recovery.storage.plan([Persist(2, Ballot(2), 60, 60, entries)])
+    operations = recovery.storage.plan([Persist(2, HardState(2), 60, 60, entries)])
     full.left = left
     with pytest.raises(OutOfSpaceError) as caught:
         full.perform_all(operations)

@@ -16,7 +16,7 @@ from bridge.core.records import Admission, Clock, Factors, Level
 from bridge.node.replica import LEADERS_OWN_TEXT, Replica
 from bridge.node.submitting import Submitting, sealed
 from bridge.wire.application import BRACKETS_LIMIT, encode
-from consensus.core.sessions import RequestId
+from consensus.sessions.table import RequestId
 from tests.authored import signed
 from tests.node.farm_stage import NOW_MS, OWN, Stage, machine_clock, rival_report
 

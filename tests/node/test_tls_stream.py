@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from consensus.node.tls import client_context, load_or_create_certificate
-from consensus.node.tls_stream import TlsStream
+from consensus.net.tls import client_context, load_or_create_certificate
+from consensus.net.tls_stream import TlsStream
 
 LARGE = 3 * 1024 * 1024
 

@@ -9,8 +9,8 @@ from bridge.cli.printing import RepeatLimit
 from bridge.node.alarms import Alarms
 from bridge.node.event_log import EventLog
 from bridge.node.refused_connections import RefusedConnections
-from consensus.node.garlic_farm_tally import Incident, Tally
-from consensus.wire.garlic_farm.errors import Fault
+from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
+from consensus.protocols.garlic_farm.wire.errors import Fault
 
 
 async def test_a_flood_from_many_addresses_is_told_in_a_few_sentences_and_then_counted(
@@ -18,7 +18,7 @@ async def test_a_flood_from_many_addresses_is_told_in_a_few_sentences_and_then_c
 ) -> None:
     del autojump_clock
     told: list[Incident] = []
-    tally = Tally(told.append)
+    tally = Metrics(told.append)
     for number in range(3_000):
         tally.incident(Fault.SILENT, f"10.0.{number // 250}.{number % 250}", "it said nothing")
     tally.incident(Fault.WRONG_CREDENTIALS, "10.0.0.1", "wrong password")
@@ -32,7 +32,7 @@ async def test_a_flood_from_many_addresses_is_told_in_a_few_sentences_and_then_c
 async def test_what_this_node_itself_fails_at_is_told_for_each_server(autojump_clock: MockClock) -> None:
     del autojump_clock
     told: list[Incident] = []
-    tally = Tally(told.append)
+    tally = Metrics(told.append)
     for number in range(20):
         tally.incident(Fault.UNREACHABLE, f"server {number}", "it does not answer", ours=True)
     assert len(told) == 20

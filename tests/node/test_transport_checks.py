@@ -11,7 +11,7 @@ from bridge.node.configuration import Machine, load_configuration
 from bridge.node.event_log import EventLog
 from bridge.node.lan import Network
 from bridge.node.transport_checks import ALARM, look_at_certificate, transport_checks
-from consensus.node.tls import load_or_create_certificate
+from consensus.net.tls import load_or_create_certificate
 from gossip.node.discovery import LanInterface
 from tests.i2p_proxy import LOOPBACK, I2pProxy
 from tests.node.certificates import Authority, self_signed

@@ -8,23 +8,23 @@ import pytest
 import trio
 
 from consensus.core.effects import Outcome
-from consensus.core.position import ServerId
-from consensus.node.garlic_farm_client import GarlicFarmClient
-from consensus.node.garlic_farm_dial import Dialer, PeerAddress
-from consensus.node.tls import CertificateError, operators_certificate
-from consensus.node.transports import (
+from consensus.core.model import ServerId
+from consensus.net.connectors import (
+    Connector,
     HttpProxy,
-    I2pTransport,
-    TlsTransport,
-    Transport,
+    I2pConnector,
+    TlsConnector,
     authority_context,
     is_i2p_name,
 )
-from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.proxy import ProxyMode
-from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller
+from consensus.net.tls import CertificateError, operators_certificate
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
+from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.proxy import ProxyMode
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 from tests.i2p_proxy import LOOPBACK, I2pProxy, b32_name
 from tests.node.certificates import Authority
 from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, Host, expect_fault, peers_of
@@ -34,14 +34,14 @@ BOB_IN_I2P = PeerAddress(NAME, 7669, None)
 LOGIN = Credentials("user", "secret")
 
 
-def dialer(transport: Transport) -> Dialer:
+def dialer(transport: Connector) -> Dialer:
     identity = Identity("cluster-a", ALICE)
     caller = Caller("farm", lambda: (CREDENTIALS,), lambda: identity, Random(4).randbytes, peers_of(ALICE))
     return Dialer(caller, transport=transport)
 
 
 def through(proxy: I2pProxy, mode: ProxyMode, credentials: Credentials | None = None) -> Dialer:
-    return dialer(I2pTransport(HttpProxy(LOOPBACK, proxy.port, mode, credentials), Random(3).randbytes))
+    return dialer(I2pConnector(HttpProxy(LOOPBACK, proxy.port, mode, credentials), Random(3).randbytes))
 
 
 async def listening(nursery: trio.Nursery, host: Host) -> dict[str, int]:
@@ -109,7 +109,7 @@ async def test_a_handshake_through_i2p_is_bound_to_the_name_that_was_dialled(mod
 @pytest.mark.parametrize("place", ["192.168.1.1", "192.0.2.7", "router.lan"])
 async def test_a_proxy_on_another_machine_is_not_called(place: str) -> None:
     """The way to it is plain, and the proof of a handshake does not cover what follows."""
-    refused = await expect_fault(dialer(I2pTransport(HttpProxy(place, 4444), Random(3).randbytes)), BOB_IN_I2P)
+    refused = await expect_fault(dialer(I2pConnector(HttpProxy(place, 4444), Random(3).randbytes)), BOB_IN_I2P)
     assert refused.fault is Fault.PLAIN_REFUSED
     assert "whoever stands between could change what follows the handshake" in str(refused)
 
@@ -147,11 +147,11 @@ async def test_nothing_plain_leaves_for_a_network_and_no_name_of_i2p_is_looked_u
             return "", ""
 
     trio.socket.set_custom_hostname_resolver(Resolver())
-    into_i2p = dialer(I2pTransport(HttpProxy(LOOPBACK, 9), Random(3).randbytes))
+    into_i2p = dialer(I2pConnector(HttpProxy(LOOPBACK, 9), Random(3).randbytes))
     for address in (PeerAddress("192.0.2.7", 7669, None), PeerAddress("farm.example.org", 7669, bytes(32))):
         plain = await expect_fault(into_i2p, address)
         assert (plain.fault, "no name within I2P" in str(plain)) == (Fault.PLAIN_REFUSED, True)
-    outside = await expect_fault(dialer(TlsTransport()), BOB_IN_I2P)
+    outside = await expect_fault(dialer(TlsConnector()), BOB_IN_I2P)
     assert (outside.fault, 'transport = "i2p"' in str(outside)) == (Fault.PLAIN_REFUSED, True)
 
 
@@ -161,7 +161,7 @@ async def test_a_server_without_tls_listens_on_loopback_alone() -> None:
 
 
 async def test_whoever_has_announced_no_certificate_is_not_called() -> None:
-    failure = await expect_fault(dialer(TlsTransport()), PeerAddress(LOOPBACK, 9, None))
+    failure = await expect_fault(dialer(TlsConnector()), PeerAddress(LOOPBACK, 9, None))
     assert (failure.fault, "ca_file" in str(failure)) == (Fault.WRONG_CERTIFICATE, True)
 
 
@@ -172,7 +172,7 @@ async def connect_with_authority(
     authority, host = Authority(tmp_path), Host(BOB)
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(host.server.listen, LOOPBACK, 0, authority.certificate(named, days=days))
-        calls = dialer(TlsTransport(authority_context(authority.file)))
+        calls = dialer(TlsConnector(authority_context(authority.file)))
         try:
             dialed = await calls.dial(PeerAddress(LOOPBACK, port, None), ServerId(BOB))
         except GarlicFarmError as error:
@@ -214,7 +214,7 @@ async def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> 
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(host.server.listen, LOOPBACK, 0, theirs)
         ours = authority_context(Authority(tmp_path, "ours").file)
-        failure = await expect_fault(dialer(TlsTransport(ours)), PeerAddress(LOOPBACK, port, theirs.fingerprint))
+        failure = await expect_fault(dialer(TlsConnector(ours)), PeerAddress(LOOPBACK, port, theirs.fingerprint))
         assert failure.fault is Fault.WRONG_CERTIFICATE
         nursery.cancel_scope.cancel()
 

@@ -1,6 +1,6 @@
 """Whatever comes in whichever order, each caller is answered once and soon, and no turn is taken within another.
 
-The simulator plays cores, executor and storage, but a simulated server has neither inbox nor turns. So here clients
+The simulator plays cores, executor and storage, but a simulated server has neither mailbox nor turns. So here clients
 submit, read, ask for votes, give up and ask again from within their answers, at random moments of simulated time, at a
 server that takes snapshots meanwhile. A wake-up that is lost shows as an answer that is late: nothing else would wake
 the owner of a lone leader's core for hundreds of milliseconds.
@@ -15,9 +15,9 @@ import trio
 import trio.testing
 
 from consensus.core.effects import Outcome, Role
-from consensus.node.refusals import ServerBusyError
-from consensus.node.server import ConsensusServer
-from consensus.node.server_tuning import ServerTuning
+from consensus.server.errors import ServerBusyError
+from consensus.server.options import ServerOptions
+from consensus.server.server import ConsensusServer
 from tests.node.memory_server import until
 from tests.node.test_server_turns import OUT_OF_DATE, TWO, make_server
 
@@ -86,7 +86,7 @@ async def test_each_caller_is_answered_once_and_soon_whatever_comes_in_whichever
 ) -> None:
     del autojump_clock
     random = Random(seed)
-    tuning = ServerTuning(
+    options = ServerOptions(
         batch_commands=random.choice((2, 8, 512)),
         batch_hold_ms=random.choice((0, 1, 20)),
         batch_gather_ms=random.choice((0, 4, 40)),
@@ -96,8 +96,8 @@ async def test_each_caller_is_answered_once_and_soon_whatever_comes_in_whichever
         snapshot_check_ms=50,
         retain_bytes=0,
     )
-    soon_s = tuning.batch_gather_ms / 1000 + DISK_S
-    server, _ = make_server(tuning)
+    soon_s = options.batch_gather_ms / 1000 + DISK_S
+    server, _ = make_server(options)
     crowd = Crowd(server, random)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)

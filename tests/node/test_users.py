@@ -11,7 +11,7 @@ from bridge.node.key_files import save_farm_key
 from bridge.node.transport_settings import UserSettings
 from bridge.node.users import ALARM, Users, UsersError, read_password
 from bridge.wire.farm_key import new_farm_key
-from consensus.wire.garlic_farm.digest import Credentials
+from consensus.protocols.garlic_farm.wire.digest import Credentials
 
 
 @pytest.fixture

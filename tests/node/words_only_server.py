@@ -12,19 +12,18 @@ from random import Random
 
 import trio
 
-from consensus.core.position import ServerId
-from consensus.node.clock import now_ms
-from consensus.node.garlic_farm_dial import PeerAddress
-from consensus.node.tls import load_or_create_certificate
-from consensus.node.tls_stream import TlsStream
-from consensus.wire.garlic_farm import messages as wire
-from consensus.wire.garlic_farm.codec import RequestReader, encode_reply
-from consensus.wire.garlic_farm.nonces import NonceBook
-from consensus.wire.garlic_farm.peers import ListedPeers
-from consensus.wire.garlic_farm.proof import tls_channel
-from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_server import Gatekeeper, Refused, UpgradeServer
-from consensus.wire.garlic_farm.values import (
+from consensus.core.model import ServerId
+from consensus.net.tls import load_or_create_certificate
+from consensus.net.tls_stream import TlsStream
+from consensus.protocols.garlic_farm.node.dialer import PeerAddress
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.codec import RequestReader, encode_reply
+from consensus.protocols.garlic_farm.wire.nonces import NonceBook
+from consensus.protocols.garlic_farm.wire.peers import ListedPeers
+from consensus.protocols.garlic_farm.wire.proof import tls_channel
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, Refused, UpgradeServer
+from consensus.protocols.garlic_farm.wire.values import (
     Application,
     Configuration,
     LogEntry,
@@ -32,6 +31,7 @@ from consensus.wire.garlic_farm.values import (
     PackedEntry,
     SnapshotSyncRequest,
 )
+from consensus.server.clock import now_ms
 from tests.node.garlic_farm_stage import CREDENTIALS, SERVER_KEYS, key_of
 
 _BREAKS_AT = 3
@@ -87,7 +87,7 @@ class WordsOnlyServer:
         self.directory.mkdir(exist_ok=True)
         certificate = load_or_create_certificate(self.directory)
         context, channel = certificate.server_context(), tls_channel(certificate.fingerprint)
-        gatekeeper = Gatekeeper(
+        gatekeeper = Authenticator(
             "farm",
             {CREDENTIALS.user: CREDENTIALS.password}.get,
             NonceBook(b"theirs", Random(self.server_id).randbytes),

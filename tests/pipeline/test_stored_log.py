@@ -14,13 +14,13 @@ from bridge.core.records import Report, RouterStatus
 from bridge.node.commit_note import write_commit_note
 from bridge.node.stored_farm_writer import StoredFarmWriter
 from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
-from consensus.core.position import Configuration, LogPosition, Server, ServerId
-from consensus.core.sessions import SessionTable
-from consensus.node import stored_log
-from consensus.node.directory import Directory
-from consensus.node.snapshots import SnapshotFiles, SnapshotWriter
-from consensus.node.verification import ReadOnlyDirectory, Verdict, verify_storage
-from consensus.wire.record import decode_segment_header
+from consensus.core.model import Configuration, LogId, Server, ServerId
+from consensus.sessions.table import SessionTable
+from consensus.storage import stored_log
+from consensus.storage.directory import Directory
+from consensus.storage.records import decode_segment_header
+from consensus.storage.snapshots import SnapshotFiles, SnapshotWriter
+from consensus.storage.verification import ReadOnlyDirectory, StorageVerdict, verify_storage
 from pipeline.cli_options import LogPlace
 from pipeline.envelope import SCHEMA, Row, record_batches
 from pipeline.generate import generate
@@ -56,7 +56,7 @@ def clock(time_ms: int) -> bytes:
 
 def test_a_generated_log_is_sound_and_every_entry_of_it_is_read_in_its_place(tmp_path: Path) -> None:
     entries = small_farm(tmp_path / "farm")
-    assert verify_storage(tmp_path / "farm" / "raft").verdict is Verdict.SOUND
+    assert verify_storage(tmp_path / "farm" / "raft").verdict is StorageVerdict.SOUND
     assert StoredLog(tmp_path / "farm").bounds() == (1, entries)
     rows = rows_of(tmp_path / "farm", 1, entries + 1)
     assert [row[0] for row in rows] == list(range(1, entries + 1))
@@ -285,7 +285,7 @@ def with_snapshot(directory: Path) -> None:
     )
     image = FarmSnapshot(state, 30_000, SessionTable(SESSION_LIMITS).dump(), [0, 2], [EPOCH_MS, EPOCH_MS + 1_000], [1])
     binding = decode_segment_header(next((directory / "raft").glob("*.segment")).read_bytes()[:4096]).binding
-    writer = SnapshotWriter(LogPosition(5, 1), Configuration((Server(ServerId(1), "tcp://127.0.0.1:7669"),)))
+    writer = SnapshotWriter(LogId(5, 1), Configuration((Server(ServerId(1), "tcp://127.0.0.1:7669"),)))
     disk = Directory(directory / "raft")
     try:
         disk.perform_all(writer.plan_begin())

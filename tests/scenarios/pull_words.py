@@ -9,7 +9,7 @@
 
 from typing import assert_never
 
-from consensus.core.position import LogPosition
+from consensus.core.model import LogId
 from consensus.core.pull_messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -81,5 +81,5 @@ def _answered(error: PullError | None) -> str:
     return "answered" if error is None else f"refused as {error.value}"
 
 
-def _at(position: LogPosition) -> str:
+def _at(position: LogId) -> str:
     return f"{position.index}/{position.term}"

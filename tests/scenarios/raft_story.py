@@ -8,7 +8,7 @@ messages wait until they are delivered, clocks stand until a server's timer is t
         [without transfer]                and that nobody understands TimeoutNow
         [with leases]                     the clock bound is half a minimum election timeout
         [one entry at a time]             appends carry one entry
-    log 2 terms 1 1 4 4 ballot 4 [vote 1] server 2 starts with entries of these terms, and this ballot
+    log 2 terms 1 1 4 4 hard state 4 [vote 1] server 2 starts with entries of these terms, and this hard state
         [pulling]                         the followers fetch (see `pull_words`)
     expire 1                              server 1's clock goes on to its deadline
     campaign 1                            … to the deadline of its election timer, whatever else was due before
@@ -38,24 +38,23 @@ from pathlib import Path
 from random import Random
 from typing import assert_never
 
-from consensus.core.dialect import GARLIC_FARM, KRAFT
 from consensus.core.effects import (
     Announcement,
     Answer,
     Apply,
-    ChangeResolved,
     CheckSnapshot,
     Compact,
     ConfigurationChanged,
+    ConfigurationResolved,
     Effect,
     Halt,
     Install,
     Persist,
+    ProposalResolved,
     ReadEntries,
     ReadReady,
     ReadRefused,
     ReadSnapshot,
-    Resolve,
     Restore,
     RoleChanged,
     Send,
@@ -80,6 +79,7 @@ from consensus.core.events import (
     TransferLeadership,
 )
 from consensus.core.extensions import Extensions
+from consensus.core.features import GARLIC_FARM, KRAFT
 from consensus.core.log import describe_entries
 from consensus.core.messages import (
     AppendEntries,
@@ -94,20 +94,20 @@ from consensus.core.messages import (
     TimeoutNowReply,
     VoteReply,
 )
-from consensus.core.position import (
-    Ballot,
+from consensus.core.model import (
     Command,
     Configuration,
     Entry,
-    LogPosition,
+    HardState,
+    LogId,
     Server,
     ServerId,
     SnapshotDescription,
     Term,
 )
+from consensus.core.options import lan
 from consensus.core.pull_messages import PullMessage
 from consensus.core.raft import Raft
-from consensus.core.tuning import lan
 from tests.scenarios import pull_words
 
 Link = tuple[int, int]
@@ -122,7 +122,7 @@ class Actor:
 
     core: Raft
     entries: list[Entry]
-    ballot: Ballot
+    hard_state: HardState
     now: int = 0
     slow: bool = False
     durable: int = 0
@@ -136,12 +136,12 @@ class Story:
 
     def __init__(self) -> None:
         self._actors: dict[int, Actor] = {}
-        self._down: dict[int, tuple[list[Entry], Ballot]] = {}
-        self._dialect = GARLIC_FARM
+        self._down: dict[int, tuple[list[Entry], HardState]] = {}
+        self._features = GARLIC_FARM
         self._configuration = Configuration(())
         self._extensions = Extensions()
         self._asked = 0
-        self._tuning = replace(lan(), commit_notice_ms=0, snapshot_chunk_bytes=6)
+        self._options = replace(lan(), commit_notice_ms=0, snapshot_chunk_bytes=6)
         self._wire: list[tuple[Link, Message]] = []
         self._cut: set[Link] = set()
         self._lines: list[str] = []
@@ -158,29 +158,29 @@ class Story:
 
     def _do_servers(self, words: list[str]) -> None:
         said = [word.rstrip(",") for word in words]
-        self._dialect = KRAFT if "pulling" in said else GARLIC_FARM
+        self._features = KRAFT if "pulling" in said else GARLIC_FARM
         self._extensions = Extensions("pre-vote" not in said, "transfer" not in said, configurations=True)
         if "leases" in said:
-            self._tuning = replace(self._tuning, lease_clock_bound_ms=lan().election_timeout_min_ms // 2)
-            self._extensions = replace(self._extensions, lease_ms=self._tuning.lease_promise_ms)
+            self._options = replace(self._options, lease_clock_bound_ms=lan().election_timeout_min_ms // 2)
+            self._extensions = replace(self._extensions, lease_ms=self._options.lease_promise_ms)
         if "one" in words:
-            self._tuning = replace(self._tuning, max_entries_per_append=1)
+            self._options = replace(self._options, max_entries_per_append=1)
         ids = [int(word) for word in words if word.isdigit()]
         self._configuration = Configuration(_servers(words))
         for number in ids:
-            self._start(number, [], Ballot(0))
+            self._start(number, [], HardState(0))
 
     def _do_empty(self, words: list[str]) -> None:
         for word in words:
             self._strangers.add(int(word))
-            self._start(int(word), [], Ballot(0))
+            self._start(int(word), [], HardState(0))
 
     def _do_log(self, words: list[str]) -> None:
         number, rest = int(words[0]), words[2:]
         terms = [int(word) for word in rest[: rest.index("ballot")]]
         vote = ServerId(int(rest[rest.index("vote") + 1])) if "vote" in rest else None
         entries = [Entry(term, Command(f"{index}.{term}".encode())) for index, term in enumerate(terms, start=1)]
-        self._start(number, entries, Ballot(int(rest[rest.index("ballot") + 1]), vote))
+        self._start(number, entries, HardState(int(rest[rest.index("ballot") + 1]), vote))
 
     def _do_expire(self, words: list[str]) -> None:
         actor = self._actors[int(words[0])]
@@ -253,10 +253,10 @@ class Story:
     def _do_compact(self, words: list[str]) -> None:
         number, index = int(words[0]), int(words[1])
         self._step(number, SnapshotWanted(index))
-        last = LogPosition(index, self._actors[number].core._replica.log.term_at(index) or 0)
+        last = LogId(index, self._actors[number].core._replica.log.term_at(index) or 0)
         self._step(number, SnapshotTaken(self._described(last), index + 1))
 
-    def _described(self, last: LogPosition) -> SnapshotDescription:
+    def _described(self, last: LogId) -> SnapshotDescription:
         return SnapshotDescription(last, self._configuration, len(_IMAGE), 0)
 
     def _do_slow(self, words: list[str]) -> None:
@@ -268,7 +268,7 @@ class Story:
 
     def _do_crash(self, words: list[str]) -> None:
         actor = self._actors.pop(int(words[0]))
-        self._down[int(words[0])] = (actor.entries, actor.ballot)
+        self._down[int(words[0])] = (actor.entries, actor.hard_state)
 
     def _do_start(self, words: list[str]) -> None:
         self._start(int(words[0]), *self._down.pop(int(words[0])))
@@ -286,18 +286,18 @@ class Story:
             about = actor.core.describe()
             self._lines.append(f"{number}: {about.role.value} term {about.term}, leader {about.leader or 'unknown'}")
 
-    def _start(self, number: int, entries: list[Entry], ballot: Ballot) -> None:
+    def _start(self, number: int, entries: list[Entry], hard_state: HardState) -> None:
         core = Raft(
             ServerId(number),
             Configuration(()) if number in self._strangers else self._configuration,
-            ballot,
+            hard_state,
             describe_entries(entries),
-            self._tuning,
-            self._dialect,
+            self._options,
+            self._features,
             Random(number),
             0,
         )
-        self._actors[number] = Actor(core, list(entries), ballot)
+        self._actors[number] = Actor(core, list(entries), hard_state)
         for server in self._configuration.voters:
             if server.server_id != number:
                 core.step(PeerExtensions(server.server_id, self._extensions), 0)
@@ -321,7 +321,7 @@ class Story:
                 self._answer(number, actor.asked.pop(0))
                 continue
             persist = actor.persists.pop(0)
-            actor.ballot = persist.ballot or actor.ballot
+            actor.hard_state = persist.hard_state or actor.hard_state
             if persist.truncate_from is not None:
                 del actor.entries[persist.truncate_from - 1 :]
             actor.entries.extend(persist.entries)
@@ -385,7 +385,7 @@ def _told(effect: TellableEffect) -> str:  # noqa: PLR0911 - one sentence per ki
             return f"apply {_range(first, entries)}"
         case ReadEntries(_, first, last, _):
             return f"read {first}..{last}"
-        case Resolve() | ChangeResolved() | ConfigurationChanged() | RoleChanged():
+        case ProposalResolved() | ConfigurationResolved() | ConfigurationChanged() | RoleChanged():
             return _announcement(effect)
         case ReadReady(read_id, index):
             return f"read {read_id} ready at {index}"
@@ -420,16 +420,16 @@ def _link(word: str) -> Link:
     return int(sender), int(recipient)
 
 
-def _position(position: LogPosition) -> str:
+def _position(position: LogId) -> str:
     return f"{position.index}/{position.term}"
 
 
-def _announcement(effect: Resolve | ChangeResolved | ConfigurationChanged | RoleChanged) -> str:
+def _announcement(effect: ProposalResolved | ConfigurationResolved | ConfigurationChanged | RoleChanged) -> str:
     match effect:
-        case Resolve(proposal_id, outcome, position, leader):
+        case ProposalResolved(proposal_id, outcome, position, leader):
             where = f" at {_position(position)}" if position else ""
             return f"proposal {proposal_id} {outcome.value}{where}, leader {leader or 'unknown'}"
-        case ChangeResolved(_, changed, refusal, position, _):
+        case ConfigurationResolved(_, changed, refusal, position, _):
             why = f": {refusal.value}" if refusal else ""
             where = f" at {_position(position)}" if position else ""
             return f"change {changed.value}{where}{why}"
@@ -469,8 +469,8 @@ def _range(first: int, entries: tuple[Entry, ...]) -> str:
 
 def _persist(persist: Persist) -> str:
     parts = []
-    if persist.ballot is not None:
-        parts.append(f"term {persist.ballot.term} vote {persist.ballot.voted_for or 'none'}")
+    if persist.hard_state is not None:
+        parts.append(f"term {persist.hard_state.term} vote {persist.hard_state.voted_for or 'none'}")
     if persist.truncate_from is not None:
         parts.append(f"cut from {persist.truncate_from}")
     if persist.entries:

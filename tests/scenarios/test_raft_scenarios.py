@@ -9,39 +9,39 @@ from random import Random
 
 import pytest
 
-from consensus.core.dialect import GARLIC_FARM, KRAFT, ZMQ_RAFT, Dialect
-from consensus.core.effects import Outcome, Persist, Resolve, Role, Send
+from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Send
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
 from consensus.core.extensions import Extensions
+from consensus.core.features import GARLIC_FARM, KRAFT, ZMQ_RAFT, Features
 from consensus.core.log import describe_entries
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
-from consensus.core.position import Ballot, Entry, LogPosition, ServerId
+from consensus.core.model import Entry, HardState, LogId, ServerId
+from consensus.core.options import lan
 from consensus.core.raft import Raft
-from consensus.core.tuning import lan
 from tests.spec.raft_bench import FIVE, FOUR, THREE, TWO, Bench, entries_of, group
 
-AT = LogPosition
+AT = LogId
 
 
 class Group:
     """Several replicas with fast disks and a perfect network, except for who is cut off."""
 
-    def __init__(self, dialect: Dialect, logs: dict[int, tuple[tuple[Entry, ...], Ballot]]) -> None:
+    def __init__(self, features: Features, logs: dict[int, tuple[tuple[Entry, ...], HardState]]) -> None:
         self.now = 0
         self.off: set[int] = set()
-        self.resolved: list[Resolve] = []
+        self.resolved: list[ProposalResolved] = []
         self.rafts = {
             number: Raft(
                 ServerId(number),
                 group(len(logs)),
-                ballot,
+                hard_state,
                 describe_entries(entries),
                 lan(),
-                dialect,
+                features,
                 Random(number),
                 0,
             )
-            for number, (entries, ballot) in logs.items()
+            for number, (entries, hard_state) in logs.items()
         }
         for number in logs:
             for other in logs:
@@ -59,7 +59,7 @@ class Group:
                         waiting.insert(0, (at, Persisted(effect.number)))
                     case Send(recipient, message, _) if not {at, recipient} & self.off:
                         waiting.append((recipient, Received(ServerId(at), message)))
-                    case Resolve():
+                    case ProposalResolved():
                         self.resolved.append(effect)
                     case _:
                         pass
@@ -81,14 +81,14 @@ class Group:
 
 
 @pytest.fixture(params=[GARLIC_FARM, KRAFT], ids=["push", "pull"])
-def dialect(request: pytest.FixtureRequest) -> Dialect:
+def features(request: pytest.FixtureRequest) -> Features:
     found = request.param
-    assert isinstance(found, Dialect)
+    assert isinstance(found, Features)
     return found
 
 
-def fresh(dialect: Dialect, size: int) -> Group:
-    return Group(dialect, {number: ((), Ballot(0)) for number in range(1, size + 1)})
+def fresh(features: Features, size: int) -> Group:
+    return Group(features, {number: ((), HardState(0)) for number in range(1, size + 1)})
 
 
 @pytest.mark.parametrize("role", list(Role))
@@ -154,8 +154,8 @@ def test_randomised_timeouts_of_five_followers_expire_together_in_fewer_than_thr
     assert together < 60, f"{together} of 200 rounds"
 
 
-def test_a_lagging_server_under_pre_vote_raises_nobodys_term_however_long_it_is_cut_off(dialect: Dialect) -> None:
-    servers = fresh(dialect, 3)
+def test_a_lagging_server_under_pre_vote_raises_nobodys_term_however_long_it_is_cut_off(features: Features) -> None:
+    servers = fresh(features, 3)
     servers.run(5_000)
     (leader,) = servers.leaders()
     lagging = next(number for number in servers.rafts if number != leader)
@@ -168,8 +168,8 @@ def test_a_lagging_server_under_pre_vote_raises_nobodys_term_however_long_it_is_
     assert servers.leaders() == [leader]
 
 
-def test_a_leader_without_a_majority_resigns_within_an_election_timeout(dialect: Dialect) -> None:
-    servers = fresh(dialect, 3)
+def test_a_leader_without_a_majority_resigns_within_an_election_timeout(features: Features) -> None:
+    servers = fresh(features, 3)
     servers.run(5_000)
     (leader,) = servers.leaders()
     servers.off = {leader}
@@ -177,23 +177,23 @@ def test_a_leader_without_a_majority_resigns_within_an_election_timeout(dialect:
     assert servers.rafts[leader].describe().role is Role.FOLLOWER
 
 
-def test_with_pre_vote_a_server_with_a_smaller_term_can_still_complete_an_election(dialect: Dialect) -> None:
+def test_with_pre_vote_a_server_with_a_smaller_term_can_still_complete_an_election(features: Features) -> None:
     # Server 2 has the better log and a small term; server 1 a higher term, and server 3 is gone: no standstill.
     logs = {
-        1: (entries_of(1), Ballot(9)),
-        2: (entries_of(1, 1, 1), Ballot(1)),
-        3: (entries_of(1), Ballot(1)),
+        1: (entries_of(1), HardState(9)),
+        2: (entries_of(1, 1, 1), HardState(1)),
+        3: (entries_of(1), HardState(1)),
     }
-    servers = Group(dialect, logs)
+    servers = Group(features, logs)
     servers.off = {3}
     servers.run(20_000)
     assert servers.leaders() == [2]
 
 
-def test_a_lost_leader_is_replaced_within_two_seconds(dialect: Dialect) -> None:
+def test_a_lost_leader_is_replaced_within_two_seconds(features: Features) -> None:
     times = []
     for seed in range(20):
-        servers = fresh(dialect, 3)
+        servers = fresh(features, 3)
         servers.run(5_000 + seed * 37)
         (leader,) = servers.leaders()
         servers.off = {leader}
@@ -206,9 +206,9 @@ def test_a_lost_leader_is_replaced_within_two_seconds(dialect: Dialect) -> None:
 
 
 def test_across_a_change_of_leader_proposals_are_acknowledged_refused_or_unknown_as_the_truth_is(
-    dialect: Dialect,
+    features: Features,
 ) -> None:
-    servers = fresh(dialect, 3)
+    servers = fresh(features, 3)
     servers.run(5_000)
     (old,) = servers.leaders()
     numbers = count(1)
@@ -228,13 +228,13 @@ def test_across_a_change_of_leader_proposals_are_acknowledged_refused_or_unknown
     assert len({raft.describe().applied_index for raft in servers.rafts.values()}) == 1
 
 
-@pytest.mark.parametrize("dialect", [GARLIC_FARM, ZMQ_RAFT, KRAFT], ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("features", [GARLIC_FARM, ZMQ_RAFT, KRAFT], ids=lambda features: features.name)
 @pytest.mark.parametrize("far", [1, 2], ids=["the best log far ahead", "a shorter log far ahead"])
-def test_a_gap_of_two_to_the_thirtieth_between_terms_converges_by_retries(dialect: Dialect, far: int) -> None:
+def test_a_gap_of_two_to_the_thirtieth_between_terms_converges_by_retries(features: Features, far: int) -> None:
     gap = 2**30
-    logs = {number: (entries_of(1, 1) if number == 1 else entries_of(1), Ballot(1)) for number in (1, 2, 3)}
-    logs[far] = (logs[far][0], Ballot(gap))
-    servers = Group(dialect, logs)
+    logs = {number: (entries_of(1, 1) if number == 1 else entries_of(1), HardState(1)) for number in (1, 2, 3)}
+    logs[far] = (logs[far][0], HardState(gap))
+    servers = Group(features, logs)
     servers.run(120_000)
     (leader,) = servers.leaders()
     servers.step(leader, Proposed(1, (b"x",)))
@@ -244,11 +244,11 @@ def test_a_gap_of_two_to_the_thirtieth_between_terms_converges_by_retries(dialec
     assert [resolve.outcome for resolve in servers.resolved] == [Outcome.COMMITTED]
 
 
-@pytest.mark.parametrize("dialect", [GARLIC_FARM, ZMQ_RAFT, KRAFT], ids=lambda dialect: dialect.name)
-def test_a_majority_that_is_far_ahead_takes_a_straggler_along(dialect: Dialect) -> None:
+@pytest.mark.parametrize("features", [GARLIC_FARM, ZMQ_RAFT, KRAFT], ids=lambda features: features.name)
+def test_a_majority_that_is_far_ahead_takes_a_straggler_along(features: Features) -> None:
     gap = 2**30
-    logs = {number: (entries_of(1), Ballot(gap)) for number in (1, 2)}
-    servers = Group(dialect, {**logs, 3: (entries_of(1), Ballot(1))})
+    logs = {number: (entries_of(1), HardState(gap)) for number in (1, 2)}
+    servers = Group(features, {**logs, 3: (entries_of(1), HardState(1))})
     servers.run(120_000)
     (leader,) = servers.leaders()
     servers.step(leader, Proposed(1, (b"x",)))

@@ -20,13 +20,13 @@ from random import Random
 import trio
 
 from consensus.core.effects import Outcome
-from consensus.core.position import Index, LogPosition, ServerId
-from consensus.core.tuning import lan
-from consensus.node.exactly_once import ExactlyOnceClient
-from consensus.node.garlic_farm_client import GarlicFarmClient
-from consensus.node.member_client import ask_to_remove, join
-from consensus.node.sessioned import OPENING_ENTRY, request_entry
-from consensus.wire.garlic_farm.values import ClusterServer
+from consensus.core.model import Index, LogId, ServerId
+from consensus.core.options import lan
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
+from consensus.protocols.garlic_farm.node.membership_client import ask_to_remove, join
+from consensus.protocols.garlic_farm.wire.values import ClusterServer
+from consensus.sessions.client import ExactlyOnceClient
+from consensus.sessions.dedup_state_machine import OPENING_ENTRY, request_entry
 from tests.node.loopback_group import Life, LoopbackGroup, Service, until
 from tests.simulation.consensus.linearizability import NOTHING, Operation, Verdict, judge
 
@@ -57,7 +57,7 @@ class Store(Service):
         data = json.dumps([list(self.values.items()), list(self.replaced.items())]).encode()
         return (data[at : at + 65_536] for at in range(0, len(data), 65_536))
 
-    async def restore(self, _last: LogPosition, state: AsyncIterator[bytes]) -> None:
+    async def restore(self, _last: LogId, state: AsyncIterator[bytes]) -> None:
         """Take it back."""
         values, replaced = json.loads(b"".join([piece async for piece in state]))
         self.values, self.replaced = dict(values), dict(replaced)
@@ -113,7 +113,7 @@ class Story:
     async def run(self) -> Figures:
         """From the founding to the verdict."""
         async with trio.open_nursery() as nursery:
-            servers = LoopbackGroup(self.directory, nursery, make_service=Store, tuning=TUNING)
+            servers = LoopbackGroup(self.directory, nursery, make_service=Store, options=TUNING)
             for server_id in servers.ids:
                 await servers.start(server_id)
             plain = servers.client()

@@ -34,8 +34,8 @@ from bridge.core.records import (
 )
 from bridge.node.introductions import introductions_in
 from bridge.wire.application import ENTRY_LIMIT_BYTES, decode, encode
-from consensus.wire.garlic_farm import messages as wire
-from consensus.wire.garlic_farm.codec import (
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.codec import (
     ReplyReader,
     RequestReader,
     decode_reply,
@@ -43,16 +43,16 @@ from consensus.wire.garlic_farm.codec import (
     encode_reply,
     encode_request,
 )
-from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.errors import GarlicFarmError
-from consensus.wire.garlic_farm.log_pack import encode_log_pack
-from consensus.wire.garlic_farm.nonces import NonceBook
-from consensus.wire.garlic_farm.peers import ListedPeers
-from consensus.wire.garlic_farm.proxy import ConnectClient, ProxyAuthentication, Via
-from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller, Session, UpgradeClient
-from consensus.wire.garlic_farm.upgrade_server import Gatekeeper, Upgraded, UpgradeServer
-from consensus.wire.garlic_farm.values import (
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.errors import GarlicFarmError
+from consensus.protocols.garlic_farm.wire.log_pack import encode_log_pack
+from consensus.protocols.garlic_farm.wire.nonces import NonceBook
+from consensus.protocols.garlic_farm.wire.peers import ListedPeers
+from consensus.protocols.garlic_farm.wire.proxy import ConnectClient, ProxyAuthentication, Via
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller, Session, UpgradeClient
+from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, Upgraded, UpgradeServer
+from consensus.protocols.garlic_farm.wire.values import (
     Application,
     ClusterServer,
     Configuration,
@@ -149,7 +149,7 @@ class UpgradeTarget:
         passwords = {CREDENTIALS.user: CREDENTIALS.password}
         self._word = _introduction()
         ours = Identity("cluster-a", 2, 1_000, (self._word,))
-        self._gatekeeper = Gatekeeper(
+        self._gatekeeper = Authenticator(
             "farm", passwords.get, nonces, lambda: ours, peers=ListedPeers(key_of(2), SERVER_KEYS)
         )
         theirs = Identity("cluster-a", 1, None, (self._word, self._word))

@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
-from consensus.core.dialect import GARLIC_FARM
+from consensus.core.features import GARLIC_FARM
 from consensus.core.log import RecoveredLog
-from consensus.core.position import Ballot, Configuration, ServerId
+from consensus.core.model import Configuration, HardState, ServerId
 from consensus.core.raft import Raft
 from tests.simulation.consensus.all_mutants import ALL_MUTANTS
 from tests.simulation.consensus.checker import ViolationError
@@ -112,14 +112,14 @@ def test_an_unknown_planted_bug_is_refused(capsys: pytest.CaptureFixture[str]) -
 def _never_campaigning(
     server_id: ServerId,
     configuration: Configuration,
-    ballot: Ballot,
+    hard_state: HardState,
     log: RecoveredLog,
     profile: Profile,
     random: Random,
     now: int,
 ) -> Raft:
-    tuning = replace(profile.tuning, election_timeout_max_ms=10**9, election_timeout_min_ms=10**9 - 1)
-    return Raft(server_id, configuration, ballot, log, tuning, GARLIC_FARM, random, now)
+    options = replace(profile.options, election_timeout_max_ms=10**9, election_timeout_min_ms=10**9 - 1)
+    return Raft(server_id, configuration, hard_state, log, options, GARLIC_FARM, random, now)
 
 
 def test_the_demand_for_progress_is_no_formality() -> None:

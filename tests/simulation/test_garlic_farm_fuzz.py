@@ -7,8 +7,8 @@ from random import Random, randrange
 
 import pytest
 
-from consensus.wire.garlic_farm.codec import encode_reply
-from consensus.wire.garlic_farm.upgrade_server import Gatekeeper
+from consensus.protocols.garlic_farm.wire.codec import encode_reply
+from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator
 from tests.simulation import garlic_farm_targets as targets
 from tests.simulation.fuzzing import FuzzError, Tally, play
 from tests.simulation.garlic_farm_fuzz import subject
@@ -32,13 +32,13 @@ def test_a_gzip_bomb_is_refused_when_it_reaches_the_limit() -> None:
 
 
 def test_the_fuzz_catches_a_server_that_does_not_look_at_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Gatekeeper, "knows", lambda *_: True)
+    monkeypatch.setattr(Authenticator, "knows", lambda *_: True)
     with pytest.raises(FuzzError, match="did not prove the password"):
         play(subject(targets.UpgradeTarget()), 1, 20_000, Tally())
 
 
 def test_the_fuzz_catches_a_server_that_takes_a_handshake_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Gatekeeper, "spend", lambda *_: True)
+    monkeypatch.setattr(Authenticator, "spend", lambda *_: True)
     target = targets.UpgradeTarget()
     genuine = b"s" + target._genuine(Random(3))
     assert target.check(genuine, Random(0)) == "server upgraded"

@@ -31,18 +31,18 @@ from bridge.node.key_files import load_farm_key
 from bridge.wire.destination_keys import new_demo_leaf
 from bridge.wire.entry_proof import sign_entry
 from bridge.wire.farm_key import FarmKey
-from consensus.core.position import ServerId
-from consensus.node.garlic_farm_dial import Dialed, Dialer, PeerAddress
-from consensus.node.tls import load_or_create_certificate
-from consensus.wire.garlic_farm import messages as wire
-from consensus.wire.garlic_farm.codec import encode_request
-from consensus.wire.garlic_farm.digest import Credentials
-from consensus.wire.garlic_farm.errors import GarlicFarmError
-from consensus.wire.garlic_farm.peers import Claim, Refusal
-from consensus.wire.garlic_farm.proof import ConnectionRole
-from consensus.wire.garlic_farm.upgrade import Identity
-from consensus.wire.garlic_farm.upgrade_client import Caller
-from consensus.wire.garlic_farm.values import Application, LogEntry
+from consensus.core.model import ServerId
+from consensus.net.tls import load_or_create_certificate
+from consensus.protocols.garlic_farm.node.dialer import Dialed, Dialer, PeerAddress
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.codec import encode_request
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.errors import GarlicFarmError
+from consensus.protocols.garlic_farm.wire.peers import Claim, Refusal
+from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.values import Application, LogEntry
 from gossip.core.member import Address
 from gossip.node.config import ConfigError
 from gossip.node.identity import StateError, load_identity

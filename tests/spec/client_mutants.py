@@ -3,11 +3,11 @@
 from typing import Any
 
 from consensus.core.leader import Leader
-from consensus.core.position import Milliseconds
+from consensus.core.model import Milliseconds
 from consensus.core.reads import Lease, Reads
 from consensus.core.replica import Replica
-from consensus.core.sessions import SessionTable
-from consensus.core.transfer import Transfers
+from consensus.core.transfer import LeadershipTransfers
+from consensus.sessions.table import SessionTable
 from tests.simulation.consensus.mutants import Mutant
 
 
@@ -98,7 +98,7 @@ CLIENT_MUTANTS = (
     Mutant(
         "transfer-appends-on",
         "proposals are appended while leadership is handed over",
-        ((Transfers, "hold", _never),),
+        ((LeadershipTransfers, "hold", _never),),
     ),
 )
 """Every planted bug of this kind. Their specifications find them; the simulator finds those that it can reach."""

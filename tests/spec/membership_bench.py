@@ -1,9 +1,9 @@
 """A leader on the test bench whose group changes: peers store what they are sent, newcomers are brought up."""
 
-from consensus.core.effects import ChangeResolved, Effect, Persist, Role, Send
+from consensus.core.effects import ConfigurationResolved, Effect, Persist, Role, Send
 from consensus.core.events import ChangeConfiguration, Event
 from consensus.core.messages import AppendEntries
-from consensus.core.position import Configuration, Entry, Server, ServerId
+from consensus.core.model import Configuration, Entry, Server, ServerId
 from tests.spec.raft_bench import Bench
 
 
@@ -27,7 +27,7 @@ class Group(Bench):
 
     def __init__(self, *terms: int, **options: object) -> None:
         self.sent: dict[ServerId, AppendEntries] = {}
-        self.answers: list[ChangeResolved] = []
+        self.answers: list[ConfigurationResolved] = []
         self.appended: list[Entry] = []
         super().__init__(*terms, **options)  # type: ignore[arg-type]  # the bench's own options, passed through
 
@@ -38,7 +38,7 @@ class Group(Bench):
             match effect:
                 case Send(recipient, AppendEntries() as append):
                     self.sent[recipient] = append
-                case ChangeResolved():
+                case ConfigurationResolved():
                     self.answers.append(effect)
                 case Persist(entries=entries):
                     self.appended += entries

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from consensus.core.dialect import KRAFT
 from consensus.core.effects import Effect, Role, Send
 from consensus.core.events import DeadlineReached
+from consensus.core.features import KRAFT
 from consensus.core.messages import Message
-from consensus.core.position import ORIGIN, Entry, LogPosition, ServerId
+from consensus.core.model import ORIGIN, Entry, LogId, ServerId
 from consensus.core.pull_messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -27,7 +27,7 @@ class PullBench(Bench):
 
     def __init__(self, *terms: int, **options: Any) -> None:
         self.asked: dict[ServerId, Fetch] = {}
-        super().__init__(*terms, dialect=KRAFT, **options)
+        super().__init__(*terms, features=KRAFT, **options)
 
     def step(self, *arguments: Any, **options: Any) -> list[Effect]:
         """As ever, and remember what was fetched last."""
@@ -64,7 +64,7 @@ class PullBench(Bench):
     def fetch(
         self,
         replica: ServerId,
-        position: LogPosition = ORIGIN,
+        position: LogId = ORIGIN,
         *,
         term: int | None = None,
         commit: int = 0,
@@ -87,7 +87,7 @@ class PullBench(Bench):
         sender: ServerId = TWO,
         leader: ServerId | None = TWO,
         term: int | None = None,
-        diverging: LogPosition | None = None,
+        diverging: LogId | None = None,
         error: PullError | None = None,
     ) -> list[Effect]:
         """The answer to a fetch of ours arrives."""

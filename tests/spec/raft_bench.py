@@ -1,19 +1,19 @@
-"""One replica on the test bench: built with any log and ballot, fed by hand, its disk as fast as the test wants."""
+"""One replica on the test bench: built with any log and hard state, fed by hand, its disk as fast as the test wants."""
 
 from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
 
-from consensus.core.description import Description
-from consensus.core.dialect import GARLIC_FARM, Dialect
 from consensus.core.effects import Effect, Persist, Role, Send
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
 from consensus.core.extensions import Extensions
+from consensus.core.features import GARLIC_FARM, Features
 from consensus.core.log import describe_entries
 from consensus.core.messages import AppendEntries, AppendReply, Message, RequestVote, VoteReply
-from consensus.core.position import ORIGIN, Ballot, Command, Configuration, Entry, LogPosition, Server, ServerId
+from consensus.core.model import ORIGIN, Command, Configuration, Entry, HardState, LogId, Server, ServerId
+from consensus.core.options import Options, lan
 from consensus.core.raft import Raft
-from consensus.core.tuning import Tuning, lan
+from consensus.core.status import Description
 
 T = TypeVar("T")
 
@@ -45,12 +45,12 @@ class Bench:
         voted_for: ServerId | None = None,
         voters: int = 3,
         fast: bool = True,
-        tuning: Tuning | None = None,
+        options: Options | None = None,
         pre_vote: bool | None = False,
         seed: int = 1,
         configuration: Configuration | None = None,
         entries: Sequence[Entry] | None = None,
-        dialect: Dialect = GARLIC_FARM,
+        features: Features = GARLIC_FARM,
         extended: bool = True,
         cluster_id: str | None = None,
     ) -> None:
@@ -61,10 +61,10 @@ class Bench:
         self.raft = Raft(
             ONE,
             group(voters) if configuration is None else configuration,
-            Ballot(own_term, voted_for),
+            HardState(own_term, voted_for),
             describe_entries(entries_of(*terms) if entries is None else entries),
-            tuning or lan(),
-            dialect,
+            options or lan(),
+            features,
             Random(seed),
             0,
             cluster_id,
@@ -121,7 +121,7 @@ class Bench:
     def ask(
         self,
         term: int,
-        last: LogPosition = ORIGIN,
+        last: LogId = ORIGIN,
         sender: ServerId = TWO,
         *,
         pre_vote: bool = False,
@@ -139,7 +139,7 @@ class Bench:
     def append(
         self,
         term: int,
-        previous: LogPosition = ORIGIN,
+        previous: LogId = ORIGIN,
         entries: Sequence[Entry] = (),
         commit: int = 0,
         sender: ServerId = TWO,

@@ -20,11 +20,11 @@ from bridge.core.view import (
     RaftRole,
     WeightsView,
 )
-from consensus.core.description import Description as RaftDescription
-from consensus.core.description import FollowerProgress
 from consensus.core.effects import Role
-from consensus.core.position import ORIGIN, Configuration, LogPosition, Server, ServerId
-from consensus.core.progress import Pace as ProgressPace
+from consensus.core.model import ORIGIN, Configuration, LogId, Server, ServerId
+from consensus.core.replication.progress import ProgressState
+from consensus.core.status import Description as RaftDescription
+from consensus.core.status import FollowerProgress
 from gossip.core.description import Description as GossipDescription
 from gossip.core.description import MemberDescription
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
@@ -87,12 +87,12 @@ RAFT = RaftDescription(
     term=7,
     voted_for=None,
     leader=ServerId(1),
-    last=LogPosition(20, 7),
+    last=LogId(20, 7),
     durable_index=20,
     commit_index=19,
     applied_index=19,
     pending_proposals=0,
-    followers=(FollowerProgress(ServerId(2), 15, 16, 0, 40, next(iter(ProgressPace))),),
+    followers=(FollowerProgress(ServerId(2), 15, 16, 0, 40, next(iter(ProgressState))),),
     configuration=Configuration((Server(ServerId(1), "tcp://one:1"), Server(ServerId(2), "tcp://two:2"))),
     change=None,
     log_start=ORIGIN,

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consensus.core.log import Log, describe_entries
-from consensus.core.position import LogPosition
+from consensus.core.model import LogId
 from tests.spec.raft_bench import entries_of, group
 
 COUNTS = st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=8)
@@ -45,6 +45,6 @@ def test_the_newest_possible_agreement_is_the_last_entry_not_later_in_place_or_t
     terms: list[int], index: int, term: int
 ) -> None:
     log = Log(describe_entries(entries_of(*terms)), group(3))
-    told = log.divergence(LogPosition(index, term))
+    told = log.divergence(LogId(index, term))
     possible = [place for place, own in enumerate([0, *terms]) if place <= index and own <= term]
-    assert told == LogPosition(max(possible), [0, *terms][max(possible)])
+    assert told == LogId(max(possible), [0, *terms][max(possible)])

@@ -5,7 +5,8 @@ import pytest
 from consensus.core.effects import Halt, Persist, Role, Send
 from consensus.core.events import ClusterIdKnown, DeadlineReached
 from consensus.core.messages import RequestVote, VoteReply
-from consensus.core.position import Ballot, Configuration, LogPosition, ServerId
+from consensus.core.model import Configuration, HardState, LogId, ServerId
+from consensus.core.options import lan
 from consensus.core.pull_messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -14,7 +15,6 @@ from consensus.core.pull_messages import (
     FetchReply,
     PullError,
 )
-from consensus.core.tuning import lan
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, group
 
@@ -32,7 +32,7 @@ def test_a_leader_announces_itself_until_each_voter_has_endorsed_it() -> None:
     bench.lead()
     (begin,) = bench.sent(BeginQuorumEpoch, TWO)
     bench.receive(TWO, BeginQuorumEpochReply(2, ONE, begin.correlation))
-    bench.fetch(THREE, LogPosition(1, 1))
+    bench.fetch(THREE, LogId(1, 1))
     bench.step(DeadlineReached(), after_ms=500)
     assert [send.recipient for send in bench.all(Send) if isinstance(send.message, BeginQuorumEpoch)] == [FOUR]
 
@@ -74,7 +74,7 @@ def test_an_acceptance_leaves_when_the_epoch_is_durable() -> None:
     bench.begin(TWO, 6)
     (persist,) = bench.all(Persist)
     (held,) = (send.after for send in bench.all(Send) if isinstance(send.message, BeginQuorumEpochReply))
-    assert (persist.ballot, held) == (Ballot(6), persist.number)
+    assert (persist.hard_state, held) == (HardState(6), persist.number)
 
 
 def test_a_fenced_leader_follows_the_larger_epoch() -> None:
@@ -111,7 +111,7 @@ def test_a_leader_whose_voters_do_not_fetch_resigns() -> None:
     bench = PullBench(1)
     bench.lead()
     bench.step(DeadlineReached(), after_ms=900)
-    bench.fetch(TWO, LogPosition(2, 2), commit=2)
+    bench.fetch(TWO, LogId(2, 2), commit=2)
     bench.step(DeadlineReached(), after_ms=900)
     assert bench.is_(Role.LEADER)
     bench.step(DeadlineReached(), after_ms=100)
@@ -122,7 +122,7 @@ def test_observers_do_not_keep_a_leader_in_office() -> None:
     bench = PullBench(1)
     bench.lead()
     for _ in range(10):
-        bench.fetch(FOUR, LogPosition(2, 2), commit=2)
+        bench.fetch(FOUR, LogId(2, 2), commit=2)
         bench.step(DeadlineReached(), after_ms=100)
     assert bench.is_(Role.FOLLOWER)
 
@@ -131,7 +131,7 @@ def test_who_resigns_names_its_successors_by_the_length_of_their_logs() -> None:
     """The preferred successors are sorted in descending order by each voter's replicated offset."""
     bench = PullBench(1, 1, 1, voters=5)
     bench.lead()
-    for voter, position in ((TWO, LogPosition(1, 1)), (FOUR, LogPosition(3, 1)), (FIVE, LogPosition(2, 1))):
+    for voter, position in ((TWO, LogId(1, 1)), (FOUR, LogId(3, 1)), (FIVE, LogId(2, 1))):
         bench.fetch(voter, position)
     bench.step(DeadlineReached(), after_ms=1_000)
     ends = bench.sent(EndQuorumEpoch)
@@ -142,7 +142,7 @@ def test_who_resigns_names_its_successors_by_the_length_of_their_logs() -> None:
 def test_who_is_deposed_by_a_later_epoch_announces_no_end() -> None:
     bench = PullBench(1)
     bench.lead()
-    bench.fetch(TWO, LogPosition(1, 1), term=9)
+    bench.fetch(TWO, LogId(1, 1), term=9)
     assert bench.sent(EndQuorumEpoch) == []
 
 
@@ -166,9 +166,9 @@ def test_successors_campaign_in_the_order_of_the_list(place: int, wait_ms: int) 
 def test_who_heard_the_end_of_an_epoch_listens_to_candidates() -> None:
     bench = PullBench(1)
     bench.begin(TWO, 2)
-    assert not bench.ask(3, LogPosition(9, 2), THREE).granted
+    assert not bench.ask(3, LogId(9, 2), THREE).granted
     bench.end(TWO, 2, 3, 1)
-    assert bench.ask(3, LogPosition(9, 2), THREE).granted
+    assert bench.ask(3, LogId(9, 2), THREE).granted
 
 
 def test_the_end_of_an_older_epoch_is_rejected() -> None:
@@ -207,7 +207,7 @@ def test_the_end_is_understood_although_the_parked_fetch_was_turned_away_before(
 def test_a_candidate_that_is_no_voter_is_refused_but_its_epoch_is_adopted() -> None:
     """Vote, 4a: reject; but accept the epoch bump, for it may be part of an incomplete change of the voters."""
     bench = PullBench(1)
-    reply = bench.ask(4, LogPosition(1, 1), FOUR)
+    reply = bench.ask(4, LogId(1, 1), FOUR)
     assert (reply.granted, reply.error, reply.term) == (False, PullError.INCONSISTENT_VOTER_SET, 4)
     assert bench.about.term == 4
 
@@ -215,21 +215,21 @@ def test_a_candidate_that_is_no_voter_is_refused_but_its_epoch_is_adopted() -> N
 def test_a_candidate_that_may_know_a_later_set_of_voters_is_judged_by_its_log() -> None:
     """Else a change of the voters that reached one server only could leave nobody who can win."""
     bench = PullBench(1)
-    assert bench.ask(4, LogPosition(2, 1), FOUR).granted
+    assert bench.ask(4, LogId(2, 1), FOUR).granted
 
 
 def test_a_vote_is_given_once_in_an_epoch_and_again_only_to_the_same_candidate() -> None:
     """Vote, 3: if already voted for this epoch, grant only if the ids match."""
     bench = PullBench(1)
-    assert bench.ask(4, LogPosition(1, 1), TWO).granted
-    assert not bench.ask(4, LogPosition(1, 1), THREE).granted
-    assert bench.ask(4, LogPosition(1, 1), TWO).granted
+    assert bench.ask(4, LogId(1, 1), TWO).granted
+    assert not bench.ask(4, LogId(1, 1), THREE).granted
+    assert bench.ask(4, LogId(1, 1), TWO).granted
 
 
 def test_a_vote_of_another_cluster_is_refused_and_changes_nothing() -> None:
     """Vote, 1: reject with INCONSISTENT_CLUSTER_ID; in a vote it is merely a rejection."""
     bench = PullBench(1, cluster_id="ours")
-    bench.receive(TWO, RequestVote(4, TWO, LogPosition(9, 3), 7, cluster_id="theirs"))
+    bench.receive(TWO, RequestVote(4, TWO, LogId(9, 3), 7, cluster_id="theirs"))
     (reply,) = bench.sent(VoteReply, TWO)
     assert (reply.granted, reply.error) == (False, PullError.INCONSISTENT_CLUSTER_ID)
     assert (bench.about.term, bench.all(Halt)) == (1, [])
@@ -242,7 +242,7 @@ def test_a_cluster_id_that_either_side_does_not_know_is_not_compared(own: str | 
     assert bench.begin(TWO, 3, told).error is None
     leader = PullBench(1, cluster_id=own)
     leader.lead()
-    (reply,) = leader.fetch(TWO, LogPosition(1, 1), cluster_id=told)
+    (reply,) = leader.fetch(TWO, LogId(1, 1), cluster_id=told)
     assert reply.error is None
 
 
@@ -250,7 +250,7 @@ def test_a_fetch_of_another_cluster_is_refused_by_a_leader() -> None:
     """Fetch, 1: verify that the cluster id, if not null, matches."""
     bench = PullBench(1, cluster_id="ours")
     bench.lead()
-    (reply,) = bench.fetch(TWO, LogPosition(2, 2), cluster_id="theirs", term=9)
+    (reply,) = bench.fetch(TWO, LogId(2, 2), cluster_id="theirs", term=9)
     assert (reply.error, reply.leader) == (PullError.INCONSISTENT_CLUSTER_ID, ONE)
     assert (bench.about.term, bench.about.commit_index) == (2, 0)
 
@@ -327,7 +327,7 @@ def test_a_hearsay_leader_does_not_make_deaf_to_candidates() -> None:
     bench = PullBench(1)
     asked = bench.follow(TWO, 2)
     bench.reply(asked, error=PullError.FENCED_LEADER_EPOCH, term=4, leader=THREE)
-    assert bench.ask(5, LogPosition(1, 1), TWO).granted
+    assert bench.ask(5, LogId(1, 1), TWO).granted
 
 
 def test_a_confirmation_counts_only_by_an_answer_to_a_request_of_its_round() -> None:
@@ -337,7 +337,7 @@ def test_a_confirmation_counts_only_by_an_answer_to_a_request_of_its_round() -> 
     leader = bench.raft._leader
     assert leader is not None
     leader.replication.confirm(5)
-    bench.fetch(TWO, LogPosition(2, 2))
+    bench.fetch(TWO, LogId(2, 2))
     assert leader.confirmed_round < 5
     (begin,) = bench.sent(BeginQuorumEpoch, TWO) or _begins_now(bench)
     bench.receive(TWO, BeginQuorumEpochReply(2, ONE, begin.correlation))
@@ -347,7 +347,7 @@ def test_a_confirmation_counts_only_by_an_answer_to_a_request_of_its_round() -> 
 def test_the_description_tells_where_each_replica_fetches() -> None:
     bench = PullBench(1)
     bench.lead()
-    bench.fetch(TWO, LogPosition(2, 2), commit=2)
+    bench.fetch(TWO, LogId(2, 2), commit=2)
     two, three = bench.about.followers
     assert (two.server_id, two.match, two.next, two.in_flight, two.contact_ms) == (TWO, 2, 3, 1, 0)
     assert (three.server_id, three.match, three.contact_ms) == (THREE, 0, None)

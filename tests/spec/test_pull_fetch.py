@@ -2,7 +2,7 @@
 
 from consensus.core.effects import Apply, Persist, Send
 from consensus.core.events import DeadlineReached
-from consensus.core.position import ORIGIN, Command, LogPosition, NoOp
+from consensus.core.model import ORIGIN, Command, LogId, NoOp
 from consensus.core.pull_messages import Fetch, FetchReply, PullError
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, suffix
@@ -25,14 +25,14 @@ def test_a_new_leader_writes_a_leader_change_record_with_its_epoch() -> None:
 def test_a_fetch_with_a_smaller_epoch_is_fenced() -> None:
     """Step 2: the request's leader epoch is smaller: FENCED_LEADER_EPOCH."""
     bench = leader(1)
-    (reply,) = bench.fetch(TWO, LogPosition(1, 1), term=1)
+    (reply,) = bench.fetch(TWO, LogId(1, 1), term=1)
     assert (reply.error, reply.term, reply.leader) == (PullError.FENCED_LEADER_EPOCH, 2, ONE)
 
 
 def test_a_fetch_with_a_larger_epoch_is_refused_and_the_leader_gives_way() -> None:
     """Step 2: UNKNOWN_LEADER_EPOCH; and as in all of Raft a higher term makes a follower."""
     bench = leader(1)
-    (reply,) = bench.fetch(TWO, LogPosition(1, 1), term=9)
+    (reply,) = bench.fetch(TWO, LogId(1, 1), term=9)
     assert (reply.error, reply.term) == (PullError.UNKNOWN_LEADER_EPOCH, 9)
     assert bench.about.leader is None
 
@@ -41,7 +41,7 @@ def test_who_does_not_lead_says_who_does() -> None:
     """A non-leader returns an error code, and encodes the currently known leader id and epoch."""
     bench = PullBench(1)
     bench.follow(TWO, 3)
-    (reply,) = bench.fetch(THREE, LogPosition(1, 1), term=3)
+    (reply,) = bench.fetch(THREE, LogId(1, 1), term=3)
     assert (reply.error, reply.term, reply.leader) == (PullError.NOT_LEADER, 3, TWO)
 
 
@@ -49,12 +49,12 @@ def test_an_epoch_that_does_not_match_gets_the_largest_epoch_below_and_its_end()
     """Step 3: an empty response, with DivergingEpoch set to the largest epoch not beyond the fetcher's."""
     bench = leader(1, 1, 2, 5)
     for position, expected in (
-        (LogPosition(4, 3), LogPosition(3, 2)),  # our 4th entry is of epoch 5, which a log of epoch 3 cannot hold
-        (LogPosition(9, 3), LogPosition(3, 2)),  # beyond the end
-        (LogPosition(9, 2), LogPosition(3, 2)),
-        (LogPosition(3, 3), LogPosition(3, 2)),
-        (LogPosition(2, 4), LogPosition(2, 1)),
-        (LogPosition(9, 6), LogPosition(5, 6)),
+        (LogId(4, 3), LogId(3, 2)),  # our 4th entry is of epoch 5, which a log of epoch 3 cannot hold
+        (LogId(9, 3), LogId(3, 2)),  # beyond the end
+        (LogId(9, 2), LogId(3, 2)),
+        (LogId(3, 3), LogId(3, 2)),
+        (LogId(2, 4), LogId(2, 1)),
+        (LogId(9, 6), LogId(5, 6)),
     ):
         (reply,) = bench.fetch(TWO, position)
         assert (reply.diverging, reply.entries, reply.error) == (expected, (), None)
@@ -62,17 +62,17 @@ def test_an_epoch_that_does_not_match_gets_the_largest_epoch_below_and_its_end()
 
 def test_a_diverging_fetch_acknowledges_nothing() -> None:
     bench = leader(1, 1)
-    bench.fetch(TWO, LogPosition(3, 1))
+    bench.fetch(TWO, LogId(3, 1))
     assert bench.about.commit_index == 0
 
 
 def test_the_fetch_offset_acknowledges_everything_before_it() -> None:
     """Step 4: a voter's request may raise the high watermark to the largest offset that a majority holds."""
     bench = leader(1)
-    (reply,) = bench.fetch(TWO, LogPosition(1, 1))
+    (reply,) = bench.fetch(TWO, LogId(1, 1))
     assert [entry.term for entry in reply.entries] == [2]
     assert bench.about.commit_index == 0  # the entry at 1 is on two of three, but of an older epoch (figure 8)
-    bench.fetch(TWO, LogPosition(2, 2))
+    bench.fetch(TWO, LogId(2, 2))
     assert bench.about.commit_index == 2
 
 
@@ -80,7 +80,7 @@ def test_entries_of_older_epochs_do_not_commit_by_counting() -> None:
     """Match at 1 or 2 leaves the high watermark; match at the entry of the leader's own epoch, 3, moves it to 3."""
     bench = leader(1, 1)
     marks = []
-    for position in (LogPosition(1, 1), LogPosition(2, 1), LogPosition(3, 2)):
+    for position in (LogId(1, 1), LogId(2, 1), LogId(3, 2)):
         bench.fetch(TWO, position)
         marks.append(bench.about.commit_index)
     assert marks == [0, 0, 3]
@@ -89,15 +89,15 @@ def test_entries_of_older_epochs_do_not_commit_by_counting() -> None:
 def test_an_observers_fetch_acknowledges_nothing() -> None:
     """Step 4: only if the request is a voter's and not an observer's."""
     bench = leader(1)
-    bench.fetch(FOUR, LogPosition(2, 2))
-    bench.fetch(FIVE, LogPosition(2, 2))
+    bench.fetch(FOUR, LogId(2, 2))
+    bench.fetch(FIVE, LogId(2, 2))
     assert bench.about.commit_index == 0
     assert {follower.server_id for follower in bench.about.followers} == {TWO, THREE, FOUR, FIVE}
 
 
 def test_a_fetch_at_the_end_waits_for_the_next_append() -> None:
     bench = leader(1)
-    assert bench.fetch(TWO, LogPosition(2, 2), commit=2) == []
+    assert bench.fetch(TWO, LogId(2, 2), commit=2) == []
     bench.propose(b"x")
     (reply,) = bench.sent(FetchReply, TWO)
     assert [entry.content for entry in reply.entries] == [Command(b"x")]
@@ -105,21 +105,21 @@ def test_a_fetch_at_the_end_waits_for_the_next_append() -> None:
 
 def test_a_fetch_at_the_end_waits_for_a_new_commit_index() -> None:
     bench = leader(1, voters=5)
-    assert bench.fetch(TWO, LogPosition(2, 2)) == []
-    bench.fetch(THREE, LogPosition(2, 2))
+    assert bench.fetch(TWO, LogId(2, 2)) == []
+    bench.fetch(THREE, LogId(2, 2))
     (reply,) = bench.sent(FetchReply, TWO)
     assert (reply.entries, reply.commit) == ((), 2)
 
 
 def test_a_fetch_that_does_not_know_the_commit_index_is_answered_at_once() -> None:
     bench = leader(1)
-    (reply,) = bench.fetch(TWO, LogPosition(2, 2), commit=0)
+    (reply,) = bench.fetch(TWO, LogId(2, 2), commit=0)
     assert reply.commit == 2
 
 
 def test_a_fetch_waits_no_longer_than_it_asked_for() -> None:
     bench = leader(1)
-    assert bench.fetch(TWO, LogPosition(2, 2), commit=2, max_wait_ms=70) == []
+    assert bench.fetch(TWO, LogId(2, 2), commit=2, max_wait_ms=70) == []
     bench.step(DeadlineReached(), after_ms=69)
     assert bench.sent(FetchReply, TWO) == []
     bench.step(DeadlineReached(), after_ms=1)
@@ -130,17 +130,17 @@ def test_a_fetch_waits_no_longer_than_it_asked_for() -> None:
 def test_who_fetches_again_gets_the_older_fetch_answered_too() -> None:
     """Every request is answered once; a replica parks one fetch."""
     bench = leader(1)
-    bench.fetch(TWO, LogPosition(2, 2), commit=2)
+    bench.fetch(TWO, LogId(2, 2), commit=2)
     first = bench.correlation
-    bench.fetch(TWO, LogPosition(2, 2), commit=2)
+    bench.fetch(TWO, LogId(2, 2), commit=2)
     assert [reply.correlation for reply in bench.sent(FetchReply, TWO)] == [first]
 
 
 def test_parked_fetches_are_answered_when_leadership_ends() -> None:
     bench = leader(1)
-    bench.fetch(TWO, LogPosition(2, 2), commit=2)
+    bench.fetch(TWO, LogId(2, 2), commit=2)
     parked = bench.correlation
-    bench.fetch(THREE, LogPosition(2, 2), term=7)
+    bench.fetch(THREE, LogId(2, 2), term=7)
     (reply,) = bench.sent(FetchReply, TWO)
     assert (reply.correlation, reply.error, reply.term) == (parked, PullError.NOT_LEADER, 7)
 
@@ -148,7 +148,7 @@ def test_parked_fetches_are_answered_when_leadership_ends() -> None:
 def test_the_observers_that_are_remembered_are_bounded_and_the_rest_is_served_without_waiting() -> None:
     bench = leader(1)
     for number in range(300):
-        bench.fetch(type(ONE)(1_000 + number), LogPosition(2, 2), commit=2)
+        bench.fetch(type(ONE)(1_000 + number), LogId(2, 2), commit=2)
     assert len(bench.sent(FetchReply)) == 1
     assert len(bench.about.followers) == 2 + 256
 
@@ -156,11 +156,11 @@ def test_the_observers_that_are_remembered_are_bounded_and_the_rest_is_served_wi
 def test_a_follower_fetches_from_the_end_of_its_log_and_takes_what_comes() -> None:
     bench = PullBench(1)
     asked = bench.follow(TWO, 2)
-    assert (asked.position, asked.term, asked.replica) == (LogPosition(1, 1), 2, ONE)
+    assert (asked.position, asked.term, asked.replica) == (LogId(1, 1), 2, ONE)
     bench.reply(asked, suffix(2, 2, 2), commit=2)
     assert bench.terms == [1, 2, 2]
     assert [len(effect.entries) for effect in bench.all(Apply)] == [2]
-    assert bench.asked[TWO].position == LogPosition(3, 2)
+    assert bench.asked[TWO].position == LogId(3, 2)
 
 
 def test_a_fetch_names_only_what_is_durable() -> None:
@@ -171,7 +171,7 @@ def test_a_fetch_names_only_what_is_durable() -> None:
     assert bench.sent(Fetch) == []
     bench.persisted(9)
     (fetch,) = bench.sent(Fetch)
-    assert fetch.position == LogPosition(2, 2)
+    assert fetch.position == LogId(2, 2)
 
 
 def test_while_its_disk_writes_a_follower_shows_that_it_lives_by_a_fetch_from_the_durable_end() -> None:
@@ -180,7 +180,7 @@ def test_while_its_disk_writes_a_follower_shows_that_it_lives_by_a_fetch_from_th
     bench.reply(asked, suffix(2, 2))
     bench.step(DeadlineReached(), after_ms=500)
     (fetch,) = bench.sent(Fetch)
-    assert fetch.position == LogPosition(1, 1)
+    assert fetch.position == LogId(1, 1)
     bench.reply(fetch, suffix(2, 2))
     assert bench.terms == [1, 2]
     assert ("fetch reply for another end of the log", 1) in bench.about.dropped
@@ -189,16 +189,16 @@ def test_while_its_disk_writes_a_follower_shows_that_it_lives_by_a_fetch_from_th
 def test_a_diverging_epoch_cuts_what_lies_beyond_it_and_every_later_epoch() -> None:
     """Truncate all offsets at or beyond the end offset, and all whose epoch is larger than the diverging one."""
     for own, told, left in (
-        ((1, 1, 2, 2), LogPosition(3, 1), [1, 1]),
-        ((1, 1, 1, 1), LogPosition(2, 1), [1, 1]),
-        ((1, 3, 3), LogPosition(3, 2), [1]),
-        ((3, 3), LogPosition(1, 2), []),
+        ((1, 1, 2, 2), LogId(3, 1), [1, 1]),
+        ((1, 1, 1, 1), LogId(2, 1), [1, 1]),
+        ((1, 3, 3), LogId(3, 2), [1]),
+        ((3, 3), LogId(1, 2), []),
     ):
         bench = PullBench(*own)
         asked = bench.follow(TWO, 5)
         bench.reply(asked, diverging=told)
         assert bench.terms == left
-        assert bench.asked[TWO].position == LogPosition(len(left), left[-1] if left else 0)
+        assert bench.asked[TWO].position == LogId(len(left), left[-1] if left else 0)
 
 
 def test_a_late_divergence_cuts_nothing_that_came_since() -> None:
@@ -208,10 +208,10 @@ def test_a_late_divergence_cuts_nothing_that_came_since() -> None:
     bench.step(DeadlineReached(), after_ms=600)  # no answer: it asks again
     second = bench.asked[TWO]
     assert second.correlation != first.correlation
-    bench.reply(second, diverging=LogPosition(1, 1))
+    bench.reply(second, diverging=LogId(1, 1))
     bench.reply(bench.asked[TWO], suffix(2, 5, 5), commit=3)
     assert bench.terms == [1, 5, 5]
-    bench.reply(first, diverging=LogPosition(1, 1))
+    bench.reply(first, diverging=LogId(1, 1))
     assert bench.terms == [1, 5, 5]
     assert ("fetch reply for another end of the log", 1) in bench.about.dropped
 
@@ -265,5 +265,5 @@ def test_an_answer_that_brings_nothing_is_not_followed_by_the_next_fetch_at_once
 
 def test_a_server_that_pushes_does_not_speak_to_one_that_pulls() -> None:
     bench = PullBench(1)
-    reply = bench.append(5, LogPosition(1, 1))
+    reply = bench.append(5, LogId(1, 1))
     assert (reply.success, bench.about.term) == (False, 1)

@@ -2,7 +2,7 @@
 
 from consensus.core.effects import CheckSnapshot, Persist, ReadSnapshot, Restore, StoreChunk
 from consensus.core.events import DeadlineReached, SnapshotChecked, SnapshotRead, SnapshotTaken, SnapshotWanted
-from consensus.core.position import LogPosition, SnapshotDescription
+from consensus.core.model import LogId, SnapshotDescription
 from consensus.core.pull_messages import Fetch, FetchReply, FetchSnapshot, FetchSnapshotReply, PullError
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import THREE, TWO, group, suffix
@@ -10,7 +10,7 @@ from tests.spec.raft_bench import THREE, TWO, group, suffix
 BYTES = b"a snapshot of three parts"
 
 
-def described(last: LogPosition) -> SnapshotDescription:
+def described(last: LogId) -> SnapshotDescription:
     return SnapshotDescription(last, group(3), len(BYTES), 7)
 
 
@@ -18,14 +18,14 @@ def compacted_leader() -> PullBench:
     """Leads term 2; entries up to 3 of its four are gone behind a snapshot."""
     bench = PullBench(1, 1, 1)
     bench.lead()
-    bench.fetch(TWO, LogPosition(4, 2))
+    bench.fetch(TWO, LogId(4, 2))
     bench.step(SnapshotWanted(3))
-    bench.step(SnapshotTaken(described(LogPosition(3, 1)), 4))
-    assert bench.about.log_start == LogPosition(3, 1)
+    bench.step(SnapshotTaken(described(LogId(3, 1)), 4))
+    assert bench.about.log_start == LogId(3, 1)
     return bench
 
 
-def ask_for_piece(bench: PullBench, snapshot: LogPosition, offset: int, max_bytes: int = 10) -> None:
+def ask_for_piece(bench: PullBench, snapshot: LogId, offset: int, max_bytes: int = 10) -> None:
     bench.correlation += 1
     bench.receive(TWO, FetchSnapshot(2, TWO, snapshot, offset, max_bytes, bench.correlation))
 
@@ -33,25 +33,25 @@ def ask_for_piece(bench: PullBench, snapshot: LogPosition, offset: int, max_byte
 def test_a_fetch_from_before_the_log_is_pointed_to_the_snapshot() -> None:
     """If the fetch offset is smaller than the log start offset, the leader answers with the id of its snapshot."""
     bench = compacted_leader()
-    (reply,) = bench.fetch(THREE, LogPosition(1, 1))
-    assert (reply.snapshot, reply.entries, reply.diverging) == (LogPosition(3, 1), (), None)
-    (reply,) = bench.fetch(THREE, LogPosition(3, 1))
+    (reply,) = bench.fetch(THREE, LogId(1, 1))
+    assert (reply.snapshot, reply.entries, reply.diverging) == (LogId(3, 1), (), None)
+    (reply,) = bench.fetch(THREE, LogId(3, 1))
     assert [entry.term for entry in reply.entries] == [2]
 
 
 def test_a_log_that_diverges_before_the_start_is_pointed_to_the_snapshot_too() -> None:
     bench = PullBench(1, 3, 3)
     bench.lead()
-    bench.fetch(TWO, LogPosition(4, 4))
+    bench.fetch(TWO, LogId(4, 4))
     bench.step(SnapshotWanted(3))
-    bench.step(SnapshotTaken(described(LogPosition(3, 3)), 4))
-    (reply,) = bench.fetch(THREE, LogPosition(5, 2))
-    assert reply.snapshot == LogPosition(3, 3)
+    bench.step(SnapshotTaken(described(LogId(3, 3)), 4))
+    (reply,) = bench.fetch(THREE, LogId(5, 2))
+    assert reply.snapshot == LogId(3, 3)
 
 
 def test_a_piece_is_read_and_sent_with_its_place_and_the_size_of_the_whole() -> None:
     bench = compacted_leader()
-    ask_for_piece(bench, LogPosition(3, 1), 4)
+    ask_for_piece(bench, LogId(3, 1), 4)
     (read,) = bench.all(ReadSnapshot)
     assert (read.offset, read.limit_bytes) == (4, 10)
     bench.step(SnapshotRead(read.request_id, read.last, 4, BYTES[4:14], done=False))
@@ -61,44 +61,44 @@ def test_a_piece_is_read_and_sent_with_its_place_and_the_size_of_the_whole() -> 
 
 def test_another_snapshot_and_a_place_beyond_its_end_are_refused() -> None:
     bench = compacted_leader()
-    ask_for_piece(bench, LogPosition(2, 1), 0)
+    ask_for_piece(bench, LogId(2, 1), 0)
     assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [PullError.SNAPSHOT_NOT_FOUND]
-    ask_for_piece(bench, LogPosition(3, 1), len(BYTES) + 1)
+    ask_for_piece(bench, LogId(3, 1), len(BYTES) + 1)
     assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [PullError.POSITION_OUT_OF_RANGE]
 
 
 def test_pieces_that_are_being_read_are_bounded_and_answered_when_leadership_ends() -> None:
     bench = compacted_leader()
     for _ in range(65):
-        ask_for_piece(bench, LogPosition(3, 1), 0)
+        ask_for_piece(bench, LogId(3, 1), 0)
     assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [PullError.THROTTLED]
-    bench.fetch(THREE, LogPosition(4, 2), term=9)
+    bench.fetch(THREE, LogId(4, 2), term=9)
     assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [PullError.NOT_LEADER] * 64
 
 
 def test_a_snapshot_is_fetched_piece_by_piece_checked_and_installed() -> None:
     bench = PullBench(1)
     asked = bench.follow(TWO, 2)
-    bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogPosition(5, 2)))
+    bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogId(5, 2)))
     for start in (0, 10, 20):
         (fetch,) = bench.sent(FetchSnapshot, TWO)
-        assert (fetch.snapshot, fetch.offset) == (LogPosition(5, 2), start)
+        assert (fetch.snapshot, fetch.offset) == (LogId(5, 2), start)
         give(bench, fetch, BYTES[start : start + 10])
     assert bench.terms == [1]
     (check,) = bench.all(CheckSnapshot)
-    bench.step(SnapshotChecked(check.request_id, described(LogPosition(5, 2))))
+    bench.step(SnapshotChecked(check.request_id, described(LogId(5, 2))))
     assert bench.all(Restore)
-    assert (bench.about.last, bench.about.commit_index) == (LogPosition(5, 2), 5)
+    assert (bench.about.last, bench.about.commit_index) == (LogId(5, 2), 5)
     (entries,) = bench.sent(Fetch, TWO)
-    assert entries.position == LogPosition(5, 2)
+    assert entries.position == LogId(5, 2)
     bench.reply(entries, suffix(6, 2), commit=6)
-    assert bench.about.last == LogPosition(6, 2)
+    assert bench.about.last == LogId(6, 2)
 
 
 def test_the_next_piece_is_fetched_when_the_one_before_is_durable() -> None:
     bench = PullBench(1, term=2, fast=False)
     asked = bench.follow(TWO, 2)
-    bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogPosition(5, 2)))
+    bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogId(5, 2)))
     (fetch,) = bench.sent(FetchSnapshot, TWO)
     give(bench, fetch, BYTES[:10])
     (persist,) = bench.all(Persist)
@@ -112,7 +112,7 @@ def test_the_next_piece_is_fetched_when_the_one_before_is_durable() -> None:
 def test_a_lost_piece_is_fetched_again_from_where_the_transfer_stands() -> None:
     bench = PullBench(1)
     asked = bench.follow(TWO, 2)
-    bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogPosition(5, 2)))
+    bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogId(5, 2)))
     give(bench, bench.sent(FetchSnapshot, TWO)[0], BYTES[:10])
     (lost,) = bench.sent(FetchSnapshot, TWO)
     bench.step(DeadlineReached(), after_ms=400)
@@ -126,14 +126,14 @@ def test_a_lost_piece_is_fetched_again_from_where_the_transfer_stands() -> None:
 def test_a_snapshot_that_was_replaced_meanwhile_is_begun_anew() -> None:
     bench = PullBench(1)
     asked = bench.follow(TWO, 2)
-    bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogPosition(5, 2)))
+    bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogId(5, 2)))
     (fetch,) = bench.sent(FetchSnapshot, TWO)
     give(bench, fetch, b"", error=PullError.SNAPSHOT_NOT_FOUND)
     bench.step(DeadlineReached(), after_ms=100)
     (entries,) = bench.sent(Fetch, TWO)
-    bench.receive(TWO, FetchReply(2, TWO, 9, entries.correlation, snapshot=LogPosition(7, 2)))
+    bench.receive(TWO, FetchReply(2, TWO, 9, entries.correlation, snapshot=LogId(7, 2)))
     (fetch,) = bench.sent(FetchSnapshot, TWO)
-    assert (fetch.snapshot, fetch.offset) == (LogPosition(7, 2), 0)
+    assert (fetch.snapshot, fetch.offset) == (LogId(7, 2), 0)
 
 
 def test_a_snapshot_of_what_is_committed_here_is_not_fetched() -> None:
@@ -141,7 +141,7 @@ def test_a_snapshot_of_what_is_committed_here_is_not_fetched() -> None:
     asked = bench.follow(TWO, 2)
     bench.reply(asked, commit=2)
     bench.step(DeadlineReached(), after_ms=100)
-    bench.receive(TWO, FetchReply(2, TWO, 9, bench.asked[TWO].correlation, snapshot=LogPosition(2, 1)))
+    bench.receive(TWO, FetchReply(2, TWO, 9, bench.asked[TWO].correlation, snapshot=LogId(2, 1)))
     assert bench.sent(FetchSnapshot) == []
 
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from consensus.core.effects import Role, Send
 from consensus.core.events import DeadlineReached, ReadRequested, Received
-from consensus.core.position import ORIGIN, ServerId
+from consensus.core.model import ORIGIN, ServerId
+from consensus.core.options import lan
 from consensus.core.pull_messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -12,7 +13,6 @@ from consensus.core.pull_messages import (
     FetchReply,
     PullError,
 )
-from consensus.core.tuning import lan
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import THREE, TWO
 
@@ -22,7 +22,7 @@ STRANGER = ServerId(9)
 def test_a_late_word_of_a_leader_that_it_does_not_lead_takes_no_promised_lease_back() -> None:
     """(It was asked while it was still a candidate; since then it has answered a fetch, and was promised a lease.)."""
     # Given a vote for server 2, which is asked for entries twice before it answers once
-    bench = PullBench(tuning=replace(lan(), lease_clock_bound_ms=100), seed=3)
+    bench = PullBench(options=replace(lan(), lease_clock_bound_ms=100), seed=3)
     bench.now = lan().election_timeout_min_ms + 1
     assert bench.ask(1, ORIGIN, TWO).granted
     fetches: list[Fetch] = []
@@ -45,7 +45,7 @@ def test_a_late_word_of_a_leader_that_it_does_not_lead_takes_no_promised_lease_b
 def test_a_late_refusal_takes_no_lease_back_from_a_leader_that_was_known_by_hearsay_first() -> None:
     """The refusal is of the time when the leader was still a candidate; the leader has announced itself since."""
     # Given a vote for server 2, which is asked for entries, and server 3, which says then that server 2 leads
-    bench = PullBench(tuning=replace(lan(), lease_clock_bound_ms=100), seed=3)
+    bench = PullBench(options=replace(lan(), lease_clock_bound_ms=100), seed=3)
     bench.now = lan().election_timeout_min_ms + 1
     assert bench.ask(1, ORIGIN, TWO).granted
     bench.asked.clear()

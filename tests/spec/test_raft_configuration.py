@@ -14,12 +14,12 @@ from consensus.core.configuration import (
     possible_configuration,
     target_refusal,
 )
-from consensus.core.dialect import ZMQ_RAFT
 from consensus.core.effects import Persist
+from consensus.core.features import ZMQ_RAFT
 from consensus.core.log import Log, RecoveredLog
-from consensus.core.position import Configuration, Entry, NoOp, Server, ServerId
-from consensus.core.standing import Standing
-from consensus.core.tuning import lan
+from consensus.core.model import Configuration, Entry, NoOp, Server, ServerId
+from consensus.core.options import lan
+from consensus.core.replication.standing import Standing
 from tests.spec.raft_bench import Bench
 
 TIMEOUT_MS = lan().election_timeout_min_ms
@@ -95,28 +95,28 @@ def test_a_newcomer_votes_after_a_short_round_and_is_given_up_after_many_long_on
     happenings: list[tuple[int, int, int]],
 ) -> None:
     """Against the plain rule: rounds end when what was there at their beginning is stored."""
-    tuning, now, last, standing = lan(), 0, 5, Standing(0)
+    options, now, last, standing = lan(), 0, 5, Standing(0)
     catch_up = CatchUp(last, now, began_ms=now)
     goal, began, rounds = last, 0, 1
     for wait_ms, grows, stores in happenings:
         now += wait_ms
         last += grows
         standing.reached(min(last, standing.match + stores), now)
-        refusal = catch_up.check(standing, last, now, tuning)
+        refusal = catch_up.check(standing, last, now, options)
         expected, done = None, False
         while standing.match >= goal and not done and expected is None:
             if now - began <= TIMEOUT_MS:
                 done = True
-            elif rounds == tuning.catch_up_rounds:
+            elif rounds == options.catch_up_rounds:
                 expected = ChangeRefusal.CATCH_UP_TOO_SLOW
             else:
                 goal, began, rounds = last, now, rounds + 1
-        if not done and expected is None and now - standing.advanced_ms >= tuning.catch_up_stall_ms:
+        if not done and expected is None and now - standing.advanced_ms >= options.catch_up_stall_ms:
             expected = ChangeRefusal.CATCH_UP_STALLED
         assert (refusal, catch_up.caught_up) == (expected, done)
         if done or expected is not None:
             return
-        assert catch_up.round_number <= tuning.catch_up_rounds
+        assert catch_up.round_number <= options.catch_up_rounds
 
 
 def test_of_two_servers_that_change_places_without_joint_consensus_majorities_would_miss_each_other() -> None:
@@ -134,7 +134,7 @@ def test_the_first_leader_writes_the_configuration_where_the_no_op_is_another_en
     log.append((Entry(1, log.configuration), Entry(1, NoOp(ServerId(1), (ServerId(1),), (ServerId(1),)))))
     assert log.names_configuration
     assert log.configuration_index == 1
-    bench = Bench(voters=1, dialect=ZMQ_RAFT)
+    bench = Bench(voters=1, features=ZMQ_RAFT)
     bench.expire()
     (entries,) = (persist.entries for persist in bench.all(Persist) if persist.entries)
     assert [type(entry.content) for entry in entries] == [Configuration, NoOp]

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from consensus.core.effects import Apply, Outcome, Persist, Resolve, Role, Send
+from consensus.core.effects import Apply, Outcome, Persist, ProposalResolved, Role, Send
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
-from consensus.core.position import ORIGIN, Ballot, LogPosition
-from consensus.core.tuning import lan
+from consensus.core.model import ORIGIN, HardState, LogId
+from consensus.core.options import lan
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench, entries_of, suffix
 
-AT = LogPosition
+AT = LogId
 
 
 # State
@@ -22,7 +22,7 @@ def test_term_and_vote_are_updated_on_stable_storage_before_responding() -> None
     bench.ask(term=1)
     (persist,) = bench.all(Persist)
     (reply,) = bench.all(Send)
-    assert persist.ballot == Ballot(1, TWO)
+    assert persist.hard_state == HardState(1, TWO)
     assert reply.after == persist.number
 
 
@@ -74,7 +74,7 @@ def test_append_of_an_older_term_is_refused_at_the_current_term() -> None:
 
 
 @pytest.mark.parametrize("previous", [AT(3, 2), AT(2, 2), AT(9, 1)])
-def test_append_whose_previous_entry_is_missing_is_refused(previous: LogPosition) -> None:
+def test_append_whose_previous_entry_is_missing_is_refused(previous: LogId) -> None:
     """2. Reply false if log doesn't contain an entry at prevLogIndex whose term matches prevLogTerm."""
     bench = Bench(1, 1, term=3)
     assert not bench.append(term=3, previous=previous, entries=suffix(previous.index + 1, 3)).success
@@ -152,7 +152,7 @@ def test_the_vote_of_a_term_is_given_once(voted_for: int | None, granted: bool) 
 )
 def test_the_later_term_wins_and_then_the_longer_log(
     own: tuple[int, ...],
-    candidate: LogPosition,
+    candidate: LogId,
     granted: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     """2. ... candidate's log is at least as up-to-date as receiver's log (section 5.4.1)."""
@@ -233,7 +233,7 @@ def test_a_candidate_raises_its_term_votes_for_itself_resets_its_timer_and_asks_
     bench = Bench(1, voters=5, fast=False)
     bench.expire()
     (persist,) = bench.all(Persist)
-    assert persist.ballot == Ballot(2, ONE)
+    assert persist.hard_state == HardState(2, ONE)
     questions = {send.recipient: send for send in bench.all(Send)}
     assert set(questions) == {TWO, THREE, FOUR, FIVE}
     for send in questions.values():
@@ -309,10 +309,10 @@ def test_a_command_is_appended_and_answered_after_it_is_committed() -> None:
     (first,) = bench.appends(TWO)
     bench.matched(TWO, first)
     bench.propose(b"x", proposal_id=7)
-    assert bench.all(Resolve) == []
+    assert bench.all(ProposalResolved) == []
     (append,) = bench.appends(TWO)
     bench.matched(TWO, append)
-    assert bench.all(Resolve) == [Resolve(7, Outcome.COMMITTED, AT(2, 1), ONE)]
+    assert bench.all(ProposalResolved) == [ProposalResolved(7, Outcome.COMMITTED, AT(2, 1), ONE)]
     assert [effect.first for effect in bench.all(Apply)] == [2]
 
 
@@ -360,8 +360,8 @@ def test_an_index_commits_when_a_majority_matches_and_its_term_is_the_current_on
 
 def test_entries_of_older_terms_do_not_commit_by_counting() -> None:
     """... and log[N].term == currentTerm: set commitIndex = N (sections 5.3, 5.4)."""
-    tuning = replace(lan(), max_entries_per_append=1, in_flight=1)
-    bench = Bench(1, 1, 2, tuning=tuning)
+    options = replace(lan(), max_entries_per_append=1, in_flight=1)
+    bench = Bench(1, 1, 2, options=options)
     bench.lead()
     (append,) = bench.appends(TWO)
     bench.refused(TWO, append, hint=1)

@@ -8,11 +8,11 @@ from dataclasses import replace
 from consensus.core.effects import Persist, ReadSnapshot, Role, Send
 from consensus.core.events import SnapshotRead, SnapshotTaken, SnapshotWanted
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, RequestVote, SnapshotReply, VoteReply
-from consensus.core.position import ORIGIN, Command, Entry, LogPosition, SnapshotDescription
-from consensus.core.tuning import lan
+from consensus.core.model import ORIGIN, Command, Entry, LogId, SnapshotDescription
+from consensus.core.options import lan
 from tests.spec.raft_bench import THREE, TWO, Bench, entries_of, group, suffix
 
-AT = LogPosition
+AT = LogId
 
 
 # -- state -------------------------------------------------------------------------------------------------------------
@@ -23,12 +23,14 @@ def test_a_server_that_has_not_voted_in_its_term_has_no_vote() -> None:
     bench = Bench(fast=False)
     bench.append(term=4)
     (persist,) = bench.all(Persist)
-    assert persist.ballot is not None
-    assert (persist.ballot.term, persist.ballot.voted_for) == (4, None)
+    assert persist.hard_state is not None
+    assert (persist.hard_state.term, persist.hard_state.voted_for) == (4, None)
     bench = Bench(fast=False)
     bench.ask(4, AT(9, 3))
-    ballots = [persist.ballot for persist in bench.all(Persist)]
-    assert [(ballot.term, ballot.voted_for) for ballot in ballots if ballot is not None] == [(4, TWO)]
+    hard_states = [persist.hard_state for persist in bench.all(Persist)]
+    assert [(hard_state.term, hard_state.voted_for) for hard_state in hard_states if hard_state is not None] == [
+        (4, TWO)
+    ]
 
 
 def test_the_vote_of_the_term_before_is_gone_when_the_term_is_raised() -> None:
@@ -67,7 +69,7 @@ def test_the_first_index_is_one() -> None:
 
 def test_an_older_answer_does_not_lower_the_match_index() -> None:
     """matchIndex[]: highest log entry known to be replicated on server (initialized to 0, increases monotonically)."""
-    bench = Bench(tuning=replace(lan(), max_entries_per_append=1))
+    bench = Bench(options=replace(lan(), max_entries_per_append=1))
     bench.lead()
     (first,) = bench.appends(TWO)
     bench.matched(TWO, first)

@@ -4,34 +4,34 @@ from dataclasses import replace
 
 import pytest
 
-from consensus.core.effects import Apply, Outcome, ReadEntries, Resolve, Role
+from consensus.core.effects import Apply, Outcome, ProposalResolved, ReadEntries, Role
 from consensus.core.events import EntriesRead, PeerExtensions
 from consensus.core.extensions import Extensions
 from consensus.core.log import Log, RecoveredLog, TermRun, describe_entries
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
-from consensus.core.position import Command, Configuration, Entry, LogPosition, Server, ServerId
-from consensus.core.progress import MAX_REMEMBERED_REQUESTS, Pace
+from consensus.core.model import Command, Configuration, Entry, LogId, Server, ServerId
+from consensus.core.options import lan
 from consensus.core.replica import MAX_NUMBER
-from consensus.core.tuning import lan
+from consensus.core.replication.progress import MAX_REMEMBERED_REQUESTS, ProgressState
 from tests.spec.raft_bench import THREE, TWO, Bench, entries_of, group, suffix
 
-AT = LogPosition
+AT = LogId
 STRANGER = ServerId(77)
 
 
 def test_too_many_proposals_are_refused_as_busy_and_accepted_again_after_a_commit() -> None:
-    bench = Bench(tuning=replace(lan(), max_pending_proposals=2))
+    bench = Bench(options=replace(lan(), max_pending_proposals=2))
     bench.lead()
     bench.matched(TWO, bench.appends(TWO)[0])
     for number in (1, 2, 3):
         bench.propose(b"x", proposal_id=number)
-    assert [(resolve.proposal_id, resolve.outcome) for resolve in bench.all(Resolve)] == [(3, Outcome.BUSY)]
+    assert [(resolve.proposal_id, resolve.outcome) for resolve in bench.all(ProposalResolved)] == [(3, Outcome.BUSY)]
     append = AppendEntries(1, ServerId(1), AT(1, 1), suffix(2, 1), 1, bench.raft._replica._correlation)
     assert bench.about.pending_proposals == 2
     bench.expire()
     bench.matched(TWO, replace(append, correlation=_append_in_flight(bench)), up_to=2)
     bench.propose(b"x", proposal_id=4)
-    assert Outcome.BUSY not in {resolve.outcome for resolve in bench.all(Resolve)}
+    assert Outcome.BUSY not in {resolve.outcome for resolve in bench.all(ProposalResolved)}
 
 
 def _append_in_flight(bench: Bench) -> int:
@@ -42,11 +42,11 @@ def _append_in_flight(bench: Bench) -> int:
 
 
 def test_too_many_bytes_are_refused_as_busy() -> None:
-    bench = Bench(tuning=replace(lan(), max_pending_bytes=200))
+    bench = Bench(options=replace(lan(), max_pending_bytes=200))
     bench.lead()
     bench.propose(b"x" * 150, proposal_id=1)
     bench.propose(b"x" * 150, proposal_id=2)
-    assert bench.all(Resolve) == [Resolve(2, Outcome.BUSY, leader=ServerId(1))]
+    assert bench.all(ProposalResolved) == [ProposalResolved(2, Outcome.BUSY, leader=ServerId(1))]
 
 
 def test_a_proposal_that_was_not_committed_when_leadership_ends_is_of_unknown_fate() -> None:
@@ -54,11 +54,11 @@ def test_a_proposal_that_was_not_committed_when_leadership_ends_is_of_unknown_fa
     bench.lead()
     bench.propose(b"x", proposal_id=8)
     bench.append(term=5, previous=AT(1, 1))
-    assert bench.all(Resolve) == [Resolve(8, Outcome.UNKNOWN)]
+    assert bench.all(ProposalResolved) == [ProposalResolved(8, Outcome.UNKNOWN)]
 
 
 def test_entries_that_left_the_tail_are_read_back_for_the_state_machine_in_order() -> None:
-    bench = Bench(*[1] * 6, tuning=replace(lan(), tail_entries=2, max_entries_per_append=3))
+    bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=2, max_entries_per_append=3))
     bench.append(term=1, previous=AT(6, 1))
     bench.append(term=1, previous=AT(6, 1), commit=6)
     (read,) = bench.all(ReadEntries)
@@ -73,7 +73,7 @@ def test_entries_that_left_the_tail_are_read_back_for_the_state_machine_in_order
 
 
 def test_entries_that_left_the_tail_are_read_back_for_a_follower_that_lags() -> None:
-    bench = Bench(*[1] * 6, tuning=replace(lan(), tail_entries=2))
+    bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=2))
     bench.lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=3)
     (read,) = bench.all(ReadEntries)
@@ -86,7 +86,7 @@ def test_entries_that_left_the_tail_are_read_back_for_a_follower_that_lags() -> 
 def test_entries_are_read_back_once_while_the_answer_to_those_before_them_is_owed() -> None:
     """Sent as far as the window allows: entries that are dropped after the read would be read again, without end."""
     # Given a follower that lags by entries which left the tail, and has confirmed where the logs agree
-    bench = Bench(*[1] * 6, tuning=replace(lan(), tail_entries=1, max_entries_per_append=1, in_flight=2))
+    bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=1, max_entries_per_append=1, in_flight=2))
     bench.lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=2)
     (read,) = bench.all(ReadEntries)
@@ -106,7 +106,7 @@ def test_entries_are_read_back_once_while_the_answer_to_those_before_them_is_owe
 
 
 def test_a_read_whose_range_is_gone_or_that_nobody_waits_for_changes_nothing() -> None:
-    bench = Bench(*[1] * 6, tuning=replace(lan(), tail_entries=2))
+    bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=2))
     bench.lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=3)
     (read,) = bench.all(ReadEntries)
@@ -117,7 +117,7 @@ def test_a_read_whose_range_is_gone_or_that_nobody_waits_for_changes_nothing() -
 
 
 def test_entries_that_are_not_durable_never_leave_the_tail() -> None:
-    bench = Bench(fast=False, tuning=replace(lan(), tail_entries=1))
+    bench = Bench(fast=False, options=replace(lan(), tail_entries=1))
     bench.append(term=1, entries=entries_of(1, 1, 1))
     assert bench.raft._replica.log.tail_first == 1
     bench.persisted(1)
@@ -125,7 +125,7 @@ def test_entries_that_are_not_durable_never_leave_the_tail() -> None:
 
 
 def test_a_follower_whose_disk_is_behind_takes_no_more_than_it_can_hold() -> None:
-    bench = Bench(fast=False, tuning=replace(lan(), tail_entries=3))
+    bench = Bench(fast=False, options=replace(lan(), tail_entries=3))
     bench.append(term=1, entries=entries_of(1, 1, 1))
     reply = bench.append(term=1, previous=AT(3, 1), entries=suffix(4, 1))
     assert (reply.success, reply.next_index) == (True, 1)
@@ -237,7 +237,7 @@ def test_requests_to_a_follower_that_never_answers_are_remembered_within_bounds(
         for append in bench.appends(THREE):
             bench.matched(THREE, append)
     two = bench.about.followers[0]
-    assert two.pace is Pace.SILENT
+    assert two.pace is ProgressState.SILENT
     assert two.in_flight <= MAX_REMEMBERED_REQUESTS
 
 
@@ -256,7 +256,7 @@ def test_a_late_answer_of_a_slow_follower_still_counts() -> None:
     (append,) = bench.appends(TWO)
     for _ in range(6):
         bench.expire()
-    assert bench.about.followers[0].pace is Pace.SILENT
+    assert bench.about.followers[0].pace is ProgressState.SILENT
     bench.matched(TWO, append)
     assert bench.about.followers[0].match == 1
 

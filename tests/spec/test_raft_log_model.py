@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from consensus.core.log import Log, RecoveredLog, describe_entries, entry_bytes
-from consensus.core.position import Command, Configuration, Entry, LogPosition, SnapshotDescription
+from consensus.core.model import Command, Configuration, Entry, LogId, SnapshotDescription
 from tests.spec.membership_bench import plain
 
 INITIAL = plain(1, 2, 3)
@@ -100,8 +100,8 @@ class _LogAndList(RuleBasedStateMachine):
 
     @invariant()
     def it_ends_where_the_list_ends(self) -> None:
-        assert self.log.last == LogPosition(len(self.entries), self.term_of(len(self.entries)))
-        assert self.log.start == LogPosition(self.start, self.term_of(self.start))
+        assert self.log.last == LogId(len(self.entries), self.term_of(len(self.entries)))
+        assert self.log.start == LogId(self.start, self.term_of(self.start))
         assert self.log.durable_index == self.durable
 
     @invariant()
@@ -109,7 +109,7 @@ class _LogAndList(RuleBasedStateMachine):
         for index in range(len(self.entries) + 3):
             known = self.start <= index <= len(self.entries)
             assert self.log.term_at(index) == (self.term_of(index) if known else None)
-            assert self.log.matches(LogPosition(index, self.term_of(index))) == known
+            assert self.log.matches(LogId(index, self.term_of(index))) == known
             if self.start < index <= len(self.entries):
                 assert self.log.first_of_term_at(index) == self.first_of_term_at(index)
 
@@ -140,7 +140,7 @@ class _LogAndList(RuleBasedStateMachine):
         return 0 if self.log.snapshot is None else self.log.snapshot.last.index
 
     def described(self, index: int, configuration: Configuration) -> SnapshotDescription:
-        return SnapshotDescription(LogPosition(index, self.term_of(index)), configuration, 0, 0)
+        return SnapshotDescription(LogId(index, self.term_of(index)), configuration, 0, 0)
 
     def term_of(self, index: int) -> int:
         return self.entries[index - 1].term if 1 <= index <= len(self.entries) else 0

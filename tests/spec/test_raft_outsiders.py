@@ -11,15 +11,15 @@ import pytest
 from consensus.core.configuration import ChangeRefusal
 from consensus.core.effects import Persist, Role, Send
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, Message, RequestVote
-from consensus.core.position import Entry, LogPosition, ServerId
+from consensus.core.model import Entry, LogId, ServerId
+from consensus.core.options import lan
 from consensus.core.pull_messages import BeginQuorumEpoch, EndQuorumEpoch, PullError
 from consensus.core.replica import MAX_NUMBER
-from consensus.core.tuning import lan
 from tests.spec.membership_bench import Group, plain
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import FOUR, ONE, THREE, TWO, Bench, group, suffix
 
-AT = LogPosition
+AT = LogId
 OUTSIDER = ServerId(9)
 MINIMUM_MS = lan().election_timeout_min_ms
 REFUSED = "leader outside the configuration, in a later term than the leader that is heard"

@@ -1,14 +1,14 @@
 """Servers that disrupt, and what keeps them from it: stickiness (section 6), check-quorum, pre-vote (thesis 9.6)."""
 
-from consensus.core.effects import Outcome, Persist, Resolve, Role, Send
+from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Send
 from consensus.core.events import DeadlineReached, PeerExtensions
 from consensus.core.extensions import NO_EXTENSIONS, Extensions
 from consensus.core.messages import RequestVote
-from consensus.core.position import Configuration, LogPosition
-from consensus.core.tuning import lan
+from consensus.core.model import Configuration, LogId
+from consensus.core.options import lan
 from tests.spec.raft_bench import THREE, TWO, Bench, group
 
-AT = LogPosition
+AT = LogId
 
 
 def test_vote_requests_are_ignored_within_the_minimum_election_timeout_of_a_leaders_word() -> None:
@@ -39,7 +39,7 @@ def test_a_leader_without_an_answer_from_a_majority_resigns_and_tells_its_client
         for append in bench.appends(TWO):
             bench.matched(TWO, append)
     assert bench.now - began == lan().election_timeout_min_ms
-    assert Resolve(5, Outcome.UNKNOWN) in bench.all(Resolve)
+    assert ProposalResolved(5, Outcome.UNKNOWN) in bench.all(ProposalResolved)
 
 
 def test_pre_vote_is_asked_before_the_term_is_raised() -> None:

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from consensus.core.progress import MAX_REMEMBERED_REQUESTS, Pace, Progress, SentAppend
+from consensus.core.replication.progress import MAX_REMEMBERED_REQUESTS, Progress, ProgressState, SentAppend
 
 WINDOW = 3
 
@@ -43,7 +43,7 @@ class _LeaderAndFollower(RuleBasedStateMachine):
 
     @rule()
     def sends_a_heartbeat(self) -> None:
-        previous = self.progress.match if self.progress.pace is Pace.SILENT else self.progress.next - 1
+        previous = self.progress.match if self.progress.pace is ProgressState.SILENT else self.progress.next - 1
         self.send(previous, previous)
 
     @rule(data=st.data(), keep=st.booleans())
@@ -145,7 +145,7 @@ def test_the_leader_never_believes_more_than_is_true_and_learns_all_of_it_in_the
 
 
 def test_an_answer_that_was_given_up_and_comes_late_does_not_lower_the_belief() -> None:
-    progress = Progress(1, pace=Pace.REPLICATING)
+    progress = Progress(1, pace=ProgressState.REPLICATING)
     progress.sent(1, 0, 1, 10)
     progress.fell_silent()
     progress.sent(2, 0, 0, 20)

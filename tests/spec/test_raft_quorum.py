@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consensus.core.configuration import possible_configuration
-from consensus.core.position import Configuration, Server, ServerId
-from consensus.core.quorum import Verdict, held_by_majorities, tally
+from consensus.core.model import Configuration, Server, ServerId
+from consensus.core.quorum import VoteResult, held_by_majorities, tally
 
 ids = st.integers(1, 8).map(ServerId)
 majorities = st.lists(st.frozensets(ids, min_size=1, max_size=6), min_size=1, max_size=2)
@@ -42,11 +42,11 @@ def test_a_vote_is_won_by_all_majorities_and_lost_when_one_of_them_has_become_im
 ) -> None:
     granted = {voter for voter, vote in votes.items() if vote}
     not_denied = {ServerId(voter) for voter in range(1, 9) if votes.get(ServerId(voter)) is not False}
-    expected = Verdict.OPEN
+    expected = VoteResult.OPEN
     if holds(sets, granted):
-        expected = Verdict.WON
+        expected = VoteResult.WON
     elif not holds(sets, not_denied):
-        expected = Verdict.LOST
+        expected = VoteResult.LOST
     assert tally(votes, sets) is expected
 
 
@@ -54,9 +54,9 @@ def test_one_of_two_joint_majorities_is_not_enough() -> None:
     """(1,2) and (3,4) with yes, yes, no is lost; and one majority alone leaves the vote open."""
     one, two, three, four = map(ServerId, range(1, 5))
     joint = Configuration(servers(3, 4), old_voters=servers(1, 2)).majorities
-    assert tally({one: True, two: True, three: False}, joint) is Verdict.LOST
-    assert tally({one: True, two: True, three: True}, joint) is Verdict.OPEN
-    assert tally({one: True, two: True, three: True, four: True}, joint) is Verdict.WON
+    assert tally({one: True, two: True, three: False}, joint) is VoteResult.LOST
+    assert tally({one: True, two: True, three: True}, joint) is VoteResult.OPEN
+    assert tally({one: True, two: True, three: True, four: True}, joint) is VoteResult.WON
 
 
 def test_disjoint_majorities_cannot_both_win() -> None:
@@ -69,7 +69,7 @@ def test_disjoint_majorities_cannot_both_win() -> None:
         for camp in combinations(range(1, 6), size):
             votes = {ServerId(number): number in camp for number in range(1, 6)}
             against = {voter: not vote for voter, vote in votes.items()}
-            assert (tally(votes, joint), tally(against, joint)) != (Verdict.WON, Verdict.WON)
+            assert (tally(votes, joint), tally(against, joint)) != (VoteResult.WON, VoteResult.WON)
 
 
 def test_a_configuration_knows_who_votes_and_who_only_listens() -> None:

@@ -7,10 +7,10 @@ import pytest
 from consensus.core.effects import Persist, ReadReady, Role, Send
 from consensus.core.events import ReadRequested, Rejected, SnapshotChecked
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
-from consensus.core.position import LogPosition, SnapshotDescription
+from consensus.core.model import LogId, SnapshotDescription
 from tests.spec.raft_bench import THREE, TWO, Bench, group, suffix
 
-AT = LogPosition
+AT = LogId
 
 
 def test_nothing_of_it_is_stored_and_its_term_is_not_adopted() -> None:

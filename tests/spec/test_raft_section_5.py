@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from consensus.core.effects import Outcome, Persist, Resolve, Role, Send
+from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Send
 from consensus.core.messages import RequestVote, VoteReply
-from consensus.core.position import ORIGIN, Ballot, LogPosition
-from consensus.core.tuning import Tuning, lan, local
+from consensus.core.model import ORIGIN, HardState, LogId
+from consensus.core.options import Options, lan, local
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench, entries_of, group, suffix
 
-AT = LogPosition
+AT = LogId
 
 
 # 5.1 basics
@@ -25,10 +25,10 @@ def test_clients_of_a_follower_are_told_who_leads() -> None:
     """If a client contacts a follower, the follower redirects it to the leader."""
     bench = Bench()
     bench.propose(b"x", proposal_id=3)
-    assert bench.all(Resolve) == [Resolve(3, Outcome.NOT_LEADER)]
+    assert bench.all(ProposalResolved) == [ProposalResolved(3, Outcome.NOT_LEADER)]
     bench.append(term=1, sender=THREE)
     bench.propose(b"x", proposal_id=4)
-    assert bench.all(Resolve) == [Resolve(4, Outcome.NOT_LEADER, leader=THREE)]
+    assert bench.all(ProposalResolved) == [ProposalResolved(4, Outcome.NOT_LEADER, leader=THREE)]
 
 
 def test_a_term_in_which_the_vote_splits_ends_without_a_leader() -> None:
@@ -132,7 +132,7 @@ def test_the_leader_never_overwrites_or_deletes_entries_in_its_log() -> None:
         ((1, 1, 2, 2, 2), AT(2, 3), 1),
     ],
 )
-def test_a_refusal_says_from_where_to_try(own: tuple[int, ...], previous: LogPosition, hint: int) -> None:
+def test_a_refusal_says_from_where_to_try(own: tuple[int, ...], previous: LogId, hint: int) -> None:
     """The follower can include the term of the conflicting entry and the first index it stores for that term."""
     reply = Bench(*own).append(term=5, previous=previous)
     assert (reply.success, reply.next_index) == (False, hint)
@@ -158,7 +158,7 @@ def test_one_refusal_is_enough_for_each_conflicting_term() -> None:
 
 def test_appends_are_pipelined_up_to_the_window_and_batched_beyond_it() -> None:
     """(Throughput: `next` runs ahead of the answers.)."""
-    bench = Bench(tuning=replace(lan(), in_flight=2))
+    bench = Bench(options=replace(lan(), in_flight=2))
     bench.lead()
     bench.matched(TWO, bench.appends(TWO)[0])
     sent = []
@@ -173,7 +173,7 @@ def test_appends_are_pipelined_up_to_the_window_and_batched_beyond_it() -> None:
 
 def test_a_message_carries_limited_bytes_but_at_least_one_entry() -> None:
     """(Limits on entries and bytes per message.)."""
-    bench = Bench(tuning=replace(lan(), max_bytes_per_append=100, in_flight=10))
+    bench = Bench(options=replace(lan(), max_bytes_per_append=100, in_flight=10))
     bench.lead()
     bench.matched(TWO, bench.appends(TWO)[0])
     bench.propose(b"x" * 500, b"y" * 20, b"z" * 20)
@@ -259,7 +259,7 @@ def test_a_heartbeat_is_answered_at_once_with_what_is_durable_already() -> None:
 def test_a_tuning_that_could_keep_no_leader_is_refused() -> None:
     """Raft needs broadcastTime << electionTimeout."""
     with pytest.raises(ValueError, match="heartbeat"):
-        Tuning(election_timeout_min_ms=100, election_timeout_max_ms=200, heartbeat_ms=100, retry_ms=10)
+        Options(election_timeout_min_ms=100, election_timeout_max_ms=200, heartbeat_ms=100, retry_ms=10)
     with pytest.raises(ValueError, match="at least 1"):
         replace(lan(), in_flight=0)
     assert lan().heartbeat_ms * 5 <= lan().election_timeout_min_ms
@@ -279,16 +279,16 @@ def test_a_single_server_elects_itself_and_commits_when_its_disk_has_written() -
     bench.persisted(2)
     assert bench.about.commit_index == 1
     bench.propose(b"x", proposal_id=9)
-    assert bench.all(Resolve) == []
+    assert bench.all(ProposalResolved) == []
     bench.persisted(3)
-    assert bench.all(Resolve) == [Resolve(9, Outcome.COMMITTED, AT(2, 1), ONE)]
+    assert bench.all(ProposalResolved) == [ProposalResolved(9, Outcome.COMMITTED, AT(2, 1), ONE)]
 
 
 def test_the_ballot_after_a_vote_survives_and_the_same_candidate_is_granted_again() -> None:
     """(One vote per term; the same candidate asking again is granted again, also after a restart.)."""
     bench = Bench(1)
     assert bench.ask(term=2, last=AT(1, 1)).granted
-    assert bench.all(Persist)[0].ballot == Ballot(2, TWO)
+    assert bench.all(Persist)[0].hard_state == HardState(2, TWO)
     assert bench.ask(term=2, last=AT(1, 1)).granted
     restarted = Bench(1, term=2, voted_for=TWO)
     assert restarted.ask(term=2, last=AT(1, 1)).granted

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from consensus.core.effects import Apply, Role, Send
 from consensus.core.messages import AppendEntries
-from consensus.core.position import LogPosition
-from consensus.core.tuning import lan
+from consensus.core.model import LogId
+from consensus.core.options import lan
 from tests.spec.raft_bench import TWO, Bench, entries_of
 
-AT = LogPosition
+AT = LogId
 ONE_BY_ONE = replace(lan(), max_entries_per_append=1, in_flight=1)
 
 
@@ -74,7 +74,7 @@ def test_a_new_leader_finishes_the_replication_of_what_it_found() -> None:
 
 def test_a_leader_cannot_conclude_that_an_older_entry_is_committed_when_a_majority_stores_it() -> None:
     """... an entry from a previous term is committed once it is stored on a majority of servers (it is not)."""
-    bench = Bench(1, 1, tuning=ONE_BY_ONE)
+    bench = Bench(1, 1, options=ONE_BY_ONE)
     bench.lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=1)
     for _ in range(2):
@@ -89,7 +89,7 @@ def test_only_entries_of_the_current_term_are_committed_by_counting_and_those_be
     term has been committed in this way, then all prior entries are committed indirectly because of the Log Matching
     Property.
     """
-    bench = Bench(1, 1, tuning=ONE_BY_ONE)
+    bench = Bench(1, 1, options=ONE_BY_ONE)
     bench.lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=1)
     for _ in range(3):

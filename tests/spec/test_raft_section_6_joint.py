@@ -6,9 +6,9 @@ What needs several servers at once is told in stories under `tests/scenarios/raf
 
 import pytest
 
-from consensus.core.effects import ChangeOutcome, ChangeResolved, Persist, Role, Send
+from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Persist, Role, Send
 from consensus.core.messages import RequestVote
-from consensus.core.position import Entry, LogPosition, ServerId
+from consensus.core.model import Entry, LogId, ServerId
 from tests.spec.membership_bench import Group, in_joint_consensus, joint, plain
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench
 
@@ -74,7 +74,7 @@ def test_the_cluster_continues_servicing_client_requests_throughout_the_change()
 def test_a_request_to_change_the_configuration_stores_the_joint_one_as_an_entry_and_replicates_it() -> None:
     """When the leader receives a request to change ..., it stores the configuration ... as a log entry."""
     bench = in_joint_consensus()
-    assert bench.about.last == LogPosition(2, 1)
+    assert bench.about.last == LogId(2, 1)
     assert bench.sent[TWO].entries == (Entry(1, joint((1, 2, 3), (3, 4, 5))),)
 
 
@@ -92,7 +92,7 @@ def test_a_configuration_is_taken_back_when_its_entry_is_truncated() -> None:
     """(The latest configuration in the log is, after a truncation, the one before.)."""
     bench = Bench()
     bench.append(term=1, entries=[Entry(1, plain(1, 2, 3)), Entry(1, joint((1, 2, 3), (1, 4, 5)))])
-    bench.append(term=2, previous=LogPosition(1, 1), entries=[Entry(2, plain(1, 2, 3))], sender=THREE)
+    bench.append(term=2, previous=LogId(1, 1), entries=[Entry(2, plain(1, 2, 3))], sender=THREE)
     assert bench.about.configuration == plain(1, 2, 3)
 
 
@@ -123,7 +123,7 @@ def test_the_new_configuration_commits_under_the_rules_of_the_new_one_alone() ->
     bench.store(2)
     assert bench.answers == []
     bench.store(3)
-    assert bench.answers == [ChangeResolved(1, ChangeOutcome.COMMITTED, None, LogPosition(3, 1), ONE)]
+    assert bench.answers == [ConfigurationResolved(1, ChangeOutcome.COMMITTED, None, LogId(3, 1), ONE)]
 
 
 def test_a_new_leader_that_has_the_joint_configuration_finishes_the_change() -> None:
@@ -154,8 +154,8 @@ def test_once_the_joint_configuration_is_committed_nobody_is_elected_without_it(
     stored = (Entry(1, plain(1, 2, 3)), Entry(1, joint((1, 2, 3), (3, 4, 5))))
     for voter in (2, 3, 4):
         bench = Bench(configuration=plain(1, 2, 3), entries=stored, term=1)
-        assert not bench.ask(2, LogPosition(1, 1), sender=ServerId(6 - voter)).granted
-        assert bench.ask(2, LogPosition(2, 1), sender=ServerId(6 - voter)).granted
+        assert not bench.ask(2, LogId(1, 1), sender=ServerId(6 - voter)).granted
+        assert bench.ask(2, LogId(2, 1), sender=ServerId(6 - voter)).granted
 
 
 @pytest.mark.parametrize("granting", [(2, 3), (4, 5)])

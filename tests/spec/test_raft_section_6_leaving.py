@@ -1,9 +1,9 @@
 """Section 6 of the Raft paper, sentence by sentence: the leader that leaves, and servers that were removed."""
 
-from consensus.core.effects import ChangeOutcome, ChangeResolved, Role
+from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Role
 from consensus.core.messages import AppendReply, VoteReply
-from consensus.core.position import Entry, LogPosition
-from consensus.core.tuning import lan
+from consensus.core.model import Entry, LogId
+from consensus.core.options import lan
 from tests.spec.membership_bench import Group, plain
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench
 
@@ -31,7 +31,7 @@ def test_a_leader_outside_the_new_configuration_steps_down_once_it_has_committed
     bench.change(plain(2, 3))
     bench.store(2)
     bench.matched(THREE, bench.sent[THREE])
-    assert bench.answers == [ChangeResolved(1, ChangeOutcome.COMMITTED, None, LogPosition(2, 1), ONE)]
+    assert bench.answers == [ConfigurationResolved(1, ChangeOutcome.COMMITTED, None, LogId(2, 1), ONE)]
     assert bench.is_(Role.FOLLOWER)
     assert bench.about.term == 1
 
@@ -64,7 +64,7 @@ def test_a_vote_request_within_the_minimum_election_timeout_of_a_leaders_word_ch
     """... it does not update its term or grant its vote."""
     bench = Bench(configuration=plain(1, 2, 3))
     bench.append(term=1, entries=[Entry(1, plain(1, 2, 3))], sender=TWO)
-    reply = bench.ask(9, LogPosition(5, 5), sender=FOUR, after_ms=MINIMUM_MS - 1)
+    reply = bench.ask(9, LogId(5, 5), sender=FOUR, after_ms=MINIMUM_MS - 1)
     assert (reply.granted, reply.term, bench.about.term) == (False, 1, 1)
 
 
@@ -75,7 +75,7 @@ def test_a_leader_is_not_deposed_by_the_larger_term_numbers_of_a_removed_server(
     bench.change(plain(1, 2, 3))
     bench.store(2, 3)
     assert bench.answers[0].outcome is ChangeOutcome.COMMITTED
-    bench.ask(9, LogPosition(5, 1), sender=FOUR)
+    bench.ask(9, LogId(5, 1), sender=FOUR)
     assert bench.is_(Role.LEADER)
     bench.receive(FOUR, AppendReply(9, success=False, next_index=1, correlation=bench.sent[FOUR].correlation))
     assert bench.is_(Role.LEADER)
@@ -98,7 +98,7 @@ def test_a_removed_server_hears_of_its_removal_and_is_then_left_alone() -> None:
 def test_the_vote_goes_by_the_log_and_not_by_membership() -> None:
     """(A server whose log lacks the configuration that made the candidate a voter must still be able to elect it.)."""
     bench = Bench(configuration=plain(1, 2, 3))
-    assert bench.ask(1, LogPosition(1, 1), sender=FIVE).granted
+    assert bench.ask(1, LogId(1, 1), sender=FIVE).granted
 
 
 def test_servers_outside_the_configuration_do_not_count_in_an_election() -> None:
@@ -118,4 +118,4 @@ def test_a_normal_election_is_not_affected_for_nobody_campaigns_before_the_minim
     bench = Bench(configuration=plain(1, 2, 3))
     bench.append(term=1, entries=[Entry(1, plain(1, 2, 3))], sender=TWO)
     assert bench.raft.deadline - bench.now >= MINIMUM_MS
-    assert bench.ask(2, LogPosition(1, 1), sender=THREE, after_ms=MINIMUM_MS).granted
+    assert bench.ask(2, LogId(1, 1), sender=THREE, after_ms=MINIMUM_MS).granted

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from consensus.core.configuration import ChangeRefusal
-from consensus.core.effects import ChangeOutcome, ChangeResolved, Role
-from consensus.core.tuning import lan
+from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Role
+from consensus.core.options import lan
 from tests.spec.membership_bench import Group, joint, plain
 from tests.spec.raft_bench import FOUR, ONE, Bench
 
@@ -36,7 +36,7 @@ def test_a_newcomer_does_not_keep_a_leader_in_office() -> None:
         if FOUR in bench.sent:
             bench.refused(FOUR, bench.sent[FOUR], hint=1)
     assert bench.is_(Role.FOLLOWER)
-    assert bench.answers == [ChangeResolved(1, ChangeOutcome.REFUSED, ChangeRefusal.LEADERSHIP_LOST, None, ONE)]
+    assert bench.answers == [ConfigurationResolved(1, ChangeOutcome.REFUSED, ChangeRefusal.LEADERSHIP_LOST, None, ONE)]
 
 
 def test_once_the_new_servers_have_caught_up_the_reconfiguration_proceeds() -> None:
@@ -65,7 +65,7 @@ def test_a_round_that_lasts_longer_than_an_election_timeout_is_followed_by_anoth
 
 def test_a_newcomer_that_is_too_slow_in_every_round_is_given_up() -> None:
     """(Thesis section 4.2.1: a bounded number of rounds, else the change is aborted with an error.)."""
-    bench = Group(tuning=replace(lan(), catch_up_rounds=3))
+    bench = Group(options=replace(lan(), catch_up_rounds=3))
     bench.take_office()
     bench.change(plain(1, 2, 3, 4))
     for _ in range(3):
@@ -75,26 +75,28 @@ def test_a_newcomer_that_is_too_slow_in_every_round_is_given_up() -> None:
         bench.propose(b"x")
         bench.matched(FOUR, bench.sent[FOUR])
         bench.matched(FOUR, bench.sent[FOUR], up_to=goal)
-    assert bench.answers == [ChangeResolved(1, ChangeOutcome.REFUSED, ChangeRefusal.CATCH_UP_TOO_SLOW, None, ONE)]
+    assert bench.answers == [
+        ConfigurationResolved(1, ChangeOutcome.REFUSED, ChangeRefusal.CATCH_UP_TOO_SLOW, None, ONE)
+    ]
     assert bench.configuration == plain(1, 2, 3)
     assert bench.replicated_to == [2, 3]
 
 
 def test_a_newcomer_that_does_not_answer_is_given_up() -> None:
     """(Thesis section 4.2.1: an unavailable server must not hold up the change for ever.)."""
-    bench = Group(tuning=replace(lan(), catch_up_stall_ms=5_000))
+    bench = Group(options=replace(lan(), catch_up_stall_ms=5_000))
     bench.take_office()
     bench.change(plain(1, 2, 3, 4))
     began = bench.now
     while not bench.answers:
         bench.pass_time(1, 2, 3)
-    assert bench.answers == [ChangeResolved(1, ChangeOutcome.REFUSED, ChangeRefusal.CATCH_UP_STALLED, None, ONE)]
+    assert bench.answers == [ConfigurationResolved(1, ChangeOutcome.REFUSED, ChangeRefusal.CATCH_UP_STALLED, None, ONE)]
     assert bench.now - began == 5_000
 
 
 def test_a_learner_that_stood_still_for_long_has_its_time_to_catch_up_when_it_is_to_vote() -> None:
     """(Its patience begins with the request, not with the last entry that it took.)."""
-    bench = Group(tuning=replace(lan(), catch_up_stall_ms=5_000))
+    bench = Group(options=replace(lan(), catch_up_stall_ms=5_000))
     bench.take_office()
     bench.change(plain(1, 2, 3, learners=(4,)))
     bench.store(2)
@@ -116,7 +118,7 @@ def test_a_newcomer_of_a_later_term_is_given_up_and_deposes_nobody() -> None:
         bench.expire()
     bench.refused(FOUR, bench.sent[FOUR], hint=1, term=9)
     refusal = ChangeRefusal.NEW_SERVER_IN_LATER_TERM
-    assert bench.answers == [ChangeResolved(1, ChangeOutcome.REFUSED, refusal, None, ONE)]
+    assert bench.answers == [ConfigurationResolved(1, ChangeOutcome.REFUSED, refusal, None, ONE)]
     assert bench.is_(Role.LEADER)
     assert bench.about.term == 1
 

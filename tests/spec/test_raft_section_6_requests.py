@@ -1,14 +1,14 @@
-"""Requests to change the members (Raft section 6): one at a time, each refused with its reason, by dialect."""
+"""Requests to change the members (Raft section 6): one at a time, each refused with its reason, by set of features."""
 
 from dataclasses import replace
 
 import pytest
 
 from consensus.core.configuration import ChangeRefusal
-from consensus.core.dialect import GARLIC_FARM, ZMQ_RAFT
-from consensus.core.effects import ChangeOutcome, ChangeResolved
+from consensus.core.effects import ChangeOutcome, ConfigurationResolved
 from consensus.core.events import ChangeConfiguration
-from consensus.core.position import Configuration, Entry, LogPosition
+from consensus.core.features import GARLIC_FARM, ZMQ_RAFT
+from consensus.core.model import Configuration, Entry, LogId
 from tests.spec.membership_bench import Group, in_joint_consensus, joint, plain, servers
 from tests.spec.raft_bench import ONE, TWO, Bench
 
@@ -42,7 +42,7 @@ def test_there_is_no_change_while_another_is_under_way() -> None:
     bench.change(plain(3, 4), change_id=4)
     assert refusals(bench) == [ChangeRefusal.CHANGE_UNDER_WAY] * 3
     bench.store(5)
-    assert bench.answers[-1] == ChangeResolved(1, ChangeOutcome.COMMITTED, None, LogPosition(3, 1), ONE)
+    assert bench.answers[-1] == ConfigurationResolved(1, ChangeOutcome.COMMITTED, None, LogId(3, 1), ONE)
 
 
 @pytest.mark.parametrize(
@@ -79,17 +79,19 @@ def test_only_the_leader_changes_the_configuration() -> None:
     bench = Bench()
     bench.append(term=1, entries=[Entry(1, plain(1, 2, 3))], sender=TWO)
     bench.step(ChangeConfiguration(7, plain(1, 2)))
-    assert bench.all(ChangeResolved) == [ChangeResolved(7, ChangeOutcome.REFUSED, ChangeRefusal.NOT_LEADER, None, TWO)]
+    assert bench.all(ConfigurationResolved) == [
+        ConfigurationResolved(7, ChangeOutcome.REFUSED, ChangeRefusal.NOT_LEADER, None, TWO)
+    ]
 
 
 def test_a_leader_that_loses_office_with_a_step_in_its_log_cannot_say_what_becomes_of_it() -> None:
     """(Unknown, never refused: another leader may finish it.)."""
     bench = in_joint_consensus()
     bench.refused(TWO, bench.sent[TWO], hint=1, term=2)
-    assert bench.answers == [ChangeResolved(1, ChangeOutcome.UNKNOWN)]
+    assert bench.answers == [ConfigurationResolved(1, ChangeOutcome.UNKNOWN)]
 
 
-# -- dialects ---------------------------------------------------------------------------------------------------------
+# -- sets of features --------------------------------------------------------------------------------------------------
 
 
 def test_one_server_more_or_less_needs_no_joint_consensus() -> None:
@@ -102,7 +104,7 @@ def test_one_server_more_or_less_needs_no_joint_consensus() -> None:
 
 def test_a_dialect_without_joint_consensus_changes_one_server_at_a_time() -> None:
     """(More at once is refused, with the reason.)."""
-    bench = Group(dialect=replace(GARLIC_FARM, joint=False))
+    bench = Group(features=replace(GARLIC_FARM, joint=False))
     bench.take_office()
     bench.change(plain(1, 2, 4), change_id=1)
     assert refusals(bench) == [ChangeRefusal.MORE_THAN_ONE_SERVER]
@@ -126,7 +128,7 @@ def test_a_peer_that_lacks_the_extension_is_sent_no_joint_configuration() -> Non
 
 def test_a_dialect_without_learners_in_configurations_refuses_them() -> None:
     """(Observers are what the protocol makes of them there.)."""
-    bench = Group(dialect=ZMQ_RAFT)
+    bench = Group(features=ZMQ_RAFT)
     bench.take_office()
     bench.change(plain(1, 2, 3, learners=(4,)))
     assert refusals(bench) == [ChangeRefusal.NO_LEARNERS]

@@ -14,19 +14,19 @@ from consensus.core.effects import (
 )
 from consensus.core.events import Persisted, SnapshotChecked, SnapshotRead, SnapshotTaken, SnapshotWanted
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
-from consensus.core.position import Configuration, LogPosition, SnapshotDescription
-from consensus.core.progress import Pace
+from consensus.core.model import Configuration, LogId, SnapshotDescription
+from consensus.core.replication.progress import ProgressState
 from tests.spec.raft_bench import THREE, TWO, Bench, entries_of, group, suffix
 
 IMAGE = b"0123456789"
 
 
 def described(index: int, term: int, configuration: Configuration | None = None) -> SnapshotDescription:
-    return SnapshotDescription(LogPosition(index, term), configuration or group(3), len(IMAGE), 1)
+    return SnapshotDescription(LogId(index, term), configuration or group(3), len(IMAGE), 1)
 
 
 def piece(
-    bench: Bench, last: LogPosition, offset: int = 0, data: bytes = IMAGE, *, done: bool = True, term: int = 9
+    bench: Bench, last: LogId, offset: int = 0, data: bytes = IMAGE, *, done: bool = True, term: int = 9
 ) -> list[SnapshotReply]:
     """Server 2, who leads, sends a piece; returns the answers of this step."""
     bench.correlation += 1
@@ -69,7 +69,7 @@ class Leading(Bench):
         self.matched(THREE, append)
         self.step(SnapshotWanted(4))
         self.step(SnapshotTaken(described(4, 2), 5))
-        assert self.about.log_start == LogPosition(4, 2)
+        assert self.about.log_start == LogId(4, 2)
 
     def behind(self) -> ReadSnapshot:
         """Follower 2 turns out to have an empty log."""
@@ -88,15 +88,15 @@ def test_the_snapshot_includes_the_last_included_index_and_its_term_and_the_late
     index.
     """
     bench = Bench(1, 1, 2, term=2)
-    bench.append(2, LogPosition(3, 2), commit=3)
+    bench.append(2, LogId(3, 2), commit=3)
     bench.step(SnapshotWanted(2))
-    assert bench.all(TakeSnapshot) == [TakeSnapshot(LogPosition(2, 1), group(3))]
+    assert bench.all(TakeSnapshot) == [TakeSnapshot(LogId(2, 1), group(3))]
 
 
 def test_each_server_takes_snapshots_independently_covering_just_the_committed_entries() -> None:
     """Each server takes snapshots independently, covering just the committed entries in its log."""
     bench = Bench(1, 1, 2, term=2)
-    bench.append(2, LogPosition(3, 2), commit=2)
+    bench.append(2, LogId(3, 2), commit=2)
     bench.step(SnapshotWanted(3))
     assert bench.all(TakeSnapshot) == []
     bench.step(SnapshotWanted(2))
@@ -108,28 +108,28 @@ def test_once_a_server_completes_writing_a_snapshot_it_may_delete_the_entries_up
 ):
     """Once a server completes writing a snapshot, it may delete all log entries up through the last included index."""
     bench = Bench(1, 1, 2, term=2)
-    bench.append(2, LogPosition(3, 2), commit=3)
+    bench.append(2, LogId(3, 2), commit=3)
     bench.step(SnapshotTaken(described(2, 1), 3))
     assert changes(bench) == [Compact(described(2, 1), 3)]
-    assert bench.about.log_start == LogPosition(2, 1)
-    assert bench.about.last == LogPosition(3, 2)
+    assert bench.about.log_start == LogId(2, 1)
+    assert bench.about.last == LogId(3, 2)
 
 
 def test_the_consistency_check_for_the_first_entry_following_the_snapshot_works() -> None:
     """These are preserved to support the consistency check for the first log entry following the snapshot."""
     bench = Bench(1, 1, 2, term=2)
-    bench.append(2, LogPosition(3, 2), commit=3)
+    bench.append(2, LogId(3, 2), commit=3)
     bench.step(SnapshotTaken(described(3, 2), 4))
-    assert bench.append(2, LogPosition(3, 2), suffix(4, 2)).success
-    assert not bench.append(2, LogPosition(9, 2)).success
+    assert bench.append(2, LogId(3, 2), suffix(4, 2)).success
+    assert not bench.append(2, LogId(9, 2)).success
 
 
 def test_an_old_append_that_begins_in_what_is_compacted_is_taken_for_what_it_brings_beyond() -> None:
     bench = Bench(1, 1, 2, term=2)
-    bench.append(2, LogPosition(3, 2), commit=3)
+    bench.append(2, LogId(3, 2), commit=3)
     bench.step(SnapshotTaken(described(3, 2), 4))
-    assert bench.append(2, LogPosition(1, 1), (*entries_of(1, 1, 2)[1:], *suffix(4, 2))).next_index == 5
-    reply = bench.append(2, LogPosition(0, 0), entries_of(1, 1))
+    assert bench.append(2, LogId(1, 1), (*entries_of(1, 1, 2)[1:], *suffix(4, 2))).next_index == 5
+    reply = bench.append(2, LogId(0, 0), entries_of(1, 1))
     assert reply.success
     assert reply.next_index == 3
 
@@ -145,7 +145,7 @@ def test_an_old_append_that_a_snapshot_covers_is_acknowledged_only_when_the_snap
     bench.step(SnapshotChecked(check.request_id, snapshot))
     (install,) = bench.all(Persist)
     # When a delayed append arrives that lies wholly in what the snapshot covers
-    bench.receive(TWO, AppendEntries(9, TWO, LogPosition(2, 1), suffix(3, 5), 0, 77))
+    bench.receive(TWO, AppendEntries(9, TWO, LogId(2, 1), suffix(3, 5), 0, 77))
     # Then its acknowledgement waits for the snapshot
     (answer,) = bench.all(Send)
     assert answer.message == AppendReply(9, success=True, next_index=4, correlation=77)
@@ -154,11 +154,11 @@ def test_an_old_append_that_a_snapshot_covers_is_acknowledged_only_when_the_snap
 
 def test_a_snapshot_that_is_finished_after_a_newer_one_came_changes_nothing() -> None:
     bench = Bench(1, 1, term=1)
-    bench.append(1, LogPosition(2, 1), commit=2)
+    bench.append(1, LogId(2, 1), commit=2)
     installed(bench, 20, 5)
     bench.step(SnapshotTaken(described(2, 1), 3))
     assert changes(bench) == []
-    assert bench.about.log_start == LogPosition(20, 5)
+    assert bench.about.log_start == LogId(20, 5)
 
 
 # -- receiving one: the rules of the RPC -------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def test_a_snapshot_that_is_finished_after_a_newer_one_came_changes_nothing() ->
 def test_rule_1_reply_immediately_if_term_is_older_than_the_current_term() -> None:
     """1. Reply immediately if term < currentTerm."""
     bench = Bench(1, 1, term=9)
-    (reply,) = piece(bench, LogPosition(5, 2), term=8)
+    (reply,) = piece(bench, LogId(5, 2), term=8)
     assert (reply.term, reply.accepted) == (9, False)
     assert changes(bench) == []
 
@@ -175,40 +175,40 @@ def test_rule_1_reply_immediately_if_term_is_older_than_the_current_term() -> No
 def test_rules_2_and_3_the_first_piece_creates_a_new_snapshot_and_data_is_written_at_its_offset() -> None:
     """2. Create new snapshot file if first chunk (offset is 0). 3. Write data into snapshot file at given offset."""
     bench = Bench(1, 1)
-    piece(bench, LogPosition(5, 2), 0, b"abc", done=False)
-    assert changes(bench) == [StoreChunk(LogPosition(5, 2), 0, b"abc")]
-    piece(bench, LogPosition(5, 2), 3, b"de", done=False)
-    assert changes(bench) == [StoreChunk(LogPosition(5, 2), 3, b"de")]
+    piece(bench, LogId(5, 2), 0, b"abc", done=False)
+    assert changes(bench) == [StoreChunk(LogId(5, 2), 0, b"abc")]
+    piece(bench, LogId(5, 2), 3, b"de", done=False)
+    assert changes(bench) == [StoreChunk(LogId(5, 2), 3, b"de")]
 
 
 def test_rule_4_reply_and_wait_for_more_pieces_if_done_is_false() -> None:
     """4. Reply and wait for more data chunks if done is false."""
     bench = Bench(1, 1)
-    (reply,) = piece(bench, LogPosition(5, 2), 0, b"abc", done=False)
+    (reply,) = piece(bench, LogId(5, 2), 0, b"abc", done=False)
     assert (reply.accepted, reply.next_offset, reply.installed) == (True, 3, False)
-    assert bench.about.last == LogPosition(2, 1)
+    assert bench.about.last == LogId(2, 1)
 
 
 def test_a_piece_is_answered_only_when_it_is_durable_and_the_next_is_not_taken_before() -> None:
     bench = Bench(1, 1, fast=False)
-    piece(bench, LogPosition(5, 2), 0, b"abc", done=False)
+    piece(bench, LogId(5, 2), 0, b"abc", done=False)
     (send,) = (send for send in bench.all(Send) if isinstance(send.message, SnapshotReply))
     (persist,) = bench.all(Persist)
     assert send.after == persist.number
-    (reply,) = piece(bench, LogPosition(5, 2), 3, b"de", done=False)
+    (reply,) = piece(bench, LogId(5, 2), 3, b"de", done=False)
     assert (reply.accepted, reply.next_offset) == (False, 3)
     bench.step(Persisted(persist.number))
-    (reply,) = piece(bench, LogPosition(5, 2), 3, b"de", done=False)
+    (reply,) = piece(bench, LogId(5, 2), 3, b"de", done=False)
     assert reply.accepted
 
 
 def test_rule_6_if_the_log_has_the_last_included_entry_what_follows_it_is_retained_and_a_reply_sent() -> None:
     """6. If existing log entry has same index and term as ... last included entry, retain log entries following it."""
     bench = Bench(1, 1, 2, 2, 2)
-    (reply,) = piece(bench, LogPosition(3, 2), 0, b"abc", done=False)
+    (reply,) = piece(bench, LogId(3, 2), 0, b"abc", done=False)
     assert reply.installed, "nothing is transferred that is there already"
     assert changes(bench) == []
-    assert bench.about.last == LogPosition(5, 2)
+    assert bench.about.last == LogId(5, 2)
     assert bench.about.commit_index == 3, "a snapshot covers only what is committed"
 
 
@@ -216,11 +216,11 @@ def test_rule_5_the_snapshot_is_saved_and_an_older_or_partial_one_is_discarded()
     """5. Save snapshot file, discard any existing or partial snapshot with a smaller index."""
     bench = Bench(1, 1)
     installed(bench, 5, 2)
-    piece(bench, LogPosition(7, 2), 0, b"abc", done=False)
+    piece(bench, LogId(7, 2), 0, b"abc", done=False)
     snapshot = installed(bench, 9, 3)
     assert Install(snapshot) in changes(bench)
     assert bench.about.snapshot == snapshot
-    (reply,) = piece(bench, LogPosition(7, 2), 3, b"de", done=False)
+    (reply,) = piece(bench, LogId(7, 2), 3, b"de", done=False)
     assert reply.installed, "what the partial one would have covered is here already"
 
 
@@ -232,7 +232,7 @@ def test_rule_7_otherwise_the_entire_log_is_discarded() -> None:
     (reply,) = checked(bench, snapshot)
     assert reply.installed
     assert Install(snapshot) in changes(bench)
-    assert bench.about.last == bench.about.log_start == LogPosition(4, 4)
+    assert bench.about.last == bench.about.log_start == LogId(4, 4)
 
 
 def test_rule_8_the_state_machine_is_reset_and_the_snapshots_configuration_loaded() -> None:
@@ -248,7 +248,7 @@ def test_rule_8_the_state_machine_is_reset_and_the_snapshots_configuration_loade
 
 def test_an_installed_snapshot_is_acknowledged_only_when_it_is_durable() -> None:
     bench = Bench(1, 1, fast=False)
-    piece(bench, LogPosition(10, 4))
+    piece(bench, LogId(10, 4))
     (check,) = bench.all(CheckSnapshot)
     bench.step(SnapshotChecked(check.request_id, described(10, 4)))
     (send,) = (send for send in bench.all(Send) if isinstance(send.message, SnapshotReply))
@@ -260,58 +260,58 @@ def test_an_installed_snapshot_is_acknowledged_only_when_it_is_durable() -> None
 def test_a_snapshot_older_than_the_commit_index_changes_nothing() -> None:
     """If ... a snapshot that describes a prefix of its log ..., entries following the snapshot are still valid."""
     bench = Bench(1, 1, 2, 2)
-    bench.append(9, LogPosition(4, 2), commit=4)
-    (reply,) = piece(bench, LogPosition(3, 2))
+    bench.append(9, LogId(4, 2), commit=4)
+    (reply,) = piece(bench, LogId(3, 2))
     assert reply.installed
     assert changes(bench) == []
-    assert bench.about.last == LogPosition(4, 2)
+    assert bench.about.last == LogId(4, 2)
 
 
 def test_a_wrong_offset_is_refused_with_the_one_that_is_wanted_and_the_transfer_goes_on() -> None:
     bench = Bench(1, 1)
-    piece(bench, LogPosition(5, 2), 0, b"abc", done=False)
+    piece(bench, LogId(5, 2), 0, b"abc", done=False)
     for offset in (0, 2, 7):
-        (reply,) = piece(bench, LogPosition(5, 2), offset, b"xy", done=False)
+        (reply,) = piece(bench, LogId(5, 2), offset, b"xy", done=False)
         assert (reply.accepted, reply.next_offset) == (False, 3)
         assert changes(bench) == []
-    (reply,) = piece(bench, LogPosition(5, 2), 3, b"de", done=False)
+    (reply,) = piece(bench, LogId(5, 2), 3, b"de", done=False)
     assert (reply.accepted, reply.next_offset) == (True, 5)
 
 
 def test_a_piece_of_another_snapshot_is_refused_unless_it_is_the_first() -> None:
     bench = Bench(1, 1)
-    piece(bench, LogPosition(5, 2), 0, b"abc", done=False)
-    (reply,) = piece(bench, LogPosition(7, 2), 3, b"de", done=False)
+    piece(bench, LogId(5, 2), 0, b"abc", done=False)
+    (reply,) = piece(bench, LogId(7, 2), 3, b"de", done=False)
     assert (reply.accepted, reply.next_offset) == (False, 0)
-    (reply,) = piece(bench, LogPosition(7, 2), 0, b"de", done=False)
+    (reply,) = piece(bench, LogId(7, 2), 0, b"de", done=False)
     assert (reply.accepted, reply.next_offset) == (True, 2)
 
 
 def test_a_transfer_begins_anew_when_the_leader_changes() -> None:
     bench = Bench(1, 1)
-    piece(bench, LogPosition(5, 2), 0, b"abc", done=False)
-    (reply,) = piece(bench, LogPosition(5, 2), 3, b"de", done=False, term=10)
+    piece(bench, LogId(5, 2), 0, b"abc", done=False)
+    (reply,) = piece(bench, LogId(5, 2), 3, b"de", done=False, term=10)
     assert (reply.accepted, reply.next_offset) == (False, 0)
 
 
 def test_pieces_that_fail_their_checksums_are_forgotten_and_the_log_stays() -> None:
     bench = Bench(1, 1)
-    piece(bench, LogPosition(5, 2))
+    piece(bench, LogId(5, 2))
     (reply,) = checked(bench, None)
     assert (reply.accepted, reply.next_offset) == (False, 0)
-    assert bench.about.last == LogPosition(2, 1)
+    assert bench.about.last == LogId(2, 1)
     assert ("snapshot that failed its checksums", 1) in bench.about.dropped
 
 
 def test_a_snapshot_that_was_checked_too_late_for_its_leader_is_not_installed_but_answered() -> None:
     bench = Bench(1, 1)
-    piece(bench, LogPosition(5, 2))
+    piece(bench, LogId(5, 2))
     (check,) = bench.all(CheckSnapshot)
-    bench.append(10, LogPosition(2, 1), sender=THREE)
+    bench.append(10, LogId(2, 1), sender=THREE)
     bench.step(SnapshotChecked(check.request_id, described(5, 2)))
     (reply,) = replies(bench)
     assert not reply.accepted
-    assert bench.about.last == LogPosition(2, 1)
+    assert bench.about.last == LogId(2, 1)
 
 
 # -- sending one -------------------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def test_the_leader_sends_a_snapshot_when_it_has_discarded_the_next_entry_that_a
     assert read.offset == 0
     bench.step(SnapshotRead(read.request_id, read.last, 0, IMAGE[:4], done=False))
     (sent,) = (send.message for send in bench.all(Send) if isinstance(send.message, InstallSnapshot))
-    assert (sent.last, sent.offset, sent.data, sent.done) == (LogPosition(4, 2), 0, IMAGE[:4], False)
+    assert (sent.last, sent.offset, sent.data, sent.done) == (LogId(4, 2), 0, IMAGE[:4], False)
     assert sent.configuration == group(3)
 
 
@@ -387,10 +387,10 @@ def test_an_installed_snapshot_counts_as_held_and_the_entries_behind_it_follow()
     read = bench.behind()
     answer(bench, sent_piece(bench, read, len(IMAGE)), len(IMAGE), whole=True)
     (append,) = bench.appends(TWO)
-    assert append.previous == LogPosition(4, 2)
+    assert append.previous == LogId(4, 2)
     (two,) = (follower for follower in bench.about.followers if follower.server_id == TWO)
     assert two.match == 4
-    assert two.pace is Pace.PROBING
+    assert two.pace is ProgressState.PROBING
 
 
 def test_a_transfer_begins_anew_when_the_snapshot_was_replaced() -> None:
@@ -400,12 +400,12 @@ def test_a_transfer_begins_anew_when_the_snapshot_was_replaced() -> None:
     bench.step(SnapshotTaken(described(5, 2), 6))
     answer(bench, sent, 4)
     (read,) = bench.all(ReadSnapshot)
-    assert (read.last, read.offset) == (LogPosition(5, 2), 0)
+    assert (read.last, read.offset) == (LogId(5, 2), 0)
 
 
 def test_a_leader_never_installs_a_snapshot() -> None:
     bench = Leading()
     assert bench.is_(Role.LEADER)
-    (reply,) = piece(bench, LogPosition(50, 3), term=3)
+    (reply,) = piece(bench, LogId(50, 3), term=3)
     assert not reply.accepted
     assert bench.is_(Role.LEADER)

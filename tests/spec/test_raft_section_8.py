@@ -8,14 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from consensus.core.dialect import GARLIC_FARM, ZMQ_RAFT
 from consensus.core.effects import (
     Outcome,
     Persist,
+    ProposalResolved,
     ReadReady,
     ReadRefusal,
     ReadRefused,
-    Resolve,
     Role,
     Send,
     TransferEnded,
@@ -23,18 +22,19 @@ from consensus.core.effects import (
 )
 from consensus.core.events import PeerExtensions, ReadRequested, TransferLeadership
 from consensus.core.extensions import Extensions
+from consensus.core.features import GARLIC_FARM, ZMQ_RAFT
 from consensus.core.messages import AppendEntries, RequestVote, TimeoutNow, TimeoutNowReply, VoteReply
-from consensus.core.position import ORIGIN, Entry, LogPosition, NoOp, ServerId
-from consensus.core.sessions import RequestId, SessionTable, Verdict
-from consensus.core.tuning import Tuning, lan
+from consensus.core.model import ORIGIN, Entry, LogId, NoOp, ServerId
+from consensus.core.options import Options, lan
+from consensus.sessions.table import RequestId, RequestStatus, SessionTable
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench, group, suffix
 
 OURS = Extensions(pre_vote=True, transfer=True, lease_ms=1_000)
 
 
-def leading(*, voters: int = 3, committed: bool = True, tuning: Tuning | None = None) -> Bench:
+def leading(*, voters: int = 3, committed: bool = True, options: Options | None = None) -> Bench:
     """Server 1 leads term 1; with `committed`, an entry of its own is committed and all hold it."""
-    bench = Bench(voters=voters, tuning=tuning)
+    bench = Bench(voters=voters, options=options)
     bench.lead()
     first = heartbeats(bench, *(ServerId(number) for number in range(2, voters + 1)))
     for peer, append in first.items():
@@ -63,7 +63,7 @@ def test_a_server_that_does_not_lead_supplies_the_leader_it_has_heard_from() -> 
     """'…that server will reject the client's request and supply information about the most recent leader'."""
     bench = Bench()
     bench.append(term=1, sender=THREE)
-    assert bench.propose(b"x") == [Resolve(1, Outcome.NOT_LEADER, None, THREE)]
+    assert bench.propose(b"x") == [ProposalResolved(1, Outcome.NOT_LEADER, None, THREE)]
     assert bench.step(ReadRequested(7)) == [ReadRefused(7, ReadRefusal.NOT_LEADER, THREE)]
     assert bench.step(TransferLeadership(8)) == [TransferEnded(8, TransferOutcome.NOT_LEADER, THREE)]
 
@@ -71,9 +71,9 @@ def test_a_server_that_does_not_lead_supplies_the_leader_it_has_heard_from() -> 
 def test_a_command_whose_serial_number_was_executed_is_answered_without_executing_it_again() -> None:
     """'If it receives a command whose serial number has already been executed, it responds immediately … '."""
     table, request = SessionTable(), RequestId("client", 0, 1)
-    assert table.admit(request, 5, 0) is Verdict.NEW
+    assert table.admit(request, 5, 0) is RequestStatus.NEW
     table.remember(request, b"response")
-    assert table.admit(request, 6, 0) is Verdict.DUPLICATE
+    assert table.admit(request, 6, 0) is RequestStatus.DUPLICATE
     assert table.result_of(request) == b"response"
 
 
@@ -106,8 +106,8 @@ def test_a_leader_answers_no_read_before_an_entry_of_its_own_term_is_committed()
 
 def test_a_leader_commits_an_entry_without_effect_at_the_start_of_its_term() -> None:
     """'Raft handles this by having each leader commit a blank no-op entry into the log at the start of its term'."""
-    for dialect, contents in ((GARLIC_FARM, group(3)), (ZMQ_RAFT, NoOp(ONE, (ONE, TWO, THREE), (ONE, TWO)))):
-        bench = Bench(1, dialect=dialect)
+    for features, contents in ((GARLIC_FARM, group(3)), (ZMQ_RAFT, NoOp(ONE, (ONE, TWO, THREE), (ONE, TWO)))):
+        bench = Bench(1, features=features)
         bench.lead()
         (append,) = bench.appends(TWO)
         assert append.entries == (Entry(2, contents),)
@@ -177,14 +177,14 @@ def test_a_read_sees_what_was_committed_when_its_round_began() -> None:
 def test_a_leader_that_is_deposed_refuses_the_reads_that_wait() -> None:
     bench = leading()
     bench.step(ReadRequested(1))
-    bench.append(term=2, previous=LogPosition(1, 1), sender=THREE)
+    bench.append(term=2, previous=LogId(1, 1), sender=THREE)
     refused = bench.all(ReadRefused)
     assert [read.read_id for read in refused] == [1]
     assert refused[0].reason is ReadRefusal.NOT_LEADER
 
 
 def test_more_reads_than_the_limit_are_refused_as_busy() -> None:
-    bench = leading(tuning=Tuning(1_000, 2_000, 100, 400, max_pending_reads=2))
+    bench = leading(options=Options(1_000, 2_000, 100, 400, max_pending_reads=2))
     for number in (1, 2):
         bench.step(ReadRequested(number))
     assert bench.step(ReadRequested(3)) == [ReadRefused(3, ReadRefusal.BUSY, ONE)]
@@ -200,12 +200,12 @@ def test_a_single_server_answers_at_once() -> None:
 # -- leases ------------------------------------------------------------------------------------------------------------
 
 BOUND_MS = 300
-LEASED = Tuning(1_000, 2_000, 100, 400, lease_clock_bound_ms=BOUND_MS)
+LEASED = Options(1_000, 2_000, 100, 400, lease_clock_bound_ms=BOUND_MS)
 
 
 def leased() -> Bench:
     """A leader whose lease began a moment ago."""
-    bench = leading(tuning=LEASED)
+    bench = leading(options=LEASED)
     bench.step(ReadRequested(1))
     bench.matched(TWO, heartbeats(bench, TWO)[TWO])
     assert bench.all(ReadReady)
@@ -231,7 +231,7 @@ def test_a_lease_lasts_a_minimum_election_timeout_less_the_clock_bound() -> None
 
 
 def test_a_lease_counts_from_when_the_round_was_asked_not_from_when_it_was_answered() -> None:
-    bench = leading(tuning=LEASED)
+    bench = leading(options=LEASED)
     bench.step(ReadRequested(1))
     asked = heartbeats(bench, TWO)[TWO]
     bench.now += 600
@@ -253,7 +253,7 @@ def test_a_peer_that_promised_no_refusal_for_as_long_gives_no_lease(lease_ms: in
 
 def no_lease_with(said: Extensions) -> None:
     """A leader asks a majority for every read, because of what one of its voters has said."""
-    bench = leading(tuning=LEASED)
+    bench = leading(options=LEASED)
     bench.step(PeerExtensions(THREE, said))
     bench.step(ReadRequested(1))
     bench.matched(TWO, heartbeats(bench, TWO)[TWO])
@@ -263,7 +263,7 @@ def no_lease_with(said: Extensions) -> None:
 
 
 def test_a_voter_keeps_a_lease_over_a_restart_and_over_a_higher_term() -> None:
-    bench = Bench(tuning=LEASED)
+    bench = Bench(options=LEASED)
     assert not bench.ask(term=5).granted, "it has just started, and may have confirmed a lease before"
     assert bench.about.term == 0
     bench.now += 1_000
@@ -288,7 +288,7 @@ def test_a_transfer_ends_the_lease_for_the_rest_of_the_term() -> None:
 @pytest.mark.parametrize("bound_ms", [0, 1_000])
 def test_a_clock_bound_that_leaves_no_lease_or_no_bound_is_refused(bound_ms: int) -> None:
     with pytest.raises(ValueError, match="clock bound"):
-        Tuning(1_000, 2_000, 100, 400, lease_clock_bound_ms=bound_ms)
+        Options(1_000, 2_000, 100, 400, lease_clock_bound_ms=bound_ms)
 
 
 # -- handing leadership over -------------------------------------------------------------------------------------------
@@ -328,11 +328,11 @@ def test_one_transfer_at_a_time() -> None:
 
 
 def test_what_is_proposed_meanwhile_is_held_and_resumes_when_the_transfer_fails() -> None:
-    bench = leading(tuning=Tuning(1_000, 2_000, 100, 400, max_pending_proposals=2))
+    bench = leading(options=Options(1_000, 2_000, 100, 400, max_pending_proposals=2))
     bench.step(TransferLeadership(1, TWO))
     assert bench.propose(b"a", proposal_id=1) == []
     assert bench.propose(b"b", proposal_id=2) == []
-    assert bench.propose(b"c", proposal_id=3) == [Resolve(3, Outcome.BUSY, None, ONE)]
+    assert bench.propose(b"c", proposal_id=3) == [ProposalResolved(3, Outcome.BUSY, None, ONE)]
     assert bench.about.last.index == 1
     for _ in range(30):
         if bench.about.transfer_target is None:
@@ -372,7 +372,7 @@ def test_the_flag_makes_a_voter_listen_that_hears_from_a_leader_and_the_leader_i
     follower.receive(THREE, RequestVote(2, THREE, ORIGIN, 5, transfer=True))
     assert any(isinstance(send.message, VoteReply) and send.message.granted for send in follower.all(Send))
     leader = leading()
-    leader.receive(TWO, RequestVote(2, TWO, LogPosition(1, 1), 5, transfer=True))
+    leader.receive(TWO, RequestVote(2, TWO, LogId(1, 1), 5, transfer=True))
     assert leader.is_(Role.FOLLOWER)
     assert any(isinstance(send.message, VoteReply) and send.message.granted for send in leader.all(Send))
 
@@ -380,7 +380,7 @@ def test_the_flag_makes_a_voter_listen_that_hears_from_a_leader_and_the_leader_i
 def test_a_late_request_with_the_flag_gets_no_vote_in_the_term_of_a_leader_that_is_known() -> None:
     """A vote for it would end the refusal of candidates on which the lease of that leader rests."""
     # Given a follower without a vote in term 2, whose leader has just spoken
-    follower = Bench(tuning=LEASED)
+    follower = Bench(options=LEASED)
     follower.append(term=2, sender=TWO)
     # When a request of that term arrives late, of another candidate or of the leader itself
     for candidate in (THREE, TWO):
@@ -394,7 +394,7 @@ def test_a_late_request_with_the_flag_gets_no_vote_in_the_term_of_a_leader_that_
 def test_a_transfer_that_another_server_wins_is_told_as_such() -> None:
     bench = leading()
     bench.step(TransferLeadership(1, TWO))
-    bench.append(term=2, previous=LogPosition(1, 1), entries=suffix(2, 2), sender=THREE)
+    bench.append(term=2, previous=LogId(1, 1), entries=suffix(2, 2), sender=THREE)
     assert bench.all(TransferEnded) == [TransferEnded(1, TransferOutcome.ELSEWHERE, THREE)]
 
 
@@ -403,7 +403,7 @@ def test_a_target_that_dies_after_it_took_the_order_leaves_an_unknown_outcome_wi
     bench.step(TransferLeadership(1, TWO))
     order = order_of(bench)
     bench.receive(TWO, TimeoutNowReply(1, accepted=True, correlation=order.correlation))
-    bench.receive(TWO, RequestVote(2, TWO, LogPosition(1, 1), 5, transfer=True))
+    bench.receive(TWO, RequestVote(2, TWO, LogId(1, 1), 5, transfer=True))
     assert not bench.all(TransferEnded)
     for _ in range(3):
         bench.expire()
@@ -419,4 +419,4 @@ def test_without_the_word_a_leader_abdicates_and_does_not_campaign_for_two_timeo
     assert bench.is_(Role.FOLLOWER)
     assert not [send for send in bench.all(Send) if isinstance(send.message, TimeoutNow)]
     assert bench.raft.deadline == bench.now + 2 * lan().election_timeout_max_ms
-    assert bench.ask(term=2, last=LogPosition(1, 1)).granted
+    assert bench.ask(term=2, last=LogId(1, 1)).granted

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from consensus.core.effects import CheckSnapshot, Install, Persist, Send, StoreChunk
 from consensus.core.events import SnapshotChecked
 from consensus.core.messages import InstallSnapshot, SnapshotReply
-from consensus.core.position import LogPosition, ServerId, SnapshotDescription
+from consensus.core.model import LogId, ServerId, SnapshotDescription
 from tests.spec.raft_bench import THREE, TWO, Bench, group
 
-Name = tuple[int, ServerId, LogPosition]
+Name = tuple[int, ServerId, LogId]
 IMAGES: dict[Name, bytes] = {
-    (9, TWO, LogPosition(5, 2)): b"0123456789",
-    (9, TWO, LogPosition(7, 3)): b"abcdefg",
-    (10, THREE, LogPosition(5, 2)): b"9876543210",
+    (9, TWO, LogId(5, 2)): b"0123456789",
+    (9, TWO, LogId(7, 3)): b"abcdefg",
+    (10, THREE, LogId(5, 2)): b"9876543210",
 }
 """Another leader may have other bytes for the same place."""
 PIECES = st.tuples(st.sampled_from(list(IMAGES)), st.integers(0, 9), st.integers(1, 10))

@@ -6,17 +6,17 @@ Check-quorum does not see it. The followers answer heartbeats, so the leader wou
 from dataclasses import replace
 
 import pytest
+from consensus.core.replication.fetch_leader_messages import EndQuorumEpoch, FetchSnapshot
 
-from consensus.core.effects import Outcome, Persist, Resolve, Role, Send
+from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Send
 from consensus.core.events import DeadlineReached, Proposed, SnapshotTaken
 from consensus.core.messages import AppendEntries
-from consensus.core.position import LogPosition, SnapshotDescription
-from consensus.core.pull_messages import EndQuorumEpoch, FetchSnapshot
-from consensus.core.tuning import lan
+from consensus.core.model import LogId, SnapshotDescription
+from consensus.core.options import lan
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import TWO, Bench, group
 
-AT = LogPosition
+AT = LogId
 STALLED_MS = lan().stalled_timeouts * lan().election_timeout_min_ms
 
 
@@ -33,9 +33,9 @@ def leader_of(bench: Bench) -> Bench:
     return bench
 
 
-def live_on(bench: Bench, up_to_ms: int, *, stored: int) -> list[Resolve]:
+def live_on(bench: Bench, up_to_ms: int, *, stored: int) -> list[ProposalResolved]:
     """Both followers go on answering, and hold entries up to `stored`; returns what clients were told."""
-    told: list[Resolve] = []
+    told: list[ProposalResolved] = []
     while bench.now < up_to_ms and bench.is_(Role.LEADER):
         if isinstance(bench, PullBench):
             term = bench.raft._replica.log.term_at(stored)
@@ -43,7 +43,7 @@ def live_on(bench: Bench, up_to_ms: int, *, stored: int) -> list[Resolve]:
             bench.fetch(TWO, AT(stored, term), commit=bench.about.commit_index)
         bench.now = min(max(bench.now, bench.raft.deadline), bench.now + 100, up_to_ms)
         effects = bench.step(DeadlineReached())
-        told += [effect for effect in effects if isinstance(effect, Resolve)]
+        told += [effect for effect in effects if isinstance(effect, ProposalResolved)]
         for append in bench.appends(TWO):
             bench.matched(TWO, append, min(stored, append.previous.index + len(append.entries)))
     return told
@@ -96,7 +96,7 @@ def test_each_commit_gives_a_leader_five_election_timeouts_more(kind: type[Bench
     bench.step(Proposed(2, (b"b",)))
     live_on(bench, bench.now + STALLED_MS - 1, stored=stored + 2)
     committed = bench.persisted(first.number)
-    assert [effect.proposal_id for effect in committed if isinstance(effect, Resolve)] == [1]
+    assert [effect.proposal_id for effect in committed if isinstance(effect, ProposalResolved)] == [1]
     live_on(bench, bench.now + STALLED_MS - 1, stored=stored + 2)
     assert bench.is_(Role.LEADER)
     live_on(bench, bench.now + 1, stored=stored + 2)

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from consensus.core.dialect import GARLIC_FARM, ZMQ_RAFT, Dialect
 from consensus.core.effects import Persist, Role, Send
+from consensus.core.features import GARLIC_FARM, ZMQ_RAFT, Features
 from consensus.core.messages import (
     AppendEntries,
     AppendReply,
@@ -21,7 +21,7 @@ from consensus.core.messages import (
     TimeoutNowReply,
     VoteReply,
 )
-from consensus.core.position import ORIGIN, LogPosition
+from consensus.core.model import ORIGIN, LogId
 from consensus.core.pull_messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -34,7 +34,7 @@ from consensus.core.replica import MAX_NUMBER, TERM_STEP_MAX
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import THREE, TWO, Bench, group, suffix
 
-AT = LogPosition
+AT = LogId
 FAR = MAX_NUMBER
 STEP = 5 + TERM_STEP_MAX
 PUSHED = (
@@ -62,16 +62,16 @@ def told(message: Message) -> str:
     return type(message).__name__
 
 
-@pytest.mark.parametrize("dialect", [GARLIC_FARM, ZMQ_RAFT], ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("features", [GARLIC_FARM, ZMQ_RAFT], ids=lambda features: features.name)
 @pytest.mark.parametrize("message", PUSHED, ids=told)
 def test_a_request_of_the_highest_term_moves_a_voter_by_one_step_and_is_refused(
-    message: Message, dialect: Dialect
+    message: Message, features: Features
 ) -> None:
-    bench = Bench(5, fast=False, dialect=dialect)
+    bench = Bench(5, fast=False, features=features)
     bench.receive(TWO, message)
     (persist,) = bench.all(Persist)
-    assert persist.ballot is not None
-    assert (persist.ballot.term, persist.ballot.voted_for, persist.entries) == (STEP, None, ())
+    assert persist.hard_state is not None
+    assert (persist.hard_state.term, persist.hard_state.voted_for, persist.entries) == (STEP, None, ())
     assert answered(bench) == (STEP, persist.number)
     assert (bench.about.leader, bench.terms) == (None, [5])
 
@@ -81,8 +81,8 @@ def test_a_request_of_the_highest_epoch_moves_a_replica_that_fetches_by_one_step
     bench = PullBench(5, fast=False)
     bench.receive(TWO, message)
     (persist,) = bench.all(Persist)
-    assert persist.ballot is not None
-    assert (persist.ballot.term, persist.ballot.voted_for) == (STEP, None)
+    assert persist.hard_state is not None
+    assert (persist.hard_state.term, persist.hard_state.voted_for) == (STEP, None)
     assert answered(bench) == (STEP, persist.number)
     assert bench.about.leader is None
 
@@ -148,9 +148,9 @@ def test_a_term_within_one_step_is_taken_over_as_it_is() -> None:
     assert (bench.about.term, bench.about.leader) == (STEP, TWO)
 
 
-@pytest.mark.parametrize("dialect", [GARLIC_FARM, ZMQ_RAFT], ids=lambda dialect: dialect.name)
-def test_a_server_at_term_0_takes_its_leaders_term_at_once(dialect: Dialect) -> None:
-    bench = Bench(dialect=dialect)
+@pytest.mark.parametrize("features", [GARLIC_FARM, ZMQ_RAFT], ids=lambda features: features.name)
+def test_a_server_at_term_0_takes_its_leaders_term_at_once(features: Features) -> None:
+    bench = Bench(features=features)
     assert bench.append(2**40, ORIGIN, suffix(1, 2**40)).success
     assert (bench.about.term, bench.about.leader, bench.terms) == (2**40, TWO, [2**40])
 

@@ -6,15 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from consensus.core.sessions import RequestId, SessionLimits, SessionTable, SessionTableError, Verdict, parse_request_id
+from consensus.sessions.table import (
+    RequestId,
+    RequestStatus,
+    SessionLimits,
+    SessionTable,
+    SessionTableError,
+    parse_request_id,
+)
 
 SMALL = SessionLimits(sessions_max=3, window=4, result_bytes_max=8, expiry_ms=100)
 
 
-def execute(table: SessionTable, request: RequestId, index: int, now_ms: int = 0, result: bytes = b"done") -> Verdict:
+def execute(
+    table: SessionTable, request: RequestId, index: int, now_ms: int = 0, result: bytes = b"done"
+) -> RequestStatus:
     """What a state machine does with a request in the log."""
     verdict = table.admit(request, index, now_ms)
-    if verdict is Verdict.NEW:
+    if verdict is RequestStatus.NEW:
         table.remember(request, result)
     return verdict
 
@@ -22,17 +31,17 @@ def execute(table: SessionTable, request: RequestId, index: int, now_ms: int = 0
 def test_a_repeated_request_is_not_executed_and_gets_the_first_result() -> None:
     """The state machine tracks the latest serial number ... for each client, along with the associated response."""
     table, request = SessionTable(), RequestId("alice", 0, 1)
-    assert execute(table, request, 1, result=b"first") is Verdict.NEW
-    assert execute(table, request, 2, result=b"second") is Verdict.DUPLICATE
+    assert execute(table, request, 1, result=b"first") is RequestStatus.NEW
+    assert execute(table, request, 2, result=b"second") is RequestStatus.DUPLICATE
     assert table.result_of(request) == b"first"
 
 
 def test_requests_under_way_may_arrive_in_any_order_within_the_window() -> None:
     table = SessionTable(SMALL)
     verdicts = [execute(table, RequestId("alice", 0, number), index) for index, number in enumerate((4, 2, 1, 3), 1)]
-    assert verdicts == [Verdict.NEW] * 4
-    assert execute(table, RequestId("alice", 0, 5), 5) is Verdict.NEW
-    assert execute(table, RequestId("alice", 0, 1), 6) is Verdict.EXPIRED, "its result fell out of the window"
+    assert verdicts == [RequestStatus.NEW] * 4
+    assert execute(table, RequestId("alice", 0, 5), 5) is RequestStatus.NEW
+    assert execute(table, RequestId("alice", 0, 1), 6) is RequestStatus.EXPIRED, "its result fell out of the window"
 
 
 def test_a_session_ends_after_its_time_of_silence_by_log_time() -> None:
@@ -42,7 +51,7 @@ def test_a_session_ends_after_its_time_of_silence_by_log_time() -> None:
     assert len(table) == 1
     table.expire(1_101)
     assert len(table) == 0
-    assert execute(table, RequestId("alice", 0, 1), 2, now_ms=1_101) is Verdict.EXPIRED
+    assert execute(table, RequestId("alice", 0, 1), 2, now_ms=1_101) is RequestStatus.EXPIRED
 
 
 def test_log_time_that_goes_back_is_taken_to_stand_still() -> None:
@@ -58,22 +67,22 @@ def test_the_longest_silent_client_makes_room_for_one_more_and_cannot_come_back_
     for index, name in enumerate(("alice", "bob", "carol"), start=1):
         execute(table, RequestId(name, 0, 1), index)
     execute(table, RequestId("alice", 0, 2), 4)
-    assert execute(table, RequestId("dave", 3, 1), 5) is Verdict.NEW
-    assert execute(table, RequestId("bob", 0, 1), 6) is Verdict.EXPIRED, "bob was silent for the longest"
-    assert execute(table, RequestId("alice", 0, 2), 7) is Verdict.DUPLICATE
-    assert execute(table, RequestId("bob", 6, 1), 8) is Verdict.NEW, "with a new birth it is another session"
+    assert execute(table, RequestId("dave", 3, 1), 5) is RequestStatus.NEW
+    assert execute(table, RequestId("bob", 0, 1), 6) is RequestStatus.EXPIRED, "bob was silent for the longest"
+    assert execute(table, RequestId("alice", 0, 2), 7) is RequestStatus.DUPLICATE
+    assert execute(table, RequestId("bob", 6, 1), 8) is RequestStatus.NEW, "with a new birth it is another session"
 
 
 def test_a_birth_that_the_client_cannot_have_seen_is_refused() -> None:
     table = SessionTable()
-    assert execute(table, RequestId("alice", 7, 1), 7) is Verdict.EXPIRED
-    assert execute(table, RequestId("alice", 6, 1), 8) is Verdict.NEW
+    assert execute(table, RequestId("alice", 7, 1), 7) is RequestStatus.EXPIRED
+    assert execute(table, RequestId("alice", 6, 1), 8) is RequestStatus.NEW
 
 
 def test_a_result_too_long_to_keep_is_still_never_executed_again() -> None:
     table, request = SessionTable(SMALL), RequestId("alice", 0, 1)
     execute(table, request, 1, result=b"123456789")
-    assert execute(table, request, 2) is Verdict.DUPLICATE
+    assert execute(table, request, 2) is RequestStatus.DUPLICATE
     assert table.result_of(request) is None
 
 
@@ -108,10 +117,10 @@ def test_nothing_is_executed_twice_and_a_table_out_of_a_snapshot_decides_the_sam
             assert restored.dump() == table.dump()
             table = restored
         verdict = execute(table, request, index, now_ms, result=b"%d" % index)
-        if verdict is Verdict.NEW:
+        if verdict is RequestStatus.NEW:
             assert request not in executed, f"executed twice (seed {seed})"
             executed[request] = b"%d" % index
-        elif verdict is Verdict.DUPLICATE:
+        elif verdict is RequestStatus.DUPLICATE:
             assert table.result_of(request) == executed[request]
         assert len(table) <= SMALL.sessions_max
 
@@ -123,9 +132,11 @@ def test_a_client_that_is_never_silent_for_long_and_keeps_to_the_window_is_never
     for number in range(1, 60):
         for late in [0, *random.sample(range(min(number, SMALL.window)), k=min(number, SMALL.window) // 2)]:
             index, now_ms = index + 1, now_ms + random.randrange(20)
-            expected = Verdict.NEW if late == 0 and not table.was_executed(RequestId("alice", 0, number)) else None
+            expected = (
+                RequestStatus.NEW if late == 0 and not table.was_executed(RequestId("alice", 0, number)) else None
+            )
             verdict = execute(table, RequestId("alice", 0, number - late), index, now_ms)
-            assert verdict is (expected or Verdict.DUPLICATE)
+            assert verdict is (expected or RequestStatus.DUPLICATE)
 
 
 @given(some.binary(max_size=200))
@@ -169,7 +180,7 @@ def test_the_first_clock_entry_finds_nobody_silent() -> None:
     """Else who came before it would be older than any expiry at once."""
     table = SessionTable(SessionLimits(expiry_ms=1_000))
     request = RequestId("early", 0, 1)
-    assert table.admit(request, 1, 0) is Verdict.NEW
+    assert table.admit(request, 1, 0) is RequestStatus.NEW
     table.remember(request, b"")
     table.expire(1_700_000_000_000)
     assert table.was_executed(request)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import trio
 
-from consensus.wire.garlic_farm.messages import EXCHANGES, REPLY_TYPES, MessageType
-from consensus.wire.garlic_farm.upgrade import EXTENSION_SETS, Extension
+from consensus.protocols.garlic_farm.wire.messages import EXCHANGES, REPLY_TYPES, MessageType
+from consensus.protocols.garlic_farm.wire.upgrade import EXTENSION_SETS, Extension
 from tests.node.garlic_farm_capture import capture
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "garlic-farm.md").read_text()

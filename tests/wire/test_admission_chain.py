@@ -17,7 +17,7 @@ from bridge.core.records import Admission, Approval, Clock
 from bridge.wire.admission_chain import LINKS_MAX, chain_of, flaw_of
 from bridge.wire.application import decode, encode
 from bridge.wire.entry_proof import sign_entry
-from consensus.wire.garlic_farm.upgrade import admission_headers
+from consensus.protocols.garlic_farm.wire.upgrade import admission_headers
 from tests.authored import CLUSTER_ID, key_of, node_id, signed
 
 FOUNDERS = (node_id(1), node_id(2))

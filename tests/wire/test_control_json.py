@@ -31,7 +31,7 @@ from bridge.wire.control_json import (
 )
 from bridge.wire.trace import event_text
 from bridge.wire.view_json import ViewError
-from consensus.core.position import Command, Configuration, Entry, Server, ServerId
+from consensus.core.model import Command, Configuration, Entry, Server, ServerId
 
 numbers = st.integers(0, 2**53)
 

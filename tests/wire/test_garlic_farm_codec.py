@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consensus.wire.garlic_farm import messages
-from consensus.wire.garlic_farm.codec import (
+from consensus.protocols.garlic_farm.wire import messages
+from consensus.protocols.garlic_farm.wire.codec import (
     ReplyReader,
     RequestReader,
     decode_reply,
@@ -21,11 +21,11 @@ from consensus.wire.garlic_farm.codec import (
     encode_reply,
     encode_request,
 )
-from consensus.wire.garlic_farm.entries import ENTRY_HEAD, decode_entries, decode_value, encode_value
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.limits import Limits
-from consensus.wire.garlic_farm.log_pack import decode_log_pack, encode_log_pack
-from consensus.wire.garlic_farm.values import (
+from consensus.protocols.garlic_farm.wire.entries import ENTRY_HEAD, decode_entries, decode_value, encode_value
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.limits import Limits
+from consensus.protocols.garlic_farm.wire.log_pack import decode_log_pack, encode_log_pack
+from consensus.protocols.garlic_farm.wire.values import (
     Application,
     ClusterServer,
     Configuration,

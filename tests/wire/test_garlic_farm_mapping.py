@@ -5,14 +5,14 @@ from contextlib import suppress
 import pytest
 
 from consensus.core import messages as core
-from consensus.core.position import Command, Configuration, Entry, LogPosition, Server, ServerId
-from consensus.wire.garlic_farm import messages as wire
-from consensus.wire.garlic_farm.codec import decode_reply, decode_request, encode_reply, encode_request
-from consensus.wire.garlic_farm.entries import decode_value, encode_value
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.joining_mapping import sync_from_wire, sync_reply_to_wire, sync_to_wire
-from consensus.wire.garlic_farm.limits import Limits
-from consensus.wire.garlic_farm.mapping import (
+from consensus.core.model import Command, Configuration, Entry, LogId, Server, ServerId
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.codec import decode_reply, decode_request, encode_reply, encode_request
+from consensus.protocols.garlic_farm.wire.entries import decode_value, encode_value
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.joining_mapping import sync_from_wire, sync_reply_to_wire, sync_to_wire
+from consensus.protocols.garlic_farm.wire.limits import Limits
+from consensus.protocols.garlic_farm.wire.mapping import (
     check_agreed,
     configuration_from_wire,
     configuration_to_wire,
@@ -22,9 +22,16 @@ from consensus.wire.garlic_farm.mapping import (
     request_from_wire,
     request_to_wire,
 )
-from consensus.wire.garlic_farm.upgrade import Extension
-from consensus.wire.garlic_farm.values import Application, ClusterServer, LogEntry, LogPack, PackedEntry, ValueType
-from consensus.wire.garlic_farm.values import Configuration as WireConfiguration
+from consensus.protocols.garlic_farm.wire.upgrade import Extension
+from consensus.protocols.garlic_farm.wire.values import (
+    Application,
+    ClusterServer,
+    LogEntry,
+    LogPack,
+    PackedEntry,
+    ValueType,
+)
+from consensus.protocols.garlic_farm.wire.values import Configuration as WireConfiguration
 
 ALICE, BOB = ServerId(1), ServerId(2)
 SERVERS = Configuration((Server(ALICE, "tcp://localhost:9001"), Server(BOB, "tcp://localhost:9002")))
@@ -32,30 +39,28 @@ SERVERS = Configuration((Server(ALICE, "tcp://localhost:9001"), Server(BOB, "tcp
 JOINT = Configuration(SERVERS.voters[1:], old_voters=SERVERS.voters, learners=(Server(ALICE, "tcp://localhost:9001"),))
 OBSERVED = Configuration(SERVERS.voters, learners=(Server(ServerId(3), "tcp://localhost:9003"),))
 EXTENDED: list[core.Request] = [
-    core.AppendEntries(5, ALICE, LogPosition(9, 4), (Entry(4, Command(b"{}")), Entry(5, JOINT)), 8, correlation=21),
-    core.AppendEntries(5, ALICE, LogPosition(9, 4), (Entry(5, OBSERVED), Entry(5, SERVERS)), 8, correlation=22),
-    core.InstallSnapshot(5, ALICE, LogPosition(9, 4), JOINT, 0, bytes(4) + b"GFSNAPSH", done=False, correlation=23),
+    core.AppendEntries(5, ALICE, LogId(9, 4), (Entry(4, Command(b"{}")), Entry(5, JOINT)), 8, correlation=21),
+    core.AppendEntries(5, ALICE, LogId(9, 4), (Entry(5, OBSERVED), Entry(5, SERVERS)), 8, correlation=22),
+    core.InstallSnapshot(5, ALICE, LogId(9, 4), JOINT, 0, bytes(4) + b"GFSNAPSH", done=False, correlation=23),
 ]
 
 EXCHANGES: list[tuple[core.Request, core.Reply]] = [
-    (core.RequestVote(5, ALICE, LogPosition(9, 4), 17), core.VoteReply(5, granted=True, correlation=17)),
+    (core.RequestVote(5, ALICE, LogId(9, 4), 17), core.VoteReply(5, granted=True, correlation=17)),
     (
-        core.RequestVote(5, ALICE, LogPosition(9, 4), 18, pre_vote=True),
+        core.RequestVote(5, ALICE, LogId(9, 4), 18, pre_vote=True),
         core.VoteReply(4, granted=False, correlation=18, pre_vote=True),
     ),
     (
-        core.RequestVote(5, ALICE, LogPosition(9, 4), 18, transfer=True),
+        core.RequestVote(5, ALICE, LogId(9, 4), 18, transfer=True),
         core.VoteReply(5, granted=True, correlation=18),
     ),
     (core.TimeoutNow(5, ALICE, 21), core.TimeoutNowReply(5, accepted=True, correlation=21)),
     (
-        core.AppendEntries(
-            5, ALICE, LogPosition(9, 4), (Entry(4, Command(b"{}")), Entry(5, SERVERS)), 8, correlation=19
-        ),
+        core.AppendEntries(5, ALICE, LogId(9, 4), (Entry(4, Command(b"{}")), Entry(5, SERVERS)), 8, correlation=19),
         core.AppendReply(5, success=True, next_index=12, correlation=19),
     ),
     (
-        core.AppendEntries(5, ALICE, LogPosition(0, 0), (), 0, correlation=20),
+        core.AppendEntries(5, ALICE, LogId(0, 0), (), 0, correlation=20),
         core.AppendReply(7, success=False, next_index=3, correlation=20),
     ),
 ]
@@ -126,7 +131,7 @@ def test_joint_configurations_and_learners_travel_nowhere_else(request_: core.Re
 
 
 def test_a_snapshot_of_another_make_is_refused_in_words_that_say_what_to_do() -> None:
-    theirs = core.InstallSnapshot(5, ALICE, LogPosition(9, 4), SERVERS, 0, b"key:value", done=True, correlation=3)
+    theirs = core.InstallSnapshot(5, ALICE, LogId(9, 4), SERVERS, 0, b"key:value", done=True, correlation=3)
     asked = decode_request(encode_request(request_to_wire(theirs, BOB, lambda _: 0)))
     with pytest.raises(GarlicFarmError, match=r"server 1 sends a snapshot of index 9 .* cannot read") as refusal:
         request_from_wire(asked, 3)
@@ -185,7 +190,7 @@ def test_an_extended_configuration_that_is_cut_or_changed_raises_the_one_error_o
 
 @pytest.mark.parametrize("done", [False, True])
 def test_a_piece_of_a_snapshot_and_its_answers_keep_their_meaning(done: bool) -> None:  # noqa: FBT001 - a parameter of the test
-    piece = core.InstallSnapshot(5, ALICE, LogPosition(40, 3), SERVERS, 100, b"abc", done, correlation=7)
+    piece = core.InstallSnapshot(5, ALICE, LogId(40, 3), SERVERS, 100, b"abc", done, correlation=7)
     asked = request_to_wire(piece, BOB, lambda index: index - 1)
     assert request_from_wire(asked, 7) == piece
     for reply in (
@@ -202,7 +207,7 @@ def test_a_piece_of_a_snapshot_and_its_answers_keep_their_meaning(done: bool) ->
 def test_a_run_of_the_log_travels_as_a_pack_and_back() -> None:
     members = Configuration((Server(ServerId(1), "tcp://a:1"),), (), (Server(ServerId(2), "tcp://b:1"),))
     entries = (Entry(2, Command(b"x")), Entry(3, members))
-    append = core.AppendEntries(3, ServerId(1), LogPosition(7, 2), entries, 8, 5)
+    append = core.AppendEntries(3, ServerId(1), LogId(7, 2), entries, 8, 5)
     asked = sync_to_wire(append, ServerId(4), lambda _: 1)
     again = decode_request(encode_request(asked))
     assert isinstance(again, wire.SyncLogRequest)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.peers import Claim, ListedPeers
-from consensus.wire.garlic_farm.proof import (
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.peers import Claim, ListedPeers
+from consensus.protocols.garlic_farm.wire.proof import (
     ConnectionRole,
     Direction,
     Proof,

@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from consensus.wire.garlic_farm.digest import (
+from consensus.protocols.garlic_farm.wire.digest import (
     Algorithm,
     Authorization,
     Challenge,
@@ -17,12 +17,12 @@ from consensus.wire.garlic_farm.digest import (
     parse_challenge,
     response_to,
 )
-from consensus.wire.garlic_farm.errors import Fault, GarlicFarmError
-from consensus.wire.garlic_farm.mapping import extensions_to_core
-from consensus.wire.garlic_farm.nonces import LIFETIME_MS, NonceBook
-from consensus.wire.garlic_farm.peers import Claim, ListedPeers, PeerDirectory, ProvenPeer
-from consensus.wire.garlic_farm.proof import ConnectionRole, tls_channel
-from consensus.wire.garlic_farm.upgrade import (
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.mapping import extensions_to_core
+from consensus.protocols.garlic_farm.wire.nonces import LIFETIME_MS, NonceBook
+from consensus.protocols.garlic_farm.wire.peers import Claim, ListedPeers, PeerDirectory, ProvenPeer
+from consensus.protocols.garlic_farm.wire.proof import ConnectionRole, tls_channel
+from consensus.protocols.garlic_farm.wire.upgrade import (
     ADMISSIONS_MAX,
     EXTENSION_SETS,
     HEAD_BYTES_MAX,
@@ -33,7 +33,7 @@ from consensus.wire.garlic_farm.upgrade import (
     admission_headers,
     path_of,
 )
-from consensus.wire.garlic_farm.upgrade_client import (
+from consensus.protocols.garlic_farm.wire.upgrade_client import (
     CACHE_MS,
     Caller,
     Challenged,
@@ -41,7 +41,7 @@ from consensus.wire.garlic_farm.upgrade_client import (
     Switched,
     UpgradeClient,
 )
-from consensus.wire.garlic_farm.upgrade_server import Gatekeeper, Refused, Upgraded, UpgradeServer, Verdict
+from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, Refused, Upgraded, UpgradeServer, Verdict
 
 PASSWORDS = {"router": "correct horse"}
 HOUR_MS = 3_600_000
@@ -62,7 +62,7 @@ class Farm:
         self.now_ms = 1_000_000
         self.identity = identity or Identity("cluster-a", 2)
         self.nonces = NonceBook(b"secret", self.random.randbytes, capacity=capacity)
-        self.gatekeeper = Gatekeeper(cluster, PASSWORDS.get, self.nonces, lambda: self.identity, peers=BOB)
+        self.gatekeeper = Authenticator(cluster, PASSWORDS.get, self.nonces, lambda: self.identity, peers=BOB)
 
     def answer(self, data: bytes) -> Verdict:
         """The verdict on a connection that sends `data`."""
@@ -226,7 +226,7 @@ def test_a_server_that_restarted_asks_for_a_new_nonce_and_not_for_a_password() -
     connect(first := Farm(), caller(), session)
     restarted = Farm()
     restarted.nonces = NonceBook(b"another secret", restarted.random.randbytes)
-    restarted.gatekeeper = Gatekeeper("farm", PASSWORDS.get, restarted.nonces, lambda: restarted.identity, peers=BOB)
+    restarted.gatekeeper = Authenticator("farm", PASSWORDS.get, restarted.nonces, lambda: restarted.identity, peers=BOB)
     verdict = restarted.answer(authorized(first, session))
     assert isinstance(verdict, Refused)
     assert verdict.fault is None, "a restart is no incident"

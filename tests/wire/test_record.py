@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consensus.core.position import Command, Configuration, Entry, LogPosition, NoOp, Server, ServerId
-from consensus.wire.record import (
+from consensus.core.model import Command, Configuration, Entry, LogId, NoOp, Server, ServerId
+from consensus.storage.records import (
     ENTRY_LIMIT_BYTES,
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -100,7 +100,7 @@ def test_an_endpoint_too_long_for_its_field_is_refused() -> None:
 
 
 def test_a_segment_header_comes_back_and_every_damaged_byte_is_found() -> None:
-    header = SegmentHeader(BINDING, LogPosition(41, 3), 65_536)
+    header = SegmentHeader(BINDING, LogId(41, 3), 65_536)
     block = encode_segment_header(header)
     assert len(block) == SEGMENT_HEADER_BYTES
     assert decode_segment_header(block) == header

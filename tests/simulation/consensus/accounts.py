@@ -9,7 +9,7 @@ from collections import Counter
 
 from consensus.core.effects import Answer, Effect, Send
 from consensus.core.messages import InstallSnapshot, Message, PushRequest, RequestVote, SnapshotReply
-from consensus.core.position import ServerId
+from consensus.core.model import ServerId
 from consensus.core.pull_messages import (
     BeginQuorumEpoch,
     EndQuorumEpoch,

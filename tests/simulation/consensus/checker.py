@@ -24,21 +24,21 @@ from consensus.core.effects import (
     Answer,
     Apply,
     ChangeOutcome,
-    ChangeResolved,
+    ConfigurationResolved,
     Effect,
     Install,
     Outcome,
     Persist,
+    ProposalResolved,
     ReadReady,
     ReadRefused,
-    Resolve,
     Role,
     RoleChanged,
     TransferEnded,
 )
 from consensus.core.events import Event, Received
 from consensus.core.messages import AppendEntries, Message, RequestVote, VoteReply
-from consensus.core.position import Ballot, Command, Configuration, Entry, Index, ServerId, SnapshotDescription, Term
+from consensus.core.model import Command, Configuration, Entry, HardState, Index, ServerId, SnapshotDescription, Term
 from consensus.core.pull_messages import FetchReply
 from tests.simulation.consensus.accounts import AccountError, Accounts
 from tests.simulation.consensus.marks import Marks
@@ -59,7 +59,7 @@ class Shadow:
 
     volatile: list[Entry] = field(default_factory=list)
     durable: list[Entry] = field(default_factory=list)
-    ballot: Ballot = field(default_factory=lambda: Ballot(0))
+    hard_state: HardState = field(default_factory=lambda: HardState(0))
     writing: list[Persist] = field(default_factory=list)
     applied: Index = 0
     term: Term = 0
@@ -201,7 +201,7 @@ class Checker:
         if known != index:
             raise ViolationError(f"exactly once: server {server} executes at {index} what was executed at {known}")
 
-    def resolved(self, server: ServerId, resolve: Resolve) -> None:
+    def resolved(self, server: ServerId, resolve: ProposalResolved) -> None:
         """A client is told how its proposal ended."""
         commands = self._proposals.pop(resolve.proposal_id, None)
         if commands is None:
@@ -228,7 +228,7 @@ class Checker:
         for _, target in self._requested.values():
             yield target
 
-    def change_resolved(self, server: ServerId, resolved: ChangeResolved) -> None:
+    def change_resolved(self, server: ServerId, resolved: ConfigurationResolved) -> None:
         """Somebody is told how the change ended."""
         asked, target = self._requested.pop(resolved.change_id, (None, None))
         if asked != server or target is None:
@@ -258,24 +258,27 @@ class Checker:
             raise ViolationError(f"server {server} restores a snapshot with another configuration than that of {last}")
         self.shadows[server].applied = last.index
 
-    def recovered(self, server: ServerId, ballot: Ballot, first: Index, entries: list[Entry]) -> None:
+    def recovered(self, server: ServerId, hard_state: HardState, first: Index, entries: list[Entry]) -> None:
         """A server starts with what its disk gave back: all that was durable, and maybe some unfinished writes.
 
         The log begins at `first`: a snapshot, which is checked when it is restored, covers what comes before.
         """
         shadow = self.shadows[server]
-        ballots = [shadow.ballot, *(persist.ballot for persist in shadow.writing if persist.ballot is not None)]
+        hard_states = [
+            shadow.hard_state,
+            *(persist.hard_state for persist in shadow.writing if persist.hard_state is not None),
+        ]
         logs = [list(shadow.durable)]
         for persist in shadow.writing:
             logs.extend(_partly_done(logs[-1], persist, self.committed))
         found = next((log for log in logs if log[first - 1 :] == entries and len(log) >= first - 1), None)
-        if ballot not in ballots or found is None:
+        if hard_state not in hard_states or found is None:
             raise ViolationError(
-                f"server {server} recovered {ballot} and {len(entries)} entries, which no crash can have left"
+                f"server {server} recovered {hard_state} and {len(entries)} entries, which no crash can have left"
             )
         shadow.writing.clear()
-        shadow.term = ballot.term
-        shadow.ballot, shadow.durable, shadow.volatile = ballot, list(found), list(found)
+        shadow.term = hard_state.term
+        shadow.hard_state, shadow.durable, shadow.volatile = hard_state, list(found), list(found)
 
     def check_settled(self) -> None:
         """At the end: what was acknowledged is committed, what was refused is not."""
@@ -287,10 +290,10 @@ class Checker:
     def _staged(self, server: ServerId, persist: Persist) -> None:
         shadow = self.shadows[server]
         shadow.writing.append(persist)
-        if persist.ballot is not None:
-            if persist.ballot.term < shadow.term:
-                raise ViolationError(f"server {server} goes back from term {shadow.term} to {persist.ballot}")
-            shadow.term = persist.ballot.term
+        if persist.hard_state is not None:
+            if persist.hard_state.term < shadow.term:
+                raise ViolationError(f"server {server} goes back from term {shadow.term} to {persist.hard_state}")
+            shadow.term = persist.hard_state.term
         if isinstance(persist.snapshot, Install) and (
             shadow.leads is not None or persist.snapshot.snapshot.last.index <= shadow.applied
         ):
@@ -311,8 +314,8 @@ class Checker:
 
     def _now_durable(self, shadow: Shadow, persist: Persist) -> None:
         apply_persist(shadow.durable, persist, self.committed)
-        if persist.ballot is not None:
-            shadow.ballot = persist.ballot
+        if persist.hard_state is not None:
+            shadow.hard_state = persist.hard_state
 
     def _elected(self, server: ServerId, term: Term) -> None:
         known = self.leaders.setdefault(term, server)
@@ -415,7 +418,7 @@ class Checker:
             self.marks.requested(self._settled_configuration, configuration)
             self._settled_configuration = configuration
 
-    def _check_acknowledged(self, server: ServerId, resolve: Resolve, commands: tuple[bytes, ...]) -> None:
+    def _check_acknowledged(self, server: ServerId, resolve: ProposalResolved, commands: tuple[bytes, ...]) -> None:
         position = resolve.position
         log = self.shadows[server].volatile
         if position is None or position.index > len(log):

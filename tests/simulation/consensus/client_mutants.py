@@ -7,17 +7,17 @@ from consensus.core import follower
 from consensus.core.leader import Leader
 from consensus.core.log import Log
 from consensus.core.messages import AppendEntries
-from consensus.core.position import Configuration, Index, Milliseconds, ServerId
+from consensus.core.model import Configuration, Index, Milliseconds, ServerId
 from consensus.core.reads import Lease, Reads
 from consensus.core.replica import MAX_NUMBER, Replica
-from consensus.core.sessions import RequestId, SessionTable, Verdict
-from consensus.node.sessioned import SessionedStateMachine
+from consensus.sessions.dedup_state_machine import DedupStateMachine
+from consensus.sessions.table import RequestId, RequestStatus, SessionTable
 from tests.simulation.consensus.mutants import Mutant
 from tests.simulation.consensus.profile import Kind
 
 _finish_round: Callable[..., Any] = Reads.finish_round
-_admit: Callable[..., Verdict] = SessionTable.admit
-_snapshot: Callable[..., Iterator[bytes]] = SessionedStateMachine.snapshot
+_admit: Callable[..., RequestStatus] = SessionTable.admit
+_snapshot: Callable[..., Iterator[bytes]] = DedupStateMachine.snapshot
 
 
 def _lease_of_a_whole_timeout(
@@ -40,17 +40,17 @@ def _always(_self: Leader) -> bool:
     return True
 
 
-def _execute_repetitions(self: SessionTable, request: RequestId, index: Index, now_ms: Milliseconds) -> Verdict:
+def _execute_repetitions(self: SessionTable, request: RequestId, index: Index, now_ms: Milliseconds) -> RequestStatus:
     verdict = _admit(self, request, index, now_ms)
-    return Verdict.NEW if verdict is Verdict.DUPLICATE else verdict
+    return RequestStatus.NEW if verdict is RequestStatus.DUPLICATE else verdict
 
 
-def _admit_the_forgotten(self: SessionTable, request: RequestId, index: Index, now_ms: Milliseconds) -> Verdict:
+def _admit_the_forgotten(self: SessionTable, request: RequestId, index: Index, now_ms: Milliseconds) -> RequestStatus:
     self.floor = 0
     return _admit(self, request, index, now_ms)
 
 
-def _snapshot_without_sessions(self: SessionedStateMachine) -> Iterator[bytes]:
+def _snapshot_without_sessions(self: DedupStateMachine) -> Iterator[bytes]:
     kept, self.sessions = self.sessions, SessionTable(self.sessions.limits)
     try:
         return iter([*_snapshot(self)])
@@ -110,7 +110,7 @@ CLIENT_MUTANTS = (
     Mutant(
         "snapshot-without-sessions",
         "a snapshot does not hold the table of sessions",
-        ((SessionedStateMachine, "snapshot", _snapshot_without_sessions),),
+        ((DedupStateMachine, "snapshot", _snapshot_without_sessions),),
     ),
     Mutant(
         "snapshot-forgets-the-configuration",

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from consensus.core.effects import Outcome, ReadReady, ReadRefused, Resolve
+from consensus.core.effects import Outcome, ProposalResolved, ReadReady, ReadRefused
 from consensus.core.events import Proposed, ReadRequested
-from consensus.core.position import Index, ServerId
-from consensus.core.sessions import RequestId
-from consensus.node.sessioned import request_entry
+from consensus.core.model import Index, ServerId
+from consensus.sessions.dedup_state_machine import request_entry
+from consensus.sessions.table import RequestId
 from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.linearizability import Operation, Verdict, judge
 from tests.simulation.consensus.profile import Profile
@@ -78,7 +78,7 @@ class Clients:
         self._numbers += 1
         return self._numbers
 
-    def resolved(self, state: StateMachine, resolve: Resolve) -> None:
+    def resolved(self, state: StateMachine, resolve: ProposalResolved) -> None:
         """A server says how a proposal ended; the result is known when its state machine has taken it."""
         client, call = self._waiting.pop(resolve.proposal_id, (None, None))
         if client is None or call is None:

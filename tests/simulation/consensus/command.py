@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 from consensus.core.invariants import InvariantBrokenError
-from consensus.node.disk import StorageError
+from consensus.storage.disk import StorageError
 from tests.simulation.consensus.all_mutants import ALL_MUTANTS
 from tests.simulation.consensus.checker import StandstillError, ViolationError
 from tests.simulation.consensus.history import CORES, FULL, SHORT, Report, run_history

@@ -7,7 +7,7 @@ had been synced, in the cache and on the platter alike.
 from collections.abc import Sequence
 from random import Random
 
-from consensus.node.disk import DiskOperation, SyncDirectory, SyncFile
+from consensus.storage.disk import DiskOperation, SyncDirectory, SyncFile
 from tests.node.crash_disk import CrashDisk
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 
 from consensus.core.messages import AppendEntries, AppendReply, Message, RequestVote, TimeoutNow, VoteReply
-from consensus.core.position import LogPosition, ServerId
+from consensus.core.model import LogId, ServerId
 from consensus.core.pull_messages import BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchReply, PullError
 from consensus.core.replica import MAX_NUMBER
 from tests.simulation.consensus.network import Network
@@ -54,12 +54,12 @@ class Forger:
         self._stage.after(1 + int(random.expovariate(1 / self._profile.forged_ms)), self._forge)
 
 
-def _forgeries(sender: ServerId, recipient: ServerId, last: LogPosition, term: int) -> tuple[Message, ...]:
+def _forgeries(sender: ServerId, recipient: ServerId, last: LogId, term: int) -> tuple[Message, ...]:
     """Each message of each strategy; the wrong strategy's are dropped, like any that is implausible."""
     commit = MAX_NUMBER
     return (
-        RequestVote(term, sender, LogPosition(MAX_NUMBER, term), 1),
-        RequestVote(term, sender, LogPosition(MAX_NUMBER, term), 1, transfer=True),
+        RequestVote(term, sender, LogId(MAX_NUMBER, term), 1),
+        RequestVote(term, sender, LogId(MAX_NUMBER, term), 1, transfer=True),
         VoteReply(term, granted=True, correlation=1),
         AppendEntries(term, sender, last, (), commit, 1),
         AppendReply(term, success=True, next_index=last.index + 1, correlation=1),

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from random import Random
 from zlib import crc32
 
-from consensus.core.dialect import GARLIC_FARM, KRAFT
 from consensus.core.effects import Effect
 from consensus.core.events import Event, Received
+from consensus.core.features import GARLIC_FARM, KRAFT
 from consensus.core.log import RecoveredLog
 from consensus.core.messages import Message
-from consensus.core.position import Ballot, Configuration, ServerId
+from consensus.core.model import Configuration, HardState, ServerId
 from consensus.core.raft import Raft
 from tests.simulation.consensus.checker import Checker, StandstillError
 from tests.simulation.consensus.clients import Clients
@@ -52,33 +52,33 @@ class Length:
 FULL = Length(1_300, 2_000, 200)
 SHORT = Length(450, 600, 50)
 
-CoreFactory = Callable[[ServerId, Configuration, Ballot, RecoveredLog, Profile, Random, int], Raft]
+CoreFactory = Callable[[ServerId, Configuration, HardState, RecoveredLog, Profile, Random, int], Raft]
 
 
 def production_core(
     server_id: ServerId,
     configuration: Configuration,
-    ballot: Ballot,
+    hard_state: HardState,
     log: RecoveredLog,
     profile: Profile,
     random: Random,
     now: int,
 ) -> Raft:
     """The core as it is shipped."""
-    return Raft(server_id, configuration, ballot, log, profile.tuning, GARLIC_FARM, random, now)
+    return Raft(server_id, configuration, hard_state, log, profile.options, GARLIC_FARM, random, now)
 
 
 def pulling_core(
     server_id: ServerId,
     configuration: Configuration,
-    ballot: Ballot,
+    hard_state: HardState,
     log: RecoveredLog,
     profile: Profile,
     random: Random,
     now: int,
 ) -> Raft:
     """The core as it is shipped, where followers fetch."""
-    return Raft(server_id, configuration, ballot, log, profile.tuning, KRAFT, random, now)
+    return Raft(server_id, configuration, hard_state, log, profile.options, KRAFT, random, now)
 
 
 CORES = {"push": production_core, "pull": pulling_core}

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from consensus.core.effects import ReadEntries
-from consensus.core.position import Index, ServerId
-from consensus.node.disk import DiskOperation, RemoveFile
-from consensus.node.executor import SideJob, WriteJob
-from consensus.node.storage import Owner, Recovery, Storage, StorageTuning, read_extents, recover
+from consensus.core.model import Index, ServerId
+from consensus.server.executor import SnapshotWrite, WriteJob
+from consensus.storage.disk import DiskOperation, RemoveFile
+from consensus.storage.planner import Owner, Recovery, Storage, StorageOptions, read_extents, recover
 from tests.simulation.consensus.checker import Checker
 from tests.simulation.consensus.faulty_disk import FaultyDisk
 from tests.simulation.consensus.profile import Profile
@@ -22,7 +22,7 @@ class Keeper:
         self._server_id = server_id
         self._random = random
         self._checker = checker
-        self._tuning = StorageTuning(64 * 1024, profile.tuning.tail_entries, profile.tuning.tail_bytes)
+        self._options = StorageOptions(64 * 1024, profile.options.tail_entries, profile.options.tail_bytes)
         self._generation = 0
         self._full_until_ms = 0
         self.disk = FaultyDisk()
@@ -32,7 +32,7 @@ class Keeper:
         """Recover, and have the judge look at what came out; raises `StorageError`, and whatever `operate` does."""
         self._generation += 1
         owner = Owner(self._server_id.to_bytes(8, "big"), self._generation, place=1)
-        recovery = recover(self.disk, owner, self._server_id.to_bytes(16, "big"), self._tuning)
+        recovery = recover(self.disk, owner, self._server_id.to_bytes(16, "big"), self._options)
         operate(recovery.operations)
         storage = recovery.storage
         first = storage.start.index + 1
@@ -41,7 +41,7 @@ class Keeper:
         if self.rotten:
             self._checker.marks.see("rot healed or harmless")
             self.rotten = False
-        self._checker.recovered(self._server_id, recovery.ballot, first, entries)
+        self._checker.recovered(self._server_id, recovery.hard_state, first, entries)
         self._checker.marks.recovered(recovery.report)
         return recovery
 
@@ -78,7 +78,7 @@ class Keeper:
         """A job stops in its midst for want of space; returns where to go on later."""
         return self.disk.fill_up(job.operations, start, self._random)
 
-    def give_up(self, job: SideJob) -> SideJob:
+    def give_up(self, job: SnapshotWrite) -> SnapshotWrite:
         """Nothing waits for a snapshot that finds no space: its file is removed."""
         self._checker.marks.see("snapshot given up for want of disk space")
         self.disk.fill_up(job.operations, 0, self._random)

@@ -14,15 +14,15 @@ from typing import assert_never
 from consensus.core.effects import (
     Answer,
     Apply,
-    ChangeResolved,
     ConfigurationChanged,
+    ConfigurationResolved,
     Effect,
     Halt,
     Install,
     Persist,
+    ProposalResolved,
     ReadReady,
     ReadRefused,
-    Resolve,
     Restore,
     Role,
     RoleChanged,
@@ -41,12 +41,12 @@ from consensus.core.events import (
 )
 from consensus.core.extensions import Extensions
 from consensus.core.messages import AppendReply, SnapshotReply, VoteReply
-from consensus.core.position import Configuration, Index, ServerId, SnapshotDescription
-from consensus.core.progress import Pace
+from consensus.core.model import Configuration, Index, ServerId, SnapshotDescription
 from consensus.core.raft import Raft
-from consensus.node.disk import DamagedStorageError, DiskOperation
-from consensus.node.executor import Executor, Job, ReadJob, Released, SideJob, WriteJob
-from consensus.node.storage import Recovery, Storage
+from consensus.core.replication.progress import ProgressState
+from consensus.server.executor import Executor, Job, ReadJob, Released, SnapshotWrite, WriteJob
+from consensus.storage.disk import DamagedStorageError, DiskOperation
+from consensus.storage.planner import Recovery, Storage
 from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.clock import Clock
 from tests.simulation.consensus.keeper import Keeper
@@ -144,7 +144,7 @@ class Machine:
         core = self._make_core(
             self.server_id,
             self._configuration,
-            recovery.ballot,
+            recovery.hard_state,
             recovery.log,
             self._profile,
             Random(self._random.getrandbits(64)),
@@ -165,7 +165,7 @@ class Machine:
                 pre_vote=self.understands_pre_vote and other.understands_pre_vote,
                 transfer=self.understands_transfer and other.understands_transfer,
                 configurations=self._profile.joint,
-                lease_ms=self._profile.tuning.lease_promise_ms,
+                lease_ms=self._profile.options.lease_promise_ms,
             )
             self.step(PeerExtensions(other.server_id, extensions))
         self._set_timer()
@@ -210,7 +210,7 @@ class Machine:
             self._checker.marks.see("crash in the midst of recovery")
             self._power_off()
             return None
-        self._trace(f"start {self.server_id} {recovery.ballot} {recovery.storage.last.index}")
+        self._trace(f"start {self.server_id} {recovery.hard_state} {recovery.storage.last.index}")
         return recovery
 
     def _stop_for_good(self, error: DamagedStorageError) -> None:
@@ -307,7 +307,7 @@ class Machine:
                     self._begin_with_snapshot(self._living(), effect)
                 case RoleChanged(role=Role.LEADER):
                     self._world.elected(self.server_id)
-                case Resolve() | ChangeResolved() | ReadReady() | ReadRefused() | TransferEnded():
+                case ProposalResolved() | ConfigurationResolved() | ReadReady() | ReadRefused() | TransferEnded():
                     self._tell_client(effect)
                 case RoleChanged() | ConfigurationChanged():
                     pass
@@ -318,10 +318,10 @@ class Machine:
 
     def _tell_client(self, answer: Answer) -> None:
         match answer:
-            case Resolve():
+            case ProposalResolved():
                 self._checker.resolved(self.server_id, answer)
                 self._desk.resolved(self._living().state, answer)
-            case ChangeResolved():
+            case ConfigurationResolved():
                 self._checker.change_resolved(self.server_id, answer)
             case ReadReady():
                 self._checker.answered(self.server_id, answer)
@@ -359,7 +359,7 @@ class Machine:
             match job:
                 case ReadJob():
                     self._answer(life, job)
-                case SideJob():
+                case SnapshotWrite():
                     self._operate(job.operations)
                     life.executor.read(job)
                     self._go_on_with_snapshot(life, given_up=job.given_up)
@@ -388,7 +388,7 @@ class Machine:
             raise CrashedError
         self.step(Persisted(job.number))
 
-    def _is_full(self, job: WriteJob | SideJob, start: int) -> bool:
+    def _is_full(self, job: WriteJob | SnapshotWrite, start: int) -> bool:
         return not self.healthy and self._keeper.is_full(self._world.now) and start < len(job.operations)
 
     def _wait_for_space(self, life: Life, job: WriteJob, start: int) -> None:
@@ -440,7 +440,7 @@ class Machine:
             or state.writer is not None
         ):
             return
-        if self.healthy and any(follower.pace is Pace.SNAPSHOT for follower in life.core.describe().followers):
+        if self.healthy and any(follower.pace is ProgressState.SNAPSHOT for follower in life.core.describe().followers):
             return
         state.covered = state.applied
         self._world.after(0, lambda: self._want_snapshot(life))

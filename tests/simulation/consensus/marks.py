@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from consensus.core.configuration import ChangeRefusal
 from consensus.core.effects import (
     ChangeOutcome,
-    ChangeResolved,
     Compact,
+    ConfigurationResolved,
     Effect,
     Install,
     Persist,
@@ -27,9 +27,9 @@ from consensus.core.effects import (
 )
 from consensus.core.events import DeadlineReached, DiskSpace, Event, ReadRequested, Received
 from consensus.core.messages import AppendReply, RequestVote, SnapshotReply, VoteReply
-from consensus.core.position import Configuration, Entry, ServerId, Term
+from consensus.core.model import Configuration, Entry, ServerId, Term
 from consensus.core.pull_messages import EndQuorumEpoch, Fetch, FetchReply, FetchSnapshot
-from consensus.node.recovery_report import RecoveryReport
+from consensus.storage.recovery_report import RecoveryReport
 
 COMMON = (
     "conflicting suffix truncated",
@@ -132,7 +132,7 @@ class Marks:
                     self._role_changed(event, effect, led=led)
                 case ReadEntries():
                     self.see("old entries read back from storage")
-                case ReadReady() | ReadRefused() | ChangeResolved() | TransferEnded():
+                case ReadReady() | ReadRefused() | ConfigurationResolved() | TransferEnded():
                     self._answered(event, effect, led=led)
                 case _:
                     pass
@@ -233,7 +233,7 @@ class Marks:
             self.see("successor campaigned at the word of a leader that resigned")
 
     def _answered(
-        self, event: Event, answer: ReadReady | ReadRefused | ChangeResolved | TransferEnded, *, led: bool
+        self, event: Event, answer: ReadReady | ReadRefused | ConfigurationResolved | TransferEnded, *, led: bool
     ) -> None:
         match answer:
             case ReadReady(read_id):
@@ -242,12 +242,12 @@ class Marks:
             case ReadRefused():
                 if led:
                     self.see("read refused by a leader that was deposed")
-            case ChangeResolved():
+            case ConfigurationResolved():
                 self._change_resolved(answer)
             case TransferEnded():
                 self._transfer_ended(answer)
 
-    def _change_resolved(self, resolved: ChangeResolved) -> None:
+    def _change_resolved(self, resolved: ConfigurationResolved) -> None:
         mark = None if resolved.refusal is None else _REFUSALS.get(resolved.refusal)
         if mark is not None:
             self.see(mark)

@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from consensus.core import ballot, configuration, follower, snapshot_receiving
-from consensus.core.effects import Outcome, Resolve
+from consensus.core import configuration, follower, snapshots, votes
+from consensus.core.effects import Outcome, ProposalResolved
 from consensus.core.leader import Leader
 from consensus.core.log import Log
+from consensus.core.membership import Reconfiguration
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
+from consensus.core.model import Configuration, HardState, Index, LogId, Term
 from consensus.core.outbox import Outbox
-from consensus.core.position import Ballot, Configuration, Index, LogPosition, Term
-from consensus.core.progress import Progress, SentAppend
-from consensus.core.pushing import Pushing
 from consensus.core.raft import Raft
-from consensus.core.reconfiguration import Reconfiguration
 from consensus.core.replica import Replica
+from consensus.core.replication.append_follower import Pushing
+from consensus.core.replication.progress import Progress, SentAppend
 from tests.simulation.consensus.profile import Kind
 
 
@@ -70,15 +70,15 @@ def _last_index(self: Leader) -> Index:
     return self._replica.log.last_index
 
 
-def _vote_for_any_log(own: Ballot, _last: LogPosition, request: RequestVote) -> bool:
+def _vote_for_any_log(own: HardState, _last: LogId, request: RequestVote) -> bool:
     return request.term == own.term and own.voted_for in (None, request.candidate)
 
 
-def _would_vote_for_any_log(own: Ballot, _last: LogPosition, request: RequestVote) -> bool:
+def _would_vote_for_any_log(own: HardState, _last: LogId, request: RequestVote) -> bool:
     return request.term > own.term
 
 
-def _vote_again(own: Ballot, last: LogPosition, request: RequestVote) -> bool:
+def _vote_again(own: HardState, last: LogId, request: RequestVote) -> bool:
     return request.term == own.term and request.last.at_least_as_up_to_date_as(last)
 
 
@@ -100,14 +100,14 @@ def _accept_stale_appends(self: Pushing, request: AppendEntries) -> None:
         self._replica.refuse_append(request.leader, request.correlation, 1)
 
 
-def _match_by_index_only(self: Log, position: LogPosition) -> bool:
+def _match_by_index_only(self: Log, position: LogId) -> bool:
     return position.index <= self.last_index
 
 
 _raft_init: Callable[..., None] = Raft.__init__
 
 
-def _forget_the_vote(self: Raft, server_id: Any, configuration: Any, own: Ballot, *rest: Any) -> None:
+def _forget_the_vote(self: Raft, server_id: Any, configuration: Any, own: HardState, *rest: Any) -> None:
     _raft_init(self, server_id, configuration, replace(own, voted_for=None), *rest)
 
 
@@ -127,19 +127,19 @@ def _acknowledge_what_is_appended(self: Leader) -> None:
     while self._pending:
         pending = self._pending.popleft()
         self._pending_bytes -= pending.size_bytes
-        position = LogPosition(pending.last, replica.log.term_at(pending.last) or 0)
-        replica.outbox.add(Resolve(pending.proposal_id, Outcome.COMMITTED, position, replica.server_id))
+        position = LogId(pending.last, replica.log.term_at(pending.last) or 0)
+        replica.outbox.add(ProposalResolved(pending.proposal_id, Outcome.COMMITTED, position, replica.server_id))
 
 
 def _refuse_on_resignation(self: Leader) -> None:
     for pending in self._pending:
-        self._replica.outbox.add(Resolve(pending.proposal_id, Outcome.NOT_LEADER))
+        self._replica.outbox.add(ProposalResolved(pending.proposal_id, Outcome.NOT_LEADER))
     self._pending.clear()
 
 
 def _answer_only_granted_votes(self: Replica, request: RequestVote, *, granted: bool, error: Any = None) -> None:
     if granted:
-        after = 0 if request.pre_vote else self.ballot_number
+        after = 0 if request.pre_vote else self.hard_state_number
         self.outbox.send(
             request.candidate, VoteReply(request.term, granted, request.correlation, request.pre_vote, error), after
         )
@@ -188,13 +188,13 @@ def _newest_configuration(self: Log, _index: Index) -> Configuration:
     return self.configuration
 
 
-def _never_superfluous(_replica: Replica, _last: LogPosition) -> bool:
+def _never_superfluous(_replica: Replica, _last: LogId) -> bool:
     return False
 
 
 def _adopt_any_term(self: Replica, term: Term, *, of_a_leader: bool = False) -> None:
     del of_a_leader
-    self.set_ballot(Ballot(term))
+    self.set_hard_state(HardState(term))
 
 
 _check_term: Callable[..., bool] = Raft.check_term
@@ -235,9 +235,9 @@ MUTANTS = (
     Mutant(
         "vote-for-any-log",
         "votes are given without the up-to-date check",
-        ((ballot, "may_vote", _vote_for_any_log), (ballot, "would_vote", _would_vote_for_any_log)),
+        ((votes, "may_vote", _vote_for_any_log), (votes, "would_vote", _would_vote_for_any_log)),
     ),
-    Mutant("vote-twice", "a second candidate gets a vote in the same term", ((ballot, "may_vote", _vote_again),)),
+    Mutant("vote-twice", "a second candidate gets a vote in the same term", ((votes, "may_vote", _vote_again),)),
     Mutant(
         "truncate-matching-prefix",
         "an append cuts the log even where it agrees, so a delayed one loses acknowledged entries",
@@ -341,7 +341,7 @@ MUTANTS = (
     Mutant(
         "snapshot-over-a-better-log",
         "a snapshot replaces the log although the log holds all that it covers",
-        ((snapshot_receiving, "_is_superfluous", _never_superfluous),),
+        ((snapshots, "_is_superfluous", _never_superfluous),),
     ),
     Mutant(
         "term-without-bound",

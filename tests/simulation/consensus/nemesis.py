@@ -9,8 +9,8 @@ from random import Random
 
 from consensus.core.effects import TransferEnded
 from consensus.core.events import ChangeConfiguration, Proposed, TransferLeadership
-from consensus.core.position import Configuration, Server, ServerId
-from consensus.node.sessioned import clock_entry
+from consensus.core.model import Configuration, Server, ServerId
+from consensus.sessions.dedup_state_machine import clock_entry
 from tests.simulation.consensus.checker import Checker
 from tests.simulation.consensus.clients import Clients
 from tests.simulation.consensus.machine import Machine

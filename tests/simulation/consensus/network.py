@@ -4,7 +4,7 @@ from collections.abc import Callable
 from random import Random
 
 from consensus.core.messages import Message
-from consensus.core.position import ServerId
+from consensus.core.model import ServerId
 from tests.simulation.consensus.profile import Profile
 
 _LONG_DELAY_MS = 600

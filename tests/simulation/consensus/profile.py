@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
-from consensus.core.sessions import SessionLimits
-from consensus.core.tuning import Tuning
+from consensus.core.options import Options
+from consensus.sessions.table import SessionLimits
 
 _ELECTION_MS = 150
 _LEASE_BOUND_MS = 40
@@ -50,7 +50,7 @@ class Profile:
 
     kind: Kind
     servers: int
-    tuning: Tuning
+    options: Options
     loss: float
     duplication: float
     long_delay: float
@@ -151,12 +151,12 @@ def _make_paused(general: Profile) -> Profile:
 
 def _make_storm(general: Profile, random: Random) -> Profile:
     """Leaders fall soon after their election, entries travel one by one."""
-    tuning = replace(general.tuning, max_entries_per_append=1, in_flight=random.choice((1, 2)), heartbeat_ms=70)
+    options = replace(general.options, max_entries_per_append=1, in_flight=random.choice((1, 2)), heartbeat_ms=70)
     return replace(
         general,
         kind=Kind.STORM,
         servers=random.choice((3, 5, 5)),
-        tuning=tuning,
+        options=options,
         loss=0,
         long_delay=random.choice((0, 0.1, 0.3)),
         max_delay_ms=random.choice((10, 20)),
@@ -179,8 +179,8 @@ def _make_figure_8(general: Profile) -> Profile:
     The way is long and the disk is fast, so that a leader is often isolated between the answer that counts an entry of
     an older term for the majority and the arrival of its own first entry.
     """
-    tuning = replace(
-        general.tuning,
+    options = replace(
+        general.options,
         max_entries_per_append=1,
         in_flight=1,
         heartbeat_ms=70,
@@ -192,7 +192,7 @@ def _make_figure_8(general: Profile) -> Profile:
         kind=Kind.FIGURE_8,
         servers=5,
         strangers=0,
-        tuning=tuning,
+        options=options,
         loss=0,
         duplication=0,
         long_delay=0,
@@ -240,8 +240,8 @@ def _make_membership(general: Profile, random: Random) -> Profile:
 
 def _make_lease(general: Profile, random: Random) -> Profile:
     """A lease lasts 110 ms by a clock that runs a tenth too slow, others elect 150 ms later by one as much too fast."""
-    tuning = replace(
-        general.tuning,
+    options = replace(
+        general.options,
         election_timeout_min_ms=_ELECTION_MS,
         election_timeout_max_ms=random.choice((152, 180)),
         heartbeat_ms=30,
@@ -254,7 +254,7 @@ def _make_lease(general: Profile, random: Random) -> Profile:
         general,
         kind=Kind.LEASE,
         servers=random.choice((3, 3, 5)),
-        tuning=tuning,
+        options=options,
         loss=random.choice((0, 0.01)),
         long_delay=0,
         max_delay_ms=random.choice((1, 1, 2)),
@@ -283,7 +283,7 @@ def _draw_general(random: Random) -> Profile:
     return Profile(
         kind=Kind.GENERAL,
         servers=random.choice((1, 2, 3, 3, 3, 4, 5, 5, 5, 5)),
-        tuning=_draw_tuning(random),
+        options=_draw_tuning(random),
         loss=random.choice((0, 0, 0.02, 0.1, 0.3)),
         duplication=random.choice((0, 0, 0.02, 0.2)),
         long_delay=random.choice((0, 0, 0.02, 0.1)),
@@ -321,8 +321,8 @@ def _draw_general(random: Random) -> Profile:
     )
 
 
-def _draw_tuning(random: Random) -> Tuning:
-    return Tuning(
+def _draw_tuning(random: Random) -> Options:
+    return Options(
         election_timeout_min_ms=_ELECTION_MS,
         election_timeout_max_ms=300,
         heartbeat_ms=random.choice((30, 70)),

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from consensus.core import taking
-from consensus.core.fetcher import Asked, Fetcher
 from consensus.core.leader import Leader
 from consensus.core.log import Log
+from consensus.core.model import Index, LogId, ServerId
 from consensus.core.outbox import Outbox
-from consensus.core.position import Index, LogPosition, ServerId
 from consensus.core.pull_messages import Fetch
+from consensus.core.replication import taking
+from consensus.core.replication.fetch_follower import Asked, Fetcher
 from tests.simulation.consensus.mutants import Mutant
 from tests.simulation.consensus.profile import Kind
 
@@ -25,12 +25,12 @@ def _send_fetches_at_once(self: Outbox, recipient: Any, message: Any, after: int
     _send(self, recipient, message, 0 if isinstance(message, Fetch) else after)
 
 
-def _before_the_whole_term(self: Log, other: LogPosition) -> LogPosition:
+def _before_the_whole_term(self: Log, other: LogId) -> LogId:
     index = min(other.index, self.last_index)
     if index <= self.start.index:
         return self.start
     index = self.first_of_term_at(index) - 1
-    return LogPosition(index, self.term_at(index) or 0)
+    return LogId(index, self.term_at(index) or 0)
 
 
 def _any_index_commits(_self: Leader, index: Index) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from consensus.core.position import ServerId
+from consensus.core.model import ServerId
 from tests.simulation.consensus.machine import Machine
 
 

@@ -1,6 +1,6 @@
 """The state machine of a simulated server: a store of numbers behind the table of sessions that is shipped.
 
-`SessionedStateMachine` does not wait for anything here, so it is driven to its end at once, without an event loop.
+`DedupStateMachine` does not wait for anything here, so it is driven to its end at once, without an event loop.
 
 A checksum is chained over every entry that was taken, and travels in snapshots. By it the judge knows whether a state,
 lived through or restored, is that of the committed log, without carrying the log along.
@@ -16,12 +16,12 @@ from zlib import crc32
 
 from consensus.core.effects import Apply, ReadSnapshot, Restore, TakeSnapshot
 from consensus.core.events import SnapshotRead, SnapshotTaken
-from consensus.core.position import Command, Entry, Index, LogPosition, SnapshotDescription
-from consensus.core.sessions import SessionLimits
-from consensus.node.executor import SideJob
-from consensus.node.sessioned import SessionedStateMachine
-from consensus.node.snapshots import SnapshotWriter
-from consensus.wire.snapshot_image import ImageReader
+from consensus.core.model import Command, Entry, Index, LogId, SnapshotDescription
+from consensus.server.executor import SnapshotWrite
+from consensus.sessions.dedup_state_machine import DedupStateMachine
+from consensus.sessions.table import SessionLimits
+from consensus.storage.snapshot_image import ImageReader
+from consensus.storage.snapshots import SnapshotWriter
 
 OWN_READ = -1
 _EVERYTHING = 2**40
@@ -79,14 +79,14 @@ class StateMachine:
         self._on_applied = on_applied
         self._on_restored = on_restored
         self._store = Store(on_executed)
-        self.machine = SessionedStateMachine(
+        self.machine = DedupStateMachine(
             self._store.execute, limits, self._own_part, self._restore_own_part, clock_s=lambda: 0.0
         )
         self.applied: Index = 0
         self.chain = 0
         self.covered: Index = 0
         self.restoring: SnapshotDescription | None = None
-        self.jobs: deque[SideJob] = deque()
+        self.jobs: deque[SnapshotWrite] = deque()
         self.writer: SnapshotWriter | None = None
         self._captured = b""
         self._waiting: deque[Apply] = deque()
@@ -149,7 +149,7 @@ class StateMachine:
         plans = [writer.plan_begin()]
         plans += [writer.plan(data[start : start + _PIECE_BYTES]) for start in range(0, len(data), _PIECE_BYTES)]
         plans.append(writer.plan_end())
-        self.jobs = deque(SideJob(tuple(plan), writer.file) for plan in plans)
+        self.jobs = deque(SnapshotWrite(tuple(plan), writer.file) for plan in plans)
 
     def give_up_snapshot(self) -> None:
         """There was no space for it."""
@@ -172,7 +172,7 @@ class StateMachine:
         for pair in sorted(self._store.values.items()):
             yield _PAIR.pack(*pair)
 
-    async def _restore_own_part(self, _last: LogPosition, state: AsyncIterator[bytes]) -> None:
+    async def _restore_own_part(self, _last: LogId, state: AsyncIterator[bytes]) -> None:
         data = b"".join([piece async for piece in state])
         self.applied, self.chain = _HEAD.unpack_from(data)
         self._store.values = dict(_PAIR.iter_unpack(data[_HEAD.size :]))

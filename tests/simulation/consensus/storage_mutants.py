@@ -3,15 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from consensus.node.disk import DiskOperation, SyncFile
-from consensus.node.hard_state import HardStateFile
-from consensus.node.journal import Journal
-from consensus.node.recovery import _Scanner
-from consensus.node.snapshots import SnapshotFiles
+from consensus.storage.disk import DiskOperation, SyncFile
+from consensus.storage.hard_state import HardStateFile
+from consensus.storage.journal import Journal
+from consensus.storage.recovery import _Scanner
+from consensus.storage.snapshots import SnapshotFiles
 from tests.simulation.consensus.mutants import Mutant
 
 _plan_append: Callable[..., Sequence[DiskOperation]] = Journal.plan_append
-_plan_ballot: Callable[..., Sequence[DiskOperation]] = HardStateFile.plan_ballot
+_plan_hard_state: Callable[..., Sequence[DiskOperation]] = HardStateFile.plan_hard_state
 _plan_adopt: Callable[..., Sequence[DiskOperation]] = SnapshotFiles.plan_adopt
 _init: Callable[..., None] = _Scanner.__init__
 
@@ -24,8 +24,8 @@ def _append_without_sync(self: Journal, *details: Any) -> list[DiskOperation]:
     return _without_sync(_plan_append(self, *details))
 
 
-def _ballot_without_sync(self: HardStateFile, *details: Any) -> list[DiskOperation]:
-    return _without_sync(_plan_ballot(self, *details))
+def _hard_state_without_sync(self: HardStateFile, *details: Any) -> list[DiskOperation]:
+    return _without_sync(_plan_hard_state(self, *details))
 
 
 def _adopt_without_rename_sync(self: SnapshotFiles, *details: Any) -> list[DiskOperation]:
@@ -50,7 +50,7 @@ STORAGE_MUTANTS = (
     Mutant(
         "ballot-without-sync",
         "a vote counts as durable although it was not synced",
-        ((HardStateFile, "plan_ballot", _ballot_without_sync),),
+        ((HardStateFile, "plan_ballot", _hard_state_without_sync),),
     ),
     Mutant(
         "snapshot-without-directory-sync",

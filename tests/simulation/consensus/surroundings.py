@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from consensus.core.effects import ReadReady, ReadRefused, Resolve
-from consensus.core.position import ServerId
+from consensus.core.effects import ProposalResolved, ReadReady, ReadRefused
+from consensus.core.model import ServerId
 from tests.simulation.consensus.state import StateMachine
 
 
@@ -31,7 +31,7 @@ class Schedule(Protocol):
 class Desk(Protocol):
     """Where answers to clients go."""
 
-    def resolved(self, state: StateMachine, resolve: Resolve) -> None:
+    def resolved(self, state: StateMachine, resolve: ProposalResolved) -> None:
         """How a proposal ended."""
 
     def read_ready(self, state: StateMachine, ready: ReadReady) -> None:

@@ -1,0 +1,101 @@
+"""A campaign: first the question whether it could be won (pre-vote), then the vote itself (Raft section 5.2).
+
+    timeout ──▶ pre-vote ──majority would──▶ vote in term + 1 ──majority did──▶ leader
+                   │                            │
+                   └──────── denied by so many that no majority is left, or a leader appears ──▶ follower
+                   └──────── timeout ──▶ again from the start, with a new random timeout
+
+Pre-vote is asked of every peer whose handshake did not say that it lacks it. One that lacks it counts as granting: a
+server among peers without the extension behaves as plain Raft, which is disruptive at worst and never unsafe, whereas
+counting them as denials would stop every election in a mixed cluster. A peer that was never reached is neither: a
+follower that was cut off before it ever dialled anybody would otherwise raise its term with each timeout, which is what
+pre-vote is there to prevent. Asking it makes the transport dial it, and the handshake settles the matter, within the
+round. During pre-vote the server is still a follower to the outside, for nothing about it has changed. Our own vote
+counts when it is durable, like everybody's.
+"""
+
+from dataclasses import dataclass, field
+
+from consensus.core import quorum
+from consensus.core.messages import RequestVote, VoteReply
+from consensus.core.model import HardState, Milliseconds, ServerId, Term
+from consensus.core.quorum import VoteResult
+from consensus.core.replica import Replica
+
+
+@dataclass(slots=True)
+class Candidate:
+    """One round of a campaign, in its pre-vote phase or for real."""
+
+    deadline: Milliseconds
+    pre_vote: bool
+    term: Term
+    """The term that is asked for: one above ours during pre-vote."""
+    transfer: bool = False
+    """The leader handed over: voters are to listen although they hear from it."""
+    asked: dict[ServerId, int] = field(default_factory=dict)
+    votes: dict[ServerId, bool] = field(default_factory=dict)
+
+    def receive(self, replica: Replica, sender: ServerId, reply: VoteReply) -> None:
+        """Count an answer to this round's question, once per voter."""
+        if self.asked.get(sender) != reply.correlation or reply.pre_vote != self.pre_vote:
+            replica.dropped["stale or foreign vote reply"] += 1
+            return
+        del self.asked[sender]
+        self.votes[sender] = reply.granted
+
+    def settle_extension(self, replica: Replica, peer: ServerId) -> None:
+        """The handshake with `peer` says what it understands; without pre-vote it counts as granting."""
+        if self.pre_vote and peer in self.asked and replica.lacks_pre_vote(peer):
+            del self.asked[peer]
+            self.votes[peer] = True
+
+    def count_own_vote(self, replica: Replica, durable: int) -> None:
+        """Persist `durable` is done; if our hard state was in it or before it, our own vote counts."""
+        if not self.pre_vote and durable >= replica.hard_state_number:
+            self.votes[replica.server_id] = True
+
+    @property
+    def granted_by(self) -> tuple[ServerId, ...]:
+        """Who granted, in order."""
+        return tuple(sorted(voter for voter, granted in self.votes.items() if granted))
+
+    def verdict(self, replica: Replica) -> VoteResult:
+        """How this round stands."""
+        return quorum.tally(self.votes, replica.majorities)
+
+
+def begin_pre_vote(replica: Replica) -> Candidate:
+    """Ask who would vote for us in the next term; no term or vote changes anywhere."""
+    round_ = Candidate(replica.random_election_deadline(), pre_vote=True, term=replica.term + 1)
+    round_.votes[replica.server_id] = True
+    for peer in replica.others:
+        if replica.lacks_pre_vote(peer):
+            round_.votes[peer] = True
+        else:
+            _ask(replica, round_, peer)
+    return round_
+
+
+def begin_vote(replica: Replica, *, transfer: bool = False) -> Candidate:
+    """On conversion to candidate: increment the term, vote for ourselves, reset the timer, ask everybody."""
+    replica.set_hard_state(HardState(replica.term + 1, replica.server_id))
+    round_ = Candidate(replica.random_election_deadline(), pre_vote=False, term=replica.term, transfer=transfer)
+    for peer in replica.others:
+        _ask(replica, round_, peer)
+    return round_
+
+
+def _ask(replica: Replica, round_: Candidate, peer: ServerId) -> None:
+    correlation = replica.next_correlation()
+    request = RequestVote(
+        round_.term,
+        replica.server_id,
+        replica.log.last,
+        correlation,
+        round_.pre_vote,
+        round_.transfer,
+        replica.cluster_id,
+    )
+    replica.outbox.send(peer, request, after=0 if round_.pre_vote else replica.hard_state_number)
+    round_.asked[peer] = correlation

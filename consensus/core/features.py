@@ -1,0 +1,97 @@
+"""What each wire protocol permits, as a table, so that no protocol leaks into the core.
+
+garlic-farm   replies in connection order, so any number of requests may be in flight; pre-vote, TimeoutNow, joint and
+              learner configurations are extensions that our own servers negotiate in the handshake
+              (`PeerExtensions`); no no-op entry, so the leader of a new term appends its configuration again; a
+              submission's id is a member of the JSON document that it is
+zmq-raft      one request per follower in flight; joint configurations of voters, in which observers have no place;
+              no word for pre-vote or for a transfer; a CHECKPOINT entry is the no-op; an entry begins with its
+              submission's id
+kraft         the follower fetches, one request at a time; Vote carries a pre-vote flag (KIP-996); voters come and go
+              one at a time (KIP-853), and a stranger gets no vote that it could not explain; whoever else fetches is
+              an observer; a leader that goes names its successors in EndQuorumEpoch; a LeaderChange control record is
+              the no-op; an id travels in a record's header
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Strategy(Enum):
+    """Who moves the entries (`replication`)."""
+
+    PUSH = "push"
+    PULL = "pull"
+
+
+class RequestIdPlace(Enum):
+    """Where a submission's id travels, by which a repeated one is known (`sessions`)."""
+
+    COMMAND = "in the command, which the application reads"
+    ENTRY = "in the entry, beside the command"
+    RECORD_HEADER = "in a header of the entry's record"
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """One protocol's row of the table."""
+
+    name: str
+    replication: Strategy
+    """Who moves the entries."""
+    pre_vote: bool
+    """Whether servers may negotiate pre-vote at all."""
+    transfer: bool
+    """Whether servers may negotiate TimeoutNow; without it a leader abdicates and abstains (`transfer`)."""
+    no_op: bool
+    """Whether an entry exists that says nothing; without it a new leader appends its configuration again."""
+    joint: bool
+    """Whether a configuration may be joint; without it the voters change one at a time."""
+    observers_in_configuration: bool
+    """Whether a configuration may name learners."""
+    votes_for_members_only: bool
+    """Whether a candidate outside the voter's configuration is refused, unless it may know a later configuration."""
+    request_id: RequestIdPlace
+    """Where a submission's id travels."""
+    max_requests_in_flight: int
+    """Requests that carry or ask for entries and wait for an answer on one connection; the tuning may ask for less."""
+
+
+GARLIC_FARM = Features(
+    name="garlic-farm",
+    replication=Strategy.PUSH,
+    pre_vote=True,
+    transfer=True,
+    no_op=False,
+    joint=True,
+    observers_in_configuration=True,
+    votes_for_members_only=False,
+    request_id=RequestIdPlace.COMMAND,
+    max_requests_in_flight=64,
+)
+
+ZMQ_RAFT = Features(
+    name="zmq-raft",
+    replication=Strategy.PUSH,
+    pre_vote=False,
+    transfer=False,
+    no_op=True,
+    joint=True,
+    observers_in_configuration=False,
+    votes_for_members_only=False,
+    request_id=RequestIdPlace.ENTRY,
+    max_requests_in_flight=1,
+)
+
+KRAFT = Features(
+    name="kraft",
+    replication=Strategy.PULL,
+    pre_vote=True,
+    transfer=False,
+    no_op=True,
+    joint=False,
+    observers_in_configuration=False,
+    votes_for_members_only=True,
+    request_id=RequestIdPlace.RECORD_HEADER,
+    max_requests_in_flight=1,
+)

@@ -1,0 +1,236 @@
+"""A leader changes the configuration: from the request to the commitment of the last step (Raft section 6).
+
+    request ──▶ newcomers catch up ──▶ C_old,new ──committed──▶ C_new ──committed──▶ answered
+                     │                     (or C_new at once, where voters differ by one server)
+                     └── given up: refused, nothing was appended
+
+*One at a time.* A request is refused while another is under way or the latest configuration is not committed, and
+before the leader has committed an entry of its own term. Without the last rule a single-server change may miss an
+unfinished one of an older leader, and two majorities that share nobody can decide differently.
+
+*Whose log carries C_old,new finishes it.* What to append next follows from the log alone: a joint configuration that
+is committed is followed by its C_new. A leader that inherits one goes on where the other fell, although nobody asked.
+
+*Who is replicated to.* All members; newcomers while they catch up, though no configuration names them yet; and those
+who leave, until the configuration without them is committed and they had time to hear of it: a server that knows itself
+to be removed does not campaign.
+
+*A leader that is not in C_new* leads on without counting itself, and steps down when C_new is committed: before, C_old
+or C_old,new may still be what counts, and nobody else may be electable.
+"""
+
+from dataclasses import dataclass, field
+
+from consensus.core import configuration as planner
+from consensus.core.catch_up import CatchUp
+from consensus.core.configuration import ChangeRefusal
+from consensus.core.effects import ChangeOutcome, ConfigurationResolved
+from consensus.core.events import ChangeConfiguration
+from consensus.core.model import Configuration, Index, LogId, Milliseconds, Server, ServerId
+from consensus.core.replica import Replica
+from consensus.core.replication.standing import Standing
+from consensus.core.status import ChangeProgress, NewcomerProgress
+
+
+@dataclass(slots=True)
+class Change:
+    """A change that somebody waits for. `catching_up` is empty once the first step is appended."""
+
+    change_id: int
+    target: Configuration
+    newcomers: tuple[Server, ...]
+    catching_up: dict[ServerId, CatchUp] = field(default_factory=dict)
+    appended: bool = False
+
+
+class Reconfiguration:
+    """The leader's part in changes of the configuration, for one term."""
+
+    def __init__(self, replica: Replica, followers: dict[ServerId, Standing]) -> None:
+        self._replica = replica
+        self._followers = followers
+        self._known: tuple[Index, bool, int] | None = None
+        self._farewell_ms: Milliseconds | None = None
+        self.change: Change | None = None
+        self._under_way = self._is_uncommitted()
+        self.adjust_followers()
+
+    @property
+    def deadline(self) -> Milliseconds | None:
+        """When a newcomer is given up unless it gets further, or those who left are forgotten."""
+        due = [] if self._farewell_ms is None else [self._farewell_ms]
+        if self.change is not None:
+            due += [
+                catch_up.deadline(self._followers[newcomer], self._replica.options)
+                for newcomer, catch_up in self.change.catching_up.items()
+                if not catch_up.caught_up
+            ]
+        return min(due, default=None)
+
+    @property
+    def newcomers(self) -> tuple[Server, ...]:
+        """The servers that are replicated to although no configuration names them as voters yet."""
+        return self.change.newcomers if self.change is not None and not self.change.appended else ()
+
+    @property
+    def is_dismissed(self) -> bool:
+        """A configuration in which this leader does not vote is committed."""
+        configuration = self._replica.log.configuration
+        return (
+            not configuration.is_joint
+            and self._replica.server_id not in self._replica.voters
+            and not self._is_uncommitted()
+        )
+
+    def request(self, request: ChangeConfiguration) -> None:
+        """Somebody wants `target`: begin, or refuse."""
+        current = self._replica.log.configuration
+        target = request.target
+        refusal = planner.target_refusal(current, target) or self._refusal_at_present()
+        if refusal is not None:
+            self._answer(request.change_id, refusal)
+            return
+        change = Change(request.change_id, target, planner.newcomers(current, target))
+        if target == current:
+            change.appended = True
+        elif isinstance(step := self._first_step(target), ChangeRefusal):
+            self._answer(request.change_id, step)
+            return
+        self.change = change
+        now = self._replica.now
+        for newcomer in change.newcomers:
+            change.catching_up[newcomer.server_id] = CatchUp(self._replica.log.last_index, now, began_ms=now)
+
+    def advance(self) -> Configuration | None:
+        """What to append now, if anything; answers the change that has come to its end."""
+        if self._is_uncommitted() or not self.has_committed_in_term():
+            return None
+        configuration = self._replica.log.configuration
+        if self._under_way:
+            self._under_way = False
+            self._farewell_ms = self._replica.now + self._replica.options.election_timeout_min_ms
+        if configuration.is_joint:
+            return planner.leave_joint(configuration)
+        change = self.change
+        if change is None:
+            return None
+        if change.appended:
+            self._end(change, ChangeOutcome.COMMITTED)
+            return None
+        return self._step_if_caught_up(change)
+
+    def appended(self) -> None:
+        """What `advance` wanted is in the log, and in effect."""
+        self._under_way = True
+        self._farewell_ms = None
+        if self.change is not None:
+            self.change.appended = True
+            self.change.catching_up.clear()
+
+    def outsider_in_later_term(self, server_id: ServerId) -> None:
+        """A server outside the configuration answers from a later term, which is not ours to follow."""
+        change = self.change
+        if change is not None and server_id in change.catching_up:
+            self._end(change, ChangeRefusal.NEW_SERVER_IN_LATER_TERM)
+
+    def resign(self) -> None:
+        """Leadership ended. What is not in our log never will be; what is may be committed by another leader."""
+        if self.change is not None:
+            self._end(self.change, ChangeOutcome.UNKNOWN if self.change.appended else ChangeRefusal.LEADERSHIP_LOST)
+
+    def describe(self) -> ChangeProgress | None:
+        """The change that somebody waits for, as plain data."""
+        change = self.change
+        if change is None:
+            return None
+        newcomers = tuple(
+            NewcomerProgress(
+                server_id, catch_up.round_number, self._match(server_id), catch_up.goal, catch_up.caught_up
+            )
+            for server_id, catch_up in change.catching_up.items()
+        )
+        return ChangeProgress(change.change_id, change.target, newcomers)
+
+    def _match(self, server_id: ServerId) -> Index:
+        standing = self._followers.get(server_id)
+        return 0 if standing is None else standing.match
+
+    def adjust_followers(self) -> bool:
+        """Make `followers` those who are to be replicated to now; returns whether they changed."""
+        replica, log = self._replica, self._replica.log
+        if self._farewell_ms is not None and replica.now >= self._farewell_ms:
+            self._farewell_ms = None
+        leaving = self._under_way or self._farewell_ms is not None
+        known = (log.configuration_index, leaving, len(self.newcomers))
+        if known == self._known:
+            return False
+        self._known = known
+        wanted = log.configuration.member_ids | {server.server_id for server in self.newcomers}
+        if leaving:
+            wanted |= log.previous_configuration.member_ids
+        wanted -= {replica.server_id}
+        for gone in self._followers.keys() - wanted:
+            del self._followers[gone]
+        for server_id in sorted(wanted - self._followers.keys()):
+            self._followers[server_id] = Standing(replica.now, advanced_ms=replica.now)
+        return True
+
+    def has_committed_in_term(self) -> bool:
+        """Whether an entry of our own term is committed, and with it everything before."""
+        replica = self._replica
+        return replica.log.term_at(replica.applier.commit) == replica.term
+
+    def _step_if_caught_up(self, change: Change) -> Configuration | None:
+        replica = self._replica
+        for newcomer, catch_up in change.catching_up.items():
+            standing = self._followers[newcomer]
+            refusal = catch_up.check(standing, replica.log.last_index, replica.now, replica.options)
+            if refusal is not None:
+                self._end(change, refusal)
+                return None
+        if not all(catch_up.caught_up for catch_up in change.catching_up.values()):
+            return None
+        step = self._first_step(change.target)
+        if isinstance(step, ChangeRefusal):
+            # A newcomer's handshake has meanwhile said that it lacks the extension.
+            self._end(change, step)
+            return None
+        return step
+
+    def _first_step(self, target: Configuration) -> Configuration | ChangeRefusal:
+        replica, current = self._replica, self._replica.log.configuration
+        everybody = (current.member_ids | target.member_ids) - {replica.server_id}
+        extended = not any(replica.lacks_configurations(server_id) for server_id in everybody)
+        features = replica.features
+        return planner.first_step(
+            current,
+            target,
+            joint=features.joint and extended,
+            learners=features.observers_in_configuration and extended,
+        )
+
+    def _refusal_at_present(self) -> ChangeRefusal | None:
+        if not self.has_committed_in_term():
+            return ChangeRefusal.NO_COMMIT_IN_TERM
+        if self.change is not None or self._is_uncommitted() or self._replica.log.configuration.is_joint:
+            return ChangeRefusal.CHANGE_UNDER_WAY
+        return None
+
+    def _is_uncommitted(self) -> bool:
+        return self._replica.log.configuration_index > self._replica.applier.commit
+
+    def _end(self, change: Change, result: ChangeOutcome | ChangeRefusal) -> None:
+        self.change = None
+        self._answer(change.change_id, result)
+
+    def _answer(self, change_id: int, result: ChangeOutcome | ChangeRefusal) -> None:
+        server_id, log = self._replica.server_id, self._replica.log
+        match result:
+            case ChangeRefusal():
+                answer = ConfigurationResolved(change_id, ChangeOutcome.REFUSED, result, leader=server_id)
+            case ChangeOutcome.COMMITTED:
+                position = LogId(log.configuration_index, log.term_at(log.configuration_index) or 0)
+                answer = ConfigurationResolved(change_id, result, position=position, leader=server_id)
+            case _:
+                answer = ConfigurationResolved(change_id, result)
+        self._replica.outbox.add(answer)

@@ -1,0 +1,144 @@
+"""The nouns that every part of Raft shares: servers, terms, indexes, positions, entries, configurations.
+
+`LogId(index, term)` is the shared noun of all three protocols: a vote's last entry, AppendEntries' `prev` and
+Fetch's (offset, last fetched epoch) are the same thing. Indexes are 1-based and inclusive; index 0 with term 0 is the
+empty log.
+"""
+
+from dataclasses import dataclass
+from typing import NewType
+
+ServerId = NewType("ServerId", int)
+"""A Raft id: positive, signed 32-bit on the Garlic Farm wire."""
+
+Term = int
+Index = int
+Milliseconds = int
+
+
+@dataclass(frozen=True, slots=True)
+class LogId:
+    """An entry's place: its index, and the term in which a leader created it."""
+
+    index: Index
+    term: Term
+
+    def at_least_as_up_to_date_as(self, other: "LogId") -> bool:
+        """The vote restriction (Raft section 5.4.1): the later term wins, then the longer log."""
+        return (self.term, self.index) >= (other.term, other.index)
+
+
+ORIGIN = LogId(0, 0)
+"""Where the empty log ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A member of a configuration: its Raft id and where it listens, such as `tcp://127.0.0.1:7669`."""
+
+    server_id: ServerId
+    endpoint: str
+
+
+def _ids(servers: tuple[Server, ...]) -> frozenset[ServerId]:
+    return frozenset(server.server_id for server in servers)
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Raft's member set. Takes effect when appended, not when committed (Raft section 6).
+
+    With `old_voters` it is joint consensus, C_old,new: elections and commitment need a majority of `voters` (C_new) and
+    one of `old_voters` (C_old). `learners` get the log and count in nothing; a server of C_old that C_new keeps as a
+    learner stands in both lists and votes until C_new.
+    """
+
+    voters: tuple[Server, ...]
+    old_voters: tuple[Server, ...] = ()
+    learners: tuple[Server, ...] = ()
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether this is C_old,new."""
+        return bool(self.old_voters)
+
+    @property
+    def majorities(self) -> tuple[frozenset[ServerId], ...]:
+        """The sets of voters of which each must agree by a majority of its own."""
+        return (_ids(self.voters), _ids(self.old_voters)) if self.old_voters else (_ids(self.voters),)
+
+    @property
+    def voter_ids(self) -> frozenset[ServerId]:
+        """The ids that count towards any majority."""
+        return _ids(self.voters) | _ids(self.old_voters)
+
+    @property
+    def learner_ids(self) -> frozenset[ServerId]:
+        """The ids that get the log and do not vote."""
+        return _ids(self.learners) - self.voter_ids
+
+    @property
+    def member_ids(self) -> frozenset[ServerId]:
+        """Everybody who gets the log."""
+        return self.voter_ids | _ids(self.learners)
+
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        """Every member once, with its latest endpoint, in order of id."""
+        latest = {server.server_id: server for server in (*self.old_voters, *self.learners, *self.voters)}
+        return tuple(latest[server_id] for server_id in sorted(latest))
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotDescription:
+    """A snapshot: the state machine after the entry at `last`, with the configuration that was in force there.
+
+    `last` is also its name: every server that holds a snapshot of this position holds an equal state, though not
+    necessarily equal bytes. `size_bytes` and `checksum` are of the bytes that travel between servers.
+    """
+
+    last: LogId
+    configuration: Configuration
+    size_bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """An application's entry: opaque to Raft."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NoOp:
+    """The first entry of a leader's term where the set of features has one: it commits what older terms left behind.
+
+    In Kafka's words a LeaderChange, which tells who leads and by whose votes; other protocols' no-ops tell nothing.
+    """
+
+    leader: ServerId | None = None
+    voters: tuple[ServerId, ...] = ()
+    granted_by: tuple[ServerId, ...] = ()
+
+
+Content = Command | Configuration | NoOp
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the log.
+
+    A `Configuration` that repeats the current one is the no-op where the protocol has none.
+    """
+
+    term: Term
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """What a server must remember about elections: the latest term it saw, and for whom it voted in it."""
+
+    term: Term
+    voted_for: ServerId | None = None

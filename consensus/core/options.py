@@ -1,0 +1,120 @@
+"""The knobs of one replica: times, batch sizes and the limits that bound its memory.
+
+Raft needs broadcastTime << electionTimeout << MTBF (Raft section 5.6). Followers draw their timeout from
+[`election_timeout_min_ms`, `election_timeout_max_ms`]; the minimum is also how long a word from the leader makes them
+deaf to candidates (section 6) and how long a leader goes on without hearing a majority (check-quorum).
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Times in milliseconds, sizes in bytes or entries. Every table of the core is bounded by one of these."""
+
+    election_timeout_min_ms: int
+    election_timeout_max_ms: int
+    heartbeat_ms: int
+    retry_ms: int
+    """After this long without an answer, what was sent to a follower is taken for lost."""
+    commit_notice_ms: int = 0
+    """How long an idle follower may wait to hear of a higher commit index. Under load the next append says it, and an
+    append of its own for it would cost as much as the one that carried the entries."""
+    max_entries_per_append: int = 512
+    max_bytes_per_append: int = 256 * 1024
+    """An append carries at least one entry, however large."""
+    in_flight: int = 16
+    """Appends with entries that a follower may owe an answer to."""
+    stalled_timeouts: int = 5
+    """A leader resigns when proposals have waited for so many minimum election timeouts and nothing was committed.
+
+    One whose disk hangs answers and is answered, so check-quorum keeps it for ever. One timeout would be too few: a
+    disk that pauses for a second or two is common, and an election costs more than such a pause.
+    """
+    tail_entries: int = 8192
+    """Entries kept in memory; older ones are read back from storage. What is not durable yet always stays."""
+    tail_bytes: int = 8 * 1024 * 1024
+    snapshot_chunk_bytes: int = 256 * 1024
+    """A piece of a snapshot; one is under way to a follower at a time, so a slow follower sets the pace."""
+    max_snapshot_bytes: int = 4 * 1024 * 1024 * 1024
+    """The largest snapshot that a follower takes from its leader."""
+    catch_up_rounds: int = 10
+    """Rounds in which a new server must catch up before it votes."""
+    catch_up_stall_ms: int = 30_000
+    """A new server that does not get further for so long is given up."""
+    max_pending_proposals: int = 4096
+    max_pending_bytes: int = 16 * 1024 * 1024
+    """Bytes of commands that wait for commitment; beyond either limit a proposal is refused as busy."""
+    max_pending_reads: int = 4096
+    """Linearizable reads that wait for their round; beyond it a read is refused as busy."""
+    lease_clock_bound_ms: int | None = None
+    """Switches leases on (`reads`): how far the elapsed times of two servers' monotonic clocks may differ over one
+    minimum election timeout. None: every read asks a majority. A leader has a lease only if every voter has said in
+    the handshake that it keeps one (`Extensions.lease_ms`)."""
+
+    @property
+    def lease_promise_ms(self) -> int | None:
+        """How long a server with these settings refuses candidates, over a restart as well; None with leases off."""
+        return None if self.lease_clock_bound_ms is None else self.election_timeout_min_ms
+
+    def __post_init__(self) -> None:
+        """Refuse settings with which no leader could be elected or kept."""
+        if not 0 < self.heartbeat_ms < self.election_timeout_min_ms <= self.election_timeout_max_ms:
+            raise ValueError(
+                f"raft timing must satisfy 0 < heartbeat < election timeout (min <= max), got heartbeat "
+                f"{self.heartbeat_ms} ms, election timeout {self.election_timeout_min_ms} to "
+                f"{self.election_timeout_max_ms} ms; raise the election timeout or lower the heartbeat"
+            )
+        sizes = (
+            self.retry_ms,
+            self.max_entries_per_append,
+            self.max_bytes_per_append,
+            self.in_flight,
+            self.stalled_timeouts,
+            self.tail_entries,
+            self.tail_bytes,
+            self.snapshot_chunk_bytes,
+            self.max_snapshot_bytes,
+            self.catch_up_rounds,
+            self.catch_up_stall_ms,
+            self.max_pending_proposals,
+            self.max_pending_bytes,
+            self.max_pending_reads,
+        )
+        if min(sizes) < 1:
+            raise ValueError(f"every limit of the raft tuning must be at least 1, got {self}")
+        bound_ms = self.lease_clock_bound_ms
+        if bound_ms is not None and not 0 < bound_ms < self.election_timeout_min_ms:
+            raise ValueError(
+                f"the clock bound of leases must lie between 0 and the minimum election timeout of "
+                f"{self.election_timeout_min_ms} ms, got {bound_ms} ms; leave it out to do without leases"
+            )
+
+
+def lan() -> Options:
+    """For servers on one network: a lost leader is replaced in 1.3 s on average."""
+    return Options(
+        election_timeout_min_ms=1_000, election_timeout_max_ms=2_000, heartbeat_ms=100, retry_ms=400, commit_notice_ms=5
+    )
+
+
+def local() -> Options:
+    """For servers on one machine, which share its processors: faster, yet patient with the scheduler."""
+    return Options(
+        election_timeout_min_ms=500, election_timeout_max_ms=1_000, heartbeat_ms=75, retry_ms=250, commit_notice_ms=5
+    )
+
+
+def i2p() -> Options:
+    """For servers that reach each other through anonymity tunnels: answers take seconds, and bandwidth is scarce."""
+    return Options(
+        election_timeout_min_ms=30_000,
+        election_timeout_max_ms=60_000,
+        heartbeat_ms=5_000,
+        retry_ms=20_000,
+        commit_notice_ms=500,
+        max_bytes_per_append=32 * 1024,
+        snapshot_chunk_bytes=32 * 1024,
+        catch_up_stall_ms=300_000,
+        in_flight=4,
+    )

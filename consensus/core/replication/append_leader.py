@@ -1,0 +1,271 @@
+"""The push strategy: AppendEntries with entries, or empty as heartbeats (Raft sections 5.2, 5.3).
+
+`_replicate` sends as much as pace, window and the follower's place in the log allow, in batches limited by count and
+bytes. Entries that left the tail are read back first; one read per follower at a time. Appends never wait for the
+leader's own disk: replication runs while it writes, and a slow disk silences nobody. The commit index travels with
+every append, and at once by a heartbeat of its own to whoever has nothing under way.
+"""
+
+from collections.abc import Iterator
+
+from consensus.core.effects import ReadEntries
+from consensus.core.events import EntriesRead, SnapshotRead
+from consensus.core.messages import AppendEntries, AppendReply, Message, SnapshotReply
+from consensus.core.model import Entry, Index, LogId, Milliseconds, ServerId
+from consensus.core.replica import Replica
+from consensus.core.replication.port import Office
+from consensus.core.replication.progress import MAX_REMEMBERED_REQUESTS, Progress, ProgressState
+from consensus.core.replication.standing import Standing
+from consensus.core.snapshot_sending import answered, go_on, send
+from consensus.core.status import FollowerProgress
+
+
+class Push:
+    """The leader's side of the strategy, in one term."""
+
+    def __init__(self, replica: Replica, office: Office, followers: dict[ServerId, Standing]) -> None:
+        self._replica = replica
+        self._office = office
+        self._followers = followers
+        self._round_number = 0
+        self.progress: dict[ServerId, Progress] = {}
+        self.followers_changed()
+
+    @property
+    def deadline(self) -> Milliseconds | None:
+        """When a heartbeat or a retry is due."""
+        options, now = self._replica.options, self._replica.now
+        due = []
+        for progress in self.progress.values():
+            oldest = progress.oldest_sent_ms()
+            due.append(now if progress.sent_ms is None else progress.sent_ms + options.heartbeat_ms)
+            if oldest is not None and progress.pace is not ProgressState.SILENT:
+                due.append(oldest + options.retry_ms)
+            if (
+                progress.commit_due_ms is not None
+                and progress.pace is ProgressState.REPLICATING
+                and not progress.in_flight
+            ):
+                due.append(max(now, progress.commit_due_ms))
+            if progress.transfer is not None and progress.pace is ProgressState.SNAPSHOT:
+                overdue = progress.transfer.due_ms(options.retry_ms)
+                due += [] if overdue is None else [max(now, overdue)]
+        return min(due, default=None)
+
+    def begin(self) -> None:
+        """The first append of the term announces the leader."""
+        self.appended()
+
+    def followers_changed(self) -> None:
+        """Begin with those who joined as with all at the beginning: at the end of the log; forget those who left."""
+        for gone in self.progress.keys() - self._followers.keys():
+            del self.progress[gone]
+        for peer in self._followers:
+            if peer not in self.progress:
+                self.progress[peer] = Progress(next=self._replica.log.last_index + 1)
+
+    def expire(self) -> None:
+        """Retry and send heartbeats as they are due."""
+        for peer, progress in self.progress.items():
+            self._check_silence(progress)
+            if self._is_due(progress) or progress.pace is ProgressState.SNAPSHOT:
+                self._replicate(peer, progress)
+            if self._is_due(progress):
+                self._send(peer, progress, ())
+            self._tell_commit_index(peer, progress)
+
+    def appended(self) -> None:
+        """Send what is new to everybody who may be sent something."""
+        for peer, progress in self.progress.items():
+            self._replicate(peer, progress)
+
+    def committed(self) -> None:
+        """Tell the idle; the others hear of it soon anyway."""
+        for peer, progress in self.progress.items():
+            self._tell_commit_index(peer, progress)
+
+    def receive(self, sender: ServerId, message: Message) -> None:
+        """A follower answered an append in our term."""
+        replica, progress = self._replica, self.progress.get(sender)
+        if progress is not None and isinstance(message, AppendReply):
+            self._append_answered(sender, progress, message)
+        elif progress is not None and isinstance(message, SnapshotReply):
+            self._piece_answered(sender, progress, message)
+        else:
+            replica.dropped["message that a leader who pushes does not take"] += 1
+
+    def _append_answered(self, sender: ServerId, progress: Progress, message: AppendReply) -> None:
+        replica = self._replica
+        request = progress.answered(message.correlation)
+        if request is None:
+            replica.dropped["stale or foreign append reply"] += 1
+            return
+        self._office.heard(sender)
+        self._office.confirmed(sender, request.round_number)
+        if not message.success:
+            if progress.refused(request, message.next_index) or progress.next <= replica.log.start.index:
+                self._replicate(sender, progress)
+            return
+        matched = message.next_index - 1
+        if matched > request.last:
+            replica.dropped["append reply beyond its request"] += 1
+            return
+        progress.succeeded(request, matched, replica.now)
+        self._office.acknowledge(sender, progress.match)
+        self._replicate(sender, progress)
+        self._tell_commit_index(sender, progress)
+
+    def not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
+        """Go back to what the peer lacks. It has said nothing, so neither a quorum nor a read may count on it."""
+        progress = self.progress.get(peer)
+        request = None if progress is None else progress.answered(correlation)
+        if progress is None or request is None:
+            return
+        reachable_again = progress.pace is ProgressState.SILENT
+        went_back = progress.refused(request, next_index)
+        if went_back or reachable_again or progress.next <= self._replica.log.start.index:
+            self._replicate(peer, progress)
+
+    def entries_read(self, event: EntriesRead) -> bool:
+        """Storage gave back entries for a follower; send them if it still wants exactly these."""
+        for peer, progress in self.progress.items():
+            if progress.read_id == event.request_id:
+                progress.read_id = None
+                wanted = event.first == progress.next > self._replica.log.start.index
+                if wanted and event.entries and progress.may_send_entries(self._window):
+                    self._send(peer, progress, event.entries)
+                self._replicate(peer, progress)
+                return True
+        return False
+
+    def snapshot_read(self, event: SnapshotRead) -> bool:
+        """Storage gave back a piece of the snapshot; returns False if it is not for one of our followers."""
+        for peer, progress in self.progress.items():
+            transfer = progress.transfer
+            if transfer is None or transfer.read_id != event.request_id:
+                continue
+            if progress.pace is not ProgressState.SNAPSHOT:
+                transfer.read_id = None
+            elif send(self._replica, peer, transfer, event, self._round_number):
+                progress.sent_ms = self._replica.now
+            else:
+                self._replicate(peer, progress)
+            return True
+        return False
+
+    def confirm(self, round_number: int) -> None:
+        """A heartbeat to everybody: whoever answers it has not seen a later term before it was sent."""
+        self._round_number = round_number
+        for peer, progress in self.progress.items():
+            self._send(peer, progress, ())
+
+    def resign(self, _successor: ServerId | None) -> None:
+        """Nobody is owed anything: followers notice by the silence."""
+
+    def describe(self) -> tuple[FollowerProgress, ...]:
+        """The followers as plain data."""
+        now = self._replica.now
+        return tuple(
+            FollowerProgress(
+                peer,
+                progress.match,
+                progress.next,
+                len(progress.in_flight),
+                now - self._followers[peer].contact_ms if self._followers[peer].heard else None,
+                progress.pace,
+            )
+            for peer, progress in self.progress.items()
+        )
+
+    def faults(self) -> Iterator[str]:
+        """What is impossible about a follower's progress."""
+        for progress in self.progress.values():
+            if not 0 <= progress.match < progress.next <= self._replica.log.last_index + 1:
+                yield "progress out of range"
+            if max(len(progress.in_flight), len(progress.written_off)) > MAX_REMEMBERED_REQUESTS:
+                yield "too many requests remembered"
+
+    @property
+    def _window(self) -> int:
+        """Appends with entries that a follower may owe an answer to."""
+        return min(self._replica.options.in_flight, self._replica.features.max_requests_in_flight)
+
+    def _replicate(self, peer: ServerId, progress: Progress) -> None:
+        """Send the follower the entries that it lacks, or the snapshot instead, as far as is allowed now."""
+        options, log = self._replica.options, self._replica.log
+        if progress.next <= log.start.index:
+            if progress.pace is not ProgressState.SILENT:
+                progress.needs_snapshot()
+                progress.transfer = go_on(self._replica, progress.transfer)
+            return
+        while progress.next <= log.last_index and progress.may_send_entries(self._window):
+            last = min(log.last_index, progress.next + options.max_entries_per_append - 1)
+            entries = log.entries(progress.next, last, options.max_bytes_per_append)
+            if entries is None:
+                progress.read_id = self._replica.applier.next_read_id()
+                read = ReadEntries(progress.read_id, progress.next, last, options.max_bytes_per_append)
+                self._replica.outbox.add(read)
+            else:
+                self._send(peer, progress, entries)
+
+    def _piece_answered(self, sender: ServerId, progress: Progress, message: SnapshotReply) -> None:
+        replica, transfer = self._replica, progress.transfer
+        if transfer is None or transfer.correlation != message.correlation:
+            replica.dropped["stale or foreign snapshot reply"] += 1
+            return
+        self._office.heard(sender)
+        self._office.confirmed(sender, transfer.round_number)
+        if message.installed:
+            progress.installed(transfer.last.index)
+            self._office.acknowledge(sender, progress.match)
+        else:
+            if message.accepted:
+                self._followers[sender].advanced_ms = replica.now
+            answered(replica, transfer, message)
+            if progress.pace is ProgressState.SILENT:
+                progress.needs_snapshot()
+        self._replicate(sender, progress)
+
+    def _tell_commit_index(self, peer: ServerId, progress: Progress) -> None:
+        """Tell an idle follower soon, not with the next heartbeat; the next append tells it for nothing."""
+        replica = self._replica
+        behind = progress.sent_commit < replica.applier.commit
+        if not behind or progress.pace is not ProgressState.REPLICATING or progress.in_flight:
+            return
+        if progress.commit_due_ms is None:
+            progress.commit_due_ms = replica.now + replica.options.commit_notice_ms
+        if replica.now >= progress.commit_due_ms:
+            self._send(peer, progress, ())
+
+    def _is_due(self, progress: Progress) -> bool:
+        """Whether the follower has not been sent anything for a heartbeat interval."""
+        replica = self._replica
+        return progress.sent_ms is None or replica.now >= progress.sent_ms + replica.options.heartbeat_ms
+
+    def _check_silence(self, progress: Progress) -> None:
+        """Notice that answers are overdue."""
+        replica, oldest = self._replica, progress.oldest_sent_ms()
+        if (
+            progress.pace is not ProgressState.SILENT
+            and oldest is not None
+            and replica.now >= oldest + replica.options.retry_ms
+        ):
+            progress.fell_silent()
+        transfer = progress.transfer
+        sent_ms = transfer.sent_ms if transfer is not None and progress.pace is ProgressState.SNAPSHOT else None
+        if sent_ms is not None and replica.now >= sent_ms + replica.options.retry_ms:
+            progress.fell_silent()
+
+    def _send(self, peer: ServerId, progress: Progress, entries: tuple[Entry, ...]) -> None:
+        """An append; without entries a heartbeat, which keeps leadership and finds out whether the logs still agree."""
+        replica = self._replica
+        # The entry before `next` exists: `next` is at most one beyond the leader's log, which never shrinks at its end.
+        # To a follower that needs what is compacted, a heartbeat speaks of the oldest place whose term is known.
+        previous = progress.next - 1 if entries else max(progress.next - 1, replica.log.start.index)
+        position = LogId(previous, replica.log.term_at(previous) or 0)
+        correlation = replica.next_correlation()
+        commit = replica.applier.commit
+        message = AppendEntries(replica.term, replica.server_id, position, entries, commit, correlation)
+        replica.outbox.send(peer, message)
+        progress.sent(correlation, previous, previous + len(entries), replica.now, self._round_number)
+        progress.sent_commit, progress.commit_due_ms = commit, None

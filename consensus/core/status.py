@@ -1,0 +1,70 @@
+"""How a replica describes itself: plain data for the view, the control endpoint and the tests."""
+
+from dataclasses import dataclass
+
+from consensus.core.effects import Role
+from consensus.core.extensions import Extensions
+from consensus.core.model import Configuration, Index, LogId, Milliseconds, ServerId, SnapshotDescription, Term
+from consensus.core.replication.progress import ProgressState
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerProgress:
+    """One follower as its leader sees it. `contact_ms` is how long ago it answered; None: not yet in this term."""
+
+    server_id: ServerId
+    match: Index
+    next: Index
+    in_flight: int
+    contact_ms: Milliseconds | None
+    pace: ProgressState
+
+
+@dataclass(frozen=True, slots=True)
+class NewcomerProgress:
+    """A new server that catches up: in which round it is, and where that ends."""
+
+    server_id: ServerId
+    round_number: int
+    match: Index
+    goal: Index
+    caught_up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeProgress:
+    """A change of the configuration under way. `newcomers` is empty once they vote."""
+
+    change_id: int
+    target: Configuration
+    newcomers: tuple[NewcomerProgress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """One replica at one moment. `followers` is empty unless it leads; `dropped` counts what was ignored, by reason."""
+
+    server_id: ServerId
+    role: Role
+    term: Term
+    voted_for: ServerId | None
+    leader: ServerId | None
+    last: LogId
+    durable_index: Index
+    commit_index: Index
+    applied_index: Index
+    pending_proposals: int
+    followers: tuple[FollowerProgress, ...]
+    configuration: Configuration
+    change: ChangeProgress | None
+    """The change of the configuration that somebody waits for, on its leader."""
+    log_start: LogId
+    """The log begins after this place."""
+    snapshot: SnapshotDescription | None
+    disk_full: bool
+    pending_reads: int
+    transfer_target: ServerId | None
+    """To whom leadership is being handed."""
+    extensions: tuple[tuple[ServerId, Extensions], ...]
+    """What the handshakes settled: what each peer understands beyond the protocol."""
+    dropped: tuple[tuple[str, int], ...]

@@ -1,0 +1,181 @@
+"""What no correct server sends: checked before anything else sees a message.
+
+Peers are authenticated, yet a bug, a foreign version or a stolen key must not break a replica. A message with numbers
+out of range, out of order or in another's name is dropped and counted; a request is answered by a refusal, since every
+request is answered, and no leader counts that refusal towards its majority (`refusing`). Terms of absurd height are
+refused here, so they are never adopted.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import assert_never
+
+from consensus.core.configuration import possible_configuration
+from consensus.core.features import Features, Strategy
+from consensus.core.messages import (
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
+    Message,
+    PushReply,
+    PushRequest,
+    RequestVote,
+    SnapshotReply,
+    TimeoutNow,
+    TimeoutNowReply,
+    VoteReply,
+)
+from consensus.core.model import Configuration, Entry, LogId, NoOp, ServerId
+from consensus.core.pull_messages import (
+    BeginQuorumEpoch,
+    BeginQuorumEpochReply,
+    EndQuorumEpoch,
+    EndQuorumEpochReply,
+    Fetch,
+    FetchReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
+    PullMessage,
+)
+from consensus.core.replica import MAX_NUMBER
+
+_FOREIGN_WORDS = {Strategy.PUSH: PullMessage, Strategy.PULL: PushRequest | PushReply}
+_ID_LIMIT = 2**31
+_MAX_NAMED_SERVERS = 1024
+
+
+def implausible(server_id: ServerId, sender: ServerId, message: Message, features: Features) -> str | None:
+    """What is wrong with the message, in the words of the counter; None if nothing is."""
+    if sender == server_id:
+        return "message in our own name"
+    if not 0 <= message.term <= MAX_NUMBER:
+        return "term out of range"
+    if isinstance(message, _FOREIGN_WORDS[features.replication]):
+        return "message of the other strategy"
+    return next(_faults(sender, message), None)
+
+
+def _faults(sender: ServerId, message: Message) -> Iterator[str]:
+    match message:
+        case RequestVote():
+            yield from _faults_of_vote(sender, message)
+        case AppendEntries():
+            yield from _faults_of_append(sender, message)
+        case InstallSnapshot():
+            yield from _faults_of_snapshot(sender, message)
+        case AppendReply(next_index=next_index) if not 1 <= next_index <= MAX_NUMBER:
+            yield "append reply out of range"
+        case SnapshotReply(next_offset=next_offset) if not 0 <= next_offset <= MAX_NUMBER:
+            yield "snapshot reply out of range"
+        case TimeoutNow(leader=leader) if leader != sender:
+            yield "transfer in another's name"
+        case AppendReply() | SnapshotReply() | TimeoutNow() | VoteReply() | TimeoutNowReply():
+            pass
+        case _:
+            yield from _faults_of_pull(sender, message)
+
+
+def _faults_of_pull(sender: ServerId, message: PullMessage) -> Iterator[str]:
+    match message:
+        case Fetch():
+            yield from _faults_of_fetch(sender, message)
+        case FetchReply():
+            yield from _faults_of_fetch_reply(message)
+        case FetchSnapshot() | FetchSnapshotReply():
+            yield from _faults_of_pieces(sender, message)
+        case BeginQuorumEpoch(leader=leader) | EndQuorumEpoch(leader=leader):
+            if leader != sender:
+                yield "announcement in another's name"
+        case BeginQuorumEpochReply() | EndQuorumEpochReply():
+            pass
+        case _:
+            assert_never(message)
+
+
+def _faults_of_vote(sender: ServerId, request: RequestVote) -> Iterator[str]:
+    if request.candidate != sender:
+        yield "vote request in another's name"
+    if not _possible_position(request.last) or request.last.term > request.term:
+        yield "vote request with an impossible position"
+
+
+def _faults_of_append(sender: ServerId, append: AppendEntries) -> Iterator[str]:
+    if append.leader != sender:
+        yield "append in another's name"
+    if not _possible_position(append.previous) or append.previous.index + len(append.entries) > MAX_NUMBER:
+        yield "append at an impossible position"
+    if not 0 <= append.commit <= MAX_NUMBER:
+        yield "commit index out of range"
+    terms = (append.previous.term, *(entry.term for entry in append.entries), append.term)
+    if any(later < earlier for earlier, later in pairwise(terms)) or 0 in terms[1:]:
+        yield "append with terms out of order"
+    yield from _faults_of_contents(append.entries)
+
+
+def _faults_of_pieces(sender: ServerId, message: FetchSnapshot | FetchSnapshotReply) -> Iterator[str]:
+    if not _possible_position(message.snapshot) or not 0 <= message.offset <= MAX_NUMBER:
+        yield "impossible place in a snapshot"
+    match message:
+        case FetchSnapshot():
+            if message.replica != sender:
+                yield "fetch in another's name"
+            if not 0 < message.max_bytes <= MAX_NUMBER:
+                yield "fetch with numbers out of range"
+        case FetchSnapshotReply(error=None):
+            if not message.offset + len(message.data) <= message.size_bytes <= MAX_NUMBER:
+                yield "piece beyond the end of its snapshot"
+        case FetchSnapshotReply():
+            pass
+
+
+def _faults_of_fetch(sender: ServerId, fetch: Fetch) -> Iterator[str]:
+    if fetch.replica != sender:
+        yield "fetch in another's name"
+    if not _possible_position(fetch.position) or fetch.position.term > fetch.term:
+        yield "fetch from an impossible position"
+    if not 0 <= fetch.commit <= MAX_NUMBER or not 0 <= fetch.max_wait_ms <= MAX_NUMBER:
+        yield "fetch with numbers out of range"
+
+
+def _faults_of_fetch_reply(reply: FetchReply) -> Iterator[str]:
+    if not 0 <= reply.commit <= MAX_NUMBER:
+        yield "commit index out of range"
+    if reply.diverging is not None and not _possible_position(reply.diverging):
+        yield "fetch reply with an impossible divergence"
+    if reply.snapshot is not None and (reply.snapshot.index == 0 or not _possible_position(reply.snapshot)):
+        yield "fetch reply with an impossible snapshot"
+    said = (reply.entries != (), reply.diverging is not None, reply.snapshot is not None, reply.error is not None)
+    if sum(said) > 1:
+        yield "fetch reply that says two things at once"
+    terms = (*(entry.term for entry in reply.entries), reply.term)
+    if any(later < earlier for earlier, later in pairwise(terms)) or 0 in terms[:-1]:
+        yield "fetch reply with terms out of order"
+    yield from _faults_of_contents(reply.entries)
+
+
+def _faults_of_contents(entries: tuple[Entry, ...]) -> Iterator[str]:
+    for entry in entries:
+        if isinstance(entry.content, Configuration) and not possible_configuration(entry.content):
+            yield "append with an impossible configuration"
+        if isinstance(entry.content, NoOp) and not _possible_no_op(entry.content):
+            yield "entry with an impossible no-op"
+
+
+def _faults_of_snapshot(sender: ServerId, piece: InstallSnapshot) -> Iterator[str]:
+    if piece.leader != sender:
+        yield "snapshot in another's name"
+    if not _possible_position(piece.last) or not piece.last.index or piece.last.term > piece.term:
+        yield "snapshot of an impossible position"
+    if not 0 <= piece.offset <= MAX_NUMBER - len(piece.data) or not (piece.data or piece.done):
+        yield "snapshot piece out of range"
+    if not possible_configuration(piece.configuration):
+        yield "snapshot with an impossible configuration"
+
+
+def _possible_position(position: LogId) -> bool:
+    return 0 <= position.index <= MAX_NUMBER and (position.term >= 1 if position.index else position.term == 0)
+
+
+def _possible_no_op(no_op: NoOp) -> bool:
+    ids = (*no_op.voters, *no_op.granted_by, *(() if no_op.leader is None else (no_op.leader,)))
+    return len(ids) <= _MAX_NAMED_SERVERS and all(0 < server_id < _ID_LIMIT for server_id in ids)

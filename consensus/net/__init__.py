@@ -1,0 +1,1 @@
+"""What every protocol over TCP needs: TLS, reconnection, bounded acceptance."""

@@ -1,0 +1,315 @@
+"""Accepting connections so that a flood of strangers costs little and delays the farm's own servers not at all.
+
+    kernel ─accept─▶ silent ─first byte─▶ spoken ─turn─▶ handled
+                       │                    │
+                       └── too many, or too long: the oldest of a source, then the oldest of all strangers is closed
+
+A task, a TLS session and a signature are spent only on who has sent a byte and whose turn it is; a silent connection is
+a number in a selector. So a flood is drained from the kernel's queue, where a server of the farm would wait behind it.
+
+Two classes do not share their places: sources from which a server has proven its identity lately, and all others. The
+first are handled at once. Of the others so many begin in a second, source after source, each source's newest first: in
+a flood the oldest have given up. What comes from one /64 of IPv6 is one source.
+
+When the process has no descriptor left the oldest silent stranger is closed, and accepting goes on a moment later.
+"""
+
+import errno
+import ipaddress
+import selectors
+import socket
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import trio
+
+_ACCEPT_AT_ONCE: Final = 256
+_BEGIN_AT_ONCE: Final = 8
+"""Handshakes begun before other tasks have their turn: a few milliseconds of signatures."""
+_PAUSE_S: Final = 0.05
+_KNOWN_FOR_S: Final = 3600.0
+_KNOWN_MAX: Final = 1024
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_IPV6_SOURCE_BITS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptOptions:
+    """How many connections wait for their first byte or their turn, how long, and how many strangers begin."""
+
+    strangers_max: int = 256
+    strangers_per_source_max: int = 64
+    known_max: int = 128
+    waiting_s: float = 5.0
+    begun_per_s: float = 200.0
+    """A handshake costs about a millisecond: so strangers have a fifth of a processor."""
+
+
+def source_of(address: str) -> str:
+    """What counts as one source: an IPv4 address, or the /64 of an IPv6 address."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((int(parsed), _IPV6_SOURCE_BITS), strict=False))
+
+
+class KnownSources:
+    """Sources from which somebody has proven lately to belong here."""
+
+    def __init__(self) -> None:
+        self._proven_at: OrderedDict[str, float] = OrderedDict()
+
+    def add(self, address: str) -> None:
+        """Somebody who belongs here came from this address just now."""
+        source = source_of(address)
+        self._proven_at[source] = trio.current_time()
+        self._proven_at.move_to_end(source)
+        if len(self._proven_at) > _KNOWN_MAX:
+            self._proven_at.popitem(last=False)
+
+    def __contains__(self, address: object) -> bool:
+        """Whether it did within the last hour."""
+        proven_at = self._proven_at.get(source_of(str(address)))
+        return proven_at is not None and trio.current_time() - proven_at < _KNOWN_FOR_S
+
+
+@dataclass(slots=True, eq=False)
+class _PendingStream:
+    connection: socket.socket
+    address: str
+    source: str
+    since_s: float
+    spoken: bool = False
+
+
+class _Places:
+    """The waiting connections of one class, the oldest first."""
+
+    def __init__(self, guests_max: int, per_source_max: int) -> None:
+        self._guests_max = guests_max
+        self._per_source_max = per_source_max
+        self.all: dict[_PendingStream, None] = {}
+        self._by_source: dict[str, dict[_PendingStream, None]] = {}
+        self._spoken: OrderedDict[str, list[_PendingStream]] = OrderedDict()
+
+    def add(self, guest: _PendingStream) -> _PendingStream | None:
+        """Who has to give way to it, if anybody."""
+        of_source = self._by_source.setdefault(guest.source, {})
+        of_source[guest] = None
+        self.all[guest] = None
+        if len(of_source) > self._per_source_max:
+            return next(iter(of_source))
+        return next(iter(self.all)) if len(self.all) > self._guests_max else None
+
+    def discard(self, guest: _PendingStream) -> None:
+        self.all.pop(guest, None)
+        of_source = self._by_source.get(guest.source, {})
+        of_source.pop(guest, None)
+        if not of_source:
+            self._by_source.pop(guest.source, None)
+        spoken = self._spoken.get(guest.source)
+        if spoken and guest in spoken:
+            spoken.remove(guest)
+            if not spoken:
+                del self._spoken[guest.source]
+
+    def speak(self, guest: _PendingStream) -> None:
+        guest.spoken = True
+        self._spoken.setdefault(guest.source, []).append(guest)
+
+    def next(self) -> _PendingStream | None:
+        """The newest of the source whose turn it is."""
+        if not self._spoken:
+            return None
+        source, spoken = next(iter(self._spoken.items()))
+        guest = spoken[-1]
+        self._spoken.move_to_end(source)
+        self.discard(guest)
+        return guest
+
+    def older_than(self, moment_s: float) -> list[_PendingStream]:
+        old = []
+        for guest in self.all:
+            if guest.since_s > moment_s:
+                break
+            old.append(guest)
+        return old
+
+
+class Unheard(Enum):
+    """Why a connection was closed before anybody handled it."""
+
+    CROWDED = "too many wait for their turn"
+    SILENT = "it said nothing, or had no turn, in time"
+    GONE = "it hung up without a word"
+    EXHAUSTED = "this process may not open any more files or connections (ulimit -n)"
+
+
+Handle = Callable[[trio.SocketStream, str], Awaitable[None]]
+
+
+class AcceptQueue:
+    """What waits between the kernel and the handlers of one listening server."""
+
+    def __init__(
+        self,
+        options: AcceptOptions | None = None,
+        known: KnownSources | None = None,
+        arrived: Callable[[], None] = lambda: None,
+        dropped: Callable[[str, Unheard], None] = lambda *_: None,
+    ) -> None:
+        """`arrived` hears of each connection, `dropped` of each that was closed unheard: its address, and why."""
+        self.known = known or KnownSources()
+        self.options = options or AcceptOptions()
+        self._arrived = arrived
+        self._dropped = dropped
+        self._strangers = _Places(self.options.strangers_max, self.options.strangers_per_source_max)
+        self._members = _Places(self.options.known_max, self.options.known_max)
+        self._selector = selectors.DefaultSelector()
+        self._news = trio.Event()
+        self._begun = self.options.begun_per_s
+        self._begun_at_s = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """Connections that nobody handles yet."""
+        return len(self._strangers.all) + len(self._members.all)
+
+    async def serve(
+        self,
+        listeners: Sequence[trio.SocketListener],
+        handle: Handle,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Accept from `listeners`, which are used up, and handle each connection in a task, until cancelled."""
+        listening = [socket.socket(fileno=each.socket.detach()) for each in listeners]
+        try:
+            async with trio.open_nursery() as nursery:
+                for each in listening:
+                    each.setblocking(False)  # noqa: FBT003 -- the standard library's own signature
+                    nursery.start_soon(self._accept, each)
+                nursery.start_soon(self._listen)
+                nursery.start_soon(self._expire)
+                nursery.start_soon(self._begin, nursery, handle)
+                task_status.started()
+        finally:
+            for each in listening:
+                each.close()
+            for places in (self._strangers, self._members):
+                for guest in list(places.all):
+                    guest.connection.close()
+                    places.discard(guest)
+            self._selector.close()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(listening)
+            if not self._accept_some(listening):
+                # Nothing will change at once, and the kernel keeps who comes meanwhile.
+                await trio.sleep(_PAUSE_S)
+
+    def _accept_some(self, listening: socket.socket) -> bool:
+        """Take what the kernel has; False if this process may not open anything more now."""
+        for _ in range(_ACCEPT_AT_ONCE):
+            try:
+                connection, address = listening.accept()
+            except BlockingIOError:
+                return True
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._drop_oldest()
+                    return False
+                continue  # It broke before it was accepted.
+            self._arrive(connection, str(address[0]))
+        return True
+
+    def _arrive(self, connection: socket.socket, address: str) -> None:
+        guest = _PendingStream(connection, address, source_of(address), trio.current_time())
+        self._arrived()
+        places = self._places(guest)
+        try:
+            self._selector.register(connection, selectors.EVENT_READ, guest)
+        except (OSError, ValueError):
+            connection.close()
+            return
+        crowded = places.add(guest)
+        if crowded is not None:
+            self._drop(crowded, Unheard.CROWDED)
+
+    def _places(self, guest: _PendingStream) -> _Places:
+        if guest in self._members.all:
+            return self._members
+        if guest in self._strangers.all:
+            return self._strangers
+        return self._members if guest.address in self.known else self._strangers
+
+    def _drop_oldest(self) -> None:
+        for guest in self._strangers.all:
+            self._drop(guest, Unheard.EXHAUSTED)
+            return
+
+    def _drop(self, guest: _PendingStream, reason: Unheard) -> None:
+        self._places(guest).discard(guest)
+        if not guest.spoken:
+            self._selector.unregister(guest.connection)
+        guest.connection.close()
+        self._dropped(guest.address, reason)
+
+    async def _listen(self) -> None:
+        """Move whoever has sent something (or has hung up) to those whose turn comes."""
+        while True:
+            await trio.lowlevel.wait_readable(self._selector.fileno())
+            for key, _ in self._selector.select(0):
+                self._hear(key.data)
+            self._news.set()
+
+    def _hear(self, guest: _PendingStream) -> None:
+        self._selector.unregister(guest.connection)
+        self._places(guest).speak(guest)
+        with suppress(OSError):
+            if guest.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                return
+        self._drop(guest, Unheard.GONE)
+
+    async def _begin(self, nursery: trio.Nursery, handle: Handle) -> None:
+        while True:
+            self._news = trio.Event()
+            begun = 0
+            while begun < _BEGIN_AT_ONCE and (guest := self._next()) is not None:
+                stream = trio.SocketStream(trio.socket.from_stdlib_socket(guest.connection))
+                nursery.start_soon(handle, stream, guest.address)
+                begun += 1
+            if begun:
+                await trio.lowlevel.checkpoint()
+                continue
+            with trio.move_on_after(_PAUSE_S if self._strangers.all else float("inf")):
+                await self._news.wait()
+
+    def _next(self) -> _PendingStream | None:
+        guest = self._members.next()
+        if guest is not None:
+            return guest
+        now_s, rate = trio.current_time(), self.options.begun_per_s
+        self._begun = min(rate, self._begun + (now_s - self._begun_at_s) * rate)
+        self._begun_at_s = now_s
+        if self._begun < 1 or (guest := self._strangers.next()) is None:
+            return None
+        self._begun -= 1
+        return guest
+
+    async def _expire(self) -> None:
+        while True:
+            await trio.sleep(self.options.waiting_s / 10)
+            oldest_s = trio.current_time() - self.options.waiting_s
+            for places in (self._strangers, self._members):
+                for guest in places.older_than(oldest_s):
+                    self._drop(guest, Unheard.SILENT)

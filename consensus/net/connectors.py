@@ -1,0 +1,204 @@
+"""The ways to a server: TLS on networks, a local HTTP proxy into I2P. There is no third one.
+
+    TlsConnector    TCP ─▶ TLS 1.3, the certificate pinned, or signed by an authority that the operator names
+    I2pConnector    TCP to the proxy ─▶ CONNECT, or the absolute URI of each request ─▶ I2P, which encrypts
+
+Within I2P a connection is encrypted and the name of its other end is the hash of its key, so that TLS would add
+nothing; anywhere else the Digest handshake alone would leave every message readable and forgeable. Hence each of the
+two refuses the other's addresses, before anything is sent and before a name is looked up: a name that ends in `.i2p`
+in a question to a public DNS server tells who uses what.
+
+The way to a proxy is plain, and the proof of the handshake says nothing of the messages that follow it. Whoever stands
+between could change them, so a proxy is called on this machine's loopback addresses alone.
+"""
+
+import re
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from consensus.net.tls import CertificateError, secured, secured_by_authority
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.proof import i2p_channel, tls_channel
+from consensus.protocols.garlic_farm.wire.proxy import (
+    AskAgain,
+    ConnectClient,
+    ProxyAuthentication,
+    ProxyMode,
+    TunnelOpen,
+    Via,
+)
+
+_READ_BYTES = 4096
+_CONNECT_ATTEMPTS = 3
+_NAME_CHARACTERS_MAX = 253
+_I2P_NAME = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,65}[a-z0-9])?\.)+i2p")
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAddress:
+    """Where a server listens, and the SHA-256 of the certificate that it must show, where that is what is checked."""
+
+    host: str
+    port: int
+    fingerprint: bytes | None
+
+    def __str__(self) -> str:
+        """As it stands in a Host header."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def is_i2p_name(host: str) -> bool:
+    """Whether `host` is a name within I2P, such as `example.i2p` or 52 characters and `.b32.i2p`."""
+    return len(host) <= _NAME_CHARACTERS_MAX and _I2P_NAME.fullmatch(host.lower()) is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is an address of this machine alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A stream to a server that nobody on the way can read, and what binds a proof to it (`proof`)."""
+
+    stream: trio.abc.Stream
+    channel: str
+
+
+class Connector(Protocol):
+    """How to reach servers."""
+
+    async def connect(self, address: PeerAddress) -> Reached:
+        """A stream to the server, or to the proxy that leads there."""
+
+    def via(self, address: PeerAddress) -> Via | None:
+        """What a request must say so that the proxy passes it on; None if the stream leads to the server itself."""
+
+
+class TlsConnector:
+    """TLS, checked by what `authority` has signed if there is one, else by the fingerprint."""
+
+    def __init__(self, authority: ssl.SSLContext | None = None) -> None:
+        self._authority = authority
+
+    async def connect(self, address: PeerAddress) -> Reached:
+        """TCP and TLS. The channel is the certificate that the server has shown, whoever vouches for it."""
+        if is_i2p_name(address.host):
+            raise GarlicFarmError(
+                Fault.PLAIN_REFUSED,
+                f'{address} is a name within I2P, and this node speaks TLS on networks: set transport = "i2p" here, '
+                "or have that server announce an address of a network",
+            )
+        if self._authority is None and address.fingerprint is None:
+            raise GarlicFarmError(
+                Fault.WRONG_CERTIFICATE,
+                f"the server at {address} has announced no certificate, and no [consensus] ca_file says whom to trust",
+            )
+        transport = await trio.open_tcp_stream(address.host, address.port)
+        try:
+            if self._authority is not None:
+                stream = await secured_by_authority(transport, self._authority, address.host)
+            else:
+                stream = await secured(transport, address.fingerprint or b"")
+        except BaseException:
+            await trio.aclose_forcefully(transport)
+            raise
+        return Reached(stream, tls_channel(sha256(stream.peer_certificate() or b"").digest()))
+
+    def via(self, _: PeerAddress) -> Via | None:
+        """The server itself is asked."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpProxy:
+    """A proxy that leads into I2P."""
+
+    host: str
+    port: int
+    mode: ProxyMode = ProxyMode.ABSOLUTE_URI
+    credentials: Credentials | None = None
+
+
+class I2pConnector:
+    """Names within I2P, by an HTTP proxy."""
+
+    def __init__(self, proxy: HttpProxy, random_bytes: Callable[[int], bytes]) -> None:
+        self._proxy = proxy
+        self._authentication = ProxyAuthentication(proxy.credentials, random_bytes)
+
+    async def connect(self, address: PeerAddress) -> Reached:
+        """A connection to the proxy, and in the mode `connect` through it. The channel is the name that is dialled."""
+        self._check(address)
+        if not is_loopback(self._proxy.host):
+            raise GarlicFarmError(
+                Fault.PLAIN_REFUSED,
+                f"the proxy {self._proxy.host}:{self._proxy.port} is not on a loopback address: the way to it is plain,"
+                " and whoever stands between could change what follows the handshake; use a proxy on this machine",
+            )
+        for _ in range(_CONNECT_ATTEMPTS):
+            stream = await self._reach()
+            try:
+                if self._proxy.mode is ProxyMode.ABSOLUTE_URI or await self._tunnel(stream, address):
+                    return Reached(stream, i2p_channel(address.host))
+            except BaseException:
+                await trio.aclose_forcefully(stream)
+                raise
+            await trio.aclose_forcefully(stream)
+        text = f"the proxy asked {_CONNECT_ATTEMPTS} times in a row for authentication and accepted none"
+        raise GarlicFarmError(Fault.PROXY_REFUSED, text)
+
+    def via(self, address: PeerAddress) -> Via | None:
+        """In the mode `absolute-uri` each request names its destination."""
+        if self._proxy.mode is ProxyMode.CONNECT:
+            return None
+        return Via(str(address), self._authentication)
+
+    def _check(self, address: PeerAddress) -> None:
+        if not is_i2p_name(address.host):
+            raise GarlicFarmError(
+                Fault.PLAIN_REFUSED,
+                f'{address} is no name within I2P, and with transport = "i2p" nothing is encrypted before I2P does it: '
+                "that server must advertise its `….b32.i2p` name",
+            )
+
+    async def _reach(self) -> trio.SocketStream:
+        proxy = self._proxy
+        try:
+            return await trio.open_tcp_stream(proxy.host, proxy.port)
+        except OSError as error:
+            text = f"the proxy at {proxy.host}:{proxy.port} does not answer: is the router's HTTP proxy running there?"
+            raise GarlicFarmError(Fault.UNREACHABLE, text) from error
+
+    async def _tunnel(self, stream: trio.SocketStream, address: PeerAddress) -> bool:
+        client = ConnectClient(str(address), self._authentication)
+        await stream.send_all(client.request())
+        outcome: TunnelOpen | AskAgain | None = None
+        while outcome is None:
+            outcome = client.receive(bytes(await stream.receive_some(_READ_BYTES)))
+        return isinstance(outcome, TunnelOpen)
+
+
+def authority_context(ca_file: Path) -> ssl.SSLContext:
+    """TLS that trusts what the authorities of `ca_file` have signed, for the name or address that is connected to."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_verify_locations(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise CertificateError(
+            f"{ca_file} ([consensus] ca_file) cannot be used ({error.strerror or error}): it must be a readable file "
+            "with the authority's certificate in PEM"
+        ) from error
+    return context

@@ -1,0 +1,150 @@
+"""Bytes of requests that are not whole or not answered yet: how many this server holds, and for whom.
+
+                       a proven server                              anybody else
+    its request        waits until there is room, then all of it    is taken in, as it comes
+    the budget is full its connection is not read meanwhile         the source that holds most loses its oldest one
+
+Up to `FREE_BYTES` a connection holds without being counted: votes, heartbeats and ordinary submissions are smaller.
+
+A server's request gets room for all of its bytes before the first of them is read, so no two requests can each hold
+half of the budget and wait for the other half. What holds room needs nothing more than its own bytes and this server's
+disk to be answered, so room comes back. Clients have a budget of their own: their requests are answered by commitment,
+hence by the appends of a leader, and those must never wait for them. One server has at most a part of the servers'
+budget, so a hostile one that sends its bytes one by one delays nobody but itself.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+FREE_BYTES: Final = 64 * 1024
+"""What any connection may hold: one read of the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetOptions:
+    """All together, and how much of the first one server may have. A larger request is let in when it is alone."""
+
+    servers_bytes: int = 64 * 2**20
+    per_server_bytes: int = 24 * 2**20
+    others_bytes: int = 32 * 2**20
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """What one connection holds. `owner` is a server's identity, or the address of anybody else."""
+
+    owner: str
+    is_server: bool
+    close: Callable[[], None]
+    """Ends the connection, for it holds what others need."""
+    held_bytes: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    account: Account
+    size: int
+    admitted: trio.Event = field(default_factory=trio.Event)
+
+
+class ReceiveBudget:
+    """The budget of one listening server."""
+
+    def __init__(self, options: BudgetOptions | None = None) -> None:
+        self._options = options or BudgetOptions()
+        self._servers: Counter[str] = Counter()
+        self._others: dict[Account, None] = {}
+        self._others_bytes = 0
+        self._waiting: list[_Waiting] = []
+
+    @property
+    def servers_bytes(self) -> int:
+        """Held for proven servers."""
+        return self._servers.total()
+
+    @property
+    def others_bytes(self) -> int:
+        """Held for everybody else."""
+        return self._others_bytes
+
+    def open(self, owner: str, *, is_server: bool, close: Callable[[], None]) -> Account:
+        """An account for a connection; give it back with `end`."""
+        return Account(owner, is_server, close)
+
+    async def reserve(self, account: Account, size: int) -> None:
+        """Wait until there is room for a request of `size` bytes of a proven server, and take it."""
+        if self._waiting or not self._fits(account, size):
+            waiting = _Waiting(account, size)
+            self._waiting.append(waiting)
+            # Others may be waiting for their own share only.
+            self._admit()
+            try:
+                await waiting.admitted.wait()
+            except BaseException:
+                if waiting.admitted.is_set():
+                    self.release(account, size)
+                else:
+                    self._waiting.remove(waiting)
+                raise
+            return
+        self._take(account, size)
+
+    def release(self, account: Account, size: int) -> None:
+        """A request of a proven server is answered."""
+        account.held_bytes -= size
+        self._servers[account.owner] -= size
+        if not self._servers[account.owner]:
+            del self._servers[account.owner]
+        self._admit()
+
+    def hold(self, account: Account, held_bytes: int) -> None:
+        """A connection of anybody else holds so many bytes now. Whoever has to give way is closed."""
+        counted = max(0, held_bytes - FREE_BYTES)
+        self._others_bytes += counted - account.held_bytes
+        account.held_bytes = counted
+        if not counted:
+            self._others.pop(account, None)
+            return
+        self._others.setdefault(account)
+        while self._others_bytes > self._options.others_bytes and len(self._others) > 1:
+            self._close_one()
+
+    def end(self, account: Account) -> None:
+        """The connection is over."""
+        if not account.is_server:
+            self.hold(account, 0)
+        elif account.held_bytes:
+            self.release(account, account.held_bytes)
+
+    def _close_one(self) -> None:
+        """The oldest of the source that holds most: an honest request is whole within moments, a dripped one is not."""
+        held: Counter[str] = Counter()
+        for account in self._others:
+            held[account.owner] += account.held_bytes
+        most = max(held.values())
+        oldest = next(account for account in self._others if held[account.owner] == most)
+        self.hold(oldest, 0)
+        oldest.close()
+
+    def _fits(self, account: Account, size: int) -> bool:
+        own = self._servers[account.owner]
+        if own and own + size > self._options.per_server_bytes:
+            return False
+        all_bytes = self._servers.total()
+        return not all_bytes or all_bytes + size <= self._options.servers_bytes
+
+    def _take(self, account: Account, size: int) -> None:
+        account.held_bytes += size
+        self._servers[account.owner] += size
+
+    def _admit(self) -> None:
+        """Let in whoever waits and fits now, in the order of their coming."""
+        for waiting in list(self._waiting):
+            if self._fits(waiting.account, waiting.size):
+                self._waiting.remove(waiting)
+                self._take(waiting.account, waiting.size)
+                waiting.admitted.set()

@@ -1,0 +1,202 @@
+"""A node's certificate, and TLS between nodes that pin each other's.
+
+There is no authority: a node signs its own certificate on first start, gossip carries the SHA-256 of it (signed by the
+node's identity), and a client accepts exactly the certificate with that fingerprint. Names in a certificate would prove
+nothing here and would tell an observer what this is, so they are neutral. The common way, an authority per farm, would
+make one more secret to keep, and its theft would be silent.
+
+The certificate and its key lie in one file of mode 0600, written aside and renamed: a crash leaves the old or the new.
+"""
+
+import hashlib
+import hmac
+import os
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import trio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from consensus.net.tls_stream import TlsStream
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+
+FILE_NAME = "tls.pem"
+_COMMON_NAME = "localhost"
+_LIFETIME = timedelta(days=3650)
+# A peer's clock may be behind ours when it checks a certificate that we have just made.
+_BACKDATED = timedelta(days=2)
+
+
+class CertificateError(Exception):
+    """The certificate file cannot be used; the text tells the operator what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCertificate:
+    """This node's certificate file, and the fingerprint by which others know it."""
+
+    path: Path
+    fingerprint: bytes
+
+    def ends(self) -> datetime:
+        """Until when it is valid, by the file as it is now; CertificateError if it cannot be read."""
+        try:
+            return x509.load_pem_x509_certificate(self.path.read_bytes()).not_valid_after_utc
+        except (OSError, ValueError) as error:
+            raise CertificateError(f"{self.path} cannot be read any more: {error}") from error
+
+    def server_context(self) -> ssl.SSLContext:
+        """TLS for accepting connections."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_cert_chain(self.path)
+        # Nobody resumes a session here, and a ticket is data that a client which only sends would never read.
+        context.num_tickets = 0
+        return context
+
+
+def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
+    """The node's certificate, made on the first start and when the old one has run out."""
+    path = state_dir / FILE_NAME
+    try:
+        pem = path.read_bytes()
+    except FileNotFoundError:
+        return _create(path)
+    except OSError as error:
+        raise CertificateError(f"{path} cannot be read ({error.strerror}): give this user access to it") from error
+    if path.stat().st_mode & 0o077:
+        raise CertificateError(f"{path} holds a private key and others may read it: chmod 600 {path}")
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        serialization.load_pem_private_key(pem, None)
+        expired = certificate.not_valid_after_utc < datetime.now(UTC)
+    except ValueError as error:
+        raise CertificateError(
+            f"{path} is damaged: move it away, and the node makes a new one and announces its fingerprint"
+        ) from error
+    if expired:
+        return _create(path)
+    return NodeCertificate(path, certificate.fingerprint(hashes.SHA256()))
+
+
+def client_context() -> ssl.SSLContext:
+    """TLS for connecting. It verifies nothing by itself: `check_pinned` must follow the handshake."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def check_pinned(certificate: bytes | None, fingerprint: bytes, now: datetime) -> None:
+    """Accept only the certificate (DER) with this SHA-256, and only while it is valid."""
+    found = hashlib.sha256(certificate or b"").digest()
+    if certificate is None or not hmac.compare_digest(found, fingerprint):
+        raise GarlicFarmError(
+            Fault.WRONG_CERTIFICATE,
+            f"the server shows the certificate {found.hex()[:16]}…, gossip announced {fingerprint.hex()[:16]}…: "
+            "either it has just made a new one, or somebody else listens at its address",
+        )
+    try:
+        parsed = x509.load_der_x509_certificate(certificate)
+        begins, ends = parsed.not_valid_before_utc, parsed.not_valid_after_utc
+    except ValueError as error:
+        # Who announces a fingerprint chooses what it is of, and TLS looks less closely than this.
+        raise GarlicFarmError(
+            Fault.WRONG_CERTIFICATE, f"the server's certificate cannot be read ({error}): restart that node to renew it"
+        ) from error
+    if not begins <= now <= ends:
+        raise GarlicFarmError(
+            Fault.WRONG_CERTIFICATE,
+            f"the server's certificate is valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}: "
+            "check both clocks, or restart that node to renew it",
+        )
+
+
+async def secured(transport: trio.SocketStream, fingerprint: bytes) -> TlsStream:
+    """TLS over a connected socket, with the other side's certificate checked before any byte of ours is sent."""
+    stream = TlsStream(transport, client_context(), server_side=False)
+    await stream.do_handshake()
+    check_pinned(stream.peer_certificate(), fingerprint, datetime.now(UTC))
+    return stream
+
+
+async def secured_by_authority(transport: trio.SocketStream, authority: ssl.SSLContext, host: str) -> TlsStream:
+    """TLS over a connected socket to `host`, whose certificate an authority must have signed for that very name."""
+    stream = TlsStream(transport, authority, server_side=False, name=host)
+    try:
+        await stream.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        raise GarlicFarmError(
+            Fault.WRONG_CERTIFICATE,
+            f"the server's certificate is refused ({error.verify_message}): it must be signed by an authority of "
+            f"[consensus] ca_file, be valid now, and name {host}; otherwise somebody else may listen there",
+        ) from error
+    return stream
+
+
+def operators_certificate(path: Path) -> NodeCertificate:
+    """A certificate that an authority has signed: the file holds it, what leads to the authority, and the key."""
+    try:
+        pem = path.read_bytes()
+        if path.stat().st_mode & 0o077:
+            raise CertificateError(f"{path} holds a private key and others may read it: chmod 600 {path}")
+        certificate = x509.load_pem_x509_certificate(pem)
+        serialization.load_pem_private_key(pem, None)
+    except OSError as error:
+        raise CertificateError(f"{path} cannot be read ({error.strerror}): give this user access to it") from error
+    except (ValueError, TypeError) as error:
+        raise CertificateError(
+            f"{path} ([consensus] certificate) does not hold a certificate and its unencrypted private key in PEM"
+        ) from error
+    if certificate.not_valid_after_utc < datetime.now(UTC):
+        raise CertificateError(
+            f"{path} ended on {certificate.not_valid_after_utc:%Y-%m-%d}: have the authority sign a new one"
+        )
+    return NodeCertificate(path, certificate.fingerprint(hashes.SHA256()))
+
+
+def _create(path: Path) -> NodeCertificate:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _COMMON_NAME)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now + _LIFETIME)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(serialization.Encoding.PEM) + key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    try:
+        _write_private(path, pem)
+    except OSError as error:
+        raise CertificateError(f"{path} cannot be written ({error.strerror}): check the directory and disk") from error
+    return NodeCertificate(path, certificate.fingerprint(hashes.SHA256()))
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    aside = path.with_suffix(".new")
+    aside.unlink(missing_ok=True)
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,1 +1,0 @@
-"""Around the Raft core: its turns, the executor, storage and transports."""

@@ -1,0 +1,1 @@
+"""The wire protocols by which servers and clients reach one consensus core."""

@@ -1,0 +1,1 @@
+"""The Garlic Farm protocol (I2P proposal 150)."""

@@ -1,0 +1,1 @@
+"""Connections of the Garlic Farm protocol: listener, links, joining servers, clients."""

@@ -1,0 +1,283 @@
+"""A client of the cluster: finds the leader, submits entries, and says honestly how each submission ended.
+
+    submit ─▶ ask any server ─▶ accepted: committed
+                              │ other destination: that server leads, ask it
+                              │ unknown destination, no connection: ask the next server, a little later
+                              │ own destination: the leader is busy, ask again later; with an index: the table of
+                              │   sessions has forgotten the client, and refused what it repeats for good
+                              │ closed without a reply: unknown, unless the request was never sent
+
+`read_index` goes the same way. Many submissions share one connection per server and travel in a pipeline. A
+submission whose outcome is unknown may have been committed; it is repeated only if the caller says that a second copy
+does no harm.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import trio
+
+from consensus.core.effects import Outcome
+from consensus.core.model import LogId, ServerId
+from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
+from consensus.protocols.garlic_farm.node.dialer import Dialer
+from consensus.protocols.garlic_farm.node.links import Backoff, Resolve
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.codec import encode_request
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
+from consensus.protocols.garlic_farm.wire.upgrade import Extension
+from consensus.protocols.garlic_farm.wire.values import Application, LogEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """How a submission ended: `position` of its last entry if committed; why not, in words, otherwise."""
+
+    outcome: Outcome
+    position: LogId | None = None
+    leader: ServerId | None = None
+    reason: str = ""
+    forgotten: bool = False
+    """The outcome is unknown and will not be known: the table of sessions has forgotten whether it was executed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """Times and bounds of a client."""
+
+    reply_timeout_s: float = 15.0
+    backoff_first_s: float = 0.02
+    backoff_longest_s: float = 0.5
+    in_flight_max: int = 256
+    queue_max: int = 4096
+
+
+class GarlicFarmClient:
+    """Submits entries to whichever server leads. `run` must be running."""
+
+    def __init__(
+        self,
+        dialer: Dialer,
+        resolve: Resolve,
+        servers: Sequence[ServerId],
+        *,
+        random: Random,
+        options: ClientOptions | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        if not servers:
+            raise ValueError("a client needs at least one server to ask")
+        self._dialer = dialer
+        self._resolve = resolve
+        self._servers = tuple(servers)
+        self._random = random
+        self._options = options or ClientOptions()
+        self._limits = limits
+        self._pipes: dict[ServerId, ClientConnection] = {}
+        self._extensions: dict[ServerId, frozenset[Extension]] = {}
+        self._locks: dict[ServerId, trio.Lock] = {}
+        self._nursery: trio.Nursery | None = None
+        self._favourite = self._random.choice(self._servers)
+
+    def servers_are(self, servers: Sequence[ServerId]) -> None:
+        """These are to be asked from now on; an empty list changes nothing, for then there is nobody better to ask."""
+        if servers:
+            self._servers = tuple(servers)
+            if self._favourite not in self._servers:
+                self._favourite = self._random.choice(self._servers)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Carry connections until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    async def submit(
+        self, commands: Sequence[bytes], *, patience_s: float = 10.0, repeat_unknown: bool = False
+    ) -> Submission:
+        """Append `commands`, in order, in one request; without any, only find out who leads."""
+        data = encode_request(
+            wire.ClientRequest(0, 0, 0, 0, 0, 0, tuple(LogEntry(0, Application(command)) for command in commands)),
+            self._limits,
+        )
+        return await self._pursue(data, None, patience_s, repeat_unknown=repeat_unknown)
+
+    async def read_index(self, *, patience_s: float = 10.0) -> Submission:
+        """If committed: what has been applied up to `position` shows all that was acknowledged before this call.
+
+        Nothing is written into the log. A server that did not agree on this extension is not asked.
+        """
+        data = encode_request(wire.ReadIndexRequest(0, 0, 0, 0, 0, 0), self._limits)
+        return await self._pursue(data, Extension.READ_INDEX, patience_s, repeat_unknown=True)
+
+    async def exchange(self, server: ServerId, request: wire.Request) -> wire.Reply | Lost:
+        """Ask one server one thing, and return what it says. Raises `GarlicFarmError` if it cannot be reached."""
+        done = trio.Event()
+        answers: list[wire.Reply | Lost] = []
+
+        def answered(answer: wire.Reply | Lost) -> None:
+            answers.append(answer)
+            done.set()
+
+        pipe = await self._pipe(server)
+        if not pipe.post(encode_request(request, self._limits), answered):
+            return Lost.UNSENT
+        await done.wait()
+        return answers[0]
+
+    async def _pursue(
+        self, data: bytes, needed: Extension | None, patience_s: float, *, repeat_unknown: bool
+    ) -> Submission:
+        attempt = _Attempt()
+        backoff = Backoff(self._options.backoff_first_s, self._options.backoff_longest_s, self._random)
+        with trio.move_on_after(patience_s):
+            while not attempt.settled(repeat_unknown=repeat_unknown):
+                if attempt.pause:
+                    await trio.sleep(backoff.next_s())
+                await self._try(data, needed, attempt)
+        return attempt.submission()
+
+    async def _try(self, data: bytes, needed: Extension | None, attempt: "_Attempt") -> None:
+        server = self._favourite
+        attempt.asked = server
+        try:
+            pipe = await self._pipe(server)
+        except GarlicFarmError as error:
+            attempt.turned_away(f"server {server}: {error}")
+            self._look_elsewhere(server)
+            return
+        if needed is not None and needed not in self._extensions[server]:
+            attempt.turned_away(f"server {server} does not know the extension {needed.value}")
+            self._look_elsewhere(server)
+            return
+        done = trio.Event()
+        answers: list[wire.Reply | Lost] = []
+
+        def answered(answer: wire.Reply | Lost) -> None:
+            answers.append(answer)
+            done.set()
+
+        if not pipe.post(data, answered):
+            attempt.turned_away(f"too many requests wait for server {server}", Outcome.BUSY)
+            return
+        attempt.under_way = True
+        await done.wait()
+        attempt.under_way = False
+        attempt.answered(answers[0])
+        if attempt.leader is not None and attempt.leader != server:
+            self._favourite = attempt.leader
+        elif attempt.outcome is not Outcome.COMMITTED and attempt.outcome is not Outcome.BUSY:
+            self._look_elsewhere(server)
+
+    def _look_elsewhere(self, failed: ServerId) -> None:
+        if self._favourite == failed:
+            others = [server for server in self._servers if server != failed]
+            self._favourite = self._random.choice(others or [failed])
+
+    async def _pipe(self, server: ServerId) -> ClientConnection:
+        pipe = self._pipes.get(server)
+        if pipe is not None and pipe.open:
+            return pipe
+        async with self._locks.setdefault(server, trio.Lock()):
+            pipe = self._pipes.get(server)
+            if pipe is not None and pipe.open:
+                return pipe
+            address = self._resolve(server)
+            if address is None or self._nursery is None:
+                raise GarlicFarmError(Fault.UNREACHABLE, f"the address of server {server} is not known")
+            dialed = await self._dialer.dial(address, server)
+            pipe = ClientConnection(
+                dialed.stream,
+                dialed.trailing,
+                reply_timeout_s=self._options.reply_timeout_s,
+                window=self._options.in_flight_max,
+                queue_max=self._options.queue_max,
+            )
+            if not self._carried(pipe):
+                await trio.aclose_forcefully(dialed.stream)
+                raise GarlicFarmError(Fault.UNREACHABLE, f"this client was stopped while it connected to {address}")
+            self._pipes[server], self._extensions[server] = pipe, dialed.extensions
+            return pipe
+
+    def _carried(self, pipe: ClientConnection) -> bool:
+        """Have the pipe run, unless `run` has ended: connecting takes a while."""
+        if self._nursery is None:
+            return False
+        self._nursery.start_soon(_carry, pipe)
+        return True
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What is known of one submission so far."""
+
+    outcome: Outcome | None = None
+    position: LogId | None = None
+    leader: ServerId | None = None
+    reason: str = "no server was asked yet"
+    asked: ServerId | None = None
+    under_way: bool = False
+    pause: bool = False
+    doubtful: bool = False
+    """An earlier try ended unknown: whatever is said now, its copy may be committed."""
+    forgotten: bool = False
+    redirect_term: int = -1
+    """The highest term in which a server named another one."""
+
+    def settled(self, *, repeat_unknown: bool) -> bool:
+        if self.outcome is Outcome.UNKNOWN:
+            return self.forgotten or not repeat_unknown
+        return self.outcome is Outcome.COMMITTED
+
+    def turned_away(self, reason: str, outcome: Outcome = Outcome.NOT_LEADER) -> None:
+        self.outcome, self.leader, self.reason, self.pause = outcome, None, reason, True
+        self.doubtful |= outcome is Outcome.UNKNOWN
+
+    def answered(self, answer: wire.Reply | Lost) -> None:
+        match answer:
+            case Lost.UNSENT:
+                self.turned_away(f"the connection to server {self.asked} ended before the request was sent")
+            case Lost.UNANSWERED:
+                self.turned_away(
+                    f"server {self.asked} closed the connection without a reply: the entry may be committed or not",
+                    Outcome.UNKNOWN,
+                )
+            case wire.Reply() if answer.accepted:
+                self.outcome, self.leader, self.reason = Outcome.COMMITTED, ServerId(answer.source), ""
+                self.position = LogId(max(0, answer.next_index - 1), answer.term)
+            case wire.Reply() if answer.destination == answer.source and answer.next_index > 0:
+                self.turned_away("the table of sessions has forgotten whether it was executed", Outcome.UNKNOWN)
+                self.forgotten = True
+            case wire.Reply() if answer.destination == answer.source:
+                self.turned_away(f"server {answer.source} leads and is busy", Outcome.BUSY)
+            case wire.Reply() if answer.destination > 0:
+                self.turned_away(f"server {answer.source} names server {answer.destination} as the leader")
+                self.leader = ServerId(answer.destination)
+                # The first redirect of a term is followed at once: it is news, be it after a long wait for a leader.
+                # Servers that send each other's clients to and fro make them wait.
+                self.pause = answer.term <= self.redirect_term
+                self.redirect_term = max(self.redirect_term, answer.term)
+            case _:
+                self.turned_away(f"server {answer.source} knows no leader")
+
+    def submission(self) -> Submission:
+        if self.under_way:
+            return Submission(Outcome.UNKNOWN, None, self.leader, f"server {self.asked} has not answered in time")
+        if self.forgotten:
+            return Submission(Outcome.UNKNOWN, None, self.leader, self.reason, forgotten=True)
+        if self.doubtful and self.outcome is not Outcome.COMMITTED:
+            return Submission(Outcome.UNKNOWN, None, self.leader, f"a copy may be committed; last: {self.reason}")
+        return Submission(self.outcome or Outcome.NOT_LEADER, self.position, self.leader, self.reason)
+
+
+async def _carry(pipe: ClientConnection) -> None:
+    try:
+        await pipe.run()
+    except GarlicFarmError:
+        return  # every submission on it has been told

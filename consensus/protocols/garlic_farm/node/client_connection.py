@@ -1,0 +1,175 @@
+"""The asking side of an upgraded connection: requests go out in order, replies come back in the same order.
+
+    post(request) ─▶ queue ─▶ in flight ─▶ the reply that comes next answers the oldest
+
+Nothing on this wire names the request that a reply belongs to, so order is all there is: one reply lost or one too many
+would shift every later answer, and the only safe reaction to any irregularity is to close. A peer that is dead without
+having said so is found by the age of the oldest unanswered request, since TCP alone may take a quarter of an hour.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from math import inf
+
+import trio
+
+from consensus.net.tls_stream import TlsStream
+from consensus.protocols.garlic_farm.wire.codec import ReplyReader
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.messages import Reply
+
+_READ_BYTES = 65_536
+_WRITE_BYTES = 262_144
+_EAGER_BYTES = 16_384
+_SLOWEST_BYTES_PER_S = 1_000_000
+"""What a request may take to get there, before the wait for its reply begins."""
+
+
+class Lost(Enum):
+    """Why there will be no reply."""
+
+    UNSENT = "unsent"
+    UNANSWERED = "unanswered"
+
+
+Answered = Callable[[Reply | Lost], None]
+
+
+class ClientConnection:
+    """One connection's requests and replies. `run` must be running for anything to move."""
+
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        trailing: bytes = b"",
+        *,
+        reply_timeout_s: float,
+        window: int = 256,
+        queue_max: int = 1024,
+    ) -> None:
+        self._stream = stream
+        self._reader = ReplyReader()
+        self._reader.feed(trailing)
+        self._reply_timeout_s = reply_timeout_s
+        self._window = window
+        self._queue_max = queue_max
+        self._queue: deque[tuple[bytes, Answered]] = deque()
+        self._in_flight: deque[tuple[float, Answered]] = deque()
+        self._work = trio.Event()
+        self._patience = trio.CancelScope()
+        self._fault: GarlicFarmError | None = None
+        self.open = True
+        self.replies = 0
+
+    def post(self, request: bytes, answered: Answered) -> bool:
+        """Queue a request; `answered` is called exactly once. False, and never called, when full or closed."""
+        if not self.open or len(self._queue) >= self._queue_max:
+            return False
+        if not self.waiting and self._sent_at_once(request, answered):
+            return True
+        self._queue.append((request, answered))
+        self._work.set()
+        return True
+
+    @property
+    def waiting(self) -> int:
+        """Requests without a reply."""
+        return len(self._queue) + len(self._in_flight)
+
+    async def run(self) -> None:
+        """Carry requests until the connection ends; a GarlicFarmError says why, unless the peer just closed it."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, nursery.cancel_scope)
+                await self._read()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.open = False
+            # Before the stream is closed, which is not gone through with when we are cancelled.
+            self._abandon()
+            await trio.aclose_forcefully(self._stream)
+        if self._fault is not None:
+            raise self._fault
+
+    def _sent_at_once(self, request: bytes, answered: Answered) -> bool:
+        """A lone request need not wait until the writer gets its turn, if the kernel has room."""
+        stream = self._stream
+        if not isinstance(stream, TlsStream) or stream.unsent_bytes or len(request) > _EAGER_BYTES:
+            return False
+        try:
+            stream.send_now(request)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return False
+        self._in_flight.append((trio.current_time() + self._reply_timeout_s, answered))
+        self._patience.deadline = self._deadline()
+        if stream.unsent_bytes:
+            self._work.set()
+        return True
+
+    async def _write(self, connection: trio.CancelScope) -> None:
+        while True:
+            if isinstance(self._stream, TlsStream) and self._stream.unsent_bytes:
+                if not await self._send(b"", connection):
+                    return
+                continue
+            if not self._queue or len(self._in_flight) >= self._window:
+                self._work = trio.Event()
+                await self._work.wait()
+                continue
+            batch = bytearray()
+            while self._queue and len(self._in_flight) < self._window and len(batch) < _WRITE_BYTES:
+                request, answered = self._queue.popleft()
+                batch += request
+                due = trio.current_time() + self._reply_timeout_s + len(batch) / _SLOWEST_BYTES_PER_S
+                self._in_flight.append((due, answered))
+            self._patience.deadline = self._deadline()
+            if not await self._send(bytes(batch), connection):
+                return
+
+    async def _send(self, data: bytes, connection: trio.CancelScope) -> bool:
+        try:
+            await self._stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            connection.cancel()
+            return False
+        return True
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                while (reply := self._reader.next()) is not None:
+                    self._deliver(reply)
+                with trio.CancelScope(deadline=self._deadline()) as self._patience:
+                    data = await self._stream.receive_some(_READ_BYTES)
+                if self._patience.cancelled_caught:
+                    text = f"no reply within {self._reply_timeout_s:g} s: the connection is taken for dead"
+                    self._fault = GarlicFarmError(Fault.SILENT, text)
+                    return
+                if not data:
+                    return
+                self._reader.feed(bytes(data))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return
+        except GarlicFarmError as error:
+            self._fault = error
+
+    def _deliver(self, reply: Reply) -> None:
+        if not self._in_flight:
+            raise GarlicFarmError(Fault.OUT_OF_TURN, "a reply arrived that answers no request")
+        _, answered = self._in_flight.popleft()
+        self.replies += 1
+        answered(reply)
+        if self._queue:
+            self._work.set()
+
+    def _deadline(self) -> float:
+        return self._in_flight[0][0] if self._in_flight else inf
+
+    def _abandon(self) -> None:
+        in_flight, self._in_flight = self._in_flight, deque()
+        queue, self._queue = self._queue, deque()
+        for _, answered in in_flight:
+            answered(Lost.UNANSWERED)
+        for _, answered in queue:
+            answered(Lost.UNSENT)

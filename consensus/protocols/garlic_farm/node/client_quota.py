@@ -1,0 +1,46 @@
+"""What clients that have proven nothing may cost this server and its followers, all of them together.
+
+    request ──▶ cost of its entries, in processor time ──▶ within the quota: handled
+                                                       ├─▶ beyond it for the moment: busy, try again
+                                                       └─▶ beyond all that is ever saved up: the connection is closed
+
+Every server pays for an entry that it applies, whoever wrote it: an entry that ends in a signature is verified on each
+of them. Without a quota a few megabytes of false signatures keep all servers busy for so long that the leader falls.
+A byte budget does not help, since such an entry is small. Members are not counted here: what they submit keeps the farm
+going, and they are known by their keys.
+"""
+
+from collections.abc import Callable
+
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+
+SHARE = 0.2
+"""Of one processor, in the long run: elections and heartbeats keep the rest."""
+SAVED_US = 100_000
+"""What may be saved up for a burst: far below the shortest election timeout, since nothing else runs meanwhile."""
+
+
+class ClientQuota:
+    """One server's. `cost_us` tells what an entry costs each server, in microseconds of processor time."""
+
+    def __init__(self, cost_us: Callable[[bytes], int] = lambda _: 0) -> None:
+        self._cost_us = cost_us
+        self._left_us = float(SAVED_US)
+        self._filled_s: float | None = None
+
+    def take(self, commands: tuple[bytes, ...], now_s: float) -> bool:
+        """Whether these entries may be handled now. Raises `GarlicFarmError` if they never may be, so many at once."""
+        needed_us = sum(map(self._cost_us, commands))
+        if needed_us > SAVED_US:
+            raise GarlicFarmError(
+                Fault.TOO_LARGE,
+                f"a client's request of {len(commands)} entries would keep each server busy for {needed_us // 1000} ms;"
+                f" without a proven identity {SAVED_US // 1000} ms are allowed: send fewer entries at once",
+            )
+        passed_s = 0.0 if self._filled_s is None else max(0.0, now_s - self._filled_s)
+        self._filled_s = now_s
+        self._left_us = min(SAVED_US, self._left_us + passed_s * SHARE * 1_000_000)
+        if needed_us > self._left_us:
+            return False
+        self._left_us -= needed_us
+        return True

@@ -1,0 +1,153 @@
+"""What clients ask over a connection, answered by the server behind it: entries to append, and indexes to read at.
+
+    entries ──▶ submit ──▶ committed ──▶ (one names a request) wait until it is applied ──▶ taken │ forgotten
+                       └──▶ another leads, busy, unknown
+    index   ──▶ ask the core ──▶ a majority has confirmed that we lead ──▶ the index
+
+An acknowledgement means *committed*, and for most entries that is all there is to say. A request of a session may yet
+be refused by the table of sessions when it is applied, because its client was pushed out of the table meanwhile; to
+call that acknowledged would be wrong, so such a client waits a moment longer, until this server has applied its entry.
+How many may wait like that is bounded; one more is told nothing, which is *unknown*.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from consensus.core.effects import Outcome, ProposalResolved, ReadReady, ReadRefusal, ReadRefused, Role
+from consensus.core.model import ServerId
+from consensus.protocols.garlic_farm.node.connection import ClientAnswer, GiveUp, client_answer
+from consensus.protocols.garlic_farm.node.membership_requests import refuse
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.questions import QuestionAnswered
+from consensus.server.server import ConsensusServer
+from consensus.sessions.table import RequestId
+
+Answered = Callable[[ClientAnswer | None], None]
+
+WAITING_MAX = 4096
+
+
+class Sessioned(Protocol):
+    """A state machine that keeps a table of sessions."""
+
+    def request_of(self, command: bytes) -> RequestId | None:
+        """The request that a command names, if it names one."""
+
+    def was_executed(self, request: RequestId) -> bool:
+        """Whether the table remembers this request."""
+
+
+class ClientRequests:
+    """Answers the clients of one server, numbered `own_id`."""
+
+    def __init__(self, server: ConsensusServer, own_id: ServerId, sessioned: Sessioned | None = None) -> None:
+        self._server = server
+        self._own_id = own_id
+        self._sessioned = sessioned
+        self._waiting = 0
+
+    def client_request(self, commands: tuple[bytes, ...], answered: Answered) -> GiveUp:
+        """Append `commands` (without any, only say who leads)."""
+        if not commands:
+            answered(self._who_leads())
+            return _nothing_to_give_up
+        server, own_id, sessioned = self._server, self._own_id, self._sessioned
+        wanted = _Wanted(answered)
+        try:
+            if sessioned is None:
+                return server.submit(
+                    commands, lambda found: answered(client_answer(found, server.role, own_id))
+                ).abandon
+            proposal = server.submit(commands, lambda found: self._found(found, sessioned, commands, wanted))
+        except ValueError as error:
+            raise GarlicFarmError(Fault.TOO_LARGE, str(error)) from error
+
+        def give_up() -> None:
+            wanted.answered = None
+            proposal.abandon()
+
+        return give_up
+
+    def read_index(self, answered: Answered) -> GiveUp:
+        """Up to where a log must be applied to show all that was acknowledged before now."""
+        questions = self._server.questions
+        try:
+            number = questions.ask_read(lambda found: answered(self._read_answer(found)))
+        except ServerBusyError:
+            role = self._server.role
+            leader = self._own_id if role.role is Role.LEADER else role.leader
+            answered(ClientAnswer(accepted=False, leader=leader, next_index=0, term=role.term))
+            return _nothing_to_give_up
+        except ServerStoppedError as error:
+            raise GarlicFarmError(Fault.BUSY, str(error)) from error
+        return lambda: questions.forget(number)
+
+    def membership_request(
+        self, request: wire.MembershipRequest, _correlation: int, answered: Callable[[wire.Reply | None], None]
+    ) -> GiveUp:
+        """Nobody comes or goes by requests, unless who stands behind the listener says otherwise (`members`)."""
+        answered(refuse(request, self._server, self._own_id))
+        return _nothing_to_give_up
+
+    def _who_leads(self) -> ClientAnswer:
+        role = self._server.role
+        leads = role.role is Role.LEADER
+        following = self._server.describe().raft.last.index + 1 if leads else 0
+        return ClientAnswer(accepted=leads, leader=role.leader, next_index=following, term=role.term)
+
+    def _found(
+        self, found: ProposalResolved, sessioned: Sessioned, commands: tuple[bytes, ...], wanted: "_Wanted"
+    ) -> None:
+        answer = client_answer(found, self._server.role, self._own_id)
+        committed = answer is not None and found.outcome is Outcome.COMMITTED
+        named = [command for command in commands if committed and sessioned.request_of(command) is not None]
+        if answer is None or not named:
+            wanted.give(answer)
+            return
+        if self._waiting >= WAITING_MAX:
+            wanted.give(None)
+            return
+
+        def applied() -> None:
+            self._waiting -= 1
+            # What the table calls a request may depend on the entries that were applied meanwhile.
+            requests = map(sessioned.request_of, named)
+            executed = all(request is not None and sessioned.was_executed(request) for request in requests)
+            wanted.give(answer if executed else self._forgotten(answer))
+
+        self._waiting += 1
+        self._server.applying.when_applied(answer.next_index - 1, applied)
+
+    def _forgotten(self, answer: ClientAnswer) -> ClientAnswer:
+        return ClientAnswer(
+            accepted=False, leader=self._own_id, next_index=answer.next_index, term=answer.term, forgotten=True
+        )
+
+    def _read_answer(self, found: QuestionAnswered | None) -> ClientAnswer | None:
+        term = self._server.role.term
+        match found:
+            case ReadReady(_, index):
+                return ClientAnswer(accepted=True, leader=self._own_id, next_index=index + 1, term=term)
+            case ReadRefused(_, ReadRefusal.NOT_LEADER, leader):
+                return ClientAnswer(accepted=False, leader=leader, next_index=0, term=term)
+            case ReadRefused():
+                return ClientAnswer(accepted=False, leader=self._own_id, next_index=0, term=term)
+            case _:
+                return None
+
+
+class _Wanted:
+    """An answer, as long as somebody waits for it."""
+
+    def __init__(self, answered: Answered) -> None:
+        self.answered: Answered | None = answered
+
+    def give(self, answer: ClientAnswer | None) -> None:
+        if self.answered is not None:
+            self.answered(answer)
+
+
+def _nothing_to_give_up() -> None:
+    """The answer has been given."""

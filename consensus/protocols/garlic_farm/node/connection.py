@@ -1,0 +1,468 @@
+"""The answering side of an upgraded connection.
+
+    read ─▶ slot ─▶ handled concurrently, begun in order ─▶ written strictly in order
+
+Replies carry no number, so they leave in the order of the requests, whatever finishes first. Up to `window` requests
+are handled at once, otherwise one slow disk write would hold up every heartbeat behind it; beyond that the connection
+is not read, and TCP slows the sender; and after so many that were answered at once others get their turn. Each handler
+is called only after the one before it has been: appends reach the core in the order in which the leader sent them.
+Answers come back by callbacks, in any order; a task for each request would cost more than the request. A lone answer
+leaves at once, the others when the writer has its turn.
+
+What a connection may make this server hold is counted (`receive_budget`): a server's connection is not read while there
+is no room for its next request, a client's is closed when all clients together hold too much. A request that has begun
+must be whole in time: a few seconds, and longer the larger it says that it is. A pause between two bytes alone is no
+measure, since somebody who sends a byte every few seconds never pauses.
+
+As replies leave in order, only the oldest request's age matters: one deadline watches a connection, not one a request.
+
+Whoever speaks out of turn (a reply, another server's id, an extension that was not agreed) is cut off, with a sentence.
+A connection says what its proven role may say, and in its proven name. Whoever has proven nothing is a client: it asks
+for entries, reads, and to be added. A server alone votes, appends, and invites; and only a server itself asks to be
+removed.
+A client whose entry's fate is unknown is cut off too: on this wire that is the only honest answer. So is one whose
+session was forgotten, unless the handshake agreed on a word for it: accepted 0 in our own name, as when we are busy,
+with the next index beyond the entry that was refused.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from math import inf
+from typing import Protocol
+
+import trio
+
+from consensus.core import messages as core
+from consensus.core.effects import Outcome, ProposalResolved, RoleChanged
+from consensus.core.model import Index, LogId, ServerId, Term
+from consensus.net.receive_budget import FREE_BYTES, ReceiveBudget
+from consensus.net.tls_stream import TlsStream
+from consensus.protocols.garlic_farm.node.client_quota import ClientQuota
+from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.codec import RequestReader, encode_reply
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, UNKNOWN_SERVER, Limits
+from consensus.protocols.garlic_farm.wire.mapping import (
+    check_agreed,
+    commands_from_wire,
+    reply_to_wire,
+    request_from_wire,
+)
+from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
+from consensus.protocols.garlic_farm.wire.upgrade import Extension, Identity
+from consensus.protocols.garlic_farm.wire.upgrade_server import Upgraded
+from consensus.protocols.garlic_farm.wire.values import ClusterServer
+
+_READ_BYTES = 65_536
+_UNANSWERED_BYTES_MAX = 16 * 2**20
+"""What one client may have unanswered before it is read no further: its largest request, and a batch beside it."""
+_FROM_CLIENTS = (wire.ClientRequest, wire.ReadIndexRequest, wire.AddServerRequest)
+"""Who asks these need not be a server, and need not know whom it asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientAnswer:
+    """What a client is told.
+
+    Accepted: committed, or, if it sent nothing, that this server leads; `next_index` is one beyond its last entry.
+    Not accepted: `leader` is who to ask instead; this server's own id means that it leads and is busy. `forgotten`: an
+    entry of it is committed, and was refused by the table of sessions.
+    """
+
+    accepted: bool
+    leader: ServerId | None
+    next_index: Index
+    term: Term
+    forgotten: bool = False
+
+
+def client_answer(found: ProposalResolved, role: RoleChanged, own_id: ServerId) -> ClientAnswer | None:
+    """What a client is told of its proposal's end by server `own_id`; None: unknown, so the connection ends."""
+    match found.outcome:
+        case Outcome.COMMITTED:
+            at = found.position or LogId(0, role.term)
+            return ClientAnswer(accepted=True, leader=role.leader, next_index=at.index + 1, term=at.term)
+        case Outcome.NOT_LEADER:
+            return ClientAnswer(accepted=False, leader=found.leader, next_index=0, term=role.term)
+        case Outcome.BUSY:
+            return ClientAnswer(accepted=False, leader=own_id, next_index=0, term=role.term)
+        case Outcome.UNKNOWN:
+            return None
+
+
+GiveUp = Callable[[], None]
+"""Nobody waits for the answer any more: `answered` must not be called from now on."""
+
+
+class RequestHandler(Protocol):
+    """What stands behind the connections. It answers by a callback, at once or later, exactly once.
+
+    A task for each request would say the same in a plainer way, and cost more than the request itself.
+    """
+
+    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> GiveUp:
+        """Have the core answer; None: there will be no reply. May raise `GarlicFarmError` instead.
+
+        `request.correlation` is unique within the process.
+        """
+        ...
+
+    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+        """Append `commands` (without any, only say who leads); None if it is unknown whether they are or will be.
+
+        May raise `GarlicFarmError` instead.
+        """
+        ...
+
+    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+        """Accepted: `next_index` is one beyond the index that a linearizable read must wait for."""
+        ...
+
+    def membership_request(
+        self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
+    ) -> GiveUp:
+        """A server is to come or go (`members`); None ends the connection. May raise `GarlicFarmError` instead."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """Times and bounds of one incoming connection."""
+
+    window: int = 64
+    idle_s: float = 300.0
+    """Without any request for this long, a connection is closed: peers and clients simply come back."""
+    stalled_s: float = 10.0
+    """How long a request may stop half way, and replies may stay untaken."""
+    request_s: float = 15.0
+    """How long a small request may take from its first byte to its last."""
+    least_bytes_per_s: int = 64 * 1024
+    """A large one may take longer: as long as its bytes take at this rate."""
+    answer_s: float = 30.0
+    """How long a handler may take before the connection is given up."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    request: wire.Request
+    due_s: float
+    size: int
+    reserved_bytes: int
+    reply: wire.Reply | None = None
+    hang_up: bool = False
+    give_up: GiveUp | None = None
+
+
+_correlations = count(1)
+
+
+class ServerConnection:
+    """One upgraded connection, from its first request to its end."""
+
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        upgraded: Upgraded,
+        source: str,
+        *,
+        handler: RequestHandler,
+        identity: Callable[[], Identity],
+        tally: Metrics,
+        options: ConnectionOptions,
+        limits: Limits = DEFAULT_LIMITS,
+        budget: ReceiveBudget | None = None,
+        quota: ClientQuota | None = None,
+    ) -> None:
+        """`budget` and `quota` are shared by all connections of a server."""
+        proven = upgraded.proven
+        self._is_server = proven is not None and proven.is_server
+        self._quota = None if proven is not None and proven.is_member else quota
+        self._budget = budget or ReceiveBudget()
+        self._connection = trio.CancelScope()
+        # A plain peer (`plain_peers`) has no key: its address is who it is.
+        known = proven is not None and proven.is_member and proven.public_key
+        owner = f"key {proven.public_key.hex()}" if proven is not None and known else source
+        self._account = self._budget.open(owner, is_server=self._is_server, close=self._evict)
+        self._unanswered_bytes = 0
+        self._reserved_bytes = 0
+        self._began_s = inf
+        self._stream = stream
+        self._upgraded = upgraded
+        self._source = source
+        self._handler = handler
+        self._identity = identity
+        self._tally = tally
+        self._options = options
+        self._reader = RequestReader(limits)
+        self._slots: deque[_Slot] = deque()
+        self._ready = trio.Event()
+        self._patience = trio.CancelScope()
+        self._room = trio.Event()
+
+    async def run(self) -> None:
+        """Answer until either side ends it. Never raises for what a peer did."""
+        async with trio.open_nursery() as nursery:
+            self._connection = nursery.cancel_scope
+            nursery.start_soon(self._write, nursery.cancel_scope)
+            try:
+                self._reader.feed(self._upgraded.trailing)
+                await self._read()
+            except GarlicFarmError as error:
+                self._tally.incident(error.fault, self._source, f"connection from {self._source} closed: {error}")
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._tally.count("connections-broken")
+            finally:
+                self._give_up()
+                self._budget.end(self._account)
+                # Now, not when the collector of cycles comes by.
+                self._reader.discard()
+            nursery.cancel_scope.cancel()
+
+    async def _read(self) -> None:
+        handled = 0
+        while True:
+            before = self._reader.buffered_bytes
+            while (request := self._reader.next()) is not None:
+                before, size = self._reader.buffered_bytes, before - self._reader.buffered_bytes
+                self._check_turn(request)
+                while len(self._slots) >= self._options.window:
+                    self._room = trio.Event()
+                    await self._room.wait()
+                slot = _Slot(request, trio.current_time() + self._options.answer_s, size, self._reserved_bytes)
+                self._reserved_bytes, self._began_s = 0, inf
+                self._slots.append(slot)
+                self._unanswered_bytes += size
+                if self._unanswered_bytes > FREE_BYTES and not self._is_server:
+                    self._budget.hold(self._account, self._unanswered_bytes + self._reader.buffered_bytes)
+                if len(self._slots) == 1:
+                    self._patience.deadline = slot.due_s
+                self._begin(slot)
+                handled += 1
+                if not handled % self._options.window:
+                    # What is answered at once never fills the window, and thousands may have come together.
+                    await trio.lowlevel.checkpoint()
+            if not await self._receive():
+                return
+
+    async def _receive(self) -> bool:
+        partial = self._reader.buffered_bytes > 0
+        if partial:
+            await self._make_room()
+        now_s = trio.current_time()
+        if partial and self._began_s == inf:
+            self._began_s = now_s
+        due_s = self._began_s + self._options.request_s + self._reader.announced_bytes / self._options.least_bytes_per_s
+        patience_s = self._options.stalled_s if partial else self._options.idle_s
+        with trio.CancelScope(deadline=min(now_s + patience_s, due_s)) as patience:
+            data = await self._stream.receive_some(_READ_BYTES)
+        if patience.cancelled_caught:
+            if due_s <= now_s + patience_s:
+                raise GarlicFarmError(
+                    Fault.SILENT, f"a request was not whole {due_s - self._began_s:.0f} s after it began"
+                )
+            if partial:
+                raise GarlicFarmError(Fault.SILENT, f"a request stopped half way for {patience_s:g} s")
+            self._tally.count("connections-idle")
+            return False
+        self._reader.feed(bytes(data))
+        return bool(data)
+
+    async def _make_room(self) -> None:
+        """Have room for a request that has begun, before the rest of it is read."""
+        size = self._reader.announced_bytes
+        if not self._is_server:
+            while self._unanswered_bytes + size > _UNANSWERED_BYTES_MAX and self._slots:
+                self._room = trio.Event()
+                await self._room.wait()
+            self._budget.hold(self._account, self._unanswered_bytes + self._reader.buffered_bytes)
+            # Whoever was told to give way must not go on.
+            await trio.lowlevel.checkpoint_if_cancelled()
+        elif size > FREE_BYTES and not self._reserved_bytes:
+            asked_s = trio.current_time()
+            await self._budget.reserve(self._account, size)
+            self._reserved_bytes = size
+            self._began_s += trio.current_time() - asked_s
+
+    def _evict(self) -> None:
+        text = (
+            f"connection from {self._source} closed: it held {self._unanswered_bytes + self._reader.buffered_bytes}"
+            " bytes of requests, and all clients together more than this server keeps for them"
+        )
+        self._tally.incident(Fault.BUSY, self._source, text)
+        self._connection.cancel()
+
+    def _answered(self) -> None:
+        """The oldest request is answered: what it held is free."""
+        slot = self._slots.popleft()
+        self._unanswered_bytes -= slot.size
+        if slot.reserved_bytes:
+            self._budget.release(self._account, slot.reserved_bytes)
+        elif not self._is_server and self._account.held_bytes:
+            self._budget.hold(self._account, self._unanswered_bytes + self._reader.buffered_bytes)
+        self._room.set()
+
+    def _check_turn(self, request: wire.Request) -> None:
+        spoken = type(request).__name__
+        check_agreed(request, self._upgraded.extensions)
+        if isinstance(request, _FROM_CLIENTS):
+            return
+        proven, ours = self._upgraded.proven, self._identity().server_id
+        if isinstance(request, wire.RemoveServerRequest):
+            _check_own_removal(request, proven)
+            return
+        if proven is None or not proven.is_server:
+            shown = "has shown no identity" if proven is None else f"is that of a client (server {proven.server_id})"
+            raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {spoken}, which servers say, on a connection that {shown}")
+        if request.source != proven.server_id:
+            text = f"a {spoken} in the name of server {request.source} on the connection of server {proven.server_id}"
+            raise GarlicFarmError(Fault.OUT_OF_TURN, text)
+        if ours is None:
+            raise GarlicFarmError(Fault.BUSY, f"a {spoken} came before this server has an id; the peer will try again")
+        if request.destination != ours:
+            text = f"a {spoken} to server {request.destination} reached server {ours}"
+            raise GarlicFarmError(Fault.WRONG_SERVER, text)
+        if request.source in {0, ours}:
+            raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {spoken} from server {request.source}, which is no peer")
+
+    def _begin(self, slot: _Slot) -> None:
+        """Hand a request to the handler; its answer fills the slot."""
+        try:
+            slot.give_up = self._handle(slot)
+        except GarlicFarmError as error:
+            self._tally.incident(error.fault, self._source, f"connection from {self._source} closed: {error}")
+            self._settle(slot, None)
+
+    def _handle(self, slot: _Slot) -> GiveUp:
+        request = slot.request
+        match request:
+            case (
+                wire.RequestVoteRequest()
+                | wire.PreVoteRequest()
+                | wire.TransferVoteRequest()
+                | wire.TimeoutNowRequest()
+                | wire.AppendEntriesRequest()
+                | wire.InstallSnapshotRequest()
+            ):
+                asked = request_from_wire(request, next(_correlations))
+                return self._handler.request(
+                    ServerId(request.source),
+                    asked,
+                    lambda reply: self._settle(slot, None if reply is None else reply_to_wire(reply, request)),
+                )
+            case wire.ClientRequest():
+                commands = commands_from_wire(request)
+                if self._quota is not None and not self._quota.take(commands, trio.current_time()):
+                    self._tally.count("client-requests-beyond-quota")
+                    busy = ClientAnswer(accepted=False, leader=self._own_server_id(), next_index=0, term=0)
+                    self._settle(slot, self._client_reply(wire.AppendEntriesResponse, busy))
+                    return _nothing_to_give_up
+                return self._handler.client_request(
+                    commands,
+                    lambda answer: self._settle(slot, self._client_reply(wire.AppendEntriesResponse, answer)),
+                )
+            case wire.ReadIndexRequest():
+                return self._handler.read_index(
+                    lambda answer: self._settle(slot, self._client_reply(wire.ReadIndexResponse, answer))
+                )
+            case (
+                wire.AddServerRequest()
+                | wire.RemoveServerRequest()
+                | wire.JoinClusterRequest()
+                | wire.SyncLogRequest()
+                | wire.LeaveClusterRequest()
+            ):
+                return self._handler.membership_request(
+                    request, next(_correlations), lambda reply: self._settle(slot, reply)
+                )
+            case _:
+                text = f"a {type(request).__name__}, which this server does not answer"
+                raise GarlicFarmError(Fault.OUT_OF_TURN, text)
+
+    def _own_server_id(self) -> ServerId | None:
+        own_id = self._identity().server_id
+        return None if own_id is None else ServerId(own_id)
+
+    def _settle(self, slot: _Slot, reply: wire.Reply | None) -> None:
+        """The slot's answer is known; without a reply the connection ends when it is this slot's turn."""
+        slot.reply, slot.hang_up = reply, reply is None
+        if not self._slots or self._slots[0] is not slot:
+            return
+        if reply is not None and len(self._slots) == 1 and self._sent_at_once(reply):
+            self._answered()
+            self._patience.deadline = inf
+            return
+        self._ready.set()
+
+    def _sent_at_once(self, reply: wire.Reply) -> bool:
+        """A lone reply need not wait until the writer gets its turn, if the kernel has room."""
+        stream = self._stream
+        if not isinstance(stream, TlsStream) or stream.unsent_bytes:
+            return False
+        try:
+            stream.send_now(encode_reply(reply))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return False
+        if stream.unsent_bytes:
+            self._ready.set()
+        return True
+
+    def _give_up(self) -> None:
+        for slot in self._slots:
+            if slot.give_up is not None and slot.reply is None and not slot.hang_up:
+                slot.give_up()
+
+    def _client_reply(self, reply: type[wire.Reply], answer: ClientAnswer | None) -> wire.Reply | None:
+        if answer is None or (answer.forgotten and Extension.SESSIONS not in self._upgraded.extensions):
+            return None
+        leader = UNKNOWN_SERVER if answer.leader is None else answer.leader
+        ours = self._identity().server_id or UNKNOWN_SERVER
+        return reply(ours, leader, answer.term, answer.next_index, accepted=answer.accepted)
+
+    async def _write(self, connection: trio.CancelScope) -> None:
+        while True:
+            batch = bytearray()
+            while self._slots and (reply := self._slots[0].reply) is not None:
+                batch += encode_reply(reply)
+                self._answered()
+            if batch or (isinstance(self._stream, TlsStream) and self._stream.unsent_bytes):
+                if not await self._send(bytes(batch)):
+                    break
+                continue
+            if self._slots and self._slots[0].hang_up:
+                self._tally.count("connections-hung-up")
+                break
+            self._ready = trio.Event()
+            with trio.CancelScope(deadline=self._slots[0].due_s if self._slots else inf) as self._patience:
+                await self._ready.wait()
+            if self._patience.cancelled_caught:
+                text = f"a request of {self._source} had no answer after {self._options.answer_s:g} s; closed"
+                self._tally.incident(Fault.BUSY, self._source, text)
+                break
+        connection.cancel()
+
+    async def _send(self, data: bytes) -> bool:
+        try:
+            with trio.move_on_after(self._options.stalled_s):
+                await self._stream.send_all(data)
+                return True
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return False
+        self._tally.incident(Fault.SILENT, self._source, f"{self._source} does not take its replies; closed")
+        return False
+
+
+def _nothing_to_give_up() -> None:
+    """The answer has been given."""
+
+
+def _check_own_removal(request: wire.RemoveServerRequest, proven: ProvenPeer | None) -> None:
+    """A server may ask that it be removed itself."""
+    named = [each.value.server_id for each in request.entries if isinstance(each.value, ClusterServer)]
+    if proven is None or proven.server_id is None or named != [proven.server_id]:
+        who = "somebody who has shown no identity" if proven is None else f"server {proven.server_id}"
+        whom = ", ".join(map(str, named)) or "nobody"
+        text = f"{who} asks that server {whom} be removed, which that server alone may ask, or an operator of the farm"
+        raise GarlicFarmError(Fault.OUT_OF_TURN, text)

@@ -1,0 +1,153 @@
+"""Connecting to a server: a transport (`transports`), the handshake, and then Raft's stream.
+
+    dial ─▶ request 2 if a challenge is cached, else request 1 ─▶ 401 ─▶ close, dial again with request 2 ─▶ 101
+
+Both sides prove who they are (`proof`): a dialer acts in one role, and accepts no server but the one that was called.
+
+At most three connections: cached nonce, stale, fresh; a proxy that asks for a password as well may cost two more. What
+was learned of a server is kept for the next time.
+
+While passwords change, a server may know only the one before ours, or the next: refused credentials are followed by the
+second best, once. Connections that are open do not ask again.
+"""
+
+import os
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from consensus.core.model import ServerId
+from consensus.net.connectors import Connector, PeerAddress, TlsConnector
+from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
+from consensus.protocols.garlic_farm.wire.upgrade import Extension, Identity
+from consensus.protocols.garlic_farm.wire.upgrade_client import Caller, Session, Switched, UpgradeClient
+from consensus.server.clock import now_ms
+
+__all__ = ["Dialed", "Dialer", "Dials", "PeerAddress"]
+
+_ATTEMPTS = 3
+_ATTEMPTS_BY_PROXY = 5
+_SESSIONS_MAX = 256
+_READ_BYTES = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Dialed:
+    """An upgraded connection; `trailing` are the first bytes that the server sent after its 101."""
+
+    stream: trio.abc.Stream
+    trailing: bytes
+    peer: Identity
+    extensions: frozenset[Extension]
+    proven: ProvenPeer | None
+    """Who answers; None if this client knows no identities."""
+
+
+class Dials(Protocol):
+    """Opens a connection that carries messages."""
+
+    async def dial(self, address: PeerAddress, expected: ServerId | None = None) -> Dialed:
+        """To `expected` at `address`; any failure is a `GarlicFarmError` that explains it."""
+
+
+class Dialer:
+    """Opens connections in one client's name, and remembers what servers challenged it with."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        *,
+        transport: Connector | None = None,
+        timeout_s: float = 5.0,
+        met: Callable[[Identity], None] = lambda _: None,
+    ) -> None:
+        """`met` hears what each server says of itself."""
+        self._caller = caller
+        self._transport = transport or TlsConnector()
+        self._met = met
+        self._timeout_s = timeout_s
+        self._sessions: dict[PeerAddress, Session] = {}
+
+    async def dial(self, address: PeerAddress, expected: ServerId | None = None) -> Dialed:
+        """An upgraded connection to `expected` at `address`; any failure is a GarlicFarmError that explains it."""
+        try:
+            with trio.move_on_after(self._timeout_s):
+                return await self._dial(address, expected)
+        except UnicodeError as error:
+            # Names come from other servers; some of them no resolver can be asked for.
+            raise GarlicFarmError(Fault.UNREACHABLE, f"{address} is no name that can be looked up: {error}") from error
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise GarlicFarmError(Fault.UNREACHABLE, f"{address} cannot be reached: {_reason(error)}") from error
+        raise GarlicFarmError(
+            Fault.UNREACHABLE, f"{address} did not complete a connection within {self._timeout_s:g} s"
+        )
+
+    async def _dial(self, address: PeerAddress, expected: ServerId | None) -> Dialed:
+        best, *others = self._caller.shown_to(str(address))
+        try:
+            return await self._dial_as(best, address, expected)
+        except GarlicFarmError as error:
+            if error.fault is not Fault.WRONG_CREDENTIALS or not others:
+                raise
+        return await self._dial_as(others[0], address, expected)
+
+    async def _dial_as(self, credentials: Credentials, address: PeerAddress, expected: ServerId | None) -> Dialed:
+        session = self._session(address)
+        via = self._transport.via(address)
+        attempts = _ATTEMPTS if via is None else _ATTEMPTS_BY_PROXY
+        for _ in range(attempts):
+            reached = await self._transport.connect(address)
+            stream = reached.stream
+            client = UpgradeClient(
+                self._caller,
+                session,
+                str(address),
+                now_ms(),
+                credentials,
+                via,
+                channel=reached.channel,
+                called=expected,
+            )
+            try:
+                switched = await _shake_hands(stream, client)
+                if switched is not None:
+                    self._met(switched.peer)
+                    return Dialed(stream, switched.trailing, switched.peer, switched.extensions, switched.proven)
+            except BaseException:
+                await trio.aclose_forcefully(stream)
+                raise
+            await trio.aclose_forcefully(stream)
+        raise GarlicFarmError(
+            Fault.REFUSED_UPGRADE, f"{address} challenged {attempts} times in a row and accepted no fresh nonce"
+        )
+
+    def _session(self, address: PeerAddress) -> Session:
+        session = self._sessions.pop(address, None) or Session()
+        if len(self._sessions) >= _SESSIONS_MAX:
+            del self._sessions[next(iter(self._sessions))]
+        self._sessions[address] = session
+        return session
+
+
+async def _shake_hands(stream: trio.abc.Stream, client: UpgradeClient) -> Switched | None:
+    """None: the server has challenged, and wants another connection for the answer."""
+    await stream.send_all(client.request())
+    outcome = None
+    while outcome is None:
+        outcome = client.receive(bytes(await stream.receive_some(_READ_BYTES)))
+    return outcome if isinstance(outcome, Switched) else None
+
+
+def _reason(error: BaseException) -> str:
+    """In the system's own words: trio tells of a failed connection as a group of attempts, one for each address."""
+    cause = error.__cause__ or error
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and (cause.errno or 0) > 0:
+        return os.strerror(cause.errno or 0)
+    return str(cause) or type(cause).__name__

@@ -1,0 +1,428 @@
+"""A server's outgoing links: one connection to each peer, kept up as long as there is something to say.
+
+    send(peer, request) ─▶ connected: into the pipe │ else: a short queue, oldest dropped ─▶ dial, with backoff
+
+`send` never blocks and promises nothing: Raft sends again what matters. A request that waited too long for a connection
+is dropped rather than sent, because an old heartbeat or vote request only costs the peer time. Replies reach the core
+as answers to the request they belong to; an extension goes only to peers whose handshake agreed on it. Newcomers are
+spoken to in other words until they are members (`garlic_farm_guests`).
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from random import Random
+
+import trio
+
+from consensus.core import messages as core
+from consensus.core.extensions import Extensions
+from consensus.core.model import Index, ServerId
+from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
+from consensus.protocols.garlic_farm.node.dialer import Dialed, Dials, PeerAddress
+from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
+from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.node.request_encoder import RequestEncoder
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.codec import encode_request
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
+from consensus.protocols.garlic_farm.wire.mapping import ConfigurationBefore, extensions_to_core, reply_from_wire
+from consensus.protocols.garlic_farm.wire.upgrade import Extension
+
+Resolve = Callable[[ServerId], PeerAddress | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOptions:
+    """Times and bounds of the outgoing links."""
+
+    reply_timeout_s: float = 2.0
+    """How long a request may go unanswered before the connection counts as dead: some twenty heartbeats."""
+    backoff_first_s: float = 0.05
+    backoff_longest_s: float = 1.0
+    unsent_lifetime_s: float = 0.5
+    unsent_max: int = 64
+    in_flight_max: int = 256
+    queue_max: int = 256
+    peers_max: int = 64
+
+
+class Backoff:
+    """Delays that double up to a limit, each drawn between half and all of it."""
+
+    def __init__(self, first_s: float, longest_s: float, random: Random) -> None:
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._random = random
+        self._next_s = first_s
+
+    def next_s(self) -> float:
+        """How long to wait now."""
+        delay_s = self._next_s * self._random.uniform(0.5, 1.0)
+        self._next_s = min(self._next_s * 2, self._longest_s)
+        return delay_s
+
+    def reset(self) -> None:
+        """It worked: begin again with the shortest."""
+        self._next_s = self._first_s
+
+
+@dataclass(frozen=True, slots=True)
+class LinkView:
+    """What an operator sees of one link."""
+
+    peer: ServerId
+    connected: bool
+    extensions: frozenset[Extension]
+    waiting: int
+    sent: int
+    dropped: int
+
+
+class PeerLinks:
+    """The links to all peers. `run` must be running before `send` is called."""
+
+    def __init__(
+        self,
+        dialer: Dials,
+        resolve: Resolve,
+        *,
+        deliver_reply: Callable[[ServerId, core.Reply], None],
+        append_not_sent: Callable[[ServerId, int, Index], None],
+        peer_extensions: Callable[[ServerId, Extensions], None],
+        tally: Metrics,
+        random: Random,
+        configuration_before: ConfigurationBefore = lambda _: 0,
+        options: LinkOptions | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self.dialer = dialer
+        self.resolve = resolve
+        self.deliver_reply = deliver_reply
+        self.append_not_sent = append_not_sent
+        self.peer_extensions = peer_extensions
+        self.tally = tally
+        self.random = random
+        self.configuration_before = configuration_before
+        self.options = options or LinkOptions()
+        self.limits = limits
+        self.words = RequestEncoder(configuration_before, limits)
+        self.guests: dict[ServerId, JoiningPeer] = {}
+        self._members: frozenset[ServerId] = frozenset()
+        self._links: dict[ServerId, _Link] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep links until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    def send(self, recipient: ServerId, message: core.Request) -> None:
+        """Send, or queue, or drop, and return at once. What is dropped is counted."""
+        link = self._link_to(recipient)
+        if link is None:
+            self.tally.count("requests-without-link")
+        else:
+            link.send(message)
+
+    def keep(self, peers: Collection[ServerId]) -> None:
+        """Hold connections to these and to no others when there is nothing to say.
+
+        Followers have nothing to say to each other until their leader is gone: an election would then begin with TCP,
+        TLS and Digest, while the clients wait.
+        """
+        self._members = frozenset(peers)
+        for peer, link in self._links.items():
+            link.kept = peer in peers or peer in self.guests
+        for peer in peers:
+            kept = self._link_to(peer)
+            if kept is not None:
+                kept.keep()
+
+    def invite(self, peer: ServerId, guest: JoiningPeer) -> bool:
+        """Connect to a newcomer and invite it; False if there is no room for one more."""
+        link = self._link_to(peer)
+        if link is None:
+            return False
+        self.guests[peer] = guest
+        link.greet(guest)
+        return True
+
+    def uninvite(self, peer: ServerId) -> None:
+        """It is spoken to like any other from now on; nothing happens if it was never invited."""
+        if self.guests.pop(peer, None) is not None and peer in self._links:
+            self._links[peer].kept = peer in self._members
+
+    def say(self, peer: ServerId, request: wire.Request, answered: Callable[[wire.Reply | Lost], None]) -> None:
+        """Send words that the core knows nothing of, to a peer that is connected; `answered` is called once."""
+        link = self._links.get(peer)
+        if link is None or not link.say(request, answered):
+            answered(Lost.UNSENT)
+
+    def _link_to(self, peer: ServerId) -> "_Link | None":
+        link = self._links.get(peer)
+        if link is None and self._nursery is not None and self._has_room():
+            link = self._links[peer] = _Link(self, peer)
+            self._nursery.start_soon(link.run)
+        return link
+
+    def _has_room(self) -> bool:
+        """Members come and go: in a full table a link that nobody uses, to a server that left, gives way."""
+        if len(self._links) >= self.options.peers_max:
+            unused = next((peer for peer, link in self._links.items() if link.is_unused), None)
+            if unused is not None:
+                self.forget(unused)
+        return len(self._links) < self.options.peers_max
+
+    def forget(self, peer: ServerId) -> None:
+        """Close the link to a server that is no longer a member."""
+        link = self._links.pop(peer, None)
+        if link is not None:
+            link.scope.cancel()
+
+    def reconnect(self) -> None:
+        """End every connection: what is said from here on goes over new ones, with the credentials of now."""
+        for link in self._links.values():
+            link.hang_up()
+
+    def describe(self) -> tuple[LinkView, ...]:
+        """Every link, for the view."""
+        return tuple(link.view() for link in self._links.values())
+
+
+class _Link:
+    def __init__(self, links: PeerLinks, peer: ServerId) -> None:
+        self.scope = trio.CancelScope()
+        self._connected = trio.CancelScope()
+        self._links = links
+        self._peer = peer
+        self._pipe: ClientConnection | None = None
+        self._extensions: frozenset[Extension] = frozenset()
+        self._unsent: deque[tuple[float, core.Request]] = deque()
+        self._work = trio.Event()
+        self._sent = 0
+        self._dropped = 0
+        self.kept = False
+        options = links.options
+        self._backoff = Backoff(options.backoff_first_s, options.backoff_longest_s, links.random)
+
+    def send(self, request: core.Request) -> None:
+        if self._pipe is not None:
+            self._post(self._pipe, request)
+            return
+        if len(self._unsent) >= self._links.options.unsent_max:
+            self._unsent.popleft()
+            self._drop()
+        self._unsent.append((trio.current_time(), request))
+        self._work.set()
+
+    def keep(self) -> None:
+        """Be connected from now on."""
+        self.kept = True
+        self._work.set()
+
+    def greet(self, guest: JoiningPeer) -> None:
+        """Invite a newcomer, on every connection to it from now on."""
+        self.keep()
+        if self._pipe is not None:
+            self._invite(guest)
+
+    def hang_up(self) -> None:
+        """End the connection of now, if there is one."""
+        self._connected.cancel()
+
+    def say(self, request: wire.Request, answered: Callable[[wire.Reply | Lost], None]) -> bool:
+        if self._pipe is None or not self._pipe.post(encode_request(request, self._links.limits), answered):
+            return False
+        self._sent += 1
+        return True
+
+    def _invite(self, guest: JoiningPeer) -> None:
+        guest.trusting = not self._extensions
+
+        def answered(reply: wire.Reply | Lost) -> None:
+            if isinstance(reply, Lost):
+                guest.connection_lost()
+                return
+            self._check_source(reply)
+            if not isinstance(reply, wire.JoinClusterResponse):
+                text = f"a {type(reply).__name__} does not answer an invitation"
+                raise GarlicFarmError(Fault.OUT_OF_TURN, text)
+            guest.greeted(reply)
+
+        self.say(guest.invitation(Extension.CONFIGURATIONS in self._extensions), answered)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether there is neither a connection nor anything to send."""
+        return self._pipe is None and not self._unsent and not self.kept
+
+    def view(self) -> LinkView:
+        waiting = len(self._unsent) + (self._pipe.waiting if self._pipe is not None else 0)
+        return LinkView(self._peer, self._pipe is not None, self._extensions, waiting, self._sent, self._dropped)
+
+    async def run(self) -> None:
+        with self.scope:
+            while True:
+                while not self._unsent and not self.kept:
+                    self._work = trio.Event()
+                    await self._work.wait()
+                if not await self._connection():
+                    await trio.sleep(self._backoff.next_s())
+                self._forget_old()
+
+    async def _connection(self) -> bool:
+        """One connection from dial to end; whether the peer answered anything."""
+        guest = self._links.guests.get(self._peer)
+        address = guest.address if guest is not None and guest.address else self._links.resolve(self._peer)
+        if address is None:
+            self._links.tally.count("peers-without-address")
+            return False
+        pipe = None
+        try:
+            with trio.CancelScope() as self._connected:
+                dialed = await self._links.dialer.dial(address, self._peer)
+                self._links.tally.connected(str(address))
+                pipe = self._begin(dialed)
+                await pipe.run()
+        except GarlicFarmError as error:
+            text = f"link to server {self._peer}: {error}"
+            self._links.tally.incident(error.fault, str(address), text, ours=True)
+        finally:
+            self._pipe = None
+            if self._peer in self._links.guests:
+                self._links.guests[self._peer].connection_lost()
+        answered = pipe is not None and pipe.replies > 0
+        if answered:
+            self._backoff.reset()
+        return answered
+
+    def _begin(self, dialed: Dialed) -> ClientConnection:
+        options = self._links.options
+        pipe = ClientConnection(
+            dialed.stream,
+            dialed.trailing,
+            reply_timeout_s=options.reply_timeout_s,
+            window=options.in_flight_max,
+            queue_max=options.queue_max,
+        )
+        self._extensions = dialed.extensions
+        self._links.tally.count("links-established")
+        self._links.peer_extensions(self._peer, extensions_to_core(dialed.extensions, dialed.peer.lease_ms))
+        self._forget_old()
+        self._pipe = pipe
+        guest = self._links.guests.get(self._peer)
+        if guest is not None:
+            self._invite(guest)
+        while self._unsent:
+            self._post(pipe, self._unsent.popleft()[1])
+        return pipe
+
+    def _post(self, pipe: ClientConnection, request: core.Request) -> None:
+        if isinstance(request, core.RequestVote) and Extension.TRANSFER not in self._extensions:
+            # Without the word a candidate that was handed the leadership asks like any other.
+            request = replace(request, transfer=False)
+        guest = self._links.guests.get(self._peer)
+        if guest is None:
+            if isinstance(request, core.InstallSnapshot) and not self._survives(request):
+                return
+            self._post_whole(pipe, request)
+        elif isinstance(request, core.AppendEntries):
+            self._post_to_guest(pipe, request, guest)
+        elif isinstance(request, core.InstallSnapshot) and not guest.may_send_snapshot():
+            self._drop()
+        else:
+            self._post_whole(pipe, request, guest)
+
+    def _post_whole(self, pipe: ClientConnection, request: core.Request, guest: JoiningPeer | None = None) -> None:
+        try:
+            data = self._links.words.of(request, self._peer, self._extensions)
+        except GarlicFarmError as error:
+            self._not_sent(error)
+            return
+        self._hand_over(pipe, data, request, guest)
+
+    def _post_to_guest(self, pipe: ClientConnection, append: core.AppendEntries, guest: JoiningPeer) -> None:
+        """What the guest makes of an append; the core gets the answer to the last part, which speaks for all."""
+        parts = guest.parts(append)
+        if isinstance(parts, Index):
+            self._links.append_not_sent(self._peer, append.correlation, parts)
+            return
+        words = self._links.words
+        for part in parts:
+            records_bytes = 0
+            try:
+                if part.packed:
+                    data, records_bytes = words.of_pack(part.append, self._peer, self._extensions, part.offset)
+                else:
+                    data = words.of(part.append, self._peer, self._extensions)
+            except GarlicFarmError as error:
+                self._not_sent(error)
+                return
+            if not self._hand_over(pipe, data, part.append, guest, tell=part is parts[-1]):
+                return
+            guest.sent(part, records_bytes)
+
+    def _survives(self, piece: core.InstallSnapshot) -> bool:
+        """A member of another make takes a snapshot without its own name for its removal, and ends its process."""
+        if self._extensions or self._peer in piece.configuration.member_ids:
+            return True
+        text = (
+            f"a snapshot of index {piece.last.index}, from before this server joined; it would end its process. Remove"
+            " it from the cluster, empty its directory, and add it again"
+        )
+        self._not_sent(GarlicFarmError(Fault.FOREIGN_SNAPSHOT, text))
+        return False
+
+    def _not_sent(self, error: GarlicFarmError) -> None:
+        self._links.tally.incident(error.fault, f"server {self._peer}", f"not sent: {error}")
+        self._drop()
+
+    def _hand_over(
+        self,
+        pipe: ClientConnection,
+        data: bytes,
+        request: core.Request,
+        guest: JoiningPeer | None,
+        *,
+        tell: bool = True,
+    ) -> bool:
+        """Post `data`, which says `request`; the core is told the answer if `tell`. False: there was no room."""
+
+        def answered(reply: wire.Reply | Lost) -> None:
+            if isinstance(reply, Lost):
+                self._drop()
+                return
+            self._check_source(reply)
+            found = reply_from_wire(reply, request)
+            if guest is not None:
+                guest.replied(request, found)
+            if tell:
+                self._links.deliver_reply(self._peer, found)
+
+        if not pipe.post(data, answered):
+            self._drop()
+            return False
+        self._sent += 1
+        return True
+
+    def _check_source(self, reply: wire.Reply) -> None:
+        if reply.source != self._peer:
+            text = f"server {reply.source} replies on the connection to server {self._peer}"
+            raise GarlicFarmError(Fault.OUT_OF_TURN, text)
+
+    def _forget_old(self) -> None:
+        oldest = trio.current_time() - self._links.options.unsent_lifetime_s
+        while self._unsent and self._unsent[0][0] < oldest:
+            self._unsent.popleft()
+            self._drop()
+
+    def _drop(self) -> None:
+        self._dropped += 1
+        self._links.tally.count("requests-dropped")

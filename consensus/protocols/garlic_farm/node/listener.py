@@ -1,0 +1,366 @@
+"""Accepting Garlic Farm connections: admission, TLS, handshake, conversation.
+
+    accept ─▶ handshake (few at a time, seconds) ─▶ 404 / 401: close │ 101: established (many, as long as it likes)
+
+Before the handshake is done a connection costs us and proves nothing, so it waits for its first byte where it costs
+least (`accepting`), and handshakes are capped and short. When the cap is reached the oldest handshake of the source
+with the most of them gives way: real peers need milliseconds and get through a flood of half-open connections, whereas
+refusing newcomers would let a slow flood lock everybody out. Sources from which a server has proven itself lately keep
+a quarter of the handshakes.
+
+Established connections know the password; they are capped in total and per source, and the newest is refused. Which of
+them has proven to be which server stands on its `PendingConnection` before it takes a place: for those a quarter of
+the places is kept, and each of them has few.
+"""
+
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+import trio
+
+from consensus.net.accepting import AcceptOptions, AcceptQueue, Handle, KnownSources, Unheard
+from consensus.net.connectors import is_loopback
+from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
+from consensus.net.tls import NodeCertificate
+from consensus.net.tls_stream import TlsStream
+from consensus.protocols.garlic_farm.node.client_quota import ClientQuota
+from consensus.protocols.garlic_farm.node.connection import ConnectionOptions, RequestHandler, ServerConnection
+from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
+from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
+from consensus.protocols.garlic_farm.wire.proof import i2p_channel, tls_channel
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, Refused, Upgraded, UpgradeServer
+from consensus.server.clock import now_ms
+
+_READ_BYTES = 16 * 1024
+_MEMBER_READ_BYTES = 256 * 1024
+I2P_ROUTER = "the I2P router"
+"""The source of all connections that come through a server tunnel."""
+_GOODBYE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How many may be connected, and how long a handshake may take."""
+
+    handshake_s: float = 5.0
+    handshakes_max: int = 128
+    established_max: int = 1024
+    established_per_source_max: int = 256
+    established_per_member_max: int = 8
+    """A server has one connection for its log, one for what it submits, and another of each while the old one dies."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingConnection:
+    """One connection, from accept to close."""
+
+    source: str
+    is_known: bool = False
+    """Somebody has proven from there lately that it belongs here."""
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    proven: ProvenPeer | None = None
+    """Who it is, once the handshake is done; None: so far nobody, or somebody with no more than the password."""
+
+
+class ConnectionPlaces:
+    """Who is in, and who has to give way."""
+
+    def __init__(self, options: ConnectionLimits, tally: Metrics, known: KnownSources | None = None) -> None:
+        self._options = options
+        self._tally = tally
+        self._known = known or KnownSources()
+        self._members: Counter[bytes] = Counter()
+        self._handshakes: dict[PendingConnection, None] = {}
+        self._established: set[PendingConnection] = set()
+        self._per_source: Counter[str] = Counter()
+
+    def arrive(self, source: str) -> PendingConnection:
+        """A new connection begins its handshake; another may lose its place to it."""
+        visit = PendingConnection(source, source in self._known)
+        most = self._options.handshakes_max
+        strangers = [each for each in self._handshakes if not each.is_known]
+        if not visit.is_known and len(strangers) >= _share_of_strangers(most):
+            self._give_way(strangers)
+        elif len(self._handshakes) >= most:
+            self._give_way(strangers or list(self._handshakes))
+        self._handshakes[visit] = None
+        return visit
+
+    def _give_way(self, crowd: list[PendingConnection]) -> None:
+        crowding, number = Counter(visit.source for visit in crowd).most_common(1)[0]
+        oldest = next(visit for visit in crowd if visit.source == crowding)
+        del self._handshakes[oldest]
+        oldest.scope.cancel()
+        text = f"{len(self._handshakes) + 1} handshakes at once, {number} from {crowding}: its oldest was closed"
+        self._tally.incident(Fault.BUSY, crowding, text)
+
+    def establish(self, visit: PendingConnection) -> bool:
+        """The handshake is done; False if there is no room for one more."""
+        member, most = _member(visit), self._options.established_max
+        if member is None:
+            others = len(self._established) - self._members.total()
+            full = others >= _share_of_strangers(most)
+            full |= self._per_source[visit.source] >= self._options.established_per_source_max
+        else:
+            full = self._members[member] >= self._options.established_per_member_max
+        if full or len(self._established) >= most:
+            text = f"{visit.source} has too many connections, or all together have; one more was closed"
+            self._tally.incident(Fault.BUSY, visit.source, text)
+            return False
+        self._handshakes.pop(visit, None)
+        self._established.add(visit)
+        if member is None:
+            self._per_source[visit.source] += 1
+        else:
+            self._members[member] += 1
+            # Behind the router everybody has this source: known once, a stranger's handshake would count as a server's.
+            if visit.source != I2P_ROUTER:
+                self._known.add(visit.source)
+        return True
+
+    def leave(self, visit: PendingConnection) -> None:
+        """The connection is over."""
+        self._handshakes.pop(visit, None)
+        if visit in self._established:
+            self._established.discard(visit)
+            member = _member(visit)
+            if member is not None:
+                self._members -= Counter((member,))
+            else:
+                self._per_source -= Counter((visit.source,))
+
+    def end_established(self) -> None:
+        """Close every connection that carries messages: whoever may still come connects again."""
+        for visit in self._established:
+            visit.scope.cancel()
+
+    def end_proven(self, refused: Callable[[ProvenPeer], bool]) -> None:
+        """Close the connections of those who may speak no longer."""
+        for visit in self._established:
+            if visit.proven is not None and refused(visit.proven):
+                visit.scope.cancel()
+
+    @property
+    def shaking_hands(self) -> int:
+        """Connections that have not proven anything yet."""
+        return len(self._handshakes)
+
+    @property
+    def established(self) -> int:
+        """Connections that carry messages."""
+        return len(self._established)
+
+
+def _share_of_strangers(places: int) -> int:
+    """The others are kept for those who have proven that they belong here."""
+    return max(1, places - places // 4)
+
+
+def _member(visit: PendingConnection) -> bytes | None:
+    """The key of a server, whether it speaks as one here or submits as a client; None of anybody else."""
+    proven = visit.proven
+    return None if proven is None or not proven.is_member else proven.public_key
+
+
+Securer = Callable[[trio.abc.Stream], Awaitable[trio.abc.Stream]]
+
+
+class GarlicFarmServer:
+    """Serves the Garlic Farm protocol to peers and clients."""
+
+    def __init__(
+        self,
+        gatekeeper: Authenticator,
+        handler: RequestHandler,
+        tally: Metrics,
+        *,
+        admission: ConnectionLimits | None = None,
+        connection: ConnectionOptions | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        met: Callable[[Identity], None] = lambda _: None,
+        accepting: AcceptOptions | None = None,
+        budget: BudgetOptions | None = None,
+        quota: ClientQuota | None = None,
+    ) -> None:
+        """`met` hears what each peer that is let in says of itself; `quota` bounds what unproven clients cost."""
+        self._quota = quota
+        self._accepting = accepting or AcceptOptions()
+        self._budget = ReceiveBudget(budget)
+        self._known = KnownSources()
+        self._met = met
+        self._gatekeeper = gatekeeper
+        self._handler = handler
+        self._tally = tally
+        self._admission_tuning = admission or ConnectionLimits()
+        self._connection_options = connection or ConnectionOptions()
+        self._limits = limits
+        self.admission = ConnectionPlaces(self._admission_tuning, tally, self._known)
+
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        certificate: NodeCertificate,
+        task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve TLS on `host` until cancelled; tells the port, which matters when 0 asked for any."""
+        context, channel = certificate.server_context(), tls_channel(certificate.fingerprint)
+
+        async def accept(transport: trio.SocketStream, source: str) -> None:
+            stream = TlsStream(transport, context, server_side=True)
+            stream.read_bytes = _READ_BYTES
+
+            async def secure(_: trio.abc.Stream) -> trio.abc.Stream:
+                await stream.do_handshake()
+                return stream
+
+            await self.serve(transport, source, channel, secure)
+
+        await self._accept(await trio.open_tcp_listeners(port, host=host), accept, self._accepting, task_status)
+
+    async def listen_plain(
+        self, host: str, port: int, name: str, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve an I2P router's server tunnel, which delivers here what I2P has decrypted. On loopback only.
+
+        `name` is the tunnel's, by which others must have called this server.
+        """
+        if not is_loopback(host):
+            raise GarlicFarmError(
+                Fault.PLAIN_REFUSED, f"{host} is not a loopback address, and without TLS nothing may listen elsewhere"
+            )
+
+        async def accept(transport: trio.SocketStream, _: str) -> None:
+            # To the kernel all come from the router: what tells them apart has stayed in I2P.
+            await self.serve(transport, I2P_ROUTER, i2p_channel(name))
+
+        # Whom the router has connected may be far away: its first byte takes as long as a handshake may.
+        options = replace(
+            self._accepting,
+            strangers_per_source_max=self._accepting.strangers_max,
+            waiting_s=self._admission_tuning.handshake_s,
+        )
+        await self._accept(await trio.open_tcp_listeners(port, host=host), accept, options, task_status)
+
+    async def _accept(
+        self,
+        listeners: Sequence[trio.SocketListener],
+        accept: Handle,
+        options: AcceptOptions,
+        started: trio.TaskStatus[int],
+    ) -> None:
+        bound_port = int(listeners[0].socket.getsockname()[1])
+        queue = AcceptQueue(options, self._known, lambda: self._tally.count("connections-accepted"), self._dropped)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(queue.serve, listeners, accept)
+            started.started(bound_port)
+
+    def _dropped(self, source: str, why: Unheard) -> None:
+        match why:
+            case Unheard.CROWDED | Unheard.EXHAUSTED:
+                fault = Fault.BUSY
+            case Unheard.SILENT:
+                fault = Fault.SILENT
+            case Unheard.GONE:
+                fault = Fault.REFUSED_UPGRADE
+            case _:
+                assert_never(why)
+        self._tally.incident(fault, source, f"a connection from {source} was closed: {why.value}")
+
+    async def serve(self, transport: trio.abc.Stream, source: str, channel: str, secure: Securer | None = None) -> None:
+        """One connection, to its end. Without `secure` the stream must already be private.
+
+        `channel` is what proofs are bound to (`consensus.protocols.garlic_farm.wire.proof`).
+        """
+        visit = self.admission.arrive(source)
+        try:
+            with visit.scope:
+                await self._serve(transport, visit, channel, secure)
+        finally:
+            self.admission.leave(visit)
+            await trio.aclose_forcefully(transport)
+
+    async def _serve(
+        self, transport: trio.abc.Stream, visit: PendingConnection, channel: str, secure: Securer | None
+    ) -> None:
+        upgraded, stream = None, transport
+        try:
+            with trio.move_on_after(self._admission_tuning.handshake_s) as patience:
+                if secure is not None:
+                    stream = await secure(transport)
+                upgraded = await self._shake_hands(stream, visit.source, channel)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            reason = error.__cause__ or "the connection broke"
+            # A TLS alert is the other side's verdict about us.
+            alerted = isinstance(reason, ssl.SSLError) and "ALERT" in (reason.reason or "")
+            fault = Fault.DISTRUSTED if alerted else Fault.REFUSED_UPGRADE
+            self._tally.incident(fault, visit.source, f"handshake with {visit.source}: {reason}")
+            return
+        if patience.cancelled_caught:
+            text = f"{visit.source} did not complete a handshake within {self._admission_tuning.handshake_s:g} s"
+            self._tally.incident(Fault.SILENT, visit.source, text)
+        if upgraded is None:
+            return
+        visit.proven = upgraded.proven
+        if not self.admission.establish(visit):
+            return
+        await self._welcome(stream, visit.source, upgraded)
+
+    async def _shake_hands(self, stream: trio.abc.Stream, source: str, channel: str) -> Upgraded | None:
+        upgrade = UpgradeServer(self._gatekeeper, channel)
+        verdict, heard = None, False
+        while verdict is None:
+            data = bytes(await stream.receive_some(_READ_BYTES))
+            if not data and not heard and isinstance(stream, TlsStream):
+                text = (
+                    f"{source} hung up after TLS without a word: it may not accept this node's certificate; if it is "
+                    "a server of the farm, its own alarms say why"
+                )
+                self._tally.incident(Fault.DISTRUSTED, source, text)
+                return None
+            heard = True
+            verdict = upgrade.receive(data, now_ms())
+        if isinstance(verdict, Refused):
+            if verdict.fault is None:
+                self._tally.count("challenges")
+            else:
+                self._tally.incident(verdict.fault, source, f"handshake with {source} refused: {verdict.text}")
+            if verdict.response:
+                await stream.send_all(verdict.response)
+                await _say_goodbye(stream)
+            return None
+        await stream.send_all(verdict.response)
+        return verdict
+
+    async def _welcome(self, stream: trio.abc.Stream, source: str, upgraded: Upgraded) -> None:
+        self._tally.count("connections-established")
+        self._met(upgraded.peer)
+        if isinstance(stream, TlsStream):
+            if upgraded.proven is not None and upgraded.proven.is_server:
+                stream.read_bytes = _MEMBER_READ_BYTES
+            self._tally.connected(source)
+        await ServerConnection(
+            stream,
+            upgraded,
+            source,
+            handler=self._handler,
+            identity=self._gatekeeper.identity,
+            tally=self._tally,
+            options=self._connection_options,
+            limits=self._limits,
+            budget=self._budget,
+            quota=self._quota,
+        ).run()
+
+
+async def _say_goodbye(stream: trio.abc.Stream) -> None:
+    """Close so that the response arrives: a TLS stream says that it is complete, and nobody is waited for."""
+    with trio.move_on_after(_GOODBYE_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        await stream.aclose()

@@ -1,0 +1,89 @@
+"""Asking a cluster to add or remove a server: the document's set-up, as seen by who asks.
+
+    ClientRequest without entries ──▶ any server ──▶ names the leader ──▶ the leader itself
+    AddServerRequest ────────────────────────────────────────────────────▶ accepted: begun │ refused
+
+Accepted means begun. A newcomer knows that it is a member by its own log; until then it asks again, after a while,
+since the leader that had begun may have fallen.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+import trio
+
+from consensus.core.effects import Outcome
+from consensus.core.model import ServerId
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
+from consensus.protocols.garlic_farm.node.client_connection import Lost
+from consensus.protocols.garlic_farm.node.links import Backoff
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.errors import GarlicFarmError
+from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry
+from consensus.server.server import ConsensusServer
+
+_ELECTION_PAUSE_S = 0.1
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What became of a request: begun, or why not, in words."""
+
+    begun: bool
+    leader: ServerId | None
+    reason: str = ""
+
+
+async def ask_to_add(client: GarlicFarmClient, server: ClusterServer, *, patience_s: float = 10.0) -> Asked:
+    """Ask whoever leads to add `server`, which must be listening at its endpoint."""
+    return await _ask(client, wire.AddServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, server),)), patience_s)
+
+
+async def ask_to_remove(client: GarlicFarmClient, server: ServerId, *, patience_s: float = 10.0) -> Asked:
+    """Ask whoever leads to remove `server`."""
+    named = LogEntry(0, ClusterServer(server, None))
+    return await _ask(client, wire.RemoveServerRequest(0, 0, 0, 0, 0, 0, (named,)), patience_s)
+
+
+async def join(
+    client: GarlicFarmClient,
+    server: ConsensusServer,
+    own: ClusterServer,
+    random: Random,
+    *,
+    first_s: float = 0.5,
+    longest_s: float = 5.0,
+) -> None:
+    """Ask until the log of this `server` names it as a voter; ask again while nothing comes of it."""
+    backoff = Backoff(first_s, longest_s, random)
+
+    def is_member() -> bool:
+        return own.server_id in server.describe().raft.configuration.voter_ids
+
+    while not is_member():
+        await ask_to_add(client, own)
+        ask_again_s = trio.current_time() + backoff.next_s()
+        while not is_member() and trio.current_time() < ask_again_s:  # noqa: ASYNC110 - no event tells it
+            await trio.sleep(_LOOK_S)
+
+
+async def _ask(client: GarlicFarmClient, request: wire.Request, patience_s: float) -> Asked:
+    """Find the leader, ask it; follow it if it is no more."""
+    asked = Asked(begun=False, leader=None, reason=f"no leader was found within {patience_s:g} s")
+    with trio.move_on_after(patience_s):
+        while not asked.begun:
+            found = await client.submit((), patience_s=patience_s)
+            if found.outcome is not Outcome.COMMITTED or found.leader is None:
+                return Asked(begun=False, leader=found.leader, reason=found.reason)
+            try:
+                reply = await client.exchange(found.leader, request)
+            except GarlicFarmError as error:
+                return Asked(begun=False, leader=found.leader, reason=str(error))
+            if isinstance(reply, Lost):
+                return Asked(begun=False, leader=found.leader, reason="the connection ended without an answer")
+            if reply.accepted or reply.destination == reply.source:
+                reason = "" if reply.accepted else f"server {reply.source} leads and refused; its log says why"
+                return Asked(reply.accepted, found.leader, reason)
+            await trio.sleep(_ELECTION_PAUSE_S)
+    return asked

@@ -1,0 +1,316 @@
+"""The leader's side of the document's sequences by which servers are added and removed.
+
+    AddServerRequest ──▶ refuse │ accept: AddServerResponse, and then, in its own time,
+        JoinClusterRequest ──accepted──▶ the core replicates to the newcomer: log packs, or the snapshot, in rounds
+                                         until it has caught up ──▶ a configuration with it ──committed──▶ done
+    RemoveServerRequest ──▶ refuse │ accept: RemoveServerResponse, and then
+        LeaveClusterRequest ──answered or not──▶ a configuration without it ──committed──▶ done
+
+*Accepted means begun*, as the document has it: the answer comes before the invitation. Who asked sees the end in the
+log; asking again is safe, for what is under way or done already is accepted and changes nothing. One change at a time:
+the core would refuse a second anyway, but by then its newcomer would have been invited for nothing.
+
+A newcomer that knows the document alone gets a vote at once when it has caught up: the document has no learners. How
+far it must have come, and when it is given up, is the core's `catch_up`. A leader that falls in the midst leaves
+nothing behind unless the configuration was appended, and then the next leader completes it.
+
+Who has no vote to give yet, as a farm's own newcomers, comes by `add_learner`: invited and fed in the same words.
+
+Who may be added and removed is for `MemberRules` to say; what is refused is told to the operator in words, since the
+answer on the wire has only a bit for it.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from consensus.core.configuration import MAX_MEMBERS
+from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Role
+from consensus.core.model import Configuration, Server, ServerId
+from consensus.protocols.garlic_farm.node.client_connection import Lost
+from consensus.protocols.garlic_farm.node.dialer import PeerAddress
+from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
+from consensus.protocols.garlic_farm.node.links import PeerLinks
+from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.errors import Fault, malformed
+from consensus.protocols.garlic_farm.wire.joining_mapping import invitation_to_wire
+from consensus.protocols.garlic_farm.wire.limits import UNKNOWN_SERVER
+from consensus.protocols.garlic_farm.wire.mapping import server_id
+from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry
+from consensus.server.server import ConsensusServer
+
+_LOOK_S = 0.1
+
+
+class MemberRules(Protocol):
+    """Who may become a member, and who may be removed. A text is a refusal, for the operator."""
+
+    def may_add(self, server: Server) -> PeerAddress | str:
+        """Where the newcomer listens."""
+
+    def may_remove(self, server: ServerId, configuration: Configuration) -> str | None:
+        """None if it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipOptions:
+    """How long the words that frame a change may take."""
+
+    invitation_s: float = 15.0
+    farewell_s: float = 2.0
+
+
+class MemberRequests:
+    """Answers those who ask that a server be added or removed. `run` must be running."""
+
+    def __init__(
+        self,
+        server: ConsensusServer,
+        own_id: ServerId,
+        links: PeerLinks,
+        rules: MemberRules,
+        tally: Metrics,
+        options: MembershipOptions | None = None,
+    ) -> None:
+        self._server = server
+        self._own_id = own_id
+        self._links = links
+        self._rules = rules
+        self._tally = tally
+        self._options = options or MembershipOptions()
+        self._nursery: trio.Nursery | None = None
+        self._under_way: ServerId | None = None
+        """Who is being added or removed."""
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Carry changes out until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    def add(self, request: wire.AddServerRequest) -> wire.AddServerResponse:
+        """Somebody asks that a server, mostly itself, be added."""
+        newcomer = _server_of(request)
+        accepted = self._leads() and self._begin_to_add(newcomer)
+        return wire.AddServerResponse(*self._answer(), accepted=accepted)
+
+    def remove(self, request: wire.RemoveServerRequest) -> wire.RemoveServerResponse:
+        """Somebody asks that a server be removed."""
+        leaving = server_id(_named(request).server_id)
+        accepted = self._leads() and self._begin_to_remove(leaving)
+        return wire.RemoveServerResponse(*self._answer(), accepted=accepted)
+
+    # -- whether -------------------------------------------------------------------------------------------------------
+
+    def _begin_to_add(self, newcomer: Server) -> bool:
+        configuration = self._server.describe().raft.configuration
+        known = next((each for each in configuration.voters if each.server_id == newcomer.server_id), None)
+        if known == newcomer or self._under_way == newcomer.server_id:
+            return True
+        address = self._refusal_or_address(newcomer, configuration)
+        if isinstance(address, str):
+            return self._refuse(_adding(newcomer), address)
+        return self._begin(newcomer.server_id, lambda: self._add(newcomer, address))
+
+    def _refusal_or_address(self, newcomer: Server, configuration: Configuration) -> PeerAddress | str:
+        if newcomer.server_id in configuration.voter_ids or newcomer.server_id == self._own_id:
+            return "its id belongs to a member with another endpoint; a server needs an id of its own"
+        if len(configuration.member_ids) >= MAX_MEMBERS:
+            return f"the cluster has {MAX_MEMBERS} members already; remove one first"
+        return self._refusal_at_present() or self._rules.may_add(newcomer)
+
+    def _begin_to_remove(self, leaving: ServerId) -> bool:
+        if self._under_way == leaving:
+            return True
+        refusal = self._refusal_to_remove(leaving)
+        if refusal is not None:
+            return self._refuse(_removing(leaving), refusal)
+        return self._begin(leaving, lambda: self._remove(leaving))
+
+    def _refusal_to_remove(self, leaving: ServerId) -> str | None:
+        configuration = self._server.describe().raft.configuration
+        if leaving not in configuration.member_ids:
+            return "it is no member"
+        if leaving == self._own_id:
+            return "it leads; hand leadership to another server first, then ask that one"
+        return self._refusal_at_present() or self._rules.may_remove(leaving, configuration)
+
+    def _refusal_at_present(self) -> str | None:
+        raft = self._server.describe().raft
+        if self._under_way is not None or raft.change is not None or raft.configuration.is_joint:
+            return "another change of the members is under way; ask again when it has ended"
+        return None
+
+    def _refuse(self, change: str, reason: str) -> bool:
+        self._tally.incident(Fault.REFUSED_CHANGE, change, f"{change}: refused: {reason}")
+        return False
+
+    def _leads(self) -> bool:
+        return self._server.role.role is Role.LEADER
+
+    def _answer(self) -> tuple[int, int, int, int]:
+        """Source, destination, term and next index of an answer: the destination names the leader."""
+        raft, role = self._server.describe().raft, self._server.role
+        leader = UNKNOWN_SERVER if role.leader is None else role.leader
+        return self._own_id, leader, role.term, raft.last.index + 1
+
+    # -- and how -------------------------------------------------------------------------------------------------------
+
+    def _begin(self, server: ServerId, change: Callable[[], Awaitable[None]]) -> bool:
+        if self._nursery is None:
+            return self._refuse(f"a change of server {server}", "the server that was asked is stopping")
+        self._under_way = server
+
+        async def carry_out() -> None:
+            try:
+                await change()
+            finally:
+                self._under_way = None
+
+        self._nursery.start_soon(carry_out)
+        return True
+
+    async def _add(self, newcomer: Server, address: PeerAddress) -> None:
+        guest = JoiningPeer(address, lambda extended: self._invitation(newcomer.server_id, extended=extended))
+        try:
+            if not self._links.invite(newcomer.server_id, guest):
+                self._refuse(_adding(newcomer), "this server has links to too many already")
+                return
+            joined = False
+            with trio.move_on_after(self._options.invitation_s):
+                joined = await guest.answer()
+            if not joined:
+                said = "did not answer the invitation" if guest.accepted is None else "refused the invitation"
+                self._refuse(_adding(newcomer), f"it {said}")
+                return
+            configuration = self._server.describe().raft.configuration
+            voters, learners = _without(configuration, newcomer.server_id)
+            resolved = await self._server.change_configuration((*voters, newcomer), learners)
+        finally:
+            self._links.uninvite(newcomer.server_id)
+            self._count(guest)
+        self._ended(resolved, "servers-added", _adding(newcomer))
+
+    async def _remove(self, leaving: ServerId) -> None:
+        await self.farewell(leaving)
+        voters, learners = _without(self._server.describe().raft.configuration, leaving)
+        resolved = await self._server.change_configuration(voters, learners)
+        self._ended(resolved, "servers-removed", _removing(leaving))
+
+    async def add_learner(self, newcomer: Server) -> ConfigurationResolved | None:
+        """Invite a server and let it have the log, without a vote; None: it did not take the invitation.
+
+        It is a member at once, and gets log packs until it is where the leader was when it came.
+        """
+        guest = JoiningPeer(None, lambda extended: self._invitation(newcomer.server_id, extended=extended))
+        resolved, joined = None, False
+        try:
+            if self._links.invite(newcomer.server_id, guest):
+                with trio.move_on_after(self._options.invitation_s):
+                    joined = await guest.answer()
+            if joined:
+                voters, learners = _without(self._server.describe().raft.configuration, newcomer.server_id)
+                resolved = await self._server.change_configuration(voters, (*learners, newcomer))
+        finally:
+            begun = resolved is not None and resolved.outcome is ChangeOutcome.COMMITTED
+            if begun and self._nursery is not None:
+                self._nursery.start_soon(self._bring_up, newcomer.server_id, guest)
+            else:
+                self._links.uninvite(newcomer.server_id)
+        return resolved
+
+    async def _bring_up(self, newcomer: ServerId, guest: JoiningPeer) -> None:
+        """Wait until the learner holds what the log held at the beginning, or is none any more."""
+        goal = self._server.describe().raft.last.index
+        try:
+            while self._leads():
+                raft = self._server.describe().raft
+                match = next((each.match for each in raft.followers if each.server_id == newcomer), None)
+                if match is None or match >= goal:
+                    return
+                await trio.sleep(_LOOK_S)
+        finally:
+            self._links.uninvite(newcomer)
+            self._count(guest)
+
+    def _count(self, guest: JoiningPeer) -> None:
+        self._tally.add("log-packs-sent", guest.packs)
+        self._tally.add("snapshot-chunks-sent", guest.chunks)
+
+    async def farewell(self, leaving: ServerId) -> None:
+        """Tell a server that it is about to be removed, if it can be reached; its answer changes nothing."""
+        raft, told = self._server.describe().raft, trio.Event()
+        farewell = wire.LeaveClusterRequest(
+            self._own_id, leaving, raft.term, 0, raft.last.index, self._server.commit_index
+        )
+        answers: list[wire.Reply | Lost] = []
+
+        def answered(reply: wire.Reply | Lost) -> None:
+            answers.append(reply)
+            told.set()
+
+        self._links.say(leaving, farewell, answered)
+        with trio.move_on_after(self._options.farewell_s):
+            await told.wait()
+        heard = any(isinstance(each, wire.LeaveClusterResponse) for each in answers)
+        self._tally.count("farewells-answered" if heard else "farewells-unanswered")
+
+    def _invitation(self, newcomer: ServerId, *, extended: bool) -> wire.JoinClusterRequest:
+        raft, before = self._server.describe().raft, self._links.configuration_before
+        configuration = raft.configuration if extended else Configuration(raft.configuration.voters)
+        index = before(raft.last.index + 1)
+        place = (index, before(index))
+        return invitation_to_wire(
+            self._own_id, newcomer, raft.term, raft.last.index, raft.commit_index, configuration, place
+        )
+
+    def _ended(self, resolved: ConfigurationResolved, counter: str, change: str) -> None:
+        match resolved.outcome:
+            case ChangeOutcome.COMMITTED:
+                self._tally.count(counter)
+            case ChangeOutcome.REFUSED:
+                reason = "refused" if resolved.refusal is None else resolved.refusal.value
+                self._refuse(change, f"{reason}; see docs/changing-servers.md, 'Outcomes'")
+            case ChangeOutcome.UNKNOWN:
+                self._refuse(change, "its end is not known, since leadership was lost meanwhile; ask the next leader")
+
+
+def _adding(newcomer: Server) -> str:
+    return f"adding server {newcomer.server_id} at {newcomer.endpoint}"
+
+
+def _removing(leaving: ServerId) -> str:
+    return f"removing server {leaving}"
+
+
+def _without(configuration: Configuration, server: ServerId) -> tuple[tuple[Server, ...], tuple[Server, ...]]:
+    """The voters and the learners but this one."""
+    return (
+        tuple(each for each in configuration.voters if each.server_id != server),
+        tuple(each for each in configuration.learners if each.server_id != server),
+    )
+
+
+def _named(request: wire.Request) -> ClusterServer:
+    match request.entries:
+        case (LogEntry(value=ClusterServer() as named),):
+            return named
+        case _:
+            raise malformed("a request about a server that names none")
+
+
+def _server_of(request: wire.AddServerRequest) -> Server:
+    named = _named(request)
+    if named.endpoint is None:
+        raise malformed(f"server {named.server_id} is to be added without an endpoint")
+    if not named.endpoint.isprintable():
+        # It would stand in the log for good, and on operators' screens.
+        raise malformed(f"the endpoint of server {named.server_id} has characters that cannot be printed")
+    return Server(server_id(named.server_id), named.endpoint)

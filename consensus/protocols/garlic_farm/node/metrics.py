@@ -1,0 +1,88 @@
+"""What went wrong on Garlic Farm connections: counted always, told in words but not without end.
+
+Every refusal is counted under its fault. Its sentence goes to whoever shows events, at most once per period for each
+pair of fault and peer, and of those who called this server a few per fault and period: a flood must not become a flood
+of log lines, from however many addresses it comes. The next sentence says how many were left out.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from consensus.protocols.garlic_farm.wire.errors import Fault
+
+_REPEAT_AFTER_S = 10.0
+_REMEMBERED_MAX = 1024
+_TOLD_PER_FAULT_MAX = 5
+
+
+@dataclass(slots=True)
+class _Period:
+    """What was told of one fault since `began_s`, and left out since it was last told."""
+
+    began_s: float
+    told: int = 0
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One thing that an operator may want to know: what kind, with whom, and in words."""
+
+    fault: Fault
+    peer: str
+    text: str
+    ours: bool = False
+    """It was this node that connected, and was refused or refuses."""
+
+
+class Metrics:
+    """Counts by name (a bounded set: faults and the names that the code gives), and incidents to a callback."""
+
+    def __init__(
+        self,
+        on_incident: Callable[[Incident], None] = lambda _: None,
+        on_connected: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`on_connected` hears the address of each server that let this node in, and whence whoever is let in comes."""
+        self.counts: Counter[str] = Counter()
+        self.connected = on_connected
+        self._on_incident = on_incident
+        self._told_at: dict[tuple[Fault, str], float] = {}
+        self._periods: dict[Fault, _Period] = {}
+
+    def count(self, name: str) -> None:
+        """Something ordinary happened."""
+        self.counts[name] += 1
+
+    def add(self, name: str, number: int) -> None:
+        """Something ordinary happened so many times."""
+        self.counts[name] += number
+
+    def incident(self, fault: Fault, peer: str, text: str, *, ours: bool = False) -> None:
+        """Something happened that should not; tell it unless it was told a moment ago."""
+        self.counts[fault.value] += 1
+        now = trio.current_time()
+        told_at = self._told_at.get((fault, peer))
+        period = self._period(fault, now)
+        again = told_at is not None and now - told_at < _REPEAT_AFTER_S
+        if again or (not ours and period.told >= _TOLD_PER_FAULT_MAX):
+            period.left_out += not ours
+            return
+        if not ours:
+            period.told += 1
+            if period.left_out:
+                text = f"{text} ({period.left_out} more incidents of this kind were not told)"
+                period.left_out = 0
+        if len(self._told_at) >= _REMEMBERED_MAX:
+            self._told_at.clear()
+        self._told_at[fault, peer] = now
+        self._on_incident(Incident(fault, peer, text, ours))
+
+    def _period(self, fault: Fault, now: float) -> _Period:
+        period = self._periods.setdefault(fault, _Period(now))
+        if now - period.began_s >= _REPEAT_AFTER_S:
+            period.began_s, period.told = now, 0
+        return period

@@ -1,0 +1,184 @@
+"""Servers of another make that know the messages and nothing around them: no TLS, no handshake, no signature.
+
+    PlainDialer     a server of the list ──▶ TCP, and at once the messages; any other ──▶ the ordinary dialer
+    PlainListener   TCP from a listed address ──▶ the first message names a server of that address ──▶ conversation
+                                              └──▶ anything else is closed, counted and told
+
+Nothing protects such a connection: who can send from a listed address is believed to be the server listed there, and
+who is on the way reads and changes all. So it is for tests, and for moving a log to or from a running implementation.
+It is off unless a program asks for it, takes addresses and never names, and each address must be loopback or be listed.
+A farm, which acts on proven identities only, never asks for it.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+import trio
+
+from consensus.core.model import ServerId
+from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
+from consensus.protocols.garlic_farm.node.connection import ConnectionOptions, RequestHandler, ServerConnection
+from consensus.protocols.garlic_farm.node.dialer import Dialed, Dials, PeerAddress
+from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.wire.codec import REQUEST_HEADER
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
+from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
+from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from consensus.protocols.garlic_farm.wire.upgrade_server import Upgraded
+
+CONNECTIONS_MAX = 64
+"""Plain connections at once: each listed server holds one or two, and a lost one lingers until it is idle for long."""
+_FIRST_MESSAGE_S = 10.0
+_DIAL_S = 5.0
+_SOURCE = slice(1, 5)
+"""Where a request names its sender."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainPeers:
+    """The servers of another make, and where each listens. Raises ValueError for a host that is no single address."""
+
+    addresses: Mapping[ServerId, tuple[str, int]]
+
+    def __post_init__(self) -> None:
+        """Check the list."""
+        for host, _ in self.addresses.values():
+            check_host(host)
+
+    def address(self, server: ServerId) -> PeerAddress | None:
+        """Where a server of the list listens."""
+        found = self.addresses.get(server)
+        return None if found is None else PeerAddress(*found, None)
+
+    def at(self, host: str) -> frozenset[ServerId]:
+        """The servers of the list at one address."""
+        return frozenset(server for server, (listed, _) in self.addresses.items() if _same(listed, host))
+
+
+def check_host(host: str) -> None:
+    """Raise ValueError unless `host` is one machine's address: a name's owner could change what it stands for."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        raise ValueError(f"{host!r} is no IP address, and plain connections go to addresses only") from None
+    if address.is_unspecified or address.is_multicast:
+        raise ValueError(f"{host} stands for many addresses, and plain connections need one each")
+
+
+def _same(listed: str, host: str) -> bool:
+    return ip_address(listed) == ip_address(host)
+
+
+class PlainDialer:
+    """Connects to the servers of the list without TLS and handshake, and to all others as `ordinary` does."""
+
+    def __init__(self, peers: PlainPeers, ordinary: Dials) -> None:
+        self._peers = peers
+        self._ordinary = ordinary
+
+    async def dial(self, address: PeerAddress, expected: ServerId | None = None) -> Dialed:
+        """An open connection; any failure is a `GarlicFarmError` that explains it."""
+        if expected is None or self._peers.address(expected) != address:
+            return await self._ordinary.dial(address, expected)
+        try:
+            with trio.move_on_after(_DIAL_S):
+                stream = await trio.open_tcp_stream(address.host, address.port)
+                return Dialed(stream, b"", Identity(None, expected), frozenset(), None)
+        except OSError as error:
+            raise GarlicFarmError(Fault.UNREACHABLE, f"{address} (plain) cannot be reached: {error}") from error
+        raise GarlicFarmError(Fault.UNREACHABLE, f"{address} (plain) did not answer within {_DIAL_S:g} s")
+
+
+class PlainListener:
+    """Takes connections from the servers of the list."""
+
+    def __init__(
+        self,
+        peers: PlainPeers,
+        handler: RequestHandler,
+        identity: Callable[[], Identity],
+        tally: Metrics,
+        *,
+        connection: ConnectionOptions | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        budget: BudgetOptions | None = None,
+    ) -> None:
+        self._peers = peers
+        self._handler = handler
+        self._identity = identity
+        self._tally = tally
+        self._connection = connection or ConnectionOptions()
+        self._limits = limits
+        self._budget = ReceiveBudget(budget)
+        self._open = 0
+
+    async def listen(self, host: str, port: int, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve `host` until cancelled; tells the port. Raises ValueError for a host that is no single address."""
+        check_host(host)
+        listeners = await trio.open_tcp_listeners(port, host=host)
+        bound_port = int(listeners[0].socket.getsockname()[1])
+        async with trio.open_nursery() as nursery:
+            await nursery.start(trio.serve_listeners, self._accept, listeners)
+            task_status.started(bound_port)
+
+    async def _accept(self, stream: trio.SocketStream) -> None:
+        self._open += 1
+        try:
+            source = str(stream.socket.getpeername()[0])
+            await self._serve(stream, source)
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            self._tally.count("connections-broken")
+        except GarlicFarmError as error:
+            self._tally.incident(error.fault, source, f"plain connection from {source} closed: {error}")
+        finally:
+            self._open -= 1
+            await trio.aclose_forcefully(stream)
+
+    async def _serve(self, stream: trio.SocketStream, source: str) -> None:
+        if self._open > CONNECTIONS_MAX:
+            raise GarlicFarmError(Fault.BUSY, f"there are {CONNECTIONS_MAX} plain connections already")
+        allowed = self._peers.at(source)
+        if not allowed:
+            text = "this address is not in the list of servers that are spoken to without a handshake"
+            raise GarlicFarmError(Fault.PLAIN_REFUSED, text)
+        head = await _first_head(stream.receive_some)
+        if not head:
+            return
+        speaker = ServerId(int.from_bytes(head[_SOURCE], "big", signed=True))
+        if speaker and speaker not in allowed:
+            text = f"it speaks as server {speaker}, which the list does not have at this address"
+            raise GarlicFarmError(Fault.PLAIN_REFUSED, text)
+        self._tally.count("plain-connections")
+        await ServerConnection(
+            stream,
+            _upgraded(head, speaker),
+            source,
+            handler=self._handler,
+            identity=self._identity,
+            tally=self._tally,
+            options=self._connection,
+            limits=self._limits,
+            budget=self._budget,
+        ).run()
+
+
+def _upgraded(head: bytes, speaker: ServerId) -> Upgraded:
+    """In place of what a handshake proves: the sender of the first message is believed, since its address is listed."""
+    believed = ProvenPeer(ConnectionRole.SERVER, b"", speaker) if speaker else None
+    return Upgraded(b"", head, "", Identity(None, speaker or None), frozenset(), believed)
+
+
+async def _first_head(receive: Callable[[int], Awaitable[bytes | bytearray]]) -> bytes:
+    """The first bytes of a connection, at least a request's head; none if it is closed before."""
+    head = b""
+    with trio.move_on_after(_FIRST_MESSAGE_S):
+        while len(head) < REQUEST_HEADER.size:
+            data = await receive(REQUEST_HEADER.size - len(head))
+            if not data:
+                return b""
+            head += data
+        return head
+    raise GarlicFarmError(Fault.SILENT, f"no whole message came within {_FIRST_MESSAGE_S:g} s")

@@ -1,0 +1,79 @@
+"""What a leader or a candidate sends, as bytes: the core's requests in the words that the peer knows.
+
+    of_pack   an append with entries for a newcomer ──▶ SyncLogRequest, one log pack
+    of        anything else                         ──▶ its own word (`mapping`)
+
+Followers mostly get the same entries, and their bytes are most of the work: those of the last append are kept. Equal
+entries from the same index on have equal logs before them (Raft section 5.3), so nothing else need be equal.
+"""
+
+from consensus.core import messages as core
+from consensus.core.model import Entry, Index, ServerId
+from consensus.protocols.garlic_farm.wire.codec import encode_log, encode_request
+from consensus.protocols.garlic_farm.wire.joining_mapping import sync_to_wire
+from consensus.protocols.garlic_farm.wire.limits import Limits
+from consensus.protocols.garlic_farm.wire.log_pack import records_bytes
+from consensus.protocols.garlic_farm.wire.mapping import (
+    ConfigurationBefore,
+    append_to_wire,
+    check_agreed,
+    entries_to_wire,
+    request_to_wire,
+)
+from consensus.protocols.garlic_farm.wire.upgrade import Extension
+from consensus.protocols.garlic_farm.wire.values import LogEntry, LogPack
+
+
+class EncodedEntries:
+    """The entries of the last append in the wire's form and as bytes."""
+
+    def __init__(self, configuration_before: ConfigurationBefore, limits: Limits) -> None:
+        self._configuration_before = configuration_before
+        self._limits = limits
+        self._first: Index = 0
+        self._entries: tuple[Entry, ...] = ()
+        self._known: tuple[tuple[LogEntry, ...], bytes] = ((), b"")
+
+    def of(self, append: core.AppendEntries) -> tuple[tuple[LogEntry, ...], bytes]:
+        """The entries of `append`; raises `GarlicFarmError` for what the protocol cannot carry."""
+        first = append.previous.index + 1
+        if not append.entries:
+            return (), b""
+        if (first, append.entries) != (self._first, self._entries):
+            entries = entries_to_wire(first, append.entries, self._configuration_before)
+            log = encode_log(append_to_wire(append, append.leader, entries), self._limits)
+            self._first, self._entries, self._known = first, append.entries, (entries, log)
+        return self._known
+
+
+class RequestEncoder:
+    """Encodes requests to all peers of one server."""
+
+    def __init__(self, configuration_before: ConfigurationBefore, limits: Limits) -> None:
+        self._configuration_before = configuration_before
+        self._limits = limits
+        self._same_log = EncodedEntries(configuration_before, limits)
+
+    def of(self, request: core.Request, peer: ServerId, extensions: frozenset[Extension]) -> bytes:
+        """The bytes for `peer`; raises `GarlicFarmError` for what it or the protocol has no word for."""
+        log = None
+        if not isinstance(request, core.AppendEntries):
+            asked = request_to_wire(request, peer, self._configuration_before)
+        else:
+            entries, log = self._same_log.of(request)
+            asked = append_to_wire(request, peer, entries)
+        check_agreed(asked, extensions)
+        return encode_request(asked, self._limits, log)
+
+    def of_pack(
+        self, append: core.AppendEntries, peer: ServerId, extensions: frozenset[Extension], offset: int
+    ) -> tuple[bytes, int]:
+        """The bytes of an append that goes to a newcomer as a log pack, and what it adds to a data file of its records.
+
+        `offset` is the size in bytes of the newcomer's data file; raises as `of` does.
+        """
+        asked = sync_to_wire(append, peer, self._configuration_before, offset)
+        check_agreed(asked, extensions)
+        packs = (each.value for each in asked.entries)
+        added = sum(records_bytes(pack.entries, self._limits) for pack in packs if isinstance(pack, LogPack))
+        return encode_request(asked, self._limits), added

@@ -1,0 +1,228 @@
+"""Messages as bytes, and a reader that finds them in a stream.
+
+    request = type 1 │ source 4 │ destination 4 │ term 8 │ last log term 8 │ last log index 8 │ commit index 8 │
+              log size 4 │ log entries                                                         (45 bytes and the log)
+    reply   = type 1 │ source 4 │ destination 4 │ term 8 │ next index 8 │ accepted 1           (26 bytes)
+
+A connection carries requests one way and replies the other, so a reader knows which of the two it expects: the layouts
+cannot be told apart by length, and a message of the other kind is a peer that speaks out of turn. The log's size is
+judged as soon as the header is there, before anything is held for it.
+"""
+
+import struct
+
+from consensus.protocols.garlic_farm.wire.entries import decode_entries, encode_entries
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed, too_large
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
+from consensus.protocols.garlic_farm.wire.messages import (
+    EXCHANGES,
+    REPLY_TYPES,
+    REQUEST_TYPES,
+    MessageType,
+    Reply,
+    Request,
+)
+from consensus.protocols.garlic_farm.wire.values import checked_id, checked_long
+
+REQUEST_HEADER = struct.Struct(">BiiQQQQI")
+REPLY = struct.Struct(">BiiQQB")
+_REPLY_CLASSES = {message_type: reply for reply, message_type in REPLY_TYPES.items()}
+_LOG_SIZE_AT = REQUEST_HEADER.size - 4
+READ_AHEAD_BYTES = 65_536
+"""How much beyond one whole message a reader holds."""
+
+
+def encode_request(request: Request, limits: Limits = DEFAULT_LIMITS, log: bytes | None = None) -> bytes:
+    """A request's bytes; `log` are its entries' (`encode_log`), if they are known."""
+    message_type = REQUEST_TYPES[type(request)]
+    if log is None:
+        log = encode_log(request, limits)
+    return (
+        REQUEST_HEADER.pack(
+            message_type,
+            checked_id(request.source, "source"),
+            checked_id(request.destination, "destination"),
+            checked_long(request.term, "term"),
+            checked_long(request.last_log_term, "last log term"),
+            checked_long(request.last_log_index, "last log index"),
+            checked_long(request.commit_index, "commit index"),
+            len(log),
+        )
+        + log
+    )
+
+
+def encode_log(request: Request, limits: Limits = DEFAULT_LIMITS) -> bytes:
+    """The bytes of a request's entries."""
+    _check_entries(REQUEST_TYPES[type(request)], request)
+    return encode_entries(request.entries, limits)
+
+
+def decode_request(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Request:
+    """The request that `data`, all of it, is."""
+    size = request_size(data, limits)
+    if size is None or len(data) != size:
+        raise malformed(f"{len(data)} bytes are not exactly one request")
+    return _decode_whole(data, limits)
+
+
+def _decode_whole(data: bytes, limits: Limits) -> Request:
+    """The request that `data` is, whose size and type were checked."""
+    type_byte, source, destination, term, last_log_term, last_log_index, commit_index, _ = REQUEST_HEADER.unpack_from(
+        data
+    )
+    exchange = EXCHANGES[type_byte]
+    request = exchange.request(
+        source,
+        destination,
+        checked_long(term, "term"),
+        checked_long(last_log_term, "last log term"),
+        checked_long(last_log_index, "last log index"),
+        checked_long(commit_index, "commit index"),
+        decode_entries(data[REQUEST_HEADER.size :], limits),
+    )
+    if not exchange.permits(request.entries):
+        raise _wrong_entries(MessageType(type_byte))
+    return request
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """A reply's bytes."""
+    return REPLY.pack(
+        REPLY_TYPES[type(reply)],
+        checked_id(reply.source, "source"),
+        checked_id(reply.destination, "destination"),
+        checked_long(reply.term, "term"),
+        checked_long(reply.next_index, "next index"),
+        reply.accepted,
+    )
+
+
+def decode_reply(data: bytes) -> Reply:
+    """The reply that `data`, all of it, is."""
+    if len(data) != REPLY.size:
+        raise malformed(f"{len(data)} bytes are not exactly one reply of {REPLY.size}")
+    type_byte, source, destination, term, next_index, accepted = REPLY.unpack(data)
+    reply_class = _REPLY_CLASSES[_reply_type(type_byte)]
+    if accepted > 1:
+        raise malformed(f"a reply's accepted byte is {accepted}, neither 0 nor 1")
+    return reply_class(
+        source, destination, checked_long(term, "term"), checked_long(next_index, "next index"), accepted == 1
+    )
+
+
+def request_size(data: bytes | bytearray, limits: Limits = DEFAULT_LIMITS, at: int = 0) -> int | None:
+    """How long the request that begins at `at` is, or None while its header is incomplete."""
+    if len(data) > at and data[at] not in EXCHANGES:
+        _request_type(data[at])
+    if len(data) - at < REQUEST_HEADER.size:
+        return None
+    log_size = int.from_bytes(data[at + _LOG_SIZE_AT : at + REQUEST_HEADER.size])
+    if log_size > limits.log_bytes:
+        raise too_large(f"a request announces {log_size} bytes of log entries; the limit is {limits.log_bytes}")
+    return REQUEST_HEADER.size + log_size
+
+
+class _Reader:
+    """Bytes in, whole messages' bytes out. What the two directions share."""
+
+    __slots__ = ("_at", "_buffer", "_capacity_bytes")
+
+    def __init__(self, message_bytes_max: int) -> None:
+        self._capacity_bytes = message_bytes_max + READ_AHEAD_BYTES
+        self._buffer = bytearray()
+        self._at = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes from the stream. Read all messages out before feeding more."""
+        if len(self._buffer) - self._at + len(data) > self._capacity_bytes:
+            raise too_large("more bytes arrived than one message and the read-ahead hold")
+        if self._at:
+            del self._buffer[: self._at]
+            self._at = 0
+        self._buffer += data
+
+    def discard(self) -> None:
+        """Give back what is held: nothing more will be read."""
+        self._buffer, self._at = bytearray(), 0
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of a message that is not complete yet."""
+        return len(self._buffer) - self._at
+
+    def _take(self, size: int) -> bytes | None:
+        if self.buffered_bytes < size:
+            return None
+        with memoryview(self._buffer) as view:
+            taken = bytes(view[self._at : self._at + size])
+        self._at += size
+        return taken
+
+
+class RequestReader(_Reader):
+    """Finds requests in the bytes of a connection."""
+
+    __slots__ = ("_limits",)
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        super().__init__(REQUEST_HEADER.size + limits.log_bytes)
+        self._limits = limits
+
+    @property
+    def announced_bytes(self) -> int:
+        """The size of the request that has begun, as its header says; 0 before the header is there."""
+        return request_size(self._buffer, self._limits, self._at) or 0
+
+    def next(self) -> Request | None:
+        """The next whole request, or None until more bytes come."""
+        size = request_size(self._buffer, self._limits, self._at)
+        data = None if size is None else self._take(size)
+        return None if data is None else _decode_whole(data, self._limits)
+
+
+class ReplyReader(_Reader):
+    """Finds replies in the bytes of a connection."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(REPLY.size)
+
+    def next(self) -> Reply | None:
+        """The next whole reply, or None until more bytes come."""
+        if self.buffered_bytes:
+            _reply_type(self._buffer[self._at])
+        data = self._take(REPLY.size)
+        return None if data is None else decode_reply(data)
+
+
+def _request_type(type_byte: int) -> MessageType:
+    if type_byte in EXCHANGES:
+        return MessageType(type_byte)
+    if type_byte in _REPLY_CLASSES:
+        raise GarlicFarmError(
+            Fault.OUT_OF_TURN, f"{_spoken(MessageType(type_byte))} arrived where a request is expected"
+        )
+    raise malformed(f"message type {type_byte} is unknown")
+
+
+def _reply_type(type_byte: int) -> MessageType:
+    if type_byte in _REPLY_CLASSES:
+        return MessageType(type_byte)
+    if type_byte in EXCHANGES:
+        raise GarlicFarmError(Fault.OUT_OF_TURN, f"{_spoken(MessageType(type_byte))} arrived where a reply is expected")
+    raise malformed(f"message type {type_byte} is unknown")
+
+
+def _check_entries(message_type: MessageType, request: Request) -> None:
+    if not EXCHANGES[message_type].permits(request.entries):
+        raise _wrong_entries(message_type)
+
+
+def _wrong_entries(message_type: MessageType) -> GarlicFarmError:
+    return malformed(f"{_spoken(message_type)} must carry {EXCHANGES[message_type].entries_rule}")
+
+
+def _spoken(message_type: MessageType) -> str:
+    return message_type.name.replace("_", " ").lower()

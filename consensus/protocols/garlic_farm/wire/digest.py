@@ -1,0 +1,201 @@
+"""HTTP Digest authentication (RFC 2617, with the SHA-256 of RFC 7616), both sides' arithmetic.
+
+    response = H( H(user:realm:password) : nonce : nc : cnonce : auth : H(method:uri) )
+
+Only `qop=auth` is spoken: without it there is no `nc`, and without `nc` a recorded request could be sent again.
+Headers are parsed by hand, because the standard library's parser accepts what no server should, and any flaw is one
+error.
+"""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from consensus.protocols.garlic_farm.wire.errors import malformed
+
+_PARAMETER = re.compile(r'[ \t]*([A-Za-z0-9*_-]{1,32})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s",;]+))[ \t]*(?:,|$)')
+_PARAMETERS_MAX = 24
+_QUOTED_PAIR = re.compile(r"\\(.)")
+_NONCE_COUNT = re.compile(r"[0-9a-fA-F]{8}")
+
+
+class Algorithm(Enum):
+    """Hash functions by their names in the header. MD5 is what RFC 2617 has; TLS beneath is what protects it."""
+
+    MD5 = "MD5"
+    SHA_256 = "SHA-256"
+
+    def digest(self, *parts: str) -> str:
+        """The lower-case hexadecimal hash of `parts` joined by colons."""
+        data = ":".join(parts).encode()
+        if self is Algorithm.MD5:
+            return hashlib.md5(data, usedforsecurity=False).hexdigest()
+        return hashlib.sha256(data).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A user of the farm. Whether it is the cluster's or one server's is the operator's choice."""
+
+    user: str
+    password: str
+
+    def __post_init__(self) -> None:
+        """Refuse what RFC 2617 leaves without an encoding, or cannot be a header or a hash's part."""
+        if not self.user.isascii() or not self.user.isprintable() or ":" in self.user or not self.password.isascii():
+            raise malformed("user and password must be ASCII, and the user printable and without a colon")
+
+    def __repr__(self) -> str:
+        """Without the password: representations end up in error texts."""
+        return f"Credentials(user={self.user!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """What a 401 asks for."""
+
+    realm: str
+    nonce: str
+    algorithm: Algorithm
+    opaque: str | None = None
+    stale: bool = False
+
+    def header(self) -> str:
+        """The value of a WWW-Authenticate header."""
+        opaque = "" if self.opaque is None else f', opaque="{_escaped(self.opaque)}"'
+        stale = ", stale=true" if self.stale else ""
+        return (
+            f'Digest realm="{_escaped(self.realm)}", qop="auth", algorithm={self.algorithm.value}, '
+            f'nonce="{self.nonce}"{opaque}{stale}'
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Authorization:
+    """What a client answers to a challenge."""
+
+    user: str
+    realm: str
+    nonce: str
+    uri: str
+    nonce_count: int
+    client_nonce: str
+    algorithm: Algorithm
+    response: str
+    opaque: str | None = None
+
+    def header(self) -> str:
+        """The value of an Authorization header."""
+        opaque = "" if self.opaque is None else f', opaque="{_escaped(self.opaque)}"'
+        return (
+            f'Digest username="{_escaped(self.user)}", realm="{_escaped(self.realm)}", nonce="{_escaped(self.nonce)}", '
+            f'uri="{_escaped(self.uri)}", algorithm={self.algorithm.value}, qop=auth, nc={self.nonce_count:08x}, '
+            f'cnonce="{_escaped(self.client_nonce)}", response="{self.response}"{opaque}'
+        )
+
+    def proves(self, password: str, method: str) -> bool:
+        """Whether the sender knew `password`; takes the same time either way."""
+        expected = response_to(
+            Challenge(self.realm, self.nonce, self.algorithm),
+            Credentials(self.user, password),
+            (method, self.uri),
+            self.nonce_count,
+            self.client_nonce,
+        )
+        return hmac.compare_digest(expected.encode(), self.response.encode())
+
+
+def response_to(
+    challenge: Challenge, credentials: Credentials, target: tuple[str, str], nonce_count: int, client_nonce: str
+) -> str:
+    """The `response` that proves the password for `target` (method and uri)."""
+    digest = challenge.algorithm.digest
+    return digest(
+        digest(credentials.user, challenge.realm, credentials.password),
+        challenge.nonce,
+        f"{nonce_count:08x}",
+        client_nonce,
+        "auth",
+        digest(*target),
+    )
+
+
+def parse_challenge(header: str) -> Challenge | None:
+    """The challenge of one WWW-Authenticate header, or None if it asks for something that is not spoken here."""
+    parameters = _digest_parameters(header)
+    if parameters is None:
+        return None
+    algorithm = _algorithm(parameters)
+    offered = {option.strip().lower() for option in parameters.get("qop", "").split(",")}
+    if algorithm is None or "auth" not in offered:
+        return None
+    return Challenge(
+        _required(parameters, "realm"),
+        _required(parameters, "nonce"),
+        algorithm,
+        parameters.get("opaque"),
+        parameters.get("stale", "").lower() == "true",
+    )
+
+
+def parse_authorization(header: str) -> Authorization | None:
+    """The answer in an Authorization header, or None if it is not Digest as spoken here."""
+    parameters = _digest_parameters(header)
+    if parameters is None:
+        return None
+    algorithm = _algorithm(parameters)
+    if algorithm is None or parameters.get("qop", "").lower() != "auth":
+        return None
+    nonce_count = _required(parameters, "nc")
+    if not _NONCE_COUNT.fullmatch(nonce_count):
+        raise malformed("nc of a Digest authorization is not eight hexadecimal digits")
+    return Authorization(
+        _required(parameters, "username"),
+        _required(parameters, "realm"),
+        _required(parameters, "nonce"),
+        _required(parameters, "uri"),
+        int(nonce_count, 16),
+        _required(parameters, "cnonce"),
+        algorithm,
+        _required(parameters, "response").lower(),
+        parameters.get("opaque"),
+    )
+
+
+def _digest_parameters(header: str) -> dict[str, str] | None:
+    scheme, _, rest = header.strip().partition(" ")
+    if scheme.lower() != "digest":
+        return None
+    if not header.isascii() or not header.isprintable():
+        raise malformed("a Digest header has characters that are not printable ASCII")
+    parameters: dict[str, str] = {}
+    at = 0
+    while at < len(rest):
+        found = _PARAMETER.match(rest, at)
+        if found is None or len(parameters) == _PARAMETERS_MAX:
+            raise malformed("a Digest header is not a list of name=value")
+        name = found[1].lower()
+        if name in parameters:
+            raise malformed(f"a Digest header names {name} twice")
+        parameters[name] = found[3] if found[2] is None else _QUOTED_PAIR.sub(r"\1", found[2])
+        at = found.end()
+    return parameters
+
+
+def _algorithm(parameters: Mapping[str, str]) -> Algorithm | None:
+    name = parameters.get("algorithm", Algorithm.MD5.value).upper()
+    return next((algorithm for algorithm in Algorithm if algorithm.value == name), None)
+
+
+def _required(parameters: Mapping[str, str], name: str) -> str:
+    value = parameters.get(name)
+    if value is None:
+        raise malformed(f"a Digest header lacks {name}")
+    return value
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,80 @@
+"""The words by which servers come and go, to the core's and back.
+
+    leader ──JoinClusterRequest──▶ newcomer     the configuration that it is invited to; nothing for the core
+    leader ──SyncLogRequest──────▶ newcomer     AppendEntries with entries: one log pack, after `last log index`
+    leader ──LeaveClusterRequest─▶ follower     nothing for the core: what counts is the log
+
+A SyncLogRequest is an AppendEntries of which running implementations leave the term before the entries at 0, so their
+newcomers take any pack on trust. Ours tell the term, and a newcomer of ours needs it: `previous_term` is what it knows
+itself of that place when it was told none.
+"""
+
+from consensus.core import messages as core
+from consensus.core import model
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.errors import malformed
+from consensus.protocols.garlic_farm.wire.mapping import (
+    ConfigurationBefore,
+    configuration_to_wire,
+    entries_from_wire,
+    entries_to_wire,
+    server_id,
+)
+from consensus.protocols.garlic_farm.wire.values import Application, Configuration, LogEntry, LogPack, PackedEntry
+
+
+def sync_to_wire(
+    append: core.AppendEntries,
+    recipient: model.ServerId,
+    configuration_before: ConfigurationBefore,
+    first_offset: int = 0,
+) -> wire.SyncLogRequest:
+    """The entries of an append, as the log pack that a newcomer gets in its place.
+
+    `first_offset`: the size in bytes of the newcomer's data file. Only servers of another make look at it (`log_pack`).
+    """
+    packed = tuple(
+        PackedEntry(entry.term, entry.value)
+        for entry in entries_to_wire(append.previous.index + 1, append.entries, configuration_before)
+        if isinstance(entry.value, Application | Configuration)
+    )
+    at, pack = append.previous, LogPack(first_offset, packed)
+    return wire.SyncLogRequest(
+        append.leader, recipient, append.term, at.term, at.index, append.commit, (LogEntry(append.term, pack),)
+    )
+
+
+def sync_from_wire(request: wire.SyncLogRequest, previous_term: model.Term, correlation: int) -> core.AppendEntries:
+    """The append that a log pack is, after an entry of `previous_term`."""
+    match request.entries:
+        case (LogEntry(value=LogPack(entries=packed)),):
+            entries = entries_from_wire(tuple(LogEntry(each.term, each.value) for each in packed))
+        case _:
+            raise malformed("a sync log request without a log pack")
+    previous = model.LogId(request.last_log_index, previous_term)
+    sender = server_id(request.source)
+    return core.AppendEntries(request.term, sender, previous, entries, request.commit_index, correlation)
+
+
+def sync_reply_to_wire(reply: core.AppendReply, asked: wire.SyncLogRequest) -> wire.SyncLogResponse:
+    """The answer to a log pack.
+
+    A leader of another make goes on at the next index also when it is refused, and ends its process if that lies beyond
+    its log. So a refusal never names an index that the pack itself does not reach.
+    """
+    wanted = reply.next_index if reply.success else min(reply.next_index, asked.last_log_index + 1)
+    return wire.SyncLogResponse(asked.destination, asked.source, reply.term, wanted, accepted=reply.success)
+
+
+def invitation_to_wire(
+    leader: model.ServerId,
+    recipient: model.ServerId,
+    term: model.Term,
+    last: model.Index,
+    commit: model.Index,
+    configuration: model.Configuration,
+    place: tuple[model.Index, model.Index],
+) -> wire.JoinClusterRequest:
+    """The invitation to join `configuration`, whose place is its own index and that of the one before."""
+    entry = LogEntry(term, configuration_to_wire(configuration, *place))
+    return wire.JoinClusterRequest(leader, recipient, term, 0, last, commit, (entry,))

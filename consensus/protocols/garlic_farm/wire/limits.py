@@ -1,0 +1,40 @@
+"""How much a peer may ask us to hold, and the ranges of the integers on this wire.
+
+The document calls all integers unsigned; the running implementations are Java, where ids are signed 32-bit (an unknown
+leader is -1) and terms and indexes signed 64-bit. Values that such a peer would read as negative are refused, in both
+directions, so that no server ever holds a term that another cannot.
+"""
+
+from dataclasses import dataclass
+
+from consensus.storage.records import ENTRY_LIMIT_BYTES
+
+UNKNOWN_SERVER = -1
+"""The destination of a reply whose sender does not know the leader."""
+
+ID_MIN, ID_MAX = -(2**31), 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds that decoding and encoding both keep.
+
+    Whatever the journal can store must fit the wire, or a leader could accept an entry that it can never replicate.
+    """
+
+    log_bytes: int = ENTRY_LIMIT_BYTES + 2 * 2**20
+    """All log entries of one request: the largest one, and a batch of small ones."""
+    entry_bytes: int = ENTRY_LIMIT_BYTES
+    """The value of one log entry."""
+    entries: int = 8192
+    """Log entries in one request, and records in one log pack."""
+    inflated_bytes: int = 16 * 2**20
+    """A log pack after decompression: what a gzip bomb may cost."""
+    servers: int = 1024
+    """Servers in one configuration."""
+    endpoint_bytes: int = 512
+    """One endpoint, such as `tcp://localhost:9001`."""
+
+
+DEFAULT_LIMITS = Limits()

@@ -1,0 +1,305 @@
+"""Core messages to Garlic Farm messages and back.
+
+    core                         wire
+    RequestVote.last             last log term, last log index
+    AppendEntries.previous       last log term, last log index
+    AppendEntries.leader         source
+    Command / Configuration      Application / Configuration entry
+    VoteReply.granted            accepted
+    pre-vote, transfer flag      a message type of its own
+    TimeoutNow.leader            source
+    AppendReply.success          accepted;  next_index is next index
+    InstallSnapshot              one snapshot chunk; last log term and index are the snapshot's
+    AppendEntries to a newcomer  one log pack (`joining_mapping`)
+    SnapshotReply.installed      next index (a byte offset) beyond the end: the largest number
+    correlation                  not on the wire: replies come in the order of the requests on a connection
+
+A Configuration on the wire also names its own index, which follows from its place, and that of the configuration
+before, which only the sender's log knows: `configuration_before` tells it. Our own core reads neither.
+"""
+
+from collections.abc import Callable
+from typing import assert_never
+
+from consensus.core import messages as core
+from consensus.core import model
+from consensus.core import pull_messages as pull
+from consensus.core.extensions import Extensions
+from consensus.protocols.garlic_farm.wire import messages as wire
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed
+from consensus.protocols.garlic_farm.wire.limits import LONG_MAX
+from consensus.protocols.garlic_farm.wire.upgrade import Extension
+from consensus.protocols.garlic_farm.wire.values import (
+    Application,
+    ClusterServer,
+    Configuration,
+    LogEntry,
+    LogPack,
+    SnapshotSyncRequest,
+    Value,
+)
+from consensus.storage.snapshot_image import begins_image
+
+ConfigurationBefore = Callable[[model.Index], model.Index]
+"""The index of the last configuration below an index, 0 if there is none."""
+
+
+def request_to_wire(
+    request: core.Request, recipient: model.ServerId, configuration_before: ConfigurationBefore
+) -> wire.Request:
+    """The wire's form of a request to `recipient`."""
+    match request:
+        case core.RequestVote(term, candidate, last, _, pre_vote, transfer):
+            kind = (
+                wire.PreVoteRequest if pre_vote else wire.TransferVoteRequest if transfer else wire.RequestVoteRequest
+            )
+            return kind(candidate, recipient, term, last.term, last.index, 0)
+        case core.TimeoutNow(term, leader, _):
+            return wire.TimeoutNowRequest(leader, recipient, term, 0, 0, 0)
+        case core.AppendEntries(previous=previous, entries=entries):
+            return append_to_wire(
+                request, recipient, entries_to_wire(previous.index + 1, entries, configuration_before)
+            )
+        case core.InstallSnapshot():
+            return _snapshot_to_wire(request, recipient, configuration_before)
+        case pull.Fetch() | pull.FetchSnapshot() | pull.BeginQuorumEpoch() | pull.EndQuorumEpoch():
+            raise _no_word(request)
+        case _:
+            assert_never(request)
+
+
+def append_to_wire(
+    append: core.AppendEntries, recipient: model.ServerId, entries: tuple[LogEntry, ...]
+) -> wire.AppendEntriesRequest:
+    """The wire's form of an append whose entries have it already."""
+    at = append.previous
+    return wire.AppendEntriesRequest(append.leader, recipient, append.term, at.term, at.index, append.commit, entries)
+
+
+def _no_word(message: core.Message) -> GarlicFarmError:
+    return GarlicFarmError(Fault.OUT_OF_TURN, f"a {type(message).__name__} has no word in this protocol")
+
+
+def _snapshot_to_wire(
+    piece: core.InstallSnapshot, recipient: model.ServerId, configuration_before: ConfigurationBefore
+) -> wire.Request:
+    index = configuration_before(piece.last.index + 1)
+    configuration = configuration_to_wire(piece.configuration, index, configuration_before(index))
+    chunk = SnapshotSyncRequest(
+        piece.last.index, piece.last.term, configuration, piece.offset, piece.data, done=piece.done
+    )
+    entries = (LogEntry(piece.term, chunk),)
+    return wire.InstallSnapshotRequest(
+        piece.leader, recipient, piece.term, piece.last.term, piece.last.index, piece.last.index, entries
+    )
+
+
+def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
+    """The core's form of a request between voters; others are no part of the core protocol."""
+    sender = server_id(request.source)
+    at = model.LogId(request.last_log_index, request.last_log_term)
+    match request:
+        case wire.RequestVoteRequest():
+            return core.RequestVote(request.term, sender, at, correlation)
+        case wire.PreVoteRequest():
+            return core.RequestVote(request.term, sender, at, correlation, pre_vote=True)
+        case wire.TransferVoteRequest():
+            return core.RequestVote(request.term, sender, at, correlation, transfer=True)
+        case wire.TimeoutNowRequest():
+            return core.TimeoutNow(request.term, sender, correlation)
+        case wire.AppendEntriesRequest():
+            entries = entries_from_wire(request.entries)
+            return core.AppendEntries(request.term, sender, at, entries, request.commit_index, correlation)
+        case wire.InstallSnapshotRequest(entries=(LogEntry(value=SnapshotSyncRequest() as chunk),)):
+            _check_image(sender, chunk)
+            return core.InstallSnapshot(
+                request.term,
+                sender,
+                model.LogId(chunk.last_log_index, chunk.last_log_term),
+                configuration_from_wire(chunk.configuration),
+                chunk.offset,
+                chunk.data,
+                chunk.done,
+                correlation,
+            )
+        case _:
+            raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {type(request).__name__} is no message between voters")
+
+
+def _check_image(sender: model.ServerId, chunk: SnapshotSyncRequest) -> None:
+    """Refuse another make's snapshot at once, and in words: only its own state machine could read it."""
+    if chunk.offset == 0 and not begins_image(chunk.data):
+        raise GarlicFarmError(
+            Fault.FOREIGN_SNAPSHOT,
+            f"server {sender} sends a snapshot of index {chunk.last_log_index} in a format of its own, which this"
+            " program cannot read, in place of the entries up to there. Start that server anew with its whole log (in"
+            " JRaft, set the snapshot distance to 0 before the first snapshot), and let this server join again",
+        )
+
+
+def reply_to_wire(reply: core.Reply, asked: wire.Request) -> wire.Reply:
+    """The wire's form of the answer to `asked`."""
+    match reply:
+        case core.VoteReply(term, granted, _):
+            return wire.ANSWERS[type(asked)](asked.destination, asked.source, term, 0, accepted=granted)
+        case core.TimeoutNowReply(term, accepted, _):
+            return wire.TimeoutNowResponse(asked.destination, asked.source, term, 0, accepted=accepted)
+        case core.AppendReply(term, success, next_index, _):
+            return wire.AppendEntriesResponse(asked.destination, asked.source, term, next_index, accepted=success)
+        case core.SnapshotReply(term, accepted, next_offset, installed, _):
+            offset = LONG_MAX if installed else next_offset
+            return wire.InstallSnapshotResponse(asked.destination, asked.source, term, offset, accepted=accepted)
+        case pull.FetchReply() | pull.FetchSnapshotReply() | pull.BeginQuorumEpochReply() | pull.EndQuorumEpochReply():
+            raise _no_word(reply)
+        case _:
+            assert_never(reply)
+
+
+def reply_from_wire(reply: wire.Reply, asked: core.Request) -> core.Reply:
+    """The core's form of the answer to `asked`, whose correlation it gets."""
+    match reply, asked:
+        case (wire.RequestVoteResponse(), core.RequestVote(pre_vote=False, transfer=False)):
+            return core.VoteReply(reply.term, reply.accepted, asked.correlation)
+        case (wire.TransferVoteResponse(), core.RequestVote(transfer=True)):
+            return core.VoteReply(reply.term, reply.accepted, asked.correlation)
+        case (wire.PreVoteResponse(), core.RequestVote(pre_vote=True)):
+            return core.VoteReply(reply.term, reply.accepted, asked.correlation, pre_vote=True)
+        case (wire.TimeoutNowResponse(), core.TimeoutNow()):
+            return core.TimeoutNowReply(reply.term, reply.accepted, asked.correlation)
+        case (wire.AppendEntriesResponse() | wire.SyncLogResponse(), core.AppendEntries()):
+            return core.AppendReply(reply.term, reply.accepted, reply.next_index, asked.correlation)
+        case (wire.InstallSnapshotResponse(), core.InstallSnapshot()):
+            whole = reply.next_index == LONG_MAX or (asked.done and reply.next_index >= asked.offset + len(asked.data))
+            return core.SnapshotReply(
+                reply.term, reply.accepted, reply.next_index, reply.accepted and whole, asked.correlation
+            )
+        case _:
+            text = f"a {type(reply).__name__} does not answer a {type(asked).__name__}"
+            raise GarlicFarmError(Fault.OUT_OF_TURN, text)
+
+
+def entries_to_wire(
+    first: model.Index, entries: tuple[model.Entry, ...], configuration_before: ConfigurationBefore
+) -> tuple[LogEntry, ...]:
+    """Log entries from index `first` on."""
+    converted: list[LogEntry] = []
+    latest: model.Index | None = None
+    for index, entry in enumerate(entries, start=first):
+        match entry.content:
+            case model.Command() as command:
+                converted.append(LogEntry(entry.term, Application(command.data)))
+            case model.Configuration() as configuration:
+                before = configuration_before(index) if latest is None else latest
+                converted.append(LogEntry(entry.term, configuration_to_wire(configuration, index, before)))
+                latest = index
+            case model.NoOp():
+                raise GarlicFarmError(
+                    Fault.OUT_OF_TURN, f"entry {index} is a no-op, for which the protocol has no word"
+                )
+            case _:
+                assert_never(entry.content)
+    return tuple(converted)
+
+
+def entries_from_wire(entries: tuple[LogEntry, ...]) -> tuple[model.Entry, ...]:
+    """The core's log entries."""
+    return tuple(model.Entry(entry.term, _content(entry)) for entry in entries)
+
+
+def commands_from_wire(request: wire.ClientRequest) -> tuple[bytes, ...]:
+    """What a client wants appended."""
+    return tuple(entry.value.data for entry in request.entries if isinstance(entry.value, Application))
+
+
+def configuration_to_wire(configuration: model.Configuration, index: model.Index, before: model.Index) -> Configuration:
+    """A configuration at `index`, which follows the one at `before`; 0 where our log does not tell any more.
+
+    A server of another make takes 0 at its word, as that of a cluster without a configuration, and ends its process
+    when it writes a snapshot. The first entry of every log is a configuration, so 1 is true as well.
+    """
+    index, before = max(index, 1), max(before, 1) if index > 1 else 0
+    lists = (configuration.voters, configuration.old_voters, configuration.learners)
+    return Configuration(
+        index,
+        before,
+        *(tuple(ClusterServer(server.server_id, server.endpoint) for server in servers) for servers in lists),
+    )
+
+
+def configuration_from_wire(configuration: Configuration) -> model.Configuration:
+    """The member set. An id that appears twice would count twice, and is refused."""
+    return model.Configuration(
+        _servers_from_wire(configuration.servers),
+        _servers_from_wire(configuration.old_servers),
+        _servers_from_wire(configuration.learners),
+    )
+
+
+def _servers_from_wire(listed: tuple[ClusterServer, ...]) -> tuple[model.Server, ...]:
+    servers = []
+    for server in listed:
+        if server.endpoint is None:
+            raise malformed(f"server {server.server_id} of a configuration has no endpoint")
+        servers.append(model.Server(server_id(server.server_id), server.endpoint))
+    if len({server.server_id for server in servers}) != len(servers):
+        raise malformed("a configuration names a server twice")
+    return tuple(servers)
+
+
+def extensions_to_core(agreed: frozenset[Extension], lease_ms: int | None = None) -> Extensions:
+    """What a handshake agreed on, and the peer's promise in it, as the core is told."""
+    return Extensions(
+        pre_vote=Extension.PRE_VOTE in agreed,
+        transfer=Extension.TRANSFER in agreed,
+        configurations=Extension.CONFIGURATIONS in agreed,
+        lease_ms=lease_ms if Extension.TRANSFER in agreed else None,
+    )
+
+
+def check_agreed(request: wire.Request, agreed: frozenset[Extension]) -> None:
+    """Raise unless the handshake agreed on what the request needs: the other side could not read it."""
+    needed = _extension_needed(request)
+    if needed is not None and needed not in agreed:
+        text = f"a {type(request).__name__} that needs {needed.value}, which the handshake did not agree on"
+        raise GarlicFarmError(Fault.OUT_OF_TURN, text)
+
+
+def _extension_needed(request: wire.Request) -> Extension | None:
+    match request:
+        case wire.PreVoteRequest():
+            return Extension.PRE_VOTE
+        case wire.TimeoutNowRequest() | wire.TransferVoteRequest():
+            return Extension.TRANSFER
+        case wire.ReadIndexRequest():
+            return Extension.READ_INDEX
+        case _ if any(_is_extended(entry.value) for entry in request.entries):
+            return Extension.CONFIGURATIONS
+        case _:
+            return None
+
+
+def _is_extended(value: Value) -> bool:
+    match value:
+        case SnapshotSyncRequest(configuration=configuration) | (Configuration() as configuration):
+            return configuration.is_extended
+        case LogPack(entries=packed):
+            return any(_is_extended(entry.value) for entry in packed)
+        case _:
+            return False
+
+
+def server_id(number: int) -> model.ServerId:
+    """A Raft id: positive."""
+    if number <= 0:
+        raise malformed(f"{number} is no server's id")
+    return model.ServerId(number)
+
+
+def _content(entry: LogEntry) -> model.Command | model.Configuration:
+    match entry.value:
+        case Application() as application:
+            return model.Command(application.data)
+        case Configuration() as configuration:
+            return configuration_from_wire(configuration)
+        case _:
+            raise malformed(f"a {type(entry.value).__name__} is no entry of a log")

@@ -1,0 +1,328 @@
+"""The seventeen messages, one class each, and the extension messages between our own servers.
+
+Requests share one layout (a 45-byte header and zero or more log entries), replies another (26 bytes). What tells the
+messages of one layout apart is the type byte and which log entries a request may carry:
+
+    RequestVoteRequest     1 → 2    none                    candidate → server
+    AppendEntriesRequest   3 → 4    applications, configurations    leader → follower
+    ClientRequest          5 → 4    applications            client → any server
+    AddServerRequest       6 → 7    one server              client → leader
+    RemoveServerRequest    8 → 9    one server              follower → leader
+    SyncLogRequest        10 → 11   one log pack            leader → new server
+    JoinClusterRequest    12 → 13   one configuration       leader → new server
+    LeaveClusterRequest   14 → 15   none                    leader → removed server
+    InstallSnapshotRequest 16 → 17  one snapshot chunk      leader → follower
+    PreVoteRequest        64 → 65   none                    only where the handshake agreed on it
+    TimeoutNowRequest     66 → 67   none                    leader → its successor, where agreed on
+    TransferVoteRequest   68 → 69   none                    the successor's RequestVoteRequest, where agreed on
+    ReadIndexRequest      70 → 71   none                    client → any server, where agreed on
+
+Codes 64 to 127 are ours; a server that did not agree to an extension in the handshake never sees one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from consensus.protocols.garlic_farm.wire.values import (
+    Application,
+    ClusterServer,
+    Configuration,
+    LogEntry,
+    LogPack,
+    SnapshotSyncRequest,
+)
+
+
+class MessageType(IntEnum):
+    """A message's first byte."""
+
+    REQUEST_VOTE_REQUEST = 1
+    REQUEST_VOTE_RESPONSE = 2
+    APPEND_ENTRIES_REQUEST = 3
+    APPEND_ENTRIES_RESPONSE = 4
+    CLIENT_REQUEST = 5
+    ADD_SERVER_REQUEST = 6
+    ADD_SERVER_RESPONSE = 7
+    REMOVE_SERVER_REQUEST = 8
+    REMOVE_SERVER_RESPONSE = 9
+    SYNC_LOG_REQUEST = 10
+    SYNC_LOG_RESPONSE = 11
+    JOIN_CLUSTER_REQUEST = 12
+    JOIN_CLUSTER_RESPONSE = 13
+    LEAVE_CLUSTER_REQUEST = 14
+    LEAVE_CLUSTER_RESPONSE = 15
+    INSTALL_SNAPSHOT_REQUEST = 16
+    INSTALL_SNAPSHOT_RESPONSE = 17
+    PRE_VOTE_REQUEST = 64
+    PRE_VOTE_RESPONSE = 65
+    TIMEOUT_NOW_REQUEST = 66
+    TIMEOUT_NOW_RESPONSE = 67
+    TRANSFER_VOTE_REQUEST = 68
+    TRANSFER_VOTE_RESPONSE = 69
+    READ_INDEX_REQUEST = 70
+    READ_INDEX_RESPONSE = 71
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The fields that every request has. `last_log_*` is the position before the entries, or a candidate's last."""
+
+    source: int
+    destination: int
+    term: int
+    last_log_term: int
+    last_log_index: int
+    commit_index: int
+    entries: tuple[LogEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The fields that every reply has. `destination` names the leader in types 4, 7 and 9, as far as known."""
+
+    source: int
+    destination: int
+    term: int
+    next_index: int
+    accepted: bool
+
+
+class RequestVoteRequest(Request):
+    """A candidate asks for a vote."""
+
+    __slots__ = ()
+
+
+class AppendEntriesRequest(Request):
+    """A leader replicates; without entries it is a heartbeat."""
+
+    __slots__ = ()
+
+
+class ClientRequest(Request):
+    """A client publishes application entries; without any it asks who leads."""
+
+    __slots__ = ()
+
+
+class AddServerRequest(Request):
+    """A server asks to be added to the cluster."""
+
+    __slots__ = ()
+
+
+class RemoveServerRequest(Request):
+    """A server asks that one, often itself, be removed."""
+
+    __slots__ = ()
+
+
+class SyncLogRequest(Request):
+    """A leader hands a new server a run of its log."""
+
+    __slots__ = ()
+
+
+class JoinClusterRequest(Request):
+    """A leader invites a new server."""
+
+    __slots__ = ()
+
+
+class LeaveClusterRequest(Request):
+    """A leader tells a server that it is removed."""
+
+    __slots__ = ()
+
+
+class InstallSnapshotRequest(Request):
+    """A leader hands over one chunk of its snapshot."""
+
+    __slots__ = ()
+
+
+class PreVoteRequest(Request):
+    """A would-be candidate asks whether it could win in `term`; nobody's term or vote changes."""
+
+    __slots__ = ()
+
+
+class TimeoutNowRequest(Request):
+    """A leader hands over: the recipient is to campaign at once."""
+
+    __slots__ = ()
+
+
+class TransferVoteRequest(Request):
+    """A RequestVoteRequest that the leader itself has caused, so that who hears from it listens all the same."""
+
+    __slots__ = ()
+
+
+class ReadIndexRequest(Request):
+    """A client asks up to which index a log must be applied to show all that was acknowledged before it asked."""
+
+    __slots__ = ()
+
+
+class RequestVoteResponse(Reply):
+    """`accepted` is the vote."""
+
+    __slots__ = ()
+
+
+class AppendEntriesResponse(Reply):
+    """Answers AppendEntriesRequest and ClientRequest."""
+
+    __slots__ = ()
+
+
+class AddServerResponse(Reply):
+    """Answers AddServerRequest."""
+
+    __slots__ = ()
+
+
+class RemoveServerResponse(Reply):
+    """Answers RemoveServerRequest."""
+
+    __slots__ = ()
+
+
+class SyncLogResponse(Reply):
+    """Answers SyncLogRequest."""
+
+    __slots__ = ()
+
+
+class JoinClusterResponse(Reply):
+    """Answers JoinClusterRequest."""
+
+    __slots__ = ()
+
+
+class LeaveClusterResponse(Reply):
+    """Answers LeaveClusterRequest."""
+
+    __slots__ = ()
+
+
+class InstallSnapshotResponse(Reply):
+    """`next_index` is the byte offset of the chunk that is due next."""
+
+    __slots__ = ()
+
+
+class PreVoteResponse(Reply):
+    """`accepted` says that the candidate would get the vote."""
+
+    __slots__ = ()
+
+
+class TimeoutNowResponse(Reply):
+    """`accepted` says that the campaign began."""
+
+    __slots__ = ()
+
+
+class TransferVoteResponse(Reply):
+    """`accepted` is the vote."""
+
+    __slots__ = ()
+
+
+class ReadIndexResponse(Reply):
+    """`accepted` by the leader: `next_index` is one beyond the index. Else `destination` says whom to ask."""
+
+    __slots__ = ()
+
+
+Message = Request | Reply
+MembershipRequest = AddServerRequest | RemoveServerRequest | SyncLogRequest | JoinClusterRequest | LeaveClusterRequest
+"""What brings servers in and out, beside AppendEntries and InstallSnapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A kind of request: what it may carry and how it is answered."""
+
+    request: type[Request]
+    reply: type[Reply]
+    entries_rule: str
+    permits: Callable[[tuple[LogEntry, ...]], bool]
+
+
+def _none(entries: tuple[LogEntry, ...]) -> bool:
+    return not entries
+
+
+def _only(*kinds: type) -> Callable[[tuple[LogEntry, ...]], bool]:
+    return lambda entries: all(type(entry.value) in kinds for entry in entries)
+
+
+def _single(kind: type) -> Callable[[tuple[LogEntry, ...]], bool]:
+    return lambda entries: len(entries) == 1 and type(entries[0].value) is kind
+
+
+def _single_server(*, endpoint: bool) -> Callable[[tuple[LogEntry, ...]], bool]:
+    def permits(entries: tuple[LogEntry, ...]) -> bool:
+        match entries:
+            case (LogEntry(value=ClusterServer(endpoint=found)),):
+                return (found is not None) is endpoint
+            case _:
+                return False
+
+    return permits
+
+
+_TYPE = MessageType
+EXCHANGES: dict[MessageType, Exchange] = {
+    _TYPE.REQUEST_VOTE_REQUEST: Exchange(RequestVoteRequest, RequestVoteResponse, "no log entry", _none),
+    _TYPE.APPEND_ENTRIES_REQUEST: Exchange(
+        AppendEntriesRequest,
+        AppendEntriesResponse,
+        "application and configuration entries only",
+        _only(Application, Configuration),
+    ),
+    _TYPE.CLIENT_REQUEST: Exchange(
+        ClientRequest, AppendEntriesResponse, "application entries only", _only(Application)
+    ),
+    _TYPE.ADD_SERVER_REQUEST: Exchange(
+        AddServerRequest, AddServerResponse, "one cluster server with its endpoint", _single_server(endpoint=True)
+    ),
+    _TYPE.REMOVE_SERVER_REQUEST: Exchange(
+        RemoveServerRequest, RemoveServerResponse, "one cluster server, the id alone", _single_server(endpoint=False)
+    ),
+    _TYPE.SYNC_LOG_REQUEST: Exchange(SyncLogRequest, SyncLogResponse, "one log pack", _single(LogPack)),
+    _TYPE.JOIN_CLUSTER_REQUEST: Exchange(
+        JoinClusterRequest, JoinClusterResponse, "one configuration", _single(Configuration)
+    ),
+    _TYPE.LEAVE_CLUSTER_REQUEST: Exchange(LeaveClusterRequest, LeaveClusterResponse, "no log entry", _none),
+    _TYPE.INSTALL_SNAPSHOT_REQUEST: Exchange(
+        InstallSnapshotRequest, InstallSnapshotResponse, "one snapshot chunk", _single(SnapshotSyncRequest)
+    ),
+    _TYPE.PRE_VOTE_REQUEST: Exchange(PreVoteRequest, PreVoteResponse, "no log entry", _none),
+    _TYPE.TIMEOUT_NOW_REQUEST: Exchange(TimeoutNowRequest, TimeoutNowResponse, "no log entry", _none),
+    _TYPE.TRANSFER_VOTE_REQUEST: Exchange(TransferVoteRequest, TransferVoteResponse, "no log entry", _none),
+    _TYPE.READ_INDEX_REQUEST: Exchange(ReadIndexRequest, ReadIndexResponse, "no log entry", _none),
+}
+
+REPLY_TYPES: dict[type[Reply], MessageType] = {
+    RequestVoteResponse: _TYPE.REQUEST_VOTE_RESPONSE,
+    AppendEntriesResponse: _TYPE.APPEND_ENTRIES_RESPONSE,
+    AddServerResponse: _TYPE.ADD_SERVER_RESPONSE,
+    RemoveServerResponse: _TYPE.REMOVE_SERVER_RESPONSE,
+    SyncLogResponse: _TYPE.SYNC_LOG_RESPONSE,
+    JoinClusterResponse: _TYPE.JOIN_CLUSTER_RESPONSE,
+    LeaveClusterResponse: _TYPE.LEAVE_CLUSTER_RESPONSE,
+    InstallSnapshotResponse: _TYPE.INSTALL_SNAPSHOT_RESPONSE,
+    PreVoteResponse: _TYPE.PRE_VOTE_RESPONSE,
+    TimeoutNowResponse: _TYPE.TIMEOUT_NOW_RESPONSE,
+    TransferVoteResponse: _TYPE.TRANSFER_VOTE_RESPONSE,
+    ReadIndexResponse: _TYPE.READ_INDEX_RESPONSE,
+}
+REQUEST_TYPES: dict[type[Request], MessageType] = {
+    exchange.request: message_type for message_type, exchange in EXCHANGES.items()
+}
+ANSWERS: dict[type[Request], type[Reply]] = {exchange.request: exchange.reply for exchange in EXCHANGES.values()}

@@ -1,0 +1,185 @@
+"""Who connects: an Ed25519 signature of each side over this one handshake.
+
+    request 2 ──▶ X-Garlic-Proof: 1 ROLE PUBLICKEY SIGNATURE       signed by who connects
+    101       ◀── X-Garlic-Proof: 1 server PUBLICKEY SIGNATURE     signed by who answers
+
+The password says that somebody holds the farm's key file, and everybody who holds it knows it. So a Raft id counts only
+with a signature by the identity to which the farm has bound that id. What is signed names everything that makes this
+handshake the one that it is: both ids and the role, the cluster, both nonces with their count, the extensions, and the
+*channel*: the hash of the certificate that the server shows, or the I2P name that was dialled. Somebody in the middle
+who relays a challenge and its answer has another certificate or name, so what it relays proves nothing. A nonce is
+accepted once, so what was recorded proves nothing either.
+
+    signed = "garlic farm handshake 1" 0 │ then each field: length 2 │ bytes
+             direction, role, own id, the other's id, cluster id, server nonce, client nonce, nc, channel,
+             offered extensions, chosen extension, lease, SHA-256 of the introductions
+
+Ids are decimal. What is not there is an empty field: an id that a side does not have (yet), the chosen extension of a
+request. Introductions are hashed joined by commas. The admissions that come along are not signed here: each of them is
+signed by whoever admitted.
+
+Python's `ssl` can neither check a client's certificate by a function nor export keying material. Hence a signature on
+top of TLS, which also serves where there is no TLS.
+"""
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from consensus.protocols.garlic_farm.wire.errors import malformed
+
+PROOF_HEADER = "X-Garlic-Proof"
+VERSION = "1"
+PUBLIC_KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+_CONTEXT = b"garlic farm handshake 1\x00"
+_LENGTH_BYTES = 2
+_FIELD_BYTES_MAX = 2 ** (8 * _LENGTH_BYTES) - 1
+_SMALL_ORDER_KEYS = frozenset(
+    bytes.fromhex(text)
+    for text in (
+        "00" * 32,
+        "01" + "00" * 31,
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        "ec" + "ff" * 30 + "7f",
+        "ed" + "ff" * 30 + "7f",
+        "ee" + "ff" * 30 + "7f",
+    )
+)
+"""The points whose order divides 8, in each encoding that OpenSSL reads, with the sign bit cleared."""
+_PROOF = re.compile(rf"{VERSION} (server|client) ([A-Za-z0-9_-]{{43}}) ([A-Za-z0-9_-]{{86}})")
+
+
+class ConnectionRole(Enum):
+    """What a connection is for: a server's says everything, a client's asks only."""
+
+    SERVER = "server"
+    CLIENT = "client"
+
+
+class Direction(Enum):
+    """Which half of the handshake is signed. A proof of the one never serves as a proof of the other."""
+
+    REQUEST = "request"
+    ANSWER = "answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the header says: that the holder of this key signed the handshake."""
+
+    role: ConnectionRole
+    public_key: bytes
+    signature: bytes
+
+    def header(self) -> str:
+        """The value of the header."""
+        return f"{VERSION} {self.role.value} {_text(self.public_key)} {_text(self.signature)}"
+
+    def holds(self, transcript: "Transcript") -> bool:
+        """Whether the key has signed just this handshake."""
+        if is_of_small_order(self.public_key):
+            return False
+        try:
+            Ed25519PublicKey.from_public_bytes(self.public_key).verify(self.signature, transcript.signed_bytes())
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transcript:
+    """All that a proof is about; every field as it stands in the headers, "" where there is none."""
+
+    direction: Direction
+    role: ConnectionRole
+    own_id: int | None
+    """The Raft id of who signs."""
+    other_id: int | None
+    """The Raft id that it takes the other side to have."""
+    cluster_id: str | None
+    nonce: str
+    client_nonce: str
+    nonce_count: int
+    channel: str
+    """`tls ` and the SHA-256 of the server's certificate in hexadecimal, or `i2p ` and the dialled name."""
+    offered: str
+    chosen: str
+    lease_ms: int | None
+    introductions: tuple[str, ...] = ()
+
+    def signed_bytes(self) -> bytes:
+        """What the signature is made of."""
+        fields = (
+            self.direction.value,
+            self.role.value,
+            _number(self.own_id),
+            _number(self.other_id),
+            self.cluster_id or "",
+            self.nonce,
+            self.client_nonce,
+            f"{self.nonce_count:08x}",
+            self.channel,
+            self.offered,
+            self.chosen,
+            _number(self.lease_ms),
+        )
+        return _CONTEXT + _joined(
+            [*(field.encode() for field in fields), hashlib.sha256(",".join(self.introductions).encode()).digest()]
+        )
+
+
+def is_of_small_order(public_key: bytes) -> bool:
+    """Whether this Ed25519 key, 32 bytes, is no identity: with it one signature holds for every text."""
+    return public_key[:31] + bytes([public_key[31] & 0x7F]) in _SMALL_ORDER_KEYS
+
+
+def tls_channel(certificate_sha256: bytes) -> str:
+    """The channel of a TLS connection to the server with this certificate."""
+    return f"tls {certificate_sha256.hex()}"
+
+
+def i2p_channel(name: str) -> str:
+    """The channel of a connection through I2P to this name."""
+    return f"i2p {name.lower()}"
+
+
+def parse_proof(header: str) -> Proof:
+    """The proof that a header holds."""
+    found = _PROOF.fullmatch(header)
+    if found is None:
+        raise malformed(f"{PROOF_HEADER} is not `{VERSION} ROLE PUBLICKEY SIGNATURE`")
+    return Proof(ConnectionRole(found[1]), _raw(found[2]), _raw(found[3]))
+
+
+def _joined(fields: Sequence[bytes]) -> bytes:
+    if any(len(field) > _FIELD_BYTES_MAX for field in fields):
+        raise malformed(f"a field of a handshake has more than {_FIELD_BYTES_MAX} bytes")
+    return b"".join(len(field).to_bytes(_LENGTH_BYTES, "big") + field for field in fields)
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _raw(text: str) -> bytes:
+    try:
+        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise malformed(f"{PROOF_HEADER} is not base64url") from error
+    if _text(data) != text:
+        # The bits behind the last byte are zero: one proof has one spelling.
+        raise malformed(f"{PROOF_HEADER} has a spelling that nobody makes")
+    return data

@@ -1,0 +1,186 @@
+"""Speaking to an HTTP proxy (RFC 2616), without I/O: where requests go, and who we are to the proxy.
+
+    absolute-uri   GET http://name.b32.i2p:7669/GarlicFarm/… to the proxy, which makes a path of it and passes it on
+    connect        CONNECT name.b32.i2p:7669, and then the handshake as if there were no proxy
+
+A proxy that wants a password says so with 407. We begin without one, since Basic tells it to whoever asks, and answer
+what is asked for: Digest where it is offered, else Basic. What a proxy asked for is remembered, so that later
+connections begin with the answer. All of this is between us and the proxy: the password of the farm goes by it
+unseen, as Digest's `uri` is the path, whatever stands in the request line.
+"""
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+import h11
+
+from consensus.protocols.garlic_farm.wire.digest import (
+    Algorithm,
+    Authorization,
+    Challenge,
+    Credentials,
+    parse_challenge,
+    response_to,
+)
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed, too_large
+from consensus.protocols.garlic_farm.wire.upgrade import HEAD_BYTES_MAX, Headers
+
+PROXY_AUTHENTICATION_REQUIRED = 407
+_SUCCESS = range(200, 300)
+_NONCE_COUNT_MAX = 2**32 - 1
+_EXPLAINED = {
+    400: "it does not understand the request",
+    403: "it forbids this destination or port: allow it there (tinyproxy: ConnectPort)",
+    404: "it does not know the name",
+    405: "it does not speak this mode: try the other [proxy] mode",
+    500: "it does not reach the destination",
+    502: "it does not reach the destination",
+    503: "the destination cannot be reached at the moment, or its tunnels are not built yet",
+    504: "the destination did not answer in time",
+}
+
+
+class ProxyMode(Enum):
+    """How a proxy is asked."""
+
+    ABSOLUTE_URI = "absolute-uri"
+    CONNECT = "connect"
+
+
+class ProxyAuthentication:
+    """Who we are to one proxy, and what it asked for last; outlives connections."""
+
+    def __init__(self, credentials: Credentials | None, random_bytes: Callable[[int], bytes]) -> None:
+        self._credentials = credentials
+        self._random_bytes = random_bytes
+        self._challenge: Challenge | None = None
+        self._basic = False
+        self._nonce_count = 0
+
+    def headers(self, method: str, uri: str) -> list[tuple[str, str]]:
+        """What a request for `uri` carries for the proxy."""
+        value = self._answer(method, uri)
+        return [] if value is None else [("Proxy-Authorization", value)]
+
+    def challenged(self, headers: Headers, *, answered: bool) -> None:
+        """Learn from a 407; `answered`: the request carried an answer already. Raises if nothing else can be tried."""
+        values = headers.every("proxy-authenticate")
+        if self._credentials is None:
+            raise _refused("the proxy asks for a password: give [proxy] user and password_file")
+        digests = [found for value in values if (found := parse_challenge(value)) is not None]
+        best = next((each for each in digests if each.algorithm is Algorithm.SHA_256), digests[0] if digests else None)
+        if answered and (best is None or not best.stale):
+            self._challenge, self._basic = None, False
+            user = self._credentials.user
+            raise _refused(f"the proxy does not accept user {user!r}: check [proxy] user and password_file")
+        if best is not None:
+            self._challenge, self._basic, self._nonce_count = best, False, 0
+        elif any(value.strip().lower().startswith("basic") for value in values):
+            self._challenge, self._basic = None, True
+        else:
+            raise _refused("the proxy asks for a kind of authentication that is neither Basic nor Digest")
+
+    def _answer(self, method: str, uri: str) -> str | None:
+        credentials, challenge = self._credentials, self._challenge
+        if credentials is None:
+            return None
+        if self._basic:
+            pair = f"{credentials.user}:{credentials.password}".encode()
+            return f"Basic {base64.b64encode(pair).decode()}"
+        if challenge is None or self._nonce_count >= _NONCE_COUNT_MAX:
+            return None
+        self._nonce_count += 1
+        client_nonce, count = self._random_bytes(16).hex(), self._nonce_count
+        response = response_to(challenge, credentials, (method, uri), count, client_nonce)
+        return Authorization(
+            credentials.user,
+            challenge.realm,
+            challenge.nonce,
+            uri,
+            count,
+            client_nonce,
+            challenge.algorithm,
+            response,
+            challenge.opaque,
+        ).header()
+
+
+@dataclass(frozen=True, slots=True)
+class Via:
+    """The way of one request in the mode `absolute-uri`."""
+
+    authority: str
+    authentication: ProxyAuthentication
+
+    def target(self, path: str) -> str:
+        """What stands in the request line."""
+        return f"http://{self.authority}{path}"
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelOpen:
+    """The connection now leads to the destination."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskAgain:
+    """Close, connect to the proxy again, and ask with what it taught."""
+
+
+class ConnectClient:
+    """One CONNECT: `request()` goes out, `receive` takes the answer."""
+
+    def __init__(self, authority: str, authentication: ProxyAuthentication) -> None:
+        self._authority = authority
+        self._authentication = authentication
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._received_bytes = 0
+        self._answered = False
+
+    def request(self) -> bytes:
+        """The bytes to send."""
+        authorization = self._authentication.headers("CONNECT", self._authority)
+        self._answered = bool(authorization)
+        headers = [("Host", self._authority), *authorization]
+        request = h11.Request(method="CONNECT", target=self._authority, headers=headers)
+        return (self._http.send(request) or b"") + (self._http.send(h11.EndOfMessage()) or b"")
+
+    def receive(self, data: bytes) -> TunnelOpen | AskAgain | None:
+        """Take bytes; None until the head of the answer is whole."""
+        self._received_bytes += len(data)
+        try:
+            self._http.receive_data(data)
+            event = self._http.next_event()
+        except h11.RemoteProtocolError as error:
+            if not data:
+                raise malformed("the proxy ended the connection before it answered CONNECT") from error
+            raise malformed(f"the proxy's answer is not HTTP: {error}") from error
+        if event is h11.NEED_DATA and data:
+            return None
+        if not isinstance(event, h11.Response):
+            raise malformed("the proxy ended the connection before it answered CONNECT")
+        trailing = self._http.trailing_data[0]
+        if self._received_bytes - len(trailing) > HEAD_BYTES_MAX:
+            raise too_large(f"a proxy's answer of more than {HEAD_BYTES_MAX} bytes")
+        if event.status_code in _SUCCESS:
+            if trailing:
+                raise malformed("something spoke behind the proxy before it was asked")
+            return TunnelOpen()
+        if event.status_code == PROXY_AUTHENTICATION_REQUIRED:
+            self._authentication.challenged(Headers(event.headers), answered=self._answered)
+            return AskAgain()
+        raise unreachable_through_proxy(event.status_code, self._authority)
+
+
+def unreachable_through_proxy(status: int, authority: str) -> GarlicFarmError:
+    """What a proxy's refusal means to an operator."""
+    explained = _EXPLAINED.get(status, "see the proxy's own log")
+    return GarlicFarmError(
+        Fault.UNREACHABLE, f"the proxy answered the request for {authority} with HTTP status {status}: {explained}"
+    )
+
+
+def _refused(text: str) -> GarlicFarmError:
+    return GarlicFarmError(Fault.PROXY_REFUSED, text)

@@ -1,0 +1,250 @@
+"""What both sides of the handshake share: the path, the headers, the extensions, the limits.
+
+    client ──▶ request 1: GET /GarlicFarm/CLUSTER/VERSION/websocket, Connection: close
+    server ──▶ 404, or 401 with a Digest challenge; both close
+    client ──▶ request 2: the same with Authorization and Upgrade: websocket
+    server ──▶ 101, and the same connection carries Raft's messages; or 401 again; or 403: not who it claims to be
+
+After the 101 the stream is Raft's, not WebSocket frames. Headers of our own, both ways, seen only by those who know
+the password: `X-Garlic-Cluster` (the cluster id; a mismatch is answered by 409), `X-Garlic-Server` (the sender's Raft
+id), `X-Garlic-Proof` (a signature by the sender's identity, see `proof`), and, where leases are switched on,
+`X-Garlic-Lease` (for how many milliseconds the sender keeps one). `X-Garlic-Peer` in the request is the Raft id that
+the client means to reach. An id without a proof is refused by 403, with the kind of the refusal in `X-Garlic-Refusal`.
+`X-Garlic-Admission` carries what shows the sender's identity to a side whose log does not tell of it yet, nearest
+first. Where nothing else tells servers of one another, `X-Garlic-Introduction` carries what the layer above wants said:
+first the sender's own word, then those of others. Both are opaque here.
+`Sec-WebSocket-Protocol` negotiates extensions: the client offers names in order of preference, the server answers with
+one that it knows (RFC 6455 allows no more), and a name stands for a whole set of extensions. A server of another make
+answers with none and is spoken to in the seventeen messages of the document.
+"""
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from consensus.protocols.garlic_farm.wire.digest import Authorization
+from consensus.protocols.garlic_farm.wire.errors import malformed
+from consensus.protocols.garlic_farm.wire.limits import ID_MAX
+from consensus.protocols.garlic_farm.wire.proof import (
+    PROOF_HEADER,
+    ConnectionRole,
+    Direction,
+    Proof,
+    Transcript,
+    parse_proof,
+)
+
+VERSION = "1"
+HEAD_BYTES_MAX = 32_768
+"""All introductions and all admissions at their largest, and 4 KiB for the rest."""
+CLUSTER_HEADER = "X-Garlic-Cluster"
+SERVER_HEADER = "X-Garlic-Server"
+PEER_HEADER = "X-Garlic-Peer"
+LEASE_HEADER = "X-Garlic-Lease"
+REFUSAL_HEADER = "X-Garlic-Refusal"
+ADMISSION_HEADER = "X-Garlic-Admission"
+ADMISSION_CHARACTERS_MAX = 1_024
+ADMISSIONS_MAX = 16
+"""A server admitted by a leader that was admitted by a leader … as long a line as that is rare, and costs a head."""
+INTRODUCTION_HEADER = "X-Garlic-Introduction"
+INTRODUCTION_CHARACTERS_MAX = 1_024
+INTRODUCTIONS_MAX = 12
+"""Together with everything else they must fit into a head."""
+_WEBSOCKET_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_WEBSOCKET_KEY_BYTES = 16
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_CLUSTER_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_ADMISSION = re.compile(rf"[A-Za-z0-9_-]{{1,{ADMISSION_CHARACTERS_MAX}}}")
+_INTRODUCTION = re.compile(rf"[A-Za-z0-9_-]{{1,{INTRODUCTION_CHARACTERS_MAX}}}")
+_LEASE = re.compile(r"[1-9][0-9]{0,8}")
+_SERVER_ID = re.compile(r"[1-9][0-9]{0,9}")
+
+
+class Extension(Enum):
+    """What our own servers understand beyond the document."""
+
+    PRE_VOTE = "pre-vote"
+    TRANSFER = "transfer"
+    CONFIGURATIONS = "configurations"
+    READ_INDEX = "read-index"
+    SESSIONS = "sessions"
+    """A client can be told that its session was forgotten; see `docs/clients.md`."""
+
+
+EXTENSION_SETS: dict[str, frozenset[Extension]] = {
+    "garlicfarm.raft.v1": frozenset(Extension),
+    "garlicfarm.prevote.v1": frozenset({Extension.PRE_VOTE}),
+}
+"""The names that stand in `Sec-WebSocket-Protocol`, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a server is at the moment: None until the cluster exists and has given it an id."""
+
+    cluster_id: str | None = None
+    server_id: int | None = None
+    lease_ms: int | None = None
+    """A promise: how long this server refuses candidates after a word of the leader, over a restart as well."""
+    introductions: tuple[str, ...] = ()
+    """In the alphabet of base64url; the first is the sender's own."""
+
+    def headers(self) -> list[tuple[str, str]]:
+        """What the other side is told."""
+        headers = []
+        if self.cluster_id is not None:
+            headers.append((CLUSTER_HEADER, self.cluster_id))
+        if self.server_id is not None:
+            headers.append((SERVER_HEADER, str(self.server_id)))
+        if self.lease_ms is not None:
+            headers.append((LEASE_HEADER, str(self.lease_ms)))
+        headers += [(INTRODUCTION_HEADER, each) for each in self.introductions]
+        return headers
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What both proofs of one handshake are about, beside who signs."""
+
+    authorization: Authorization
+    channel: str
+    offered: str
+
+    def signed_by(
+        self, signer: Identity, other_id: int | None, direction: Direction, role: ConnectionRole, chosen: str = ""
+    ) -> Transcript:
+        """What `signer` signs, who takes the other side for the server `other_id`."""
+        return Transcript(
+            direction=direction,
+            role=role,
+            own_id=signer.server_id,
+            other_id=other_id,
+            cluster_id=signer.cluster_id,
+            nonce=self.authorization.nonce,
+            client_nonce=self.authorization.client_nonce,
+            nonce_count=self.authorization.nonce_count,
+            channel=self.channel,
+            offered=self.offered,
+            chosen=chosen,
+            lease_ms=signer.lease_ms,
+            introductions=signer.introductions,
+        )
+
+
+def admission_headers(admissions: Iterable[bytes]) -> list[tuple[str, str]]:
+    """What shows this server to those who do not know it yet; too long a line is cut, and then shows nothing."""
+    words = [base64.urlsafe_b64encode(each).decode().rstrip("=") for each in admissions]
+    fitting = [word for word in words[:ADMISSIONS_MAX] if len(word) <= ADMISSION_CHARACTERS_MAX]
+    return [(ADMISSION_HEADER, word) for word in fitting]
+
+
+def path_of(cluster: str, version: str = VERSION) -> str:
+    """The path of a cluster's handshake."""
+    if not _NAME.fullmatch(cluster):
+        raise malformed(f"the cluster name {cluster!r} is not 1 to 64 letters, digits, dots, dashes or underscores")
+    return f"/GarlicFarm/{cluster}/{version}/websocket"
+
+
+def path_within(target: str) -> str:
+    """The path of a request target: a proxy may have left the absolute URI."""
+    for scheme in ("http://", "https://"):
+        if target.lower().startswith(scheme):
+            _, slash, path = target[len(scheme) :].partition("/")
+            return slash + path
+    return target
+
+
+def accept_token(key: str) -> str:
+    """Sec-WebSocket-Accept for a Sec-WebSocket-Key."""
+    digest = hashlib.sha1((key + _WEBSOCKET_GUID).encode(), usedforsecurity=False).digest()
+    return base64.b64encode(digest).decode()
+
+
+def is_websocket_key(key: str) -> bool:
+    """Whether a Sec-WebSocket-Key is 16 bytes in base64."""
+    try:
+        return len(base64.b64decode(key, validate=True)) == _WEBSOCKET_KEY_BYTES
+    except (binascii.Error, ValueError):
+        return False
+
+
+class Headers:
+    """A message's headers, by lower-case name."""
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._values: dict[str, list[str]] = {}
+        for name, value in raw:
+            self._values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+
+    def one(self, name: str) -> str | None:
+        """The header's only value, or None. Twice is an error: two readers could choose differently."""
+        values = self._values.get(name, [])
+        if len(values) > 1:
+            raise malformed(f"the header {name} appears {len(values)} times")
+        return values[0] if values else None
+
+    def every(self, name: str) -> list[str]:
+        """The header's values, one for each time it appears."""
+        return self._values.get(name, [])
+
+    def tokens(self, name: str) -> list[str]:
+        """The comma-separated members of a header, over all its appearances."""
+        return [token for value in self.every(name) for part in value.split(",") if (token := part.strip())]
+
+    def names_token(self, name: str, token: str) -> bool:
+        """Whether `token` is among the members, upper or lower case."""
+        return token in (found.lower() for found in self.tokens(name))
+
+    def identity(self) -> Identity:
+        """The other side's cluster id and Raft id, where given."""
+        cluster_id = self.one(CLUSTER_HEADER.lower())
+        if cluster_id is not None and not _CLUSTER_ID.fullmatch(cluster_id):
+            raise malformed(f"{CLUSTER_HEADER} is not 1 to 128 visible characters")
+        lease = self.one(LEASE_HEADER.lower())
+        if lease is not None and not _LEASE.fullmatch(lease):
+            raise malformed(f"{LEASE_HEADER} is not a number of milliseconds of at most nine digits")
+        return Identity(
+            cluster_id,
+            self._id(SERVER_HEADER),
+            None if lease is None else int(lease),
+            self._introductions(),
+        )
+
+    def called(self) -> int | None:
+        """The Raft id that the sender of a request means to reach."""
+        return self._id(PEER_HEADER)
+
+    def proof(self) -> Proof | None:
+        """What shows that the other side is who it says."""
+        given = self.one(PROOF_HEADER.lower())
+        return None if given is None else parse_proof(given)
+
+    def admissions(self) -> tuple[bytes, ...]:
+        """What the other side shows to those who do not know it yet, nearest first."""
+        found = self.tokens(ADMISSION_HEADER.lower())
+        if len(found) > ADMISSIONS_MAX or not all(_ADMISSION.fullmatch(each) for each in found):
+            raise malformed(f"{ADMISSION_HEADER} is not at most {ADMISSIONS_MAX} words in base64url")
+        try:
+            return tuple(base64.urlsafe_b64decode(each + "=" * (-len(each) % 4)) for each in found)
+        except (binascii.Error, ValueError) as error:
+            raise malformed(f"{ADMISSION_HEADER} is not base64url") from error
+
+    def offered(self) -> str:
+        """The extensions as they were offered, in one line."""
+        return ", ".join(self.every("sec-websocket-protocol"))
+
+    def _id(self, name: str) -> int | None:
+        value = self.one(name.lower())
+        if value is not None and (not _SERVER_ID.fullmatch(value) or int(value) > ID_MAX):
+            raise malformed(f"{name} is not a positive 32-bit id")
+        return None if value is None else int(value)
+
+    def _introductions(self) -> tuple[str, ...]:
+        found = tuple(self.tokens(INTRODUCTION_HEADER.lower()))
+        if len(found) > INTRODUCTIONS_MAX or not all(_INTRODUCTION.fullmatch(each) for each in found):
+            raise malformed(f"{INTRODUCTION_HEADER} is not at most {INTRODUCTIONS_MAX} words in base64url")
+        return found

@@ -1,0 +1,328 @@
+"""The asking side of the handshake, without I/O.
+
+    first connection:  request() ─▶ request 1;  receive(bytes) ─▶ Challenged: close, connect again
+    next connection:   request() ─▶ request 2;  receive(bytes) ─▶ Switched: Raft's stream begins
+
+What a challenge taught is kept in a `Session`, which outlives the connection: later connections to the same server
+begin with request 2. A `stale` answer replaces the nonce, and the third attempt uses it. Any other answer to request 2
+raises the one error, with the sentence that the operator needs.
+
+Request 2 carries the proof of the caller's identity, and the 101 that of the server's, which is checked before anything
+is believed that comes with it: a server that cannot prove to be the one that was called is as good as none. A caller
+without a directory of identities is a client that shows the password alone and takes the server by its certificate.
+"""
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import h11
+
+from consensus.protocols.garlic_farm.wire.digest import (
+    Algorithm,
+    Authorization,
+    Challenge,
+    Credentials,
+    parse_challenge,
+    response_to,
+)
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed, too_large
+from consensus.protocols.garlic_farm.wire.peers import Claim, PeerDirectory, ProvenPeer
+from consensus.protocols.garlic_farm.wire.proof import PROOF_HEADER, ConnectionRole, Direction, Proof
+from consensus.protocols.garlic_farm.wire.proxy import PROXY_AUTHENTICATION_REQUIRED, Via, unreachable_through_proxy
+from consensus.protocols.garlic_farm.wire.upgrade import (
+    EXTENSION_SETS,
+    HEAD_BYTES_MAX,
+    PEER_HEADER,
+    REFUSAL_HEADER,
+    VERSION,
+    Exchange,
+    Extension,
+    Headers,
+    Identity,
+    accept_token,
+    admission_headers,
+    path_of,
+)
+
+CACHE_MS = 100 * 60 * 1000
+"""How long a challenge is used again: above the hour that the document asks for, below a nonce's two."""
+
+_SWITCHING, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT = 101, 401, 403, 404, 409
+_SERVER_ERRORS = 500
+_NONCE_COUNT_MAX = 2**32 - 1
+_REFUSED = {
+    Fault.UNPROVEN: "the server does not accept this node's proof of its identity: what the server shows of itself"
+    " (certificate or I2P name) is not what this node has reached, so that somebody may stand in the middle",
+    Fault.UNKNOWN_IDENTITY: "the server does not know this node's identity under the Raft id that it claims: it was"
+    " never admitted to that farm, or that server has not heard of it yet",
+    Fault.EXPELLED: "the server says that this node was removed from the farm, or its identity evicted or replaced",
+    Fault.WRONG_SERVER: "another server than {called} listens at the address that {called} announced",
+    Fault.BUSY: "the server does not belong to its farm yet, and cannot say who else does",
+}
+"""What `X-Garlic-Refusal` means."""
+
+
+@dataclass(slots=True)
+class Session:
+    """What is remembered of one server between connections."""
+
+    challenge: Challenge | None = None
+    learned_ms: int = 0
+    nonce_count: int = 0
+
+    def usable(self, now_ms: int) -> bool:
+        """Whether a connection can begin with request 2."""
+        fresh = 0 <= now_ms - self.learned_ms < CACHE_MS
+        return self.challenge is not None and fresh and self.nonce_count < _NONCE_COUNT_MAX
+
+    def learn(self, challenge: Challenge, now_ms: int) -> None:
+        """Use this challenge from now on."""
+        self.challenge, self.learned_ms, self.nonce_count = challenge, now_ms, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What every handshake of one client has in common."""
+
+    cluster: str
+    credentials: Callable[[], tuple[Credentials, ...]]
+    """What to show now, the best first: passwords change while a farm runs, and not all servers know at once."""
+    identity: Callable[[], Identity]
+    random_bytes: Callable[[int], bytes]
+    peers: PeerDirectory | None
+    """Signs for this caller, and knows the servers; None: a client that has no identity."""
+    role: ConnectionRole = ConnectionRole.CLIENT
+    version: str = VERSION
+    offered: tuple[str, ...] = field(default=tuple(EXTENSION_SETS))
+    login: Callable[[str], Credentials | None] = lambda _: None
+    """What the one server at this address (`host:port`) wants to see instead, if it has users of its own."""
+
+    def shown_to(self, host: str) -> tuple[Credentials, ...]:
+        """What to show to the server at this address, the best first."""
+        login = self.login(host)
+        return self.credentials() if login is None else (login,)
+
+
+@dataclass(frozen=True, slots=True)
+class Challenged:
+    """Close, connect again, and begin a new `UpgradeClient` with the same session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """The stream is Raft's, beginning with `trailing`."""
+
+    trailing: bytes
+    peer: Identity
+    extensions: frozenset[Extension]
+    proven: ProvenPeer | None
+    """Who answers; None if the caller cannot tell."""
+
+
+class UpgradeClient:
+    """One connection's handshake."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        session: Session,
+        host: str,
+        now_ms: int,
+        credentials: Credentials | None = None,
+        via: Via | None = None,
+        *,
+        channel: str,
+        called: int | None = None,
+    ) -> None:
+        """`channel` is what the connection leads to, see `proof`; `called` the Raft id that must answer, if any."""
+        self._channel = channel
+        self._called = called
+        self._ours = Identity()
+        self._answered: Authorization | None = None
+        self._caller = caller
+        self._credentials = credentials or caller.shown_to(host)[0]
+        self._session = session
+        self._now_ms = now_ms
+        self._path = path_of(caller.cluster, caller.version)
+        self._host = host
+        self._via = via
+        self._answered_proxy = False
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._received_bytes = 0
+        self._authorized = session.usable(now_ms)
+        self._key = base64.b64encode(caller.random_bytes(16)).decode()
+
+    def request(self) -> bytes:
+        """The bytes to send first: request 1, or request 2 when the session knows a challenge."""
+        headers = [("Host", self._host), ("Cache-Control", "no-cache")]
+        if self._authorized:
+            ours, authorization = self._caller.identity(), self._authorization()
+            self._ours, self._answered = ours, authorization
+            headers += [
+                ("Connection", "keep-alive, Upgrade"),
+                ("Upgrade", "websocket"),
+                ("Sec-WebSocket-Key", self._key),
+                ("Sec-WebSocket-Version", "13"),
+                ("Authorization", authorization.header()),
+                *ours.headers(),
+                *self._proof(authorization, ours),
+            ]
+            if self._caller.offered:
+                headers.append(("Sec-WebSocket-Protocol", ", ".join(self._caller.offered)))
+        else:
+            headers.append(("Connection", "close"))
+        target = self._path
+        if self._via is not None:
+            target = self._via.target(self._path)
+            for_proxy = self._via.authentication.headers("GET", target)
+            self._answered_proxy = bool(for_proxy)
+            headers += for_proxy
+        request = h11.Request(method="GET", target=target, headers=headers)
+        return (self._http.send(request) or b"") + (self._http.send(h11.EndOfMessage()) or b"")
+
+    def receive(self, data: bytes) -> Challenged | Switched | None:
+        """Take bytes; None until the head of the response is whole."""
+        self._received_bytes += len(data)
+        try:
+            self._http.receive_data(data)
+            event = self._http.next_event()
+        except h11.RemoteProtocolError as error:
+            if not data:
+                raise malformed("the connection ended before an answer") from error
+            raise malformed(f"the answer is not HTTP: {error}") from error
+        if event is h11.NEED_DATA:
+            if not data:
+                raise malformed("the connection ended inside the answer")
+            return None
+        if not isinstance(event, h11.InformationalResponse | h11.Response):
+            raise malformed("the connection ended before an answer")
+        trailing = self._http.trailing_data[0]
+        if self._received_bytes - len(trailing) > HEAD_BYTES_MAX:
+            raise too_large(f"an answer's head of more than {HEAD_BYTES_MAX} bytes")
+        headers = Headers(event.headers)
+        if event.status_code == _SWITCHING:
+            return self._switched(headers, trailing)
+        if event.status_code == _UNAUTHORIZED:
+            return self._challenged(headers)
+        if event.status_code == PROXY_AUTHENTICATION_REQUIRED and self._via is not None:
+            self._via.authentication.challenged(headers, answered=self._answered_proxy)
+            return Challenged()
+        raise self._refusal(event.status_code, headers)
+
+    def _proof(self, authorization: Authorization, ours: Identity) -> list[tuple[str, str]]:
+        """The headers by which the server knows who calls, and whom."""
+        peers, role = self._caller.peers, self._caller.role
+        called = [] if self._called is None else [(PEER_HEADER, str(self._called))]
+        if peers is None:
+            return called
+        transcript = self._exchange(authorization).signed_by(ours, self._called, Direction.REQUEST, role)
+        proof = Proof(role, peers.public_key, peers.sign(transcript.signed_bytes()))
+        shown = [] if ours.server_id is None else admission_headers(peers.admissions())
+        return [*called, (PROOF_HEADER, proof.header()), *shown]
+
+    def _exchange(self, authorization: Authorization) -> Exchange:
+        return Exchange(authorization, self._channel, ", ".join(self._caller.offered))
+
+    def _authorization(self) -> Authorization:
+        challenge = self._session.challenge
+        if challenge is None:  # `request` asks only when the session is usable
+            raise malformed("no challenge to answer")
+        self._session.nonce_count += 1
+        client_nonce = self._caller.random_bytes(16).hex()
+        credentials, count = self._credentials, self._session.nonce_count
+        response = response_to(challenge, credentials, ("GET", self._path), count, client_nonce)
+        return Authorization(
+            credentials.user,
+            challenge.realm,
+            challenge.nonce,
+            self._path,
+            count,
+            client_nonce,
+            challenge.algorithm,
+            response,
+            challenge.opaque,
+        )
+
+    def _challenged(self, headers: Headers) -> Challenged:
+        found = [parse_challenge(value) for value in headers.every("www-authenticate")]
+        challenges = [challenge for challenge in found if challenge is not None]
+        if not challenges:
+            raise GarlicFarmError(
+                Fault.REFUSED_UPGRADE, "the server asks for a kind of authentication that is not Digest with qop=auth"
+            )
+        best = next((one for one in challenges if one.algorithm is Algorithm.SHA_256), challenges[0])
+        if self._authorized and not best.stale:
+            self._session.challenge = None
+            raise GarlicFarmError(
+                Fault.WRONG_CREDENTIALS,
+                f"the server does not accept user {self._credentials.user!r}; "
+                "check that both nodes have the same farm key file, or that its users_file and our logins_file agree",
+            )
+        self._session.learn(best, self._now_ms)
+        return Challenged()
+
+    def _switched(self, headers: Headers, trailing: bytes) -> Switched:
+        if not self._authorized or not headers.names_token("upgrade", "websocket"):
+            raise GarlicFarmError(Fault.REFUSED_UPGRADE, "the server switched protocols without being asked to")
+        accept = headers.one("sec-websocket-accept")
+        if accept is not None and accept != accept_token(self._key):
+            raise malformed("Sec-WebSocket-Accept does not answer our key")
+        chosen = headers.one("sec-websocket-protocol")
+        if chosen is not None and chosen not in self._caller.offered:
+            raise malformed(f"the server chose {chosen[:64]!r}, which was not offered")
+        ours, peer = self._ours, headers.identity()
+        if None not in {ours.cluster_id, peer.cluster_id} and ours.cluster_id != peer.cluster_id:
+            raise self._wrong_cluster(peer)
+        extensions: frozenset[Extension] = frozenset() if chosen is None else EXTENSION_SETS.get(chosen, frozenset())
+        return Switched(trailing, peer, extensions, self._proven(headers, peer, chosen or ""))
+
+    def _proven(self, headers: Headers, peer: Identity, chosen: str) -> ProvenPeer | None:
+        """Who answers. A claim that does not hold raises the one error."""
+        if self._called is not None and peer.server_id != self._called:
+            if peer.server_id is None:
+                raise GarlicFarmError(Fault.BUSY, f"server {self._called} was called, and who answers has no id yet")
+            text = f"server {peer.server_id} answers at the address that server {self._called} announced"
+            raise GarlicFarmError(Fault.WRONG_SERVER, text)
+        peers, authorization = self._caller.peers, self._answered
+        if peers is None or authorization is None:
+            return None
+        proof = headers.proof()
+        if proof is None or proof.role is not ConnectionRole.SERVER:
+            text = "the server knows the password and proves no identity: it is none of this farm's servers"
+            raise GarlicFarmError(Fault.UNPROVEN, text)
+        role, own_id = proof.role, self._ours.server_id
+        if not proof.holds(self._exchange(authorization).signed_by(peer, own_id, Direction.ANSWER, role, chosen)):
+            raise GarlicFarmError(
+                Fault.UNPROVEN,
+                "the server's proof of its identity does not hold for this connection: somebody in the middle relays"
+                " or changes it",
+            )
+        refusal = peers.judge(Claim(self._called, role, proof.public_key, headers.admissions()))
+        if refusal is not None:
+            raise GarlicFarmError(refusal.fault, f"whoever answers there is refused: {refusal.text}")
+        return ProvenPeer(role, proof.public_key, self._called)
+
+    def _refusal(self, status: int, headers: Headers) -> GarlicFarmError:
+        if status == _NOT_FOUND:
+            return GarlicFarmError(
+                Fault.WRONG_PATH,
+                f"the server does not know {self._path}: it serves another cluster or another version, "
+                "or something else listens at this address",
+            )
+        if status == _CONFLICT:
+            return self._wrong_cluster(headers.identity())
+        refused = next((each for each in _REFUSED if each.value == headers.one(REFUSAL_HEADER.lower())), None)
+        if status == _FORBIDDEN and refused is not None and self._authorized:
+            called = "the one that was called" if self._called is None else f"server {self._called}"
+            return GarlicFarmError(refused, _REFUSED[refused].format(called=called))
+        if self._via is not None and (status == _FORBIDDEN or status >= _SERVER_ERRORS):
+            return unreachable_through_proxy(status, self._via.authority)
+        return GarlicFarmError(Fault.REFUSED_UPGRADE, f"the server answered the handshake with HTTP status {status}")
+
+    def _wrong_cluster(self, peer: Identity) -> GarlicFarmError:
+        return GarlicFarmError(
+            Fault.WRONG_CLUSTER,
+            f"the server belongs to cluster {peer.cluster_id}, this one to {self._caller.identity().cluster_id}; "
+            "two farms under one key never merge: one of them must rejoin as new servers",
+        )

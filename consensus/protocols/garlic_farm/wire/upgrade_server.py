@@ -1,0 +1,306 @@
+"""The accepting side of the handshake, without I/O: bytes in; one response, and a verdict, out.
+
+    receive(bytes) ─▶ None (the head is incomplete) │ Refused (send the response, close) │ Upgraded (send, go on)
+
+Whoever does not know the password learns nothing: any path but the one right one gets the same 404, and neither realm
+nor server name says what this is. The order of the checks is: HTTP, path, password, freshness of the nonce, upgrade
+headers, cluster id, identity. A refusal carries the sentence for the operator, which never goes on the wire.
+
+The password is an invitation. Whoever claims a Raft id proves it by its identity's signature, and the directory has the
+last word about who has which id; both are settled here, before a message is read. Who claims no id may ask as a client.
+"""
+
+import hmac
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import h11
+
+from consensus.protocols.garlic_farm.wire.digest import Algorithm, Authorization, Challenge, parse_authorization
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.nonces import NonceBook
+from consensus.protocols.garlic_farm.wire.peers import PeerDirectory, ProvenPeer, Refusal
+from consensus.protocols.garlic_farm.wire.proof import PROOF_HEADER, ConnectionRole, Direction, Proof
+from consensus.protocols.garlic_farm.wire.upgrade import (
+    EXTENSION_SETS,
+    HEAD_BYTES_MAX,
+    REFUSAL_HEADER,
+    Exchange,
+    Extension,
+    Headers,
+    Identity,
+    accept_token,
+    admission_headers,
+    is_websocket_key,
+    path_of,
+    path_within,
+)
+
+REALM = "private"
+_METHOD = "GET"
+_HTTP_VERSION = b"1.1"
+_WEBSOCKET_VERSION = "13"
+_HANDSHAKE = re.compile(r"/GarlicFarm/([A-Za-z0-9._-]{1,64})/([A-Za-z0-9._-]{1,16})/websocket")
+# RFC 2617 clients take the first challenge and may know MD5 only; ours chooses the better one.
+_OFFERED = (Algorithm.MD5, Algorithm.SHA_256)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Send `response` and close. `fault` and `text` are for the counters and the operator."""
+
+    response: bytes
+    fault: Fault | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Upgraded:
+    """Send `response`; from here on the stream is Raft's, beginning with `trailing`."""
+
+    response: bytes
+    trailing: bytes
+    user: str
+    peer: Identity
+    extensions: frozenset[Extension]
+    proven: ProvenPeer | None
+    """Who it is; None: it has proven no more than the password."""
+
+
+Verdict = Refused | Upgraded
+
+
+class Authenticator:
+    """What all handshakes of one server share: its users, its nonces, its cluster, and who belongs to that."""
+
+    def __init__(
+        self,
+        cluster: str,
+        password_of: Callable[[str], str | None],
+        nonces: NonceBook,
+        identity: Callable[[], Identity],
+        *,
+        peers: PeerDirectory,
+        introduced: Callable[[Identity], Identity] = lambda identity: identity,
+        spoken: Mapping[str, frozenset[Extension]] = EXTENSION_SETS,
+    ) -> None:
+        """`introduced` adds what only a handshake carries; `spoken` are the extensions by the names of their sets."""
+        self.peers = peers
+        self.spoken = spoken
+        self.path = path_of(cluster)
+        self.identity = identity
+        self.introduced = introduced
+        self._password_of = password_of
+        self._nonces = nonces
+
+    def challenges(self, now_ms: int, *, stale: bool) -> list[tuple[str, str]]:
+        """The WWW-Authenticate headers of a 401."""
+        nonce = self._nonces.mint(now_ms)
+        return [
+            ("WWW-Authenticate", Challenge(REALM, nonce, algorithm, stale=stale).header()) for algorithm in _OFFERED
+        ]
+
+    def knows(self, authorization: Authorization) -> bool:
+        """Whether the answer proves a user's password for this path. An unknown user takes as long as a known one."""
+        password = self._password_of(authorization.user)
+        proven = authorization.proves(password or "", _METHOD)
+        right_place = hmac.compare_digest(authorization.realm.encode(), REALM.encode()) and hmac.compare_digest(
+            path_within(authorization.uri).encode(), self.path.encode()
+        )
+        return proven and right_place and password is not None
+
+    def spend(self, authorization: Authorization, now_ms: int) -> bool:
+        """Whether the answer is fresh; the same answer is fresh only once."""
+        return self._nonces.use(authorization.nonce, authorization.nonce_count, now_ms)
+
+    def was_sent_before(self, authorization: Authorization, now_ms: int) -> bool:
+        """Of an answer that is not fresh: whether that is a replay, not the nonce of a server that restarted since."""
+        return self._nonces.is_current(authorization.nonce, now_ms)
+
+
+class UpgradeServer:
+    """One handshake, over the channel (see `proof`) that a client must have reached."""
+
+    def __init__(self, gatekeeper: Authenticator, channel: str) -> None:
+        self._gatekeeper = gatekeeper
+        self._channel = channel
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._received_bytes = 0
+
+    def receive(self, data: bytes, now_ms: int) -> Verdict | None:
+        """Take bytes; answer once the head of the request is whole. `now_ms` must not go back."""
+        self._received_bytes += len(data)
+        try:
+            self._http.receive_data(data)
+            event = self._http.next_event()
+            if event is h11.NEED_DATA and data:
+                return None
+            if not isinstance(event, h11.Request):
+                return Refused(b"", Fault.MALFORMED, "the connection ended before a whole request")
+            if self._received_bytes - len(self._http.trailing_data[0]) > HEAD_BYTES_MAX:
+                return self._refuse(431, Fault.TOO_LARGE, f"a request head of more than {HEAD_BYTES_MAX} bytes")
+            return self._judge(event, now_ms)
+        except h11.RemoteProtocolError as error:
+            return self._refuse(error.error_status_hint or 400, Fault.MALFORMED, f"not an HTTP request: {error}")
+        except GarlicFarmError as error:
+            return self._refuse(400, error.fault, str(error))
+
+    def _judge(self, request: h11.Request, now_ms: int) -> Verdict:
+        headers = Headers(request.headers)
+        target = request.target.decode("latin-1")
+        if request.method != _METHOD.encode() or path_within(target) != self._gatekeeper.path:
+            method = request.method.decode("latin-1")
+            fault, text = _explained(method, path_within(target), self._gatekeeper.path)
+            return self._refuse(404, fault, text)
+        given = headers.one("authorization")
+        authorization = None if given is None else parse_authorization(given)
+        if authorization is None:
+            explained = "no credentials yet" if given is None else "credentials are not Digest with qop=auth"
+            return self._challenge(now_ms, None if given is None else Fault.WRONG_CREDENTIALS, explained)
+        if not self._gatekeeper.knows(authorization):
+            text = f"wrong user or password (user {authorization.user[:64]!r})"
+            return self._challenge(now_ms, Fault.WRONG_CREDENTIALS, text)
+        if not self._gatekeeper.spend(authorization, now_ms):
+            replayed = self._gatekeeper.was_sent_before(authorization, now_ms)
+            problem = (
+                "a request that was sent before" if replayed else "a nonce that is expired, or not of this process"
+            )
+            text = f"user {authorization.user[:64]!r} sent {problem}"
+            return self._challenge(now_ms, Fault.REPLAYED if replayed else None, text, stale=True)
+        if request.http_version != _HTTP_VERSION:
+            return self._refuse(400, Fault.MALFORMED, "an upgrade request in an old version of HTTP")
+        return self._switch(headers, authorization)
+
+    def _switch(self, headers: Headers, authorization: Authorization) -> Verdict:
+        if not headers.names_token("connection", "upgrade") or not headers.names_token("upgrade", "websocket"):
+            text = "an authenticated request without `Connection: Upgrade` and `Upgrade: websocket`"
+            return self._refuse(426, Fault.REFUSED_UPGRADE, text, [("Upgrade", "websocket")])
+        key, version = headers.one("sec-websocket-key"), headers.one("sec-websocket-version")
+        if (key is not None and not is_websocket_key(key)) or version not in {None, _WEBSOCKET_VERSION}:
+            text = "Sec-WebSocket-Key or Sec-WebSocket-Version is not what version 13 asks for"
+            return self._refuse(400, Fault.MALFORMED, text, [("Sec-WebSocket-Version", _WEBSOCKET_VERSION)])
+        ours, peer = self._gatekeeper.identity(), headers.identity()
+        if None not in {ours.cluster_id, peer.cluster_id} and ours.cluster_id != peer.cluster_id:
+            text = f"a member of cluster {peer.cluster_id}, while this server belongs to {ours.cluster_id}"
+            return self._refuse(409, Fault.WRONG_CLUSTER, text, ours.headers())
+        proven = self._proven(headers, authorization, ours, peer)
+        if isinstance(proven, Refusal):
+            text = f"{proven.text} (user {authorization.user[:64]!r})"
+            return self._refuse(403, proven.fault, text, [(REFUSAL_HEADER, proven.fault.value)])
+        if not isinstance(self._http.next_event(), h11.EndOfMessage) or self._http.next_event() is not h11.PAUSED:
+            return self._refuse(400, Fault.MALFORMED, "an upgrade request with a body")
+        return self._welcome(headers, authorization, (self._gatekeeper.introduced(ours), peer), proven)
+
+    def _proven(
+        self, headers: Headers, authorization: Authorization, ours: Identity, peer: Identity
+    ) -> ProvenPeer | Refusal | None:
+        """Who this is, why it is refused, or None for who shows nothing and claims nothing."""
+        proof, called = headers.proof(), headers.called()
+        claimed = "somebody who claims no id" if peer.server_id is None else f"a claim to be server {peer.server_id}"
+        if proof is None:
+            if peer.server_id is None:
+                return None
+            return Refusal(
+                Fault.UNPROVEN,
+                f"{claimed} without a proof: whoever sent it knows the farm's password and shows no identity",
+            )
+        transcript = self._exchange(headers, authorization).signed_by(peer, called, Direction.REQUEST, proof.role)
+        if not proof.holds(transcript):
+            return Refusal(
+                Fault.UNPROVEN,
+                f"{claimed} with a proof that does not hold for this connection: it was made for another server, or"
+                " somebody in the middle has changed or relayed it",
+            )
+        if called is not None and called != ours.server_id:
+            if ours.server_id is None:
+                return Refusal(Fault.BUSY, f"{claimed} calls server {called}, and this server has no id yet")
+            return Refusal(Fault.WRONG_SERVER, f"{claimed} calls server {called}, and this is server {ours.server_id}")
+        proven = ProvenPeer(proof.role, proof.public_key, peer.server_id, headers.admissions())
+        return self._gatekeeper.peers.judge(proven.claim) or proven
+
+    def _exchange(self, headers: Headers, authorization: Authorization) -> Exchange:
+        return Exchange(authorization, self._channel, headers.offered())
+
+    def _welcome(
+        self,
+        headers: Headers,
+        authorization: Authorization,
+        sides: tuple[Identity, Identity],
+        proven: ProvenPeer | None,
+    ) -> Verdict:
+        ours, peer = sides
+        response = [("Connection", "Upgrade"), ("Upgrade", "websocket"), *ours.headers()]
+        key = headers.one("sec-websocket-key")
+        if key is not None:
+            response.append(("Sec-WebSocket-Accept", accept_token(key)))
+        spoken, peers = self._gatekeeper.spoken, self._gatekeeper.peers
+        chosen = next((name for name in headers.tokens("sec-websocket-protocol") if name in spoken), None)
+        if chosen is not None:
+            response.append(("Sec-WebSocket-Protocol", chosen))
+        role, exchange = ConnectionRole.SERVER, self._exchange(headers, authorization)
+        transcript = exchange.signed_by(ours, peer.server_id, Direction.ANSWER, role, chosen or "")
+        proof = Proof(role, peers.public_key, peers.sign(transcript.signed_bytes()))
+        response += [(PROOF_HEADER, proof.header()), *admission_headers(peers.admissions())]
+        data = self._http.send(
+            h11.InformationalResponse(status_code=101, headers=response, reason=b"Switching Protocols")
+        )
+        extensions = spoken[chosen] if chosen is not None else frozenset()
+        trailing = self._http.trailing_data[0]
+        return Upgraded(data or b"", trailing, authorization.user, peer, extensions, proven)
+
+    def _challenge(self, now_ms: int, fault: Fault | None, text: str, *, stale: bool = False) -> Refused:
+        return self._refuse(401, fault, text, self._gatekeeper.challenges(now_ms, stale=stale))
+
+    def _refuse(
+        self, status: int, fault: Fault | None, text: str, headers: list[tuple[str, str]] | None = None
+    ) -> Refused:
+        return Refused(_plain_response(status, headers or []), fault, text)
+
+
+def _explained(method: str, asked: str, own: str) -> tuple[Fault, str]:
+    """Why a request is no handshake of ours: to a peer that is set up wrongly the answer is the same 404 as to anybody.
+
+    Our operator is told the truth: a wrong method says nothing about the version of the protocol.
+    """
+    if asked == own:
+        return Fault.WRONG_METHOD, f"asked with the method {method[:32]!r}, while a handshake begins with {_METHOD}"
+    found, expected = _HANDSHAKE.fullmatch(asked), _HANDSHAKE.fullmatch(own)
+    if found is None or expected is None:
+        return Fault.WRONG_PATH, f"asked for {asked[:100]!r}, which is no handshake of ours"
+    if found[1] != expected[1]:
+        return Fault.WRONG_CLUSTER, f"asked for the cluster {found[1]!r}, while this server serves {expected[1]!r}"
+    return (
+        Fault.WRONG_VERSION,
+        f"asked for version {found[2]!r} of the protocol, while this server speaks {expected[2]!r}",
+    )
+
+
+_REASONS = {
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    409: "Conflict",
+    426: "Upgrade Required",
+    431: "Request Header Fields Too Large",
+}
+
+
+def _plain_response(status: int, headers: list[tuple[str, str]]) -> bytes:
+    # Written without h11, which refuses to answer a request that it could not parse to the end.
+    reason = _REASONS.get(status, "Bad Request")
+    body = f"{reason}\n"
+    lines = [
+        f"HTTP/1.1 {status} {reason}",
+        *(
+            f"{name}: {value}"
+            for name, value in [
+                ("Content-Type", "text/plain"),
+                ("Content-Length", str(len(body))),
+                ("Connection", "close"),
+                *headers,
+            ]
+        ),
+    ]
+    return "\r\n".join([*lines, "", body]).encode("latin-1")

@@ -1,0 +1,113 @@
+"""What log entries carry: five kinds of value, as plain data.
+
+Application is opaque bytes here (JSON by the document's application layer). LogPack and SnapshotSyncRequest exist in
+requests only, never in a log; ClusterServer only in requests to add or remove a server.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from consensus.protocols.garlic_farm.wire.errors import malformed
+from consensus.protocols.garlic_farm.wire.limits import ID_MAX, ID_MIN, LONG_MAX
+
+
+class ValueType(IntEnum):
+    """The byte that names a value's kind."""
+
+    APPLICATION = 1
+    CONFIGURATION = 2
+    CLUSTER_SERVER = 3
+    LOG_PACK = 4
+    SNAPSHOT_SYNC_REQUEST = 5
+    EXTENDED_CONFIGURATION = 66
+    """Not in the document: a joint configuration, or one with learners; only where the handshake agreed on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What a client published: UTF-8 JSON, opaque to Raft."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterServer:
+    """A server's id and endpoint. Without an endpoint it names the server to remove."""
+
+    server_id: int
+    endpoint: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A cluster's servers; `log_index` is its own entry's, `last_log_index` that of the configuration before.
+
+    The document knows only servers that vote. Old servers (C_old of a joint one) and learners are an extension.
+    """
+
+    log_index: int
+    last_log_index: int
+    servers: tuple[ClusterServer, ...]
+    old_servers: tuple[ClusterServer, ...] = ()
+    learners: tuple[ClusterServer, ...] = ()
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether a server that knows the document alone could not read it."""
+        return bool(self.old_servers or self.learners)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedEntry:
+    """One record of a log pack."""
+
+    term: int
+    value: Application | Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class LogPack:
+    """A run of log entries for a server that catches up.
+
+    `first_offset` is where the first record lies in the sender's data file: the index on the wire counts from there.
+    """
+
+    first_offset: int
+    entries: tuple[PackedEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSyncRequest:
+    """One chunk of a snapshot, which ends at (`last_log_index`, `last_log_term`) and carries its configuration."""
+
+    last_log_index: int
+    last_log_term: int
+    configuration: Configuration
+    offset: int
+    data: bytes
+    done: bool
+
+
+Value = Application | Configuration | ClusterServer | LogPack | SnapshotSyncRequest
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A value and the term in which a leader created it (0 in client requests)."""
+
+    term: int
+    value: Value
+
+
+def checked_long(value: int, name: str) -> int:
+    """A term, index or offset that every implementation can hold."""
+    if not 0 <= value <= LONG_MAX:
+        raise malformed(f"{name} {value} is outside 0 … 2^63-1")
+    return value
+
+
+def checked_id(value: int, name: str) -> int:
+    """A server id that fits the wire."""
+    if not ID_MIN <= value <= ID_MAX:
+        raise malformed(f"{name} {value} does not fit a signed 32-bit id")
+    return value

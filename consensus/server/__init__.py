@@ -1,0 +1,1 @@
+"""One Raft server at work, whatever protocol carries its messages."""

@@ -1,0 +1,169 @@
+"""Committed entries on their way to the state machine: in order, each once, at the state machine's own pace.
+
+Turns at the core push; a task of its own calls the state machine and waits for it. A slow state machine therefore never
+delays a heartbeat, and it cannot fill the memory either: beyond `queue_bytes` pushed entries are let go, and the task
+reads them back from storage when their turn has come. Only the commit index is kept for them.
+
+Between two entries the same task does the two other things that one may do with a state machine. It *captures* it for a
+snapshot: `snapshot()` returns at once, and what its iterator gives later is the state of that moment, however many
+entries are applied meanwhile. And it *restores* it from a snapshot, at the start or when the leader sent one.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing
+from heapq import heappop, heappush
+from typing import Protocol
+
+import trio
+
+from consensus.core.effects import Apply, Restore
+from consensus.core.log import entry_bytes
+from consensus.core.model import Entry, Index, LogId, SnapshotDescription
+
+
+class StateMachine(Protocol):
+    """What the committed entries are for."""
+
+    async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
+        """Take committed entries from index `first` on, in order, each once since the start or the last `restore`."""
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The state as it is now, in pieces of any size. Later entries must not change what the iterator gives."""
+
+    async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
+        """Become what `snapshot` gave after the entry at `last`; forget everything else.
+
+        It may be interrupted by an error out of `state`, when a newer snapshot has come; another `restore` follows.
+        """
+
+
+Reader = Callable[[Index, Index, int], Awaitable[tuple[Entry, ...]]]
+"""Reads committed entries [first, last] from storage, at most the given bytes, at least one."""
+
+StateReader = Callable[[SnapshotDescription], AsyncIterator[bytes]]
+"""Reads back the state machine's bytes from a stored snapshot; raises `SnapshotReplacedError`."""
+
+
+class SnapshotReplacedError(Exception):
+    """The snapshot that was being read back is not the stored one any more; a newer one is to be restored."""
+
+
+class Applying:
+    """The queue between the core and the state machine."""
+
+    def __init__(self, state_machine: StateMachine, queue_bytes: int) -> None:
+        self._state_machine = state_machine
+        self._queue_bytes = queue_bytes
+        self._queue: deque[Apply] = deque()
+        self._size_bytes = 0
+        self._changed = trio.Event()
+        self._restore: SnapshotDescription | None = None
+        self._watchers: list[tuple[Index, int, Callable[[], None]]] = []
+        self._watched = 0
+        self._captures: deque[trio.Event] = deque()
+        self._captured: tuple[Index, Iterator[bytes]] | None = None
+        self.commit: Index = 0
+        self.applied: Index = 0
+        self.reread = 0
+        """Entries that were let go and read back."""
+        self.restores = 0
+
+    def push(self, effect: Apply) -> None:
+        """Entries are committed."""
+        self.commit = effect.first + len(effect.entries) - 1
+        size_bytes = sum(map(entry_bytes, effect.entries))
+        if not self._queue or self._size_bytes + size_bytes <= self._queue_bytes:
+            self._queue.append(effect)
+            self._size_bytes += size_bytes
+        self._wake()
+
+    def push_restore(self, effect: Restore) -> None:
+        """A snapshot stands for everything up to its last entry, also for what waits here."""
+        self._queue.clear()
+        self._size_bytes = 0
+        self._restore = effect.snapshot
+        self.commit = effect.snapshot.last.index
+        self._wake()
+
+    async def wait_commit(self, index: Index) -> Index:
+        """Return the commit index when it has reached `index`."""
+        while self.commit < index:
+            await self._changed.wait()
+        return self.commit
+
+    async def wait_applied(self, index: Index) -> Index:
+        """Return the applied index when the state machine has taken the entry at `index`."""
+        while self.applied < index:
+            await self._changed.wait()
+        return self.applied
+
+    def when_applied(self, index: Index, tell: Callable[[], None]) -> None:
+        """Call `tell` once, when the state machine has taken the entry at `index`: at once, or from its task."""
+        if self.applied >= index:
+            tell()
+        else:
+            self._watched += 1
+            heappush(self._watchers, (index, self._watched, tell))
+
+    async def capture(self) -> tuple[Index, Iterator[bytes]]:
+        """The state machine as it is after some entry, soon: its index, and the bytes. One caller at a time."""
+        taken = trio.Event()
+        self._captures.append(taken)
+        self._wake()
+        await taken.wait()
+        captured, self._captured = self._captured, None
+        if captured is None:
+            raise RuntimeError("two callers captured the state machine at once")
+        return captured
+
+    async def run(self, read: Reader, read_state: StateReader) -> None:
+        """Feed the state machine for ever."""
+        while True:
+            while self.applied >= self.commit and self._restore is None and not self._captures:
+                await self._changed.wait()
+            if self._restore is not None:
+                await self._begin_anew(self._restore, read_state)
+            elif self._captures:
+                self._captured = (self.applied, self._state_machine.snapshot())
+                self._captures.popleft().set()
+            else:
+                await self._apply_next(read)
+            self._wake()
+            # A state machine that never waits must not keep the owner task from its heartbeats.
+            await trio.lowlevel.checkpoint()
+
+    async def _begin_anew(self, snapshot: SnapshotDescription, read_state: StateReader) -> None:
+        self._restore = None
+        try:
+            async with aclosing(read_state(snapshot)) as state:  # type: ignore[type-var] # it is a generator
+                await self._state_machine.restore(snapshot.last, state)
+        except SnapshotReplacedError:
+            if self._restore is None:
+                raise
+            return
+        self.applied = snapshot.last.index
+        self.restores += 1
+
+    async def _apply_next(self, read: Reader) -> None:
+        first = self.applied + 1
+        if self._queue and self._queue[0].first == first:
+            effect = self._queue.popleft()
+            entries = effect.entries
+            self._size_bytes -= sum(map(entry_bytes, entries))
+        else:
+            last = self._queue[0].first - 1 if self._queue else self.commit
+            entries = await read(first, last, self._queue_bytes)
+            self.reread += len(entries)
+        if self._restore is not None:
+            return
+        if not entries:
+            raise RuntimeError(f"entry {first} is committed, but storage does not have it")
+        await self._state_machine.apply(first, entries)
+        self.applied += len(entries)
+
+    def _wake(self) -> None:
+        while self._watchers and self._watchers[0][0] <= self.applied:
+            heappop(self._watchers)[2]()
+        self._changed.set()
+        self._changed = trio.Event()

@@ -1,0 +1,46 @@
+"""What a server tells about itself: notices of what changed, as it changes, and a description of one moment."""
+
+from dataclasses import dataclass
+
+from consensus.core.effects import ConfigurationChanged, RoleChanged
+from consensus.core.model import Index, ServerId
+from consensus.core.status import Description
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFull:
+    """An alarm: writes fail for want of space since now (`full`), or work again."""
+
+    full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ContentRejected:
+    """A server sent entries or a snapshot that this server's state machine cannot take; nothing of it was stored."""
+
+    sender: ServerId | None
+    reason: str
+
+
+Notice = RoleChanged | ConfigurationChanged | DiskFull | ContentRejected
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDescription:
+    """The core's description, and what only the shell knows. Counts are since the process began."""
+
+    raft: Description
+    applied: Index
+    durable: Index
+    segments: int
+    backlog_bytes: int
+    disk_full: bool
+    proposals_in_flight: int
+    requests_in_flight: int
+    groups: int
+    persists: int
+    entries_reread: int
+    snapshots_taken: int
+    snapshots_given_up: int
+    restores: int
+    dropped: tuple[tuple[str, int], ...]

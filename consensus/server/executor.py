@@ -1,0 +1,258 @@
+"""Carries out a core's effects in the order that durability demands: a planner, without threads or files.
+
+    accept(effects) ──▶ effects to carry out now        what waits for a Persist is held
+    next_job()      ──▶ WriteJob | ReadJob | SnapshotWrite | None       one at a time; the shell performs it on the disk
+    written(job)    ──▶ Sends that waited for it; the shell then steps the core with Persisted(job.number)
+
+*Group commit.* While one write is under way, Persists gather; the next job carries them all, with one sync. Nobody
+waits for a timer: at low load a group is one Persist, at high load it grows until the disk keeps up. A group is bounded
+(`group_bytes`), so that a burst does not delay its own first acknowledgement.
+
+*Order.* A Send with `after=n` leaves when Persist n is durable, never before; those that waited leave in the order in
+which they were emitted. A Send with `after=0` leaves at once: a leader's heartbeats and appends are not held up by its
+own disk. Applies, answers to clients and role changes wait for nothing; the core emits them when they are true.
+
+*Reads* and writes take turns, so that a follower that must be fed from disk neither starves commits nor is starved. A
+read sees every Persist that was emitted before it: while one of those waits, the disk may still hold the entries that
+it is going to truncate, which were never committed.
+
+*Snapshots* being taken are written aside, piece by piece, in the reads' turns. Nothing rests on them until the Persist
+that makes one the stored snapshot, and that one forms a group of its own, behind everything that was emitted before.
+
+Bounds: what waits is what the core has emitted and not yet seen durable, and the core bounds that by its window; the
+server refuses new proposals while `backlog_bytes` is above its limit.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from consensus.core.effects import (
+    Announcement,
+    Answer,
+    Apply,
+    CheckSnapshot,
+    ConfigurationChanged,
+    ConfigurationResolved,
+    Effect,
+    Halt,
+    Persist,
+    ProposalResolved,
+    ReadEntries,
+    ReadReady,
+    ReadRefused,
+    ReadSnapshot,
+    Restore,
+    RoleChanged,
+    Send,
+    StoreChunk,
+    TakeSnapshot,
+    TransferEnded,
+)
+from consensus.core.events import EntriesRead, SnapshotChecked, SnapshotRead
+from consensus.core.log import entry_bytes
+from consensus.server.content_checks import ContentChecks
+from consensus.storage.disk import DiskOperation, DiskReader
+from consensus.storage.journal import Extent
+from consensus.storage.planner import Storage, read_extents
+from consensus.storage.records import Binding
+from consensus.storage.snapshots import Piece, received_snapshot, received_state
+
+Released = Send | Apply | Answer | Announcement | Halt | TakeSnapshot | Restore
+StorageRead = ReadEntries | ReadSnapshot | CheckSnapshot
+StorageReadResult = EntriesRead | SnapshotRead | SnapshotChecked
+
+
+@dataclass(frozen=True, slots=True)
+class WriteJob:
+    """Perform `operations` in order; then every Persist up to `number` is durable."""
+
+    number: int
+    operations: tuple[DiskOperation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadJob:
+    """Answer a question, by `answer`, in any thread. `extents` and `piece` say where; without them it is gone."""
+
+    request: StorageRead
+    binding: Binding
+    extents: tuple[Extent, ...] = ()
+    piece: Piece | None = None
+    checks: ContentChecks = field(default_factory=ContentChecks)
+
+    def answer(self, reader: DiskReader) -> StorageReadResult:
+        """Read; raises `StorageError` or `OSError`."""
+        match self.request:
+            case ReadEntries(request_id, first):
+                entries = read_extents(reader, self.binding, self.extents) if self.extents else ()
+                return EntriesRead(request_id, first, entries)
+            case ReadSnapshot(request_id, last, offset):
+                if self.piece is None:
+                    return SnapshotRead(request_id, last, offset, None, done=False)
+                data = reader.read(self.piece.file, self.piece.offset_bytes, self.piece.length_bytes)
+                return SnapshotRead(request_id, last, offset, data, self.piece.done)
+            case CheckSnapshot(request_id):
+                snapshot = received_snapshot(reader)
+                objection = None if snapshot is None else self.checks.snapshot(received_state(reader))
+                return SnapshotChecked(request_id, snapshot, objection)
+            case _:
+                assert_never(self.request)
+
+
+@dataclass(slots=True, eq=False)
+class SnapshotWrite:
+    """Perform `operations` on `file`, which nothing rests on yet: a snapshot being taken. Given up on a full disk."""
+
+    operations: tuple[DiskOperation, ...]
+    file: str
+    settle: bool = False
+    """Wait for everything that was emitted before."""
+    given_up: bool = False
+
+
+Job = WriteJob | ReadJob | SnapshotWrite
+
+
+class Executor:
+    """Holds what waits for the disk."""
+
+    def __init__(
+        self, storage: Storage, group_bytes: int = 4 * 1024 * 1024, checks: ContentChecks | None = None
+    ) -> None:
+        self._storage = storage
+        self._checks = checks or ContentChecks()
+        self._group_bytes = group_bytes
+        self._emitted = 0
+        self._durable = 0
+        self._waiting: deque[tuple[Persist, int]] = deque()
+        self._reads: deque[tuple[StorageRead | SnapshotWrite, int]] = deque()
+        self._held: deque[Send] = deque()
+        self._job: Job | None = None
+        self._job_bytes = 0
+        self._waiting_bytes = 0
+        self._wrote_last = False
+        self.groups = 0
+        self.persists = 0
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes of entries that are not durable yet."""
+        return self._waiting_bytes + self._job_bytes
+
+    @property
+    def reads_waiting(self) -> int:
+        """Reads that have not begun."""
+        return len(self._reads)
+
+    def accept(self, effects: Sequence[Effect]) -> list[Released]:
+        """Take a core's effects; returns those that may happen now, in order."""
+        released: list[Released] = []
+        for effect in effects:
+            match effect:
+                case Persist():
+                    size = persist_bytes(effect)
+                    self._waiting.append((effect, size))
+                    self._emitted = effect.number
+                    self._waiting_bytes += size
+                case Send(after=after):
+                    if after <= self._durable:
+                        released.append(effect)
+                    else:
+                        self._held.append(effect)
+                case ReadEntries() | ReadSnapshot() | CheckSnapshot():
+                    self._reads.append((effect, self._emitted))
+                case (
+                    Apply()
+                    | ProposalResolved()
+                    | ReadReady()
+                    | ReadRefused()
+                    | TransferEnded()
+                    | ConfigurationResolved()
+                ):
+                    released.append(effect)
+                case RoleChanged() | ConfigurationChanged() | Halt():
+                    released.append(effect)
+                case TakeSnapshot() | Restore():
+                    released.append(effect)
+                case _:
+                    assert_never(effect)
+        return released
+
+    def next_job(self) -> Job | None:
+        """The next thing to do on the disk; None while one is under way, or if there is nothing."""
+        if self._job is None:
+            self._job = self._choose()
+        else:
+            return None
+        return self._job
+
+    def written(self, job: WriteJob) -> list[Released]:
+        """`job` was performed: everything it carries is durable. Step the core with `Persisted(job.number)` next."""
+        self._end(job)
+        self._job_bytes = 0
+        self._storage.done()
+        self._durable = job.number
+        released: list[Released] = []
+        still_held: deque[Send] = deque()
+        for send in self._held:
+            (released if send.after <= self._durable else still_held).append(send)
+        self._held = still_held
+        return released
+
+    def write_aside(self, job: SnapshotWrite) -> None:
+        """Do something that no Persist waits for, in turn with everything else."""
+        self._reads.append((job, self._emitted if job.settle else 0))
+
+    def read(self, job: ReadJob | SnapshotWrite) -> None:
+        """`job` was performed. Answer its request next."""
+        self._end(job)
+
+    def _end(self, job: Job) -> None:
+        if job is not self._job:
+            raise RuntimeError("a disk job ended that is not under way")
+        self._job = None
+
+    def _choose(self) -> Job | None:
+        readable = bool(self._reads) and self._reads[0][1] <= self._durable
+        if readable and (self._wrote_last or not self._waiting):
+            self._wrote_last = False
+            return self._begin_read(self._reads.popleft()[0])
+        if not self._waiting:
+            return None
+        self._wrote_last = True
+        group: list[Persist] = []
+        while self._waiting and (not group or self._may_join(group[-1], *self._waiting[0])):
+            persist, size = self._waiting.popleft()
+            group.append(persist)
+            self._job_bytes += size
+        self._waiting_bytes -= self._job_bytes
+        self.groups += 1
+        self.persists += len(group)
+        return WriteJob(group[-1].number, tuple(self._storage.plan(group)))
+
+    def _may_join(self, newest: Persist, persist: Persist, size: int) -> bool:
+        """Whether one more Persist goes into the group; a change of the snapshot stands alone."""
+        alone = newest.snapshot is not None or persist.snapshot is not None
+        return not alone and self._job_bytes + size <= self._group_bytes
+
+    def _begin_read(self, wanted: StorageRead | SnapshotWrite) -> ReadJob | SnapshotWrite:
+        storage = self._storage
+        match wanted:
+            case SnapshotWrite():
+                return wanted
+            case ReadEntries():
+                return ReadJob(wanted, storage.binding, extents=tuple(storage.extents(wanted)))
+            case ReadSnapshot():
+                return ReadJob(wanted, storage.binding, piece=storage.piece(wanted))
+            case CheckSnapshot():
+                return ReadJob(wanted, storage.binding, checks=self._checks)
+            case _:
+                assert_never(wanted)
+
+
+def persist_bytes(persist: Persist) -> int:
+    """What a Persist adds to the backlog of the disk."""
+    size = sum(map(entry_bytes, persist.entries))
+    return size + len(persist.snapshot.data) if isinstance(persist.snapshot, StoreChunk) else size

@@ -1,0 +1,31 @@
+"""The limits and sizes of one server: everything that it queues, holds or joins is bounded by one of these."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Limits and sizes of one server."""
+
+    max_requests: int = 1024
+    max_urgent: int = 4096
+    max_proposals: int = 4096
+    max_proposal_bytes: int = 16 * 1024 * 1024
+    max_backlog_bytes: int = 32 * 1024 * 1024
+    batch_commands: int = 512
+    batch_bytes: int = 1024 * 1024
+    batch_hold_ms: int = 20
+    """How long proposals may be held for those under way; see `mailbox`."""
+    batch_gather_ms: int = 4
+    """How long the clients of an answered batch may take to come back together."""
+    group_bytes: int = 4 * 1024 * 1024
+    apply_queue_bytes: int = 4 * 1024 * 1024
+    max_reads: int = 16
+    full_disk_retry_ms: int = 1_000
+    snapshot_log_bytes: int = 64 * 1024 * 1024
+    """A snapshot is taken when the log behind the last one has grown to this; well above the size of a snapshot."""
+    snapshot_age_ms: int = 24 * 3600 * 1000
+    """… or when this long ago the last one was taken, if anything has been applied since."""
+    snapshot_check_ms: int = 1_000
+    retain_bytes: int = 256 * 1024 * 1024
+    """How much of the log stays behind a snapshot, for followers and readers that are only a little late."""

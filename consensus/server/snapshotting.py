@@ -1,0 +1,168 @@
+"""Takes snapshots: when the log has grown enough, when the last one is old, or when somebody asks.
+
+    due ──▶ capture the state machine (at once) ──▶ core: TakeSnapshot ──▶ pieces to the disk, in its turns
+                                                                      └──▶ core: SnapshotTaken ──▶ a shorter log
+
+Nothing here stops the owner task: the state machine hands out an iterator over the state of one moment, and its bytes
+go to the disk a piece at a time, each waiting for the one before. So a snapshot costs one piece of memory, whatever its
+size, and the disk's writes for the log go on in between.
+
+*When.* The paper's advice (section 7) is a fixed size of the log, well above that of a snapshot. A quiet log is written
+down by age, so that a restart never replays for long. While a follower is being sent the snapshot, a new one would make
+it begin anew: that is put off until the log is four times the size.
+
+*How much of the log stays.* `retain_bytes` behind the snapshot, for followers that are only a little late and for
+readers of the log; `keep_from` may ask for less, by age. Nobody who reads can hold the log back.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from consensus.core.effects import TakeSnapshot
+from consensus.core.events import SnapshotTaken, SnapshotWanted
+from consensus.core.model import Index, SnapshotDescription
+from consensus.core.replication.progress import ProgressState
+from consensus.server.applying import Applying
+from consensus.server.clock import now_ms
+from consensus.server.description import ServerDescription
+from consensus.server.errors import ServerStoppedError
+from consensus.server.executor import SnapshotWrite
+from consensus.server.mailbox import Awaited
+from consensus.server.options import ServerOptions
+from consensus.storage.disk import DiskOperation, RemoveFile
+from consensus.storage.planner import Storage
+from consensus.storage.snapshots import PIECE_BYTES, SnapshotWriter
+
+_PATIENCE = 4
+
+
+class SnapshotHost(Protocol):
+    """The server, as far as snapshots need it."""
+
+    def step(self, event: SnapshotWanted | SnapshotTaken) -> None:
+        """Step the core and carry out its effects."""
+
+    def write_aside(self, job: SnapshotWrite) -> None:
+        """Have the disk do something that no Persist waits for; `Snapshotting.written` tells when it is done."""
+
+    def describe(self) -> ServerDescription:
+        """The server as plain data."""
+
+
+class Snapshotting:
+    """One server's snapshots."""
+
+    def __init__(
+        self,
+        host: SnapshotHost,
+        storage: Storage,
+        applying: Applying,
+        options: ServerOptions,
+        keep_from: Callable[[], Index],
+    ) -> None:
+        self._host = host
+        self._storage = storage
+        self._applying = applying
+        self._options = options
+        self._keep_from = keep_from
+        self._one_at_a_time = trio.Lock()
+        self._life = trio.CancelScope()
+        self._ended = False
+        self._granted: TakeSnapshot | None = None
+        self._side: tuple[SnapshotWrite, Awaited[SnapshotWrite]] | None = None
+        self._taken_ms = now_ms()
+        self.taken = 0
+        self.given_up = 0
+
+    async def run(self) -> None:
+        """Take snapshots for ever, as they are due."""
+        while True:
+            await trio.sleep(self._options.snapshot_check_ms / 1000)
+            if self._is_due():
+                try:
+                    await self.take()
+                except ServerStoppedError:
+                    return  # why is told by the owner of the core
+
+    async def take(self) -> SnapshotDescription | None:
+        """Write the state machine down now; None if nothing was applied since the last one, or for want of space."""
+        async with self._one_at_a_time:
+            if not self._ended:
+                with trio.CancelScope() as self._life:
+                    return await self._take()
+        raise ServerStoppedError("the server has stopped")
+
+    def end(self) -> None:
+        """The server stops."""
+        self._ended = True
+        self._life.cancel()
+
+    async def _take(self) -> SnapshotDescription | None:
+        index, state = await self._applying.capture()
+        self._granted = None
+        self._host.step(SnapshotWanted(index))
+        granted = self._granted
+        if granted is None:
+            return None
+        self._taken_ms = now_ms()
+        writer = SnapshotWriter(granted.last, granted.configuration)
+        operations, pending = writer.plan_begin(), bytearray()
+        for piece in state:
+            pending += piece
+            await trio.lowlevel.checkpoint()
+            if len(pending) >= PIECE_BYTES:
+                if not await self._write(writer, operations + writer.plan(bytes(pending))):
+                    return None
+                operations = []
+                pending.clear()
+        if not await self._write(writer, operations + writer.plan(bytes(pending)) + writer.plan_end()):
+            return None
+        return await self._finish(writer)
+
+    def granted(self, effect: TakeSnapshot) -> None:
+        """The core agrees and says what belongs into it."""
+        self._granted = effect
+
+    def written(self, job: SnapshotWrite) -> None:
+        """The disk has done a job; one of a snapshot that was cancelled is nobody's any more."""
+        if self._side is not None and self._side[0] is job:
+            self._side[1].give(job)
+
+    def _is_due(self) -> bool:
+        covered = self._storage.snapshot.last.index if self._storage.snapshot is not None else 0
+        if self._applying.applied <= covered:
+            return False
+        limit = self._options.snapshot_log_bytes * (_PATIENCE if self._feeds_a_follower() else 1)
+        old = now_ms() - self._taken_ms >= self._options.snapshot_age_ms
+        return self._storage.log_bytes >= limit or (old and not self._feeds_a_follower())
+
+    async def _finish(self, writer: SnapshotWriter) -> SnapshotDescription | None:
+        snapshot = writer.description
+        kept = max(self._storage.first_within(snapshot.last.index, self._options.retain_bytes), self._keep_from())
+        before = self._storage.snapshot
+        self._host.step(SnapshotTaken(snapshot, kept))
+        # The Persist that makes it the stored one, if there is one, stands in the queue before this job.
+        await self._write(writer, [], settle=True)
+        if self._storage.snapshot is before or self._storage.snapshot != snapshot:
+            await self._write(writer, [RemoveFile(writer.file)])
+            return None
+        self.taken += 1
+        return snapshot
+
+    async def _write(self, writer: SnapshotWriter, operations: list[DiskOperation], *, settle: bool = False) -> bool:
+        job = SnapshotWrite(tuple(operations), writer.file, settle=settle)
+        awaited = Awaited[SnapshotWrite]()
+        self._side = job, awaited
+        self._host.write_aside(job)
+        done = await awaited.wait()
+        self._side = None
+        if done is None or done.given_up:
+            self.given_up += 1
+            return False
+        return True
+
+    def _feeds_a_follower(self) -> bool:
+        """Whether a follower is being sent the snapshot now."""
+        return any(follower.pace is ProgressState.SNAPSHOT for follower in self._host.describe().raft.followers)

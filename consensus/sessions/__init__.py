@@ -1,0 +1,1 @@
+"""Exactly-once execution of clients' requests (Raft section 8)."""

@@ -1,0 +1,91 @@
+"""A client whose commands are executed once each, whatever becomes of leaders and connections meanwhile.
+
+    submit ─▶ room in the window? ─▶ number it ─▶ GarlicFarmClient: follow redirects, back off while busy or leaderless,
+              (session open?)                     repeat what is unknown, the same bytes under the same number
+                                                  ─▶ committed │ patience at an end: an honest "unknown" or "refused"
+                                                  ─▶ forgotten by the table meanwhile: `SessionForgottenError`
+
+The state machine executes a number once (`core/sessions.py`), so repeating does no harm, and committed means executed
+exactly once. That holds as long as the session is remembered: it begins with an entry of no effect, whose place in the
+log is its birth, begins anew after a quarter of its expiry in silence, and no submission may be patient for longer than
+that quarter. The numbers and the window are kept by `request_numbers`.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from consensus.core.effects import Outcome
+from consensus.core.model import Index
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, Submission
+from consensus.sessions.request_numbers import RequestNumbers
+from consensus.sessions.table import DEFAULT_LIMITS, RequestId, SessionLimits
+
+
+class SessionForgottenError(Exception):
+    """The table of sessions has forgotten this client, pushed out by others: see `docs/clients.md`.
+
+    Whether the command was executed will never be known by its number, and it will not be executed under it any more.
+    The client begins a new session with its next command.
+    """
+
+
+Seal = Callable[[RequestId, bytes], bytes]
+"""Puts the request id where the state machine looks for it."""
+
+
+class ExactlyOnceClient:
+    """One session after the other over a `GarlicFarmClient`, whose `run` must be running.
+
+    `name` is unique to this life of the client; `limits` are those of the servers' table.
+    """
+
+    def __init__(
+        self,
+        client: GarlicFarmClient,
+        name: str,
+        seal: Seal,
+        opening: bytes,
+        limits: SessionLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self._client = client
+        self._seal = seal
+        self._opening = opening
+        self._numbers = RequestNumbers(name, self._open_session, limits)
+
+    async def submit(self, command: bytes, *, patience_s: float = 30.0) -> Submission:
+        """Have `command` executed once. Committed: it was. Unknown: it was or will be once, or never. Else never.
+
+        Raises `SessionForgottenError` if no repetition can settle that any more. Servers that agreed on no extension
+        cannot tell, and break the connection: then it is unknown.
+        """
+        longest_s = self._numbers.silence_max_s
+        if patience_s > longest_s:
+            raise ValueError(f"a patience of {patience_s:g} s may outlast the session; at most {longest_s:g} s will do")
+        deadline_s = trio.current_time() + patience_s
+        request = None
+        with trio.move_on_at(deadline_s):
+            request = await self._numbers.take()
+        if request is None:
+            reason = f"no session could be begun within {patience_s:g} s: no leader answered; nothing was submitted"
+            return Submission(Outcome.NOT_LEADER, reason=reason)
+        try:
+            found = await self._client.submit(
+                (self._seal(request, command),),
+                patience_s=max(0.0, deadline_s - trio.current_time()),
+                repeat_unknown=True,
+            )
+            if found.forgotten:
+                self._numbers.forgotten(request)
+                raise SessionForgottenError(
+                    f"the servers have forgotten the session of {request}: more clients than they remember were active;"
+                    " whether the command was executed is not known. Look at its effect before you submit it again"
+                )
+            return found
+        finally:
+            self._numbers.answered(request)
+
+    async def _open_session(self) -> Index | None:
+        patience_s = self._numbers.silence_max_s
+        opened = await self._client.submit((self._opening,), patience_s=patience_s, repeat_unknown=True)
+        return None if opened.position is None else opened.position.index

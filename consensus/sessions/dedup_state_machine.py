@@ -1,0 +1,168 @@
+"""A state machine that executes each client's request once, for services that have no session table of their own.
+
+    command ──▶ a request in an envelope ──▶ table: new ─▶ execute, remember │ repeated, forgotten ─▶ nothing
+            └▶ a clock entry ──▶ log time, by which sessions expire
+            └▶ an opening ──▶ nothing; its index is a birth for its sender's session (`core/sessions.py`)
+            └▶ anything else ──▶ executed as often as it is in the log
+
+The envelope is one byte of kind and fields in network byte order. What came of a request is asked for by its id, on any
+server that has applied the entry. Log time comes from the clock entries that whoever leads appends (`session_clock`);
+without them sessions end only by their number.
+"""
+
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from itertools import chain
+
+import trio
+
+from consensus.core.model import Command, Entry, Index, LogId, Milliseconds
+from consensus.sessions.table import (
+    DEFAULT_LIMITS,
+    RequestId,
+    RequestStatus,
+    SessionLimits,
+    SessionTable,
+    SessionTableError,
+)
+
+Execute = Callable[[Index, bytes], Awaitable[bytes]]
+"""Executes the command at an index and returns its result."""
+
+Restore = Callable[[LogId, AsyncIterator[bytes]], Awaitable[None]]
+"""Takes the service's own part of a snapshot."""
+
+_REQUEST, _CLOCK, _OPENING = b"\xf1", b"\xf2", b"\xf3"
+_REQUEST_HEAD = struct.Struct(">BQQ")
+_CLOCK_TIME = struct.Struct(">Q")
+_DUMP_SIZE = struct.Struct(">Q")
+_DUMP_MAX_BYTES = 256 * 1024 * 1024
+
+OPENING_ENTRY = _OPENING
+"""Has no effect; the index at which it commits is one that its sender has seen."""
+
+
+def request_entry(request: RequestId, command: bytes) -> bytes:
+    """The command, sealed with the request that it belongs to."""
+    client = request.client.encode()
+    return _REQUEST + _REQUEST_HEAD.pack(len(client), request.born, request.sequence) + client + command
+
+
+def clock_entry(log_time_ms: Milliseconds) -> bytes:
+    """Moves log time on; what would move it back is ignored."""
+    return _CLOCK + _CLOCK_TIME.pack(log_time_ms)
+
+
+class DedupStateMachine:
+    """Wraps a state machine; this is what a `ConsensusServer` feeds."""
+
+    def __init__(
+        self,
+        execute: Execute,
+        limits: SessionLimits = DEFAULT_LIMITS,
+        snapshot: Callable[[], Iterator[bytes]] = lambda: iter(()),
+        restore: Restore | None = None,
+        clock_s: Callable[[], float] = trio.current_time,
+    ) -> None:
+        """Without `snapshot` and `restore` the service has no state of its own, beside what came of requests.
+
+        `clock_s` is the local clock by which somebody may ask how old log time is; the state does not depend on it.
+        """
+        self._clock_s = clock_s
+        self._execute = execute
+        self._snapshot = snapshot
+        self._restore = restore or _nothing_to_restore
+        self.log_time_ms: Milliseconds = 0
+        """By the clock entries that were applied; 0 before the first."""
+        self.log_time_at_s = 0.0
+        """When, by the local clock, that entry or a snapshot with it was applied here; no part of the state."""
+        self.sessions = SessionTable(limits)
+
+    async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
+        """Take committed entries."""
+        for index, entry in enumerate(entries, start=first):
+            if isinstance(entry.content, Command):
+                await self._take(index, entry.content.data)
+
+    def request_of(self, command: bytes) -> RequestId | None:
+        """The request that a command is sealed with."""
+        opened = _open(command) if command[:1] == _REQUEST else None
+        return None if opened is None else opened[0]
+
+    def was_executed(self, request: RequestId) -> bool:
+        """Whether the table remembers this request."""
+        return self.sessions.was_executed(request)
+
+    def result_of(self, request: RequestId) -> bytes | None:
+        """The result of an executed request; None if it was not executed, was forgotten, or was too long to keep."""
+        return self.sessions.result_of(request) if self.sessions.was_executed(request) else None
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The table, and behind it the wrapped state machine's own snapshot, both of this moment."""
+        table = self.sessions.dump()
+        return chain((_DUMP_SIZE.pack(len(table)) + _CLOCK_TIME.pack(self.log_time_ms) + table,), self._snapshot())
+
+    async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
+        """Take the table out of a snapshot; the wrapped state machine gets what lies behind it."""
+        data = b""
+        head = _DUMP_SIZE.size + _CLOCK_TIME.size
+        size = 0
+        async for piece in state:
+            data += piece
+            if len(data) >= head:
+                (size,) = _DUMP_SIZE.unpack_from(data)
+            if size > _DUMP_MAX_BYTES:
+                raise SessionTableError(f"a snapshot whose table of sessions would have {size} bytes")
+            if len(data) >= head + size:
+                break
+        if len(data) < head + size:
+            raise SessionTableError(f"a snapshot of {len(data)} bytes holds no table of sessions")
+        (log_time_ms,) = _CLOCK_TIME.unpack_from(data, _DUMP_SIZE.size)
+        self.sessions = SessionTable.load(data[head : head + size], self.sessions.limits)
+        self.log_time_ms, self.log_time_at_s = log_time_ms, self._clock_s()
+        await self._restore(last, _behind(data[head + size :], state))
+
+    async def _take(self, index: Index, data: bytes) -> None:
+        match data[:1]:
+            case b"\xf1":
+                await self._take_request(index, data)
+            case b"\xf2" if len(data) == 1 + _CLOCK_TIME.size:
+                (time_ms,) = _CLOCK_TIME.unpack_from(data, 1)
+                if time_ms > self.log_time_ms:
+                    self.log_time_ms, self.log_time_at_s = time_ms, self._clock_s()
+                self.sessions.expire(self.log_time_ms)
+            case b"\xf3":
+                pass
+            case _:
+                await self._execute(index, data)
+
+    async def _take_request(self, index: Index, data: bytes) -> None:
+        opened = _open(data)
+        if opened is None:
+            return  # not of our make: it has no meaning on any server
+        request, command = opened
+        if self.sessions.admit(request, index, self.log_time_ms) is RequestStatus.NEW:
+            self.sessions.remember(request, await self._execute(index, command))
+
+
+def _open(data: bytes) -> tuple[RequestId, bytes] | None:
+    head = 1 + _REQUEST_HEAD.size
+    if len(data) < head:
+        return None
+    client_bytes, born, sequence = _REQUEST_HEAD.unpack_from(data, 1)
+    try:
+        request = RequestId(data[head : head + client_bytes].decode(), born, sequence)
+    except ValueError:
+        return None
+    return request, data[head + client_bytes :]
+
+
+async def _behind(data: bytes, state: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if data:
+        yield data
+    async for piece in state:
+        yield piece
+
+
+async def _nothing_to_restore(_last: LogId, _state: AsyncIterator[bytes]) -> None:
+    await trio.lowlevel.checkpoint()

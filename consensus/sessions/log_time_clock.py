@@ -1,0 +1,89 @@
+"""Log time for a `DedupStateMachine`: whoever leads writes a clock entry at its election and once a period.
+
+    leadership, or a period has passed ─▶ leads? ─▶ log time of now ─▶ clock entry ─▶ committed ─▶ sessions expire
+                                             └ else: wait until it does
+
+Every server runs one; only the leader's writes. Log time is what the log says and goes on by elapsed time, so that a
+session is silent for as long on every machine whatever their clocks show. The leader steers it to its own clock only
+while the two are within five seconds. Further apart one of them is wrong, and a leader alone cannot know which: log
+time keeps its pace, and `apart_ms` tells an operator. (The farm's state machine has clock entries of its own, which a
+majority's reports can correct; it does without this.)
+"""
+
+import time
+from collections.abc import Callable
+
+import trio
+
+from consensus.core.effects import Outcome, Role
+from consensus.core.model import Milliseconds
+from consensus.server.server import ConsensusServer
+from consensus.sessions.dedup_state_machine import DedupStateMachine, clock_entry
+
+STEER_LIMIT_MS = 5_000
+PERIOD_MS = 30_000
+RETRY_S = 1.0
+
+
+def machine_clock_ms() -> Milliseconds:
+    """This machine's clock, milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def next_log_time(log_time_ms: Milliseconds, elapsed_ms: Milliseconds, clock_ms: Milliseconds) -> Milliseconds:
+    """What a leader writes `elapsed_ms` after log time was `log_time_ms` (0: no clock entry yet), by its own clock."""
+    if log_time_ms == 0:
+        return clock_ms
+    paced_ms = log_time_ms + elapsed_ms
+    return max(log_time_ms, clock_ms if abs(clock_ms - paced_ms) <= STEER_LIMIT_MS else paced_ms)
+
+
+class SessionClock:
+    """Writes clock entries while `server`, which feeds `machine`, leads. `period_ms` is well below the expiry."""
+
+    def __init__(
+        self,
+        server: ConsensusServer,
+        machine: DedupStateMachine,
+        *,
+        period_ms: Milliseconds = PERIOD_MS,
+        clock_ms: Callable[[], Milliseconds] = machine_clock_ms,
+    ) -> None:
+        self._server = server
+        self._machine = machine
+        self._period_s = period_ms / 1000
+        self._clock_ms = clock_ms
+        self._led = trio.Event()
+        self._written: tuple[Milliseconds, float] | None = None
+        self.apart_ms: Milliseconds | None = None
+        """How far this leader's clock is ahead of log time, when too far to be followed."""
+
+    def leadership_changed(self) -> None:
+        """A `RoleChanged` was observed: a new leader's clock entry is due at once."""
+        self._led.set()
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        while True:
+            self._led = trio.Event()
+            if self._server.role.role is Role.LEADER:
+                written = await self._write()
+                with trio.move_on_after(self._period_s if written else min(self._period_s, RETRY_S)):
+                    await self._led.wait()
+            else:
+                self.apart_ms = None
+                await self._led.wait()
+
+    async def _write(self) -> bool:
+        log_time_ms, now_s, clock_ms = self._machine.log_time_ms, trio.current_time(), self._clock_ms()
+        # Of its own entry a leader knows when it read the clock: commitment takes no time out of log time.
+        own = self._written is not None and self._written[0] == log_time_ms
+        since_s = self._written[1] if own and self._written is not None else self._machine.log_time_at_s
+        elapsed_ms = max(0, round((now_s - since_s) * 1000))
+        time_ms = next_log_time(log_time_ms, elapsed_ms, clock_ms)
+        ahead_ms = clock_ms - time_ms
+        self.apart_ms = ahead_ms if abs(ahead_ms) > STEER_LIMIT_MS else None
+        self._written = (time_ms, now_s)
+        with trio.move_on_after(self._period_s):
+            return (await self._server.propose((clock_entry(time_ms),))).outcome is Outcome.COMMITTED
+        return False

@@ -1,0 +1,273 @@
+"""Exactly-once: which requests of which clients the state machine has taken, and what came of them (Raft section 8).
+
+A leader may fail after it has committed a command and before it has told the client; the client repeats the command,
+and it would be executed a second time. So each client numbers its requests, and the state machine, not the servers,
+keeps for each client the newest numbers with their results: a number that was taken is answered, not executed. The
+table is part of the replicated state. It changes only by `admit` and `remember`, in the order of the log, and nothing
+but the log enters: index, log time, request. Equal on every server, then, and a part of every snapshot.
+
+Nothing can be remembered for ever. A session ends when its client was silent for `expiry_ms` of log time, or when more
+than `sessions_max` exist and it was silent for the longest. What then arrives in its name must not be executed as if it
+were new, and the table no longer knows the name. Therefore a client states at which log index it was *born*: one that
+it saw before its first request. A session's birth lies before every entry of the session, so with the last index of all
+the sessions forgotten so far, the *floor*, it is easily told:
+
+    unknown client, born at the floor or after   new: no session forgotten so far can be this one
+    unknown client, born below the floor         perhaps forgotten: refused; the client begins again with a new birth
+    born at the request's own index or after     no index that it can have seen: refused, or the floor would not hold
+
+Registering each client with an entry of its own, the usual way, costs a round trip and an entry, and gives no more.
+
+A client may have `window` requests under way, in any order. A number that fell out of the window is refused: its result
+is forgotten, and whether it was executed as well.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from consensus.core.model import Index, Milliseconds
+
+CLIENT_BYTES_MAX = 64
+SEQUENCE_MAX = 2**63 - 1
+_FORMAT = 1
+_DIGITS_MAX = 19
+
+
+class SessionTableError(ValueError):
+    """Bytes that are no session table of this format and within these limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestId:
+    """A request for ever: who asks, since when, and the client's own number for it, from 1 on."""
+
+    client: str
+    born: Index
+    sequence: int
+
+    def __post_init__(self) -> None:
+        """Refuse what no table could hold."""
+        if not 1 <= len(self.client.encode()) <= CLIENT_BYTES_MAX:
+            raise ValueError(f"a client's name has 1 to {CLIENT_BYTES_MAX} bytes, not {len(self.client.encode())}")
+        if not (0 <= self.born <= SEQUENCE_MAX and 1 <= self.sequence <= SEQUENCE_MAX):
+            raise ValueError(f"birth {self.born} and sequence {self.sequence} must be 63-bit numbers, from 0 and 1 on")
+
+    def __str__(self) -> str:
+        """As it stands in a text protocol; `parse_request_id` reads it."""
+        return f"{self.client}-{self.born}-{self.sequence}"
+
+
+def parse_request_id(text: str) -> RequestId | None:
+    """`CLIENT-BORN-SEQUENCE`; the client's name may have dashes of its own. None for anything else."""
+    client, born, sequence = ["", "", *text.rsplit("-", 2)][-3:]
+    if not all(part.isascii() and part.isdigit() and len(part) <= _DIGITS_MAX for part in (born, sequence)):
+        return None
+    try:
+        return RequestId(client, int(born), int(sequence))
+    except ValueError:
+        return None
+
+
+class RequestStatus(Enum):
+    """What to do with a request."""
+
+    NEW = "new"
+    """Execute it, and `remember` the result."""
+    DUPLICATE = "duplicate"
+    """Do not execute it: answer with the first result."""
+    EXPIRED = "expired"
+    """Refuse it: whether it was ever executed is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """Bounds of the table. Every server must have the same: what is forgotten follows from them."""
+
+    sessions_max: int = 1024
+    window: int = 16
+    """Results remembered of one client: how many requests it may have under way."""
+    result_bytes_max: int = 1024
+    """A longer result is not kept: its repetition is answered as executed, without the result."""
+    expiry_ms: Milliseconds = 3_600_000
+    reserved_prefix: str = ""
+    """Clients whose names begin so are forgotten for want of room only when no other is left: whoever can submit can
+    make as many other sessions as there is room for. Empty: nobody is preferred."""
+
+    def is_reserved(self, client: str) -> bool:
+        """Whether the client keeps its session while others have one."""
+        return self.reserved_prefix != "" and client.startswith(self.reserved_prefix)
+
+
+DEFAULT_LIMITS = SessionLimits()
+
+
+@dataclass(slots=True)
+class _Session:
+    last_index: Index
+    last_ms: Milliseconds
+    highest: int = 0
+    results: dict[int, bytes | None] = field(default_factory=dict)
+
+
+class SessionTable:
+    """The sessions of all clients, the longest silent first."""
+
+    def __init__(self, limits: SessionLimits = DEFAULT_LIMITS) -> None:
+        self.limits = limits
+        self.floor: Index = 0
+        """The last index of every session that was forgotten so far."""
+        self._now_ms: Milliseconds = 0
+        self._sessions: dict[tuple[str, Index], _Session] = {}
+
+    def __len__(self) -> int:
+        """How many clients are known."""
+        return len(self._sessions)
+
+    def admit(self, request: RequestId, index: Index, now_ms: Milliseconds) -> RequestStatus:
+        """Judge the request in the entry at `index`, at this log time. What is new must be remembered next."""
+        self.expire(now_ms)
+        name = (request.client, request.born)
+        session = self._sessions.pop(name, None)
+        if session is None:
+            if not self.floor <= request.born < index:
+                return RequestStatus.EXPIRED
+            self._make_room()
+            session = _Session(index, self._now_ms)
+        session.last_index, session.last_ms = index, self._now_ms
+        self._sessions[name] = session
+        if request.sequence in session.results:
+            return RequestStatus.DUPLICATE
+        return RequestStatus.NEW if request.sequence > session.highest - self.limits.window else RequestStatus.EXPIRED
+
+    def remember(self, request: RequestId, result: bytes) -> None:
+        """The admitted request was executed; `result` is what every repetition of it gets."""
+        session = self._sessions[request.client, request.born]
+        kept = result if len(result) <= self.limits.result_bytes_max else None
+        session.results[request.sequence] = kept
+        session.highest = max(session.highest, request.sequence)
+        oldest = session.highest - self.limits.window
+        for sequence in [sequence for sequence in session.results if sequence <= oldest]:
+            del session.results[sequence]
+
+    def has(self, client: str, born: Index) -> bool:
+        """Whether this client, born then, has a session."""
+        return (client, born) in self._sessions
+
+    def count(self, prefix: str) -> int:
+        """How many sessions are there of clients whose names begin so."""
+        return sum(client.startswith(prefix) for client, _ in self._sessions)
+
+    def was_executed(self, request: RequestId) -> bool:
+        """Whether this very request is remembered."""
+        session = self._sessions.get((request.client, request.born))
+        return session is not None and request.sequence in session.results
+
+    def result_of(self, request: RequestId) -> bytes | None:
+        """The first result of an executed request; None if it was too long to be kept."""
+        return self._sessions[request.client, request.born].results[request.sequence]
+
+    def expire(self, now_ms: Milliseconds) -> None:
+        """Log time is `now_ms` (it goes back by `turn_back` alone): forget who was silent for too long."""
+        if self._now_ms == 0:
+            self._begin_time(now_ms)
+        self._now_ms = max(self._now_ms, now_ms)
+        while self._sessions:
+            longest_silent = next(iter(self._sessions.values()))
+            if self._now_ms - longest_silent.last_ms <= self.limits.expiry_ms:
+                return
+            self._forget_longest_silent()
+
+    def turn_back(self, by_ms: Milliseconds) -> None:
+        """Log time was brought back by so much: how long each client has been silent stays the same."""
+        self._now_ms = max(0, self._now_ms - by_ms)
+        for session in self._sessions.values():
+            session.last_ms = max(0, session.last_ms - by_ms)
+
+    def dump(self) -> bytes:
+        """The whole table, for a snapshot: equal tables give equal bytes."""
+        parts = [bytes([_FORMAT]), _number(self.floor), _number(self._now_ms), _number(len(self._sessions))]
+        for (client, born), session in self._sessions.items():
+            parts += [_text(client.encode()), _number(born), _number(session.last_index), _number(session.last_ms)]
+            parts += [_number(session.highest), _number(len(session.results))]
+            for sequence, result in sorted(session.results.items()):
+                parts += [_number(sequence), b"\0" if result is None else b"\1" + _text(result)]
+        return b"".join(parts)
+
+    @classmethod
+    def load(cls, data: bytes, limits: SessionLimits = DEFAULT_LIMITS) -> "SessionTable":
+        """The table that was dumped, under the same limits; anything else is a `SessionTableError`."""
+        table, reader = cls(limits), _Reader(data)
+        if reader.take(1) != bytes([_FORMAT]):
+            raise SessionTableError(f"a session table of format {data[:1].hex() or 'nothing'}, not {_FORMAT}")
+        table.floor, table._now_ms = reader.number(), reader.number()
+        for _ in range(reader.number(table.limits.sessions_max)):
+            name, session = _load_session(reader, limits)
+            if name in table._sessions:
+                raise SessionTableError(f"a session table names the client {name[0]!r} twice")
+            table._sessions[name] = session
+        reader.end()
+        return table
+
+    def _begin_time(self, now_ms: Milliseconds) -> None:
+        """Until now nothing was known of the time, so that nobody has been silent for any of it."""
+        for session in self._sessions.values():
+            session.last_ms = now_ms
+
+    def _make_room(self) -> None:
+        if len(self._sessions) >= self.limits.sessions_max:
+            longest_silent = next(iter(self._sessions))
+            others = (name for name in self._sessions if not self.limits.is_reserved(name[0]))
+            self._forget(next(others, longest_silent))
+
+    def _forget_longest_silent(self) -> None:
+        self._forget(next(iter(self._sessions)))
+
+    def _forget(self, name: tuple[str, Index]) -> None:
+        self.floor = max(self.floor, self._sessions.pop(name).last_index)
+
+
+def _load_session(reader: "_Reader", limits: SessionLimits) -> tuple[tuple[str, Index], _Session]:
+    try:
+        client = reader.text(CLIENT_BYTES_MAX).decode()
+    except UnicodeDecodeError as error:
+        raise SessionTableError("a session table with a client's name that is no text") from error
+    name = (client, reader.number())
+    session = _Session(reader.number(), reader.number(), reader.number())
+    for _ in range(reader.number(limits.window)):
+        sequence = reader.number()
+        session.results[sequence] = reader.text(limits.result_bytes_max) if reader.take(1) == b"\1" else None
+    return name, session
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(8, "big")
+
+
+def _text(data: bytes) -> bytes:
+    return _number(len(data)) + data
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._place = 0
+
+    def take(self, size: int) -> bytes:
+        taken = self._data[self._place : self._place + size]
+        if len(taken) != size:
+            raise SessionTableError(f"a session table that ends after {len(self._data)} bytes, in the midst of a value")
+        self._place += size
+        return taken
+
+    def number(self, at_most: int = SEQUENCE_MAX) -> int:
+        value = int.from_bytes(self.take(8), "big")
+        if value > at_most:
+            raise SessionTableError(f"a session table with the number {value} where {at_most} is the limit")
+        return value
+
+    def text(self, at_most: int) -> bytes:
+        return self.take(self.number(at_most))
+
+    def end(self) -> None:
+        if self._place != len(self._data):
+            raise SessionTableError(f"a session table with {len(self._data) - self._place} bytes behind its end")

@@ -1,0 +1,279 @@
+"""The disk port on a real directory, and the one way to open a server's storage.
+
+One process owns a directory: it holds an flock on the file `lock` for as long as it lives. Files are 0600, a directory
+made here is 0700. All calls block; the server makes them in a worker thread, one at a time.
+
+A failed sync is final: the kernel may have dropped what it could not write and report success the next time. So every
+`OSError` ends the process, with one exception: a full disk (or quota). `perform_all` then raises `OutOfSpaceError` with
+the place to resume from. It lies behind the last sync that succeeded, so that what no sync covered is written again.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar, assert_never
+
+from consensus.storage.disk import (
+    CreateFile,
+    DiskOperation,
+    DiskReader,
+    RemoveFile,
+    RenameFile,
+    StorageError,
+    StorageInUseError,
+    SyncDirectory,
+    SyncFile,
+    WriteBytes,
+)
+from consensus.storage.disk_thread import DiskThread
+from consensus.storage.hard_state import FILE as BALLOT_FILE
+from consensus.storage.hard_state import HardStateFile
+from consensus.storage.planner import Owner, Recovery, StorageOptions, check_owner, recover, verify
+from consensus.storage.recovery_report import RecoveryReport
+
+Answer = TypeVar("Answer")
+
+LOCK_FILE = "lock"
+STORAGE_ID_BYTES = 16
+_OPEN_FILES = 8
+_ZEROS = bytes(1024 * 1024)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class OutOfSpaceError(Exception):
+    """The disk is full. Perform the operations again, from `resume_at` on, when there is space."""
+
+    def __init__(self, resume_at: int) -> None:
+        super().__init__("no space left on the disk that holds the log")
+        self.resume_at = resume_at
+
+
+class Directory:
+    """An open, locked directory."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the directory if needed, and lock it; raises `StorageInUseError` or `StorageError`."""
+        self.path = path
+        self._files: dict[str, int] = {}
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StorageError(
+                f"the directory '{path}' cannot be opened: {error.strerror}; create it, or give this user access to it"
+            ) from error
+        self._lock = _open_lock(path, self._directory)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.close()
+            raise StorageInUseError(
+                f"another process has the directory '{path}' open: two servers on one log would destroy it. Stop the "
+                "other process, or give this one another state directory"
+            ) from error
+
+    @property
+    def place(self) -> int:
+        """The directory's inode, which a copy does not share."""
+        return os.fstat(self._directory).st_ino
+
+    def close(self) -> None:
+        """Close all files and give up the lock."""
+        for descriptor in (*self._files.values(), self._lock, self._directory):
+            os.close(descriptor)
+        self._files.clear()
+
+    def files(self) -> Sequence[str]:
+        """Names of the files, the lock aside."""
+        return [entry.name for entry in self.path.iterdir() if entry.name != LOCK_FILE]
+
+    def size(self, file: str) -> int:
+        """Size in bytes."""
+        return os.fstat(self._descriptor(file)).st_size
+
+    def read(self, file: str, offset_bytes: int, length_bytes: int) -> bytes:
+        """Bytes from `offset_bytes` on; fewer only at the end of the file."""
+        descriptor = self._descriptor(file)
+        data = os.pread(descriptor, length_bytes, offset_bytes)
+        while len(data) < length_bytes:
+            more = os.pread(descriptor, length_bytes - len(data), offset_bytes + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def perform(self, operation: DiskOperation) -> None:
+        """Carry out one operation."""
+        match operation:
+            case CreateFile(file, size_bytes):
+                self._create(file, size_bytes)
+            case WriteBytes(file, offset_bytes, data):
+                _write_all(self._descriptor(file), data, offset_bytes)
+            case SyncFile(file):
+                os.fdatasync(self._descriptor(file))
+            case RenameFile(file, to):
+                self._rename(file, to)
+            case RemoveFile(file):
+                self._forget(file)
+                try:
+                    os.unlink(file, dir_fd=self._directory)
+                except FileNotFoundError:
+                    return
+            case SyncDirectory():
+                os.fsync(self._directory)
+            case _:
+                assert_never(operation)
+
+    def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
+        """Carry out operations from number `start` on; raises `OutOfSpaceError` if the disk is full."""
+        resume_at = start
+        for number in range(start, len(operations)):
+            operation = operations[number]
+            try:
+                self.perform(operation)
+            except OSError as error:
+                if error.errno in _FULL:
+                    raise OutOfSpaceError(resume_at) from error
+                raise
+            if isinstance(operation, SyncFile | SyncDirectory):
+                resume_at = number + 1
+
+    def _create(self, file: str, size_bytes: int) -> None:
+        self._forget(file)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(file, flags, 0o600, dir_fd=self._directory)
+        self._remember(file, descriptor)
+        try:
+            for offset_bytes in range(0, size_bytes, len(_ZEROS)):
+                _write_all(descriptor, _ZEROS[: size_bytes - offset_bytes], offset_bytes)
+        except OSError:
+            # What was allocated so far is given back: it may be what others need to free space.
+            self.perform(RemoveFile(file))
+            raise
+
+    def _rename(self, file: str, to: str) -> None:
+        try:
+            os.rename(file, to, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        except FileNotFoundError:
+            # Repeated after a full disk: the rename had been done, its directory sync had not.
+            os.stat(to, dir_fd=self._directory)
+            return
+        self._forget(to)
+        descriptor = self._files.pop(file, None)
+        if descriptor is not None:
+            self._files[to] = descriptor
+
+    def _descriptor(self, file: str) -> int:
+        descriptor = self._files.pop(file, None)
+        if descriptor is None:
+            descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory)
+        self._remember(file, descriptor)
+        return descriptor
+
+    def _remember(self, file: str, descriptor: int) -> None:
+        """Keep the file open, as the most recently used one."""
+        self._files[file] = descriptor
+        while len(self._files) > _OPEN_FILES:
+            os.close(self._files.pop(next(iter(self._files))))
+
+    def _forget(self, file: str) -> None:
+        descriptor = self._files.pop(file, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _open_lock(path: Path, directory: int) -> int:
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(LOCK_FILE, flags, 0o600, dir_fd=directory)
+    except OSError as error:
+        os.close(directory)
+        raise StorageError(
+            f"the lock of the directory '{path}' cannot be opened: {error.strerror}; if '{path / LOCK_FILE}' is not a"
+            " file of this user's, move it away"
+        ) from error
+
+
+def _write_all(descriptor: int, data: bytes, offset_bytes: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset_bytes)
+        offset_bytes += written
+        view = view[written:]
+
+
+class ThreadedDisk:
+    """A `Directory` behind a thread of its own, one call at a time."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._thread = DiskThread("garlicfarm-disk")
+
+    async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
+        """Carry out operations in the thread. A call that has begun is finished even if it is cancelled."""
+        await self._thread.run(lambda: self._directory.perform_all(operations, start))
+
+    async def ask(self, question: Callable[[DiskReader], Answer]) -> Answer:
+        """Have a question answered in the thread."""
+        return await self._thread.run(lambda: question(self._directory))
+
+    def close(self) -> None:
+        """Close all files and give up the lock."""
+        self._thread.close()
+        self._directory.close()
+
+
+def open_directory(path: Path, node_id: bytes, generation: int, options: StorageOptions) -> tuple[Directory, Recovery]:
+    """Lock, read, check and repair the directory, or make a new storage in an empty one. Blocks.
+
+    `generation` is the node's restart epoch, raised before each start. Raises `StorageError` with what to do.
+    """
+    directory = Directory(path)
+    try:
+        owner = Owner(node_id, generation, directory.place)
+        recovery = recover(directory, owner, os.urandom(STORAGE_ID_BYTES), options)
+        directory.perform_all(recovery.operations)
+    except (StorageError, OutOfSpaceError, OSError) as error:
+        directory.close()
+        if isinstance(error, StorageError):
+            raise type(error)(f"{path}: {error}") from error
+        raise StorageError(f"the storage in '{path}' cannot be opened: {error}; free or repair the disk") from error
+    return directory, recovery
+
+
+def open_storage(path: Path, node_id: bytes, generation: int, options: StorageOptions) -> tuple[ThreadedDisk, Recovery]:
+    """Like `open_directory`, with the disk as a server wants it. Blocks: call it before trio runs, or in a thread."""
+    directory, recovery = open_directory(path, node_id, generation, options)
+    return ThreadedDisk(directory), recovery
+
+
+def check_place(path: Path) -> None:
+    """Raise `StorageError` if there is a storage and it was made in another place: with a copy nobody is to begin."""
+    if not (path / BALLOT_FILE).is_file():
+        return
+    try:
+        directory = Directory(path)
+    except StorageInUseError:
+        return  # a matter of locks, which those who need them tell better
+    try:
+        state = HardStateFile.read(directory)[0].state
+        check_owner(state, Owner(state.binding.node_id, state.generation, directory.place))
+    except (StorageError, OSError) as error:
+        raise (type(error) if isinstance(error, StorageError) else StorageError)(f"{path}: {error}") from error
+    finally:
+        directory.close()
+
+
+def verify_directory(path: Path) -> RecoveryReport:
+    """Check a directory that no process has open, changing nothing; raises `StorageError` with what is wrong."""
+    if not path.is_dir():
+        raise StorageError(f"there is no directory '{path}'")
+    directory = Directory(path)
+    try:
+        return verify(directory)
+    except OSError as error:
+        raise StorageError(f"'{path}' cannot be read: {error}") from error
+    finally:
+        directory.close()

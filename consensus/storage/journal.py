@@ -1,0 +1,311 @@
+"""The log on disk, as a planner: it knows where every record lies and says what to write, but touches no file.
+
+    plan_append(first, entries) ──▶ [WriteBytes, SyncFile]              one sync for a group of entries
+                                    … + [CreateFile, WriteBytes, SyncFile, RenameFile, SyncDirectory]   at a roll-over
+    plan_compact(first_kept) ────▶ [RemoveFile, SyncDirectory …]        whole segments that a snapshot covers
+    plan_truncate(first_removed) ─▶ [RemoveFile …, SyncDirectory, WriteBytes (zeros) …, SyncFile]
+    done()                          the planned operations were performed: all planned entries are durable
+
+The log is a row of *segments*, files of a fixed size that are zero-filled before their first record, named after the
+index of it. Overwriting allocated zeros lets fdatasync skip the file system's journal, which growing files cannot.
+
+One group is under way at a time: the next may be planned only after `done()`. Everything below rests on that order.
+
+*Torn tail or rot?* Each record says up to which index the log was durable when the record was written. A damaged record
+that a later record, a later segment's header or the hard state file calls durable has rotted: the server stops. A
+damaged record that nothing calls durable belongs to the group that the crash interrupted: it is cut. What cannot be
+told apart: rot in the very last group, if the process was killed after it was acknowledged and nothing was written
+since. A clean stop, a restart and every vote close that window, because they write the durable index into the hard
+state file.
+
+*A roll-over* syncs the old segment before the new one gets its name, so that a segment's existence says that everything
+before it is durable, and no hole can hide between two files.
+
+*A truncation* must never resurface: were the old suffix only overwritten by a shorter new one, its last records would
+lie behind the new ones and could follow a torn tail. So the suffix is erased with zeros and synced before anything is
+appended. The erasing itself can be interrupted, and would then look like rot; therefore `Storage` first notes
+`truncating_from` in the hard state file, and recovery finishes what it finds noted.
+
+*A compaction* removes whole segments from the front. The first segment's header names the entry before it, index and
+term, so what is left explains itself; that the snapshot covers it is checked by recovery.
+
+Memory: four bytes for each entry (where its record begins), and one run for each term.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from consensus.core.log import TermRun
+from consensus.core.model import ORIGIN, Entry, Index, LogId
+from consensus.storage.disk import (
+    CreateFile,
+    DiskOperation,
+    RemoveFile,
+    RenameFile,
+    SyncDirectory,
+    SyncFile,
+    WriteBytes,
+)
+from consensus.storage.records import SEGMENT_HEADER_BYTES, Binding, SegmentHeader, encode_record, encode_segment_header
+
+SEGMENT_SUFFIX = ".segment"
+NEW_SUFFIX = ".new"
+ZEROS_AT_ONCE_BYTES = 1024 * 1024
+
+
+def segment_file(first: Index) -> str:
+    """The name of the segment whose first entry has index `first`; names sort like indexes."""
+    return f"{first:020d}{SEGMENT_SUFFIX}"
+
+
+def plan_zeros(file: str, start_bytes: int, end_bytes: int) -> list[DiskOperation]:
+    """Erase [start, end) in pieces, so that no plan holds a segment's worth of zeros."""
+    return [
+        WriteBytes(file, offset, bytes(min(ZEROS_AT_ONCE_BYTES, end_bytes - offset)))
+        for offset in range(start_bytes, end_bytes, ZEROS_AT_ONCE_BYTES)
+    ]
+
+
+@dataclass(slots=True)
+class Segment:
+    """One file: `offsets[i]` is where the record of entry `first + i` begins; the last record ends at `end_bytes`."""
+
+    file: str
+    previous: LogId
+    size_bytes: int
+    end_bytes: int = SEGMENT_HEADER_BYTES
+    offsets: "array[int]" = field(default_factory=lambda: array("I"))
+
+    @property
+    def first(self) -> Index:
+        """Index of the first entry, whether it was written yet or not."""
+        return self.previous.index + 1
+
+    @property
+    def last(self) -> Index:
+        """Index of the last entry; one before the first if there is none."""
+        return self.previous.index + len(self.offsets)
+
+    def offset_of(self, index: Index) -> int:
+        """Where the record of `index` begins; for the index after the last, where it would."""
+        return self.end_bytes if index > self.last else self.offsets[index - self.first]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A run of whole records in one file: entries from `first` on, `count` of them."""
+
+    file: str
+    offset_bytes: int
+    length_bytes: int
+    first: Index
+    count: int
+
+
+class Journal:
+    """The row of segments. Made by recovery, which reads them, or empty by `Journal(binding, segment_bytes)`."""
+
+    def __init__(self, binding: Binding, segment_bytes: int) -> None:
+        self._binding = binding
+        self._seed = binding.seed
+        self._segment_bytes = segment_bytes
+        self._segments: list[Segment] = []
+        self._runs: list[TermRun] = []
+        self._begin = ORIGIN
+        self._durable: Index = 0
+
+    @property
+    def binding(self) -> Binding:
+        """To whom the records belong."""
+        return self._binding
+
+    @property
+    def last(self) -> LogId:
+        """Where the log ends, planned or durable."""
+        index = self._segments[-1].last if self._segments else self._begin.index
+        return LogId(index, self._runs[-1].term if self._runs else self.start.term)
+
+    @property
+    def start(self) -> LogId:
+        """The place before the first entry."""
+        return self._segments[0].previous if self._segments else self._begin
+
+    @property
+    def durable(self) -> Index:
+        """Everything up to here is durable."""
+        return self._durable
+
+    @property
+    def runs(self) -> tuple[TermRun, ...]:
+        """Where terms begin."""
+        return tuple(self._runs)
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """The files, oldest first."""
+        return self._segments
+
+    def restore(self, start: LogId, segments: Sequence[Segment], runs: Sequence[TermRun]) -> None:
+        """Take over what recovery found; it counts as durable once recovery's operations are done."""
+        self._begin = start
+        self._segments = list(segments)
+        self._runs = list(runs)
+        self._durable = self.last.index
+
+    def plan_append(self, first: Index, entries: Sequence[Entry]) -> list[DiskOperation]:
+        """Write `entries` at the end of the log and make them durable with one sync (one more for each roll-over).
+
+        Raises `RecordError` for an entry that cannot be stored, and then plans nothing.
+        """
+        last = self.last
+        if first != last.index + 1:
+            raise ValueError(f"entries from {first} on cannot follow a log that ends at {last.index}")
+        records = []
+        term = last.term
+        for index, entry in enumerate(entries, start=first):
+            records.append(encode_record(self._seed, index, term, self._durable, entry))
+            term = entry.term
+        operations: list[DiskOperation] = []
+        pending: list[bytes] = []
+        segment = self._segments[-1] if self._segments else None
+        run_term = self._runs[-1].term if self._runs else None
+        for index, (entry, record) in enumerate(zip(entries, records, strict=True), start=first):
+            if segment is None or segment.end_bytes + len(record) > segment.size_bytes:
+                operations += self._plan_flush(pending)
+                operations += self._plan_segment(len(record))
+                segment = self._segments[-1]
+            if entry.term != run_term:
+                run_term = entry.term
+                self._runs.append(TermRun(index, run_term))
+            segment.offsets.append(segment.end_bytes)
+            segment.end_bytes += len(record)
+            pending.append(record)
+        return operations + self._plan_flush(pending)
+
+    def plan_truncate(self, first_removed: Index) -> list[DiskOperation]:
+        """Erase the entry at `first_removed` and all that follow it, so that nothing of them can resurface."""
+        operations: list[DiskOperation] = []
+        while len(self._segments) > 1 and self._segments[-1].first >= first_removed:
+            operations.append(RemoveFile(self._segments.pop().file))
+        if operations:
+            operations.append(SyncDirectory())
+        segment = self._segments[-1]
+        keep = max(0, first_removed - segment.first)
+        if keep < len(segment.offsets):
+            start_bytes = segment.offsets[keep]
+            operations += plan_zeros(segment.file, start_bytes, segment.end_bytes)
+            operations.append(SyncFile(segment.file))
+            del segment.offsets[keep:]
+            segment.end_bytes = start_bytes
+        while self._runs and self._runs[-1].first > self.last.index:
+            self._runs.pop()
+        self._durable = min(self._durable, self.last.index)
+        return operations
+
+    def plan_compact(self, first_kept: Index) -> list[DiskOperation]:
+        """Remove the segments that hold nothing from `first_kept` on; what a snapshot covers only.
+
+        One at a time, oldest first, each made durable before the next, so that a crash leaves no hole.
+        """
+        operations: list[DiskOperation] = []
+        while len(self._segments) > 1 and self._segments[0].last < first_kept:
+            operations += [RemoveFile(self._segments.pop(0).file), SyncDirectory()]
+        first = self.start.index + 1
+        while len(self._runs) > 1 and self._runs[1].first <= first:
+            self._runs.pop(0)
+        if self._runs and self._runs[0].first < first:
+            self._runs[0] = TermRun(first, self._runs[0].term)
+        return operations
+
+    def plan_replace(self, start: LogId) -> list[DiskOperation]:
+        """Remove everything: the log is empty and goes on after `start`. A crash in between leaves any of the files."""
+        operations: list[DiskOperation] = [RemoveFile(segment.file) for segment in self._segments]
+        self._segments.clear()
+        self._runs.clear()
+        self._begin = start
+        self._durable = start.index
+        return [*operations, SyncDirectory()]
+
+    def size_after(self, index: Index) -> int:
+        """Bytes of the records behind the one of `index`."""
+        return sum(
+            segment.end_bytes - segment.offset_of(max(index + 1, segment.first))
+            for segment in self._segments
+            if segment.last > index
+        )
+
+    def first_within(self, last: Index, limit_bytes: int) -> Index:
+        """First entry of the oldest segment that lies within `limit_bytes` before `last`; `last` + 1 if none does."""
+        first, size_bytes = last + 1, 0
+        for segment in reversed(self._segments):
+            if segment.first > last:
+                continue
+            size_bytes += segment.offset_of(min(last, segment.last) + 1) - SEGMENT_HEADER_BYTES
+            if size_bytes > limit_bytes:
+                break
+            first = segment.first
+        return first
+
+    def done(self) -> None:
+        """What was planned is performed."""
+        self._durable = self.last.index
+
+    def extents(self, first: Index, last: Index, limit_bytes: int) -> list[Extent]:
+        """Where the records of [first, last] lie: at most `limit_bytes` of them, but at least one if it exists."""
+        extents: list[Extent] = []
+        left = limit_bytes
+        index = first
+        position = max(0, bisect_right(self._segments, first, key=_first_of) - 1)
+        for segment in self._segments[position:]:
+            stop = min(last, segment.last)
+            if not segment.first <= index <= stop:
+                break
+            start_bytes = segment.offset_of(index)
+            end = min(stop, _last_ending_by(segment, start_bytes + left))
+            if not extents:
+                end = max(end, index)  # the first record is taken however large it is
+            if end < index:
+                break
+            length_bytes = segment.offset_of(end + 1) - start_bytes
+            extents.append(Extent(segment.file, start_bytes, length_bytes, index, end - index + 1))
+            left -= length_bytes
+            index = end + 1
+            if end < stop or left <= 0:
+                break
+        return extents
+
+    def _plan_flush(self, pending: list[bytes]) -> list[DiskOperation]:
+        if not pending:
+            return []
+        segment = self._segments[-1]
+        data = b"".join(pending)
+        pending.clear()
+        return [WriteBytes(segment.file, segment.end_bytes - len(data), data), SyncFile(segment.file)]
+
+    def _plan_segment(self, record_bytes: int) -> list[DiskOperation]:
+        previous = self.last
+        file = segment_file(previous.index + 1)
+        size_bytes = max(self._segment_bytes, SEGMENT_HEADER_BYTES + record_bytes)
+        header = encode_segment_header(SegmentHeader(self._binding, previous, size_bytes))
+        self._segments.append(Segment(file, previous, size_bytes))
+        return [
+            CreateFile(file + NEW_SUFFIX, size_bytes),
+            WriteBytes(file + NEW_SUFFIX, 0, header),
+            SyncFile(file + NEW_SUFFIX),
+            RenameFile(file + NEW_SUFFIX, file),
+            SyncDirectory(),
+        ]
+
+
+def _first_of(segment: Segment) -> Index:
+    return segment.first
+
+
+def _last_ending_by(segment: Segment, end_bytes: int) -> Index:
+    """Index of the last record that ends at or before `end_bytes`."""
+    if segment.end_bytes <= end_bytes:
+        return segment.last
+    # A record ends where the next begins, so the last beginning within the range is not itself inside it.
+    return segment.first + bisect_right(segment.offsets, end_bytes) - 2

@@ -1,0 +1,326 @@
+"""All durable state of one server, behind one planner: Raft's Persists in, disk operations out.
+
+    recover(reader, owner, …) ──▶ Recovery(storage, hard state, log, report, operations)   perform the operations first
+    storage.plan(persists)    ──▶ [DiskOperation …]     one group, whatever number of Persists it carries
+    storage.done()                                      the group was performed: now its Persists are durable
+    storage.extents(request)  ──▶ where to read         `read_extents` does the reading, in any thread
+    storage.plan_close()      ──▶ [DiskOperation …]     a clean stop, after which every rotten byte is told from a tear
+
+A group is carried out in the order in which Raft needs it: the hard state first (no entry of a term may be durable
+before the term is), with it the note of a truncation, then the truncation, then the entries and their one sync.
+
+The storage belongs to one node in one place. `recover` refuses a directory whose hard state was written by another
+node, in another directory (a copy has another inode), or by a later generation of this node: with it, a server could
+vote twice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from consensus.core.effects import Compact, Install, Persist, ReadEntries, ReadSnapshot, SnapshotChange, StoreChunk
+from consensus.core.log import RecoveredLog
+from consensus.core.model import Entry, HardState, Index, LogId, SnapshotDescription
+from consensus.storage.disk import (
+    DamagedStorageError,
+    DiskOperation,
+    DiskReader,
+    ForeignStorageError,
+    RemoveFile,
+    SyncDirectory,
+    SyncFile,
+)
+from consensus.storage.hard_state import FILE, HardStateFile, StoredState
+from consensus.storage.journal import NEW_SUFFIX, SEGMENT_SUFFIX, Extent, Journal
+from consensus.storage.records import Binding
+from consensus.storage.recovery import decode_extent, recovered_log, scan_segments
+from consensus.storage.recovery_report import RecoveryReport
+from consensus.storage.snapshots import (
+    INCOMING,
+    Piece,
+    SnapshotFiles,
+    plan_removal,
+    snapshot_file,
+    stored_snapshot,
+    taking_file,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who opens the storage: the node, its generation (raised at each start), and the place (the directory's inode)."""
+
+    node_id: bytes
+    generation: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """Sizes. A smaller segment suits an edge box; a larger one rolls over less often."""
+
+    segment_bytes: int = 64 * 1024 * 1024
+    tail_entries: int = 8192
+    tail_bytes: int = 8 * 1024 * 1024
+    """The newest entries that recovery hands to the core, which keeps them in memory."""
+
+    def __post_init__(self) -> None:
+        """Refuse sizes with which nothing could be stored."""
+        if not 64 * 1024 <= self.segment_bytes <= 1024 * 1024 * 1024:
+            raise ValueError(f"a segment has 64 KiB to 1 GiB, not {self.segment_bytes} bytes; change segment_bytes")
+        if self.tail_entries < 1 or self.tail_bytes < 1:
+            raise ValueError("the tail that recovery reads needs at least one entry and one byte")
+
+
+def merge(persists: Sequence[Persist]) -> Persist:
+    """One Persist that leaves the same state behind as all of them in order. One with a snapshot stands alone."""
+    hard_state: HardState | None = None
+    truncate_from: Index | None = None
+    first: Index = 0
+    entries: list[Entry] = []
+    for persist in persists:
+        hard_state = persist.hard_state or hard_state
+        cut = persist.truncate_from
+        if cut is not None and entries and cut > first:
+            del entries[cut - first :]
+        elif cut is not None:
+            entries.clear()
+            truncate_from = cut if truncate_from is None else min(truncate_from, cut)
+        if persist.entries:
+            first = first if entries else persist.first
+            if persist.first != first + len(entries):
+                raise ValueError(f"entries from {persist.first} on do not follow index {first + len(entries) - 1}")
+            entries += persist.entries
+    snapshot = persists[0].snapshot if len(persists) == 1 else None
+    return Persist(persists[-1].number, hard_state, truncate_from, first, tuple(entries), snapshot)
+
+
+class Storage:
+    """The planner. Made by `recover`."""
+
+    def __init__(self, stored_state: HardStateFile, journal: Journal, snapshots: SnapshotFiles) -> None:
+        self._stored_state = stored_state
+        self._journal = journal
+        self._snapshots = snapshots
+        self._in_flight = False
+
+    @property
+    def binding(self) -> Binding:
+        """To whom this storage belongs."""
+        return self._stored_state.state.binding
+
+    @property
+    def last(self) -> LogId:
+        """Where the log ends, planned or durable."""
+        return self._journal.last
+
+    @property
+    def durable(self) -> Index:
+        """Entries up to here are durable."""
+        return self._journal.durable
+
+    @property
+    def segment_count(self) -> int:
+        """Files that the log has."""
+        return len(self._journal.segments)
+
+    def plan(self, persists: Sequence[Persist]) -> list[DiskOperation]:
+        """One group. The next may be planned only after `done`."""
+        if self._in_flight:
+            raise RuntimeError("a group was planned while another is under way")
+        if len(persists) > 1 and any(persist.snapshot is not None for persist in persists):
+            raise ValueError("a change of the snapshot shares its group with others")
+        group = merge(persists)
+        state = self._stored_state.state
+        hard_state = group.hard_state or state.hard_state
+        operations: list[DiskOperation] = []
+        cut = group.truncate_from
+        if cut is not None and cut <= self._journal.last.index:
+            operations += self._stored_state.plan_hard_state(hard_state, min(self._journal.durable, cut - 1), cut)
+            operations += self._journal.plan_truncate(cut)
+            operations += self._stored_state.plan_hard_state(hard_state, self._journal.durable)
+        elif hard_state != state.hard_state:
+            operations += self._stored_state.plan_hard_state(hard_state, self._journal.durable)
+        if group.entries:
+            operations += self._journal.plan_append(group.first, group.entries)
+        if group.snapshot is not None:
+            operations += self._plan_snapshot(group.snapshot, hard_state)
+        self._in_flight = True
+        return operations
+
+    def _plan_snapshot(self, change: SnapshotChange, hard_state: HardState) -> list[DiskOperation]:
+        """What is kept instead goes only after the snapshot is durable under its name."""
+        before = self._snapshots.stored
+        match change:
+            case StoreChunk():
+                return self._snapshots.plan_chunk(change)
+            case Compact(snapshot, first_kept):
+                operations = self._snapshots.plan_adopt(snapshot, taking_file(snapshot.last))
+                operations += self._journal.plan_compact(first_kept)
+            case Install(snapshot):
+                operations = self._snapshots.plan_adopt(snapshot, INCOMING)
+                operations += self._plan_replacement(snapshot.last, hard_state)
+            case _:
+                assert_never(change)
+        return [*operations, *(plan_removal([snapshot_file(before.last)]) if before is not None else [])]
+
+    def _plan_replacement(self, start: LogId, hard_state: HardState) -> list[DiskOperation]:
+        begin = self._journal.start.index
+        operations = self._stored_state.plan_hard_state(hard_state, begin, begin + 1)
+        operations += self._journal.plan_replace(start)
+        return operations + self._stored_state.plan_hard_state(hard_state, start.index)
+
+    def done(self) -> None:
+        """The planned group was performed."""
+        self._journal.done()
+        self._in_flight = False
+
+    def plan_close(self) -> list[DiskOperation]:
+        """Note that everything is durable, so that damage to the last group is recognised after the next start."""
+        state = self._stored_state.state
+        if self._in_flight or state.durable == self._journal.durable:
+            return []
+        return self._stored_state.plan(replace(state, durable=self._journal.durable))
+
+    @property
+    def snapshot(self) -> SnapshotDescription | None:
+        """The stored snapshot, planned or durable."""
+        return self._snapshots.stored
+
+    @property
+    def start(self) -> LogId:
+        """The log begins after this place."""
+        return self._journal.start
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of the log that the snapshot does not cover."""
+        return self._journal.size_after(self.snapshot.last.index if self.snapshot is not None else 0)
+
+    def first_within(self, last: Index, limit_bytes: int) -> Index:
+        """The first entry to keep behind a snapshot of `last`, so that about `limit_bytes` of the log stay."""
+        return self._journal.first_within(last, limit_bytes)
+
+    def piece(self, request: ReadSnapshot) -> Piece | None:
+        """Where the asked piece of the snapshot lies; None if another snapshot is stored (by now)."""
+        return self._snapshots.piece(request.last, request.offset, request.limit_bytes)
+
+    def extents(self, request: ReadEntries) -> list[Extent]:
+        """Where the asked entries lie; empty if the range does not exist (any more)."""
+        return self._journal.extents(request.first, request.last, request.limit_bytes)
+
+
+def read_extents(reader: DiskReader, binding: Binding, extents: Sequence[Extent]) -> tuple[Entry, ...]:
+    """The entries of `extents`, checked; raises `DamagedStorageError`."""
+    return tuple(entry for extent in extents for entry in decode_extent(reader, binding, extent))
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A storage that is ready once `operations` are performed, and what a `Raft` starts from."""
+
+    storage: Storage
+    hard_state: HardState
+    log: RecoveredLog
+    report: RecoveryReport
+    operations: tuple[DiskOperation, ...]
+
+
+def recover(reader: DiskReader, owner: Owner, new_storage_id: bytes, options: StorageOptions) -> Recovery:
+    """Open what is there, or plan a new storage in an empty directory; raises `StorageError` with what to do.
+
+    `new_storage_id` (16 random bytes) is used only for a new storage.
+    """
+    files = reader.files()
+    if FILE not in files:
+        return _create(files, owner, new_storage_id, options)
+    stored_state, slots_agree = HardStateFile.read(reader)
+    state = stored_state.state
+    check_owner(state, owner)
+    snapshot, outdated = stored_snapshot(reader, state.binding)
+    scan = scan_segments(reader, state, snapshot)
+    journal = Journal(state.binding, options.segment_bytes)
+    journal.restore(scan.start, scan.segments, scan.runs)
+    # A slot that a dead process wrote may be in the cache only; with the other being written, a crash could tear both.
+    operations: list[DiskOperation] = [SyncFile(FILE), *scan.repairs, *plan_removal(outdated)]
+    if scan.replaced:
+        operations += _plan_giving_up(reader, stored_state, scan.start.index)
+    operations += stored_state.plan(
+        replace(state, generation=owner.generation, durable=scan.last.index, truncating_from=0)
+    )
+    report = RecoveryReport(
+        entries=scan.last.index - scan.start.index,
+        segments=len(scan.segments),
+        last=scan.last,
+        torn_bytes=scan.torn_bytes,
+        torn_at=scan.torn_at,
+        rewritten_bytes=scan.rewritten_bytes,
+        truncation_finished=state.truncating_from,
+        ballot_slot_repaired=not slots_agree,
+        snapshot=snapshot,
+        install_finished=scan.replaced,
+    )
+    log = recovered_log(reader, journal, scan, snapshot, options.tail_entries, options.tail_bytes)
+    storage = Storage(stored_state, journal, SnapshotFiles(state.binding, snapshot))
+    return Recovery(storage, state.hard_state, log, report, tuple(operations))
+
+
+def verify(reader: DiskReader) -> RecoveryReport:
+    """Check everything without changing anything; raises `StorageError` with what is wrong."""
+    if FILE not in reader.files():
+        raise DamagedStorageError(
+            f"there is no file '{FILE}': this directory holds no server's log, or lost its ballot"
+        )
+    stored_state, _ = HardStateFile.read(reader)
+    state = stored_state.state
+    owner = Owner(state.binding.node_id, state.generation, state.place)
+    return recover(reader, owner, state.binding.storage_id, StorageOptions(tail_entries=1)).report
+
+
+def _create(files: Sequence[str], owner: Owner, storage_id: bytes, options: StorageOptions) -> Recovery:
+    segments = sorted(file for file in files if file.endswith(SEGMENT_SUFFIX))
+    if segments:
+        raise DamagedStorageError(
+            f"the directory holds log segments ('{segments[0]}' …) but no file '{FILE}', so it is no longer known "
+            "for whom this server voted. Put the file back if it was moved; otherwise move the directory away and let "
+            "the node join again as a new server"
+        )
+    binding = Binding(owner.node_id, storage_id)
+    state = StoredState(binding, owner.place, owner.generation, HardState(0))
+    stored_state, operations = HardStateFile.plan_creation(state)
+    leftovers: list[DiskOperation] = [RemoveFile(file) for file in files if file.endswith(NEW_SUFFIX)]
+    report = RecoveryReport(0, 0, LogId(0, 0), created=True)
+    storage = Storage(stored_state, Journal(binding, options.segment_bytes), SnapshotFiles(binding, None))
+    return Recovery(storage, HardState(0), RecoveredLog(), report, (*leftovers, *operations))
+
+
+def _plan_giving_up(reader: DiskReader, stored_state: HardStateFile, covered: Index) -> list[DiskOperation]:
+    """Finish an installation: the snapshot is durable, so the log that it replaces goes, and that is noted first."""
+    state = stored_state.state
+    segments: list[DiskOperation] = [RemoveFile(file) for file in reader.files() if file.endswith(SEGMENT_SUFFIX)]
+    leftovers: list[DiskOperation] = [RemoveFile(file) for file in reader.files() if file.endswith(NEW_SUFFIX)]
+    noted = state.truncating_from if 0 < state.truncating_from <= covered else 1
+    note = stored_state.plan(replace(state, durable=0, truncating_from=noted))
+    return [SyncDirectory(), *note, *segments, *leftovers, SyncDirectory()]
+
+
+def check_owner(state: StoredState, owner: Owner) -> None:
+    """Raise `ForeignStorageError` if a vote could be given twice with this storage."""
+    again = "move the directory away and let the node join again as a new server"
+    if state.binding.node_id != owner.node_id:
+        raise ForeignStorageError(
+            f"this directory belongs to node {state.binding.node_id.hex()}, but this is node {owner.node_id.hex()}: "
+            f"with it one vote could be given twice. Start it under its own node's identity, or {again}"
+        )
+    if state.place != owner.place:
+        raise ForeignStorageError(
+            "this directory is a copy: it was made in another place (its inode was "
+            f"{state.place}, and is {owner.place}). If the original still runs, both would vote. "
+            f"Use the original, or {again}"
+        )
+    if state.generation > owner.generation:
+        raise ForeignStorageError(
+            f"this directory was last opened by generation {state.generation} of this node, but this is generation "
+            f"{owner.generation}: the node's own state is older than its log, as after a restored backup. Put the "
+            f"newer state back, or {again}"
+        )

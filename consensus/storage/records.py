@@ -1,0 +1,267 @@
+"""The bytes of a log on disk: a segment's header, and one record for each entry.
+
+A segment file is one header block followed by records without gaps, then zeros up to its end. All integers are
+big-endian.
+
+    header  (padded to 4,096 bytes)        record  (48 bytes, then the payload)
+      4  CRC-32C of what follows             4  CRC-32C of the header that follows
+      8  magic "GFARMLOG"                    4  CRC-32C of the payload
+      2  version                             2  magic
+      8  node id                             1  kind: 1 command, 2 configuration, 3 no-op
+     16  storage id                          1  zero
+      8  first index                         4  payload length
+      8  term of the entry before it         8  index
+      8  size of the file                    8  term of the entry before it
+                                             8  term
+                                             8  durable: everything up to this index was durable when this was written
+
+Why a record says more than its entry: a crash may leave any part of an unfinished write, so a damaged record alone does
+not tell a torn tail (never acknowledged, to be cut) from rot (acknowledged, to be refused). `durable` does: a valid
+record that lies behind the damage and says that the damaged index was durable proves rot. The term of the entry before
+repeats Raft's log matching on disk: a record of a truncated history never passes for the successor of a new one.
+
+Both checksums start from a value derived from the storage id. A payload that contains the bytes of a record, by chance
+or by a client's malice, therefore never passes for one when recovery searches behind damage, nor does a record of
+another server's file. The header has a checksum of its own so that a search needs no trust in a length.
+
+Decoders raise `RecordError` and nothing else.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import assert_never
+
+from crc32c import crc32c
+
+from consensus.core.model import Command, Configuration, Entry, Index, LogId, NoOp, Server, ServerId, Term
+
+ENTRY_LIMIT_BYTES = 10 * 1024 * 1024
+SEGMENT_HEADER_BYTES = 4096
+RECORD_MAGIC = b"\xe7\x9d"
+
+_SEGMENT_MAGIC = b"GFARMLOG"
+_SEGMENT_VERSION = 1
+_SEGMENT = struct.Struct(">8sH8s16sQQQ")
+_CHECKSUM = struct.Struct(">I")
+_RECORD = struct.Struct(">II2sBBIQQQQ")
+_RECORD_CHECKED = struct.Struct(">I2sBBIQQQQ")
+_COUNT = struct.Struct(">H")
+_SERVER = struct.Struct(">iH")
+_NO_OP = struct.Struct(">iHH")
+_NOBODY = 0
+
+RECORD_HEADER_BYTES = _RECORD.size
+RECORD_MAGIC_OFFSET = 8
+
+COMMAND = 1
+CONFIGURATION = 2
+NO_OP = 3
+_NO_RECORD = bytes(RECORD_HEADER_BYTES)
+
+
+class RecordError(Exception):
+    """These bytes are not what they should be; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """To whom stored bytes belong: the node, and the one storage that was made for it."""
+
+    node_id: bytes
+    storage_id: bytes
+
+    @property
+    def seed(self) -> int:
+        """Where the checksums of this storage's records start."""
+        return crc32c(self.node_id + self.storage_id)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """What a segment says about itself: its first index comes after `previous`, and that much was durable before."""
+
+    binding: Binding
+    previous: LogId
+    size_bytes: int
+
+
+@dataclass(slots=True)  # not frozen: a restart makes a million of them, and frozen ones cost three times as much
+class RecordHeader:
+    """What a record says beside its entry's content."""
+
+    kind: int
+    length_bytes: int
+    payload_checksum: int
+    index: Index
+    previous_term: Term
+    term: Term
+    durable: Index
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that the whole record takes."""
+        return RECORD_HEADER_BYTES + self.length_bytes
+
+
+def encode_segment_header(header: SegmentHeader) -> bytes:
+    """One header block."""
+    body = _SEGMENT.pack(
+        _SEGMENT_MAGIC,
+        _SEGMENT_VERSION,
+        header.binding.node_id,
+        header.binding.storage_id,
+        header.previous.index + 1,
+        header.previous.term,
+        header.size_bytes,
+    ).ljust(SEGMENT_HEADER_BYTES - _CHECKSUM.size, b"\0")
+    return _CHECKSUM.pack(crc32c(body)) + body
+
+
+def decode_segment_header(block: bytes) -> SegmentHeader:
+    """Reverse of `encode_segment_header`; raises `RecordError`."""
+    if len(block) != SEGMENT_HEADER_BYTES:
+        raise RecordError(f"the header block has {len(block)} bytes instead of {SEGMENT_HEADER_BYTES}")
+    (checksum,) = _CHECKSUM.unpack_from(block)
+    if crc32c(block[_CHECKSUM.size :]) != checksum:
+        raise RecordError("the header's checksum does not match")
+    magic, version, node_id, storage_id, first, term, size_bytes = _SEGMENT.unpack_from(block, _CHECKSUM.size)
+    if magic != _SEGMENT_MAGIC:
+        raise RecordError("not a log segment")
+    if version != _SEGMENT_VERSION:
+        raise RecordError(f"written by another version of this program (format {version}, not {_SEGMENT_VERSION})")
+    if first == 0:
+        raise RecordError("the header names no first index")
+    return SegmentHeader(Binding(node_id, storage_id), LogId(first - 1, term), size_bytes)
+
+
+def encode_record(seed: int, index: Index, previous_term: Term, durable: Index, entry: Entry) -> bytes:
+    """One record; raises `RecordError` for an entry that is too large or cannot be written."""
+    match entry.content:
+        case Command() as command:
+            kind, payload = COMMAND, command.data
+        case Configuration():
+            kind, payload = CONFIGURATION, encode_configuration(entry.content)
+        case NoOp():
+            kind, payload = NO_OP, encode_no_op(entry.content)
+        case _:
+            assert_never(entry.content)
+    if len(payload) > ENTRY_LIMIT_BYTES:
+        raise RecordError(f"entry {index} has {len(payload)} bytes; at most {ENTRY_LIMIT_BYTES} can be stored")
+    checked = _RECORD_CHECKED.pack(
+        crc32c(payload, seed), RECORD_MAGIC, kind, 0, len(payload), index, previous_term, entry.term, durable
+    )
+    return _CHECKSUM.pack(crc32c(checked, seed)) + checked + payload
+
+
+def decode_record_header(seed: int, buffer: bytes, offset: int = 0) -> RecordHeader | None:
+    """The header at `offset`; None where nothing was written yet (all zeros); raises `RecordError`."""
+    end = offset + RECORD_HEADER_BYTES
+    if offset < 0 or end > len(buffer):
+        raise RecordError("the bytes end within a record's header")
+    checksum, payload_checksum, magic, kind, zero, length_bytes, index, previous_term, term, durable = (
+        _RECORD.unpack_from(buffer, offset)
+    )
+    if magic != RECORD_MAGIC or zero != 0:
+        if buffer[offset:end] == _NO_RECORD:
+            return None
+        raise RecordError("no record begins here")
+    if crc32c(buffer[offset + _CHECKSUM.size : end], seed) != checksum:
+        raise RecordError("the checksum of a record's header does not match")
+    if length_bytes > ENTRY_LIMIT_BYTES:
+        raise RecordError(f"a record claims {length_bytes} bytes")
+    return RecordHeader(kind, length_bytes, payload_checksum, index, previous_term, term, durable)
+
+
+def check_payload(seed: int, header: RecordHeader, payload: bytes | memoryview) -> None:
+    """Raise `RecordError` unless `payload` is the one that the header was written for."""
+    if len(payload) != header.length_bytes:
+        raise RecordError("the bytes end within a record")
+    if crc32c(payload, seed) != header.payload_checksum:
+        raise RecordError(f"the checksum of entry {header.index} does not match")
+
+
+def decode_content(seed: int, header: RecordHeader, payload: bytes) -> Entry:
+    """The entry whose header is known; raises `RecordError`."""
+    check_payload(seed, header, payload)
+    if header.kind == COMMAND:
+        return Entry(header.term, Command(payload))
+    if header.kind == CONFIGURATION:
+        return Entry(header.term, decode_configuration(payload))
+    if header.kind == NO_OP:
+        return Entry(header.term, decode_no_op(payload))
+    raise RecordError(f"entry {header.index} is of kind {header.kind}, which this version does not know")
+
+
+def encode_configuration(configuration: Configuration) -> bytes:
+    """The configuration's canonical bytes, servers in their given order; raises `RecordError`.
+
+    The voters; then, only if there are any of either, the old voters and the learners.
+    """
+    lists = [configuration.voters]
+    if configuration.old_voters or configuration.learners:
+        lists += [configuration.old_voters, configuration.learners]
+    parts = []
+    try:
+        for servers in lists:
+            parts.append(_COUNT.pack(len(servers)))
+            for server in servers:
+                endpoint = server.endpoint.encode()
+                parts.append(_SERVER.pack(server.server_id, len(endpoint)) + endpoint)
+    except (struct.error, UnicodeEncodeError) as error:
+        raise RecordError("a configuration is too large to be stored, or has an endpoint that is no text") from error
+    return b"".join(parts)
+
+
+def decode_configuration(payload: bytes) -> Configuration:
+    """Reverse of `encode_configuration`; raises `RecordError`."""
+    voters, offset = _decode_servers(payload, 0)
+    if offset == len(payload):
+        return Configuration(voters)
+    old_voters, offset = _decode_servers(payload, offset)
+    learners, offset = _decode_servers(payload, offset)
+    if offset != len(payload):
+        raise RecordError("bytes trail a configuration")
+    if not old_voters and not learners:
+        raise RecordError("a configuration without old voters and learners lists them")
+    return Configuration(voters, old_voters, learners)
+
+
+def _decode_servers(payload: bytes, offset: int) -> tuple[tuple[Server, ...], int]:
+    servers = []
+    try:
+        (count,) = _COUNT.unpack_from(payload, offset)
+        offset += _COUNT.size
+        for _ in range(count):
+            server_id, length = _SERVER.unpack_from(payload, offset)
+            offset += _SERVER.size
+            endpoint = payload[offset : offset + length]
+            if len(endpoint) != length:
+                raise RecordError("a configuration ends within an endpoint")
+            servers.append(Server(ServerId(server_id), endpoint.decode()))
+            offset += length
+    except (struct.error, UnicodeDecodeError) as error:
+        raise RecordError("a configuration is cut off or not text") from error
+    return tuple(servers), offset
+
+
+def encode_no_op(no_op: NoOp) -> bytes:
+    """Leader (0: not told), number of voters and of those who granted, and their ids; raises `RecordError`."""
+    try:
+        head = _NO_OP.pack(no_op.leader or _NOBODY, len(no_op.voters), len(no_op.granted_by))
+        return head + _ids(len(no_op.voters) + len(no_op.granted_by)).pack(*no_op.voters, *no_op.granted_by)
+    except struct.error as error:
+        raise RecordError("a no-op names too many servers to be stored, or one whose id is out of range") from error
+
+
+def decode_no_op(payload: bytes) -> NoOp:
+    """Reverse of `encode_no_op`; raises `RecordError`."""
+    try:
+        leader, voters, granted = _NO_OP.unpack_from(payload)
+        ids = tuple(map(ServerId, _ids(voters + granted).unpack(payload[_NO_OP.size :])))
+    except struct.error as error:
+        raise RecordError("a no-op has another length than it says") from error
+    return NoOp(None if leader == _NOBODY else ServerId(leader), ids[:voters], ids[voters:])
+
+
+def _ids(count: int) -> struct.Struct:
+    return struct.Struct(f">{count}i")

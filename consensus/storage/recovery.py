@@ -1,0 +1,383 @@
+"""What a directory holds after a stop or a crash: read everything, check everything, plan the repairs.
+
+Recovery reads the hard state file, then every segment from the first record on, and decides for the first place where
+no valid record follows:
+
+    only zeros follow                                         the log ends here
+    something says that the entry had been durable            rot, or a hole: refuse, the operator must rebuild
+    nothing says so                                           a torn tail: cut, and report what was cut
+    a valid record that does not continue the log             damage that no crash explains: refuse
+
+What says so: the hard state file's `durable`, the first index of a later segment, `durable` of a valid record further
+on. A truncation noted in the hard state file is finished first: entries from there on are erased, whatever is left of
+them.
+
+A snapshot covers the log up to its position; the log may begin anywhere before that, and if it does not hold that very
+entry, the snapshot has replaced it: then an installation was interrupted, and is finished.
+
+The repairs are operations like any others; they may be interrupted by the next crash, and recovery starts over. The
+newest records, which nothing calls durable, are written again and synced: they may be in the page cache only, after a
+process died, or after a sync that failed and let the cache forget what it had not written. The same holds for names and
+for erased bytes. At last the hard state file says that everything found is durable.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from consensus.core.log import RecoveredLog, TermRun, entry_bytes
+from consensus.core.model import ORIGIN, Configuration, Entry, Index, LogId, SnapshotDescription
+from consensus.storage.disk import (
+    DamagedStorageError,
+    DiskOperation,
+    DiskReader,
+    RemoveFile,
+    StorageError,
+    SyncDirectory,
+    SyncFile,
+    WriteBytes,
+)
+from consensus.storage.hard_state import StoredState
+from consensus.storage.journal import NEW_SUFFIX, SEGMENT_SUFFIX, Extent, Journal, Segment, plan_zeros
+from consensus.storage.records import (
+    COMMAND,
+    CONFIGURATION,
+    NO_OP,
+    RECORD_HEADER_BYTES,
+    RECORD_MAGIC,
+    RECORD_MAGIC_OFFSET,
+    SEGMENT_HEADER_BYTES,
+    Binding,
+    RecordError,
+    RecordHeader,
+    check_payload,
+    decode_content,
+    decode_record_header,
+    decode_segment_header,
+)
+
+_CHUNK_BYTES = 1024 * 1024
+_REBUILD = (
+    "Stop here is on purpose: entries that this server acknowledged are gone, and guessing could lose them for the "
+    "whole farm. Move the directory away and let the node join again as a new server; the other servers give it the log"
+)
+
+
+@dataclass(slots=True)
+class Scan:
+    """What reading the segments gave, and the operations that make it clean."""
+
+    segments: list[Segment]
+    runs: list[TermRun]
+    configurations: list[tuple[Index, Configuration]]
+    repairs: list[DiskOperation]
+    torn_bytes: int = 0
+    torn_at: str = ""
+    rewritten_bytes: int = 0
+    start: LogId = ORIGIN
+    replaced: bool = False
+    """The snapshot replaced this log, and its files are still to be removed."""
+
+    @property
+    def last(self) -> LogId:
+        """Where the log ends."""
+        index = self.segments[-1].last if self.segments else self.start.index
+        return LogId(index, self.runs[-1].term if self.runs else self.start.term)
+
+    def holds(self, position: LogId) -> bool:
+        """Whether the entry at `position`, of that term, is in this log or just before it."""
+        if position == self.start:
+            return True
+        if not self.start.index < position.index <= self.last.index:
+            return False
+        run = bisect_right(self.runs, position.index, key=lambda run: run.first) - 1
+        return self.runs[run].term == position.term
+
+
+class _Scanner:
+    """Reads segments one after the other, growing a `Scan`."""
+
+    def __init__(self, reader: DiskReader, stored_state: StoredState, snapshot: SnapshotDescription | None) -> None:
+        self._reader = reader
+        self._binding = stored_state.binding
+        self._seed = stored_state.binding.seed
+        self._durable = stored_state.durable
+        self._stop = stored_state.truncating_from
+        self._snapshot = snapshot
+        self._claimed: Index = 0
+        self.scan = Scan([], [], [], [])
+
+    def run(self) -> Scan:
+        """Everything, in order."""
+        covered = self._snapshot.last if self._snapshot is not None else ORIGIN
+        if 0 < self._stop <= covered.index:
+            # Only an installation erases what a snapshot covers: the log is given up, whatever is left of it.
+            self.scan.start, self.scan.replaced = covered, True
+            return self.scan
+        segments = self._open_segments()
+        self.scan.start = segments[0].previous if segments else covered
+        if self.scan.start.index > covered.index:
+            raise DamagedStorageError(
+                f"the log begins at index {self.scan.start.index + 1}, but no snapshot covers what came before (the "
+                f"newest one covers {covered.index} entries): a file is missing. {_REBUILD}"
+            )
+        for number, segment in enumerate(segments):
+            later = segments[number + 1] if number + 1 < len(segments) else None
+            if segment.previous != self.scan.last:
+                raise DamagedStorageError(
+                    f"the segment '{segment.file}' continues a log that ends at index {segment.previous.index} of "
+                    f"term {segment.previous.term}, but the log before it ends at index {self.scan.last.index} of "
+                    f"term {self.scan.last.term}: a file is missing or was replaced. {_REBUILD}"
+                )
+            self.scan.segments.append(segment)
+            self._read_records(segment)
+            if segment.last + 1 == self._stop:
+                self._erase_rest(segment)
+            else:
+                self._judge_rest(segment, later)
+        if self.scan.last.index < self._durable:
+            raise DamagedStorageError(
+                f"the log ends at index {self.scan.last.index}, but the ballot file knows that it was durable up to "
+                f"index {self._durable}: a segment is missing. {_REBUILD}"
+            )
+        if self.scan.holds(covered):
+            self._rewrite_newest()
+        else:
+            # Its rename was durable, the removal of the log that it replaces had not begun.
+            self.scan = Scan([], [], [], self.scan.repairs, start=covered, replaced=True)
+        return self.scan
+
+    def _open_segments(self) -> list[Segment]:
+        """Read all headers; segments that a noted truncation removes are removed unread."""
+        segments: list[Segment] = []
+        removed: list[DiskOperation] = []
+        for file in sorted(self._reader.files()):
+            if not file.endswith(SEGMENT_SUFFIX):
+                if file.endswith(NEW_SUFFIX):
+                    removed.append(RemoveFile(file))
+                continue
+            if self._stop and segments and _first_in(file) >= self._stop:
+                removed.append(RemoveFile(file))
+                continue
+            segments.append(self._open_segment(file))
+        # What this life sees of names may be in the cache only: a process that died leaves renames and removals there.
+        self.scan.repairs += [*removed, SyncDirectory()]
+        return segments
+
+    def _open_segment(self, file: str) -> Segment:
+        try:
+            header = decode_segment_header(self._reader.read(file, 0, SEGMENT_HEADER_BYTES))
+        except RecordError as error:
+            raise DamagedStorageError(f"the segment '{file}' cannot be read: {error}. {_REBUILD}") from error
+        if header.binding != self._binding:
+            raise DamagedStorageError(
+                f"the segment '{file}' was written for another storage (node {header.binding.node_id.hex()}, storage "
+                f"{header.binding.storage_id.hex()}): files of two directories were mixed. Put the right files back, "
+                "or move the directory away and let the node join again as a new server"
+            )
+        size_bytes = self._reader.size(file)
+        if header.previous.index + 1 != _first_in(file) or size_bytes != header.size_bytes:
+            raise DamagedStorageError(
+                f"the segment '{file}' has {size_bytes} bytes and should have {header.size_bytes}, beginning with "
+                f"index {header.previous.index + 1}: it was cut off or renamed. {_REBUILD}"
+            )
+        return Segment(file, header.previous, size_bytes)
+
+    def _read_records(self, segment: Segment) -> None:
+        """Take valid records that continue the log, up to the first place where there is none."""
+        scan = self.scan
+        last = scan.last
+        index, term = last.index, last.term
+        for offset, header, payload in self._records(segment):
+            if index + 1 == self._stop:
+                return
+            if header.index != index + 1 or header.previous_term != term or header.term < term:
+                raise DamagedStorageError(
+                    f"the record at byte {offset} of '{segment.file}' is of index {header.index}, term {header.term} "
+                    f"after term {header.previous_term}, but follows index {index} of term {term}. {_REBUILD}"
+                )
+            index += 1
+            if header.term != term or not scan.runs:
+                term = header.term
+                scan.runs.append(TermRun(index, term))
+            segment.offsets.append(offset)
+            segment.end_bytes = offset + header.size_bytes
+            self._claimed = header.durable
+            if header.kind != COMMAND:
+                self._note_configuration(header, payload)
+
+    def _records(self, segment: Segment) -> Iterator[tuple[int, RecordHeader, memoryview]]:
+        """Valid records one behind the other; ends at the first place where there is none."""
+        seed = self._seed
+        start = offset = SEGMENT_HEADER_BYTES
+        chunk = b""
+        view = memoryview(chunk)
+        while offset + RECORD_HEADER_BYTES <= segment.size_bytes:
+            try:
+                if offset - start + RECORD_HEADER_BYTES > len(chunk):
+                    start, chunk = offset, self._reader.read(segment.file, offset, _CHUNK_BYTES)
+                    view = memoryview(chunk)
+                header = decode_record_header(seed, chunk, offset - start)
+                if header is None or offset + header.size_bytes > segment.size_bytes:
+                    return
+                if offset - start + header.size_bytes > len(chunk):
+                    length_bytes = max(_CHUNK_BYTES, header.size_bytes)
+                    start, chunk = offset, self._reader.read(segment.file, offset, length_bytes)
+                    view = memoryview(chunk)
+                payload = view[offset - start + RECORD_HEADER_BYTES : offset - start + header.size_bytes]
+                check_payload(seed, header, payload)
+            except RecordError:
+                return
+            yield offset, header, payload
+            offset += header.size_bytes
+
+    def _note_configuration(self, header: RecordHeader, payload: memoryview) -> None:
+        if header.kind == NO_OP:
+            return
+        if header.kind != CONFIGURATION:
+            raise StorageError(
+                f"entry {header.index} is of kind {header.kind}, which this version does not know: it was written by a "
+                "newer version of this program; start that version again"
+            )
+        try:
+            content = decode_content(self._seed, header, bytes(payload)).content
+        except RecordError as error:
+            raise DamagedStorageError(f"the configuration in entry {header.index} is damaged: {error}") from error
+        known = self.scan.configurations
+        if isinstance(content, Configuration) and (not known or known[-1][1] != content):
+            known.append((header.index, content))
+
+    def _judge_rest(self, segment: Segment, later: Segment | None) -> None:
+        """Decide what the bytes behind the last valid record are: nothing, a torn tail, or rot."""
+        missing = segment.last + 1
+        if later is not None and later.first == missing:
+            return
+        proof = ""
+        torn_end = segment.end_bytes
+        if missing <= self._durable:
+            proof = "the ballot file"
+        elif later is not None:
+            proof = f"the segment '{later.file}'"
+        else:
+            torn_end = self._last_used_byte(segment)
+        if torn_end > segment.end_bytes:
+            proof = self._proof_behind(segment, torn_end, missing)
+        if proof:
+            raise DamagedStorageError(
+                f"entry {missing} at byte {segment.end_bytes} of '{segment.file}' is damaged or missing, and {proof} "
+                f"proves that it had been durable. {_REBUILD}"
+            )
+        if torn_end > segment.end_bytes:
+            self.scan.torn_bytes = torn_end - segment.end_bytes
+            self.scan.torn_at = f"byte {segment.end_bytes} of '{segment.file}' (index {missing})"
+            self._erase(segment, torn_end)
+
+    def _erase_rest(self, segment: Segment) -> None:
+        """Finish a noted truncation. Zeros that are here already may be in the cache only, so all are written again."""
+        self._erase(segment, segment.size_bytes)
+
+    def _erase(self, segment: Segment, end_bytes: int) -> None:
+        if end_bytes > segment.end_bytes:
+            self.scan.repairs += plan_zeros(segment.file, segment.end_bytes, end_bytes)
+            self.scan.repairs.append(SyncFile(segment.file))
+
+    def _last_used_byte(self, segment: Segment) -> int:
+        """One beyond the last byte that is not zero, or where the records end."""
+        used = segment.end_bytes
+        for offset in range(segment.end_bytes, segment.size_bytes, _CHUNK_BYTES):
+            chunk = self._reader.read(segment.file, offset, min(_CHUNK_BYTES, segment.size_bytes - offset))
+            stripped = len(chunk.rstrip(b"\0"))
+            if stripped:
+                used = offset + stripped
+        return used
+
+    def _proof_behind(self, segment: Segment, end_bytes: int, missing: Index) -> str:
+        """Search the bytes behind the damage for a record that calls the missing entry durable."""
+        overlap = RECORD_HEADER_BYTES - 1
+        for start in range(segment.end_bytes, end_bytes, _CHUNK_BYTES):
+            chunk = self._reader.read(segment.file, start, _CHUNK_BYTES + overlap)
+            place = chunk.find(RECORD_MAGIC)
+            while place >= 0:
+                try:
+                    header = decode_record_header(self._seed, chunk, place - RECORD_MAGIC_OFFSET)
+                except RecordError:
+                    header = None
+                if header is not None and header.durable >= missing:
+                    return f"the later entry {header.index}"
+                place = chunk.find(RECORD_MAGIC, place + 1)
+        return ""
+
+    def _rewrite_newest(self) -> None:
+        """Write again what nothing calls durable: reading it back does not show that it is on the disk."""
+        if not self.scan.segments:
+            return
+        segment = self.scan.segments[-1]
+        first = max(self._durable, self._claimed, segment.previous.index) + 1
+        if first > segment.last:
+            return
+        offset = segment.offset_of(first)
+        data = self._reader.read(segment.file, offset, segment.end_bytes - offset)
+        self.scan.rewritten_bytes = len(data)
+        self.scan.repairs += [WriteBytes(segment.file, offset, data), SyncFile(segment.file)]
+
+
+def scan_segments(reader: DiskReader, stored_state: StoredState, snapshot: SnapshotDescription | None = None) -> Scan:
+    """Read and check all segments; raises `StorageError` with the reason why they cannot be used."""
+    return _Scanner(reader, stored_state, snapshot).run()
+
+
+def decode_extent(reader: DiskReader, binding: Binding, extent: Extent) -> tuple[Entry, ...]:
+    """Read one extent; raises `DamagedStorageError` if the records there are not the ones expected."""
+    data = reader.read(extent.file, extent.offset_bytes, extent.length_bytes)
+    seed = binding.seed
+    entries: list[Entry] = []
+    offset = 0
+    fault = "another record is where it was written"
+    try:
+        while len(entries) < extent.count:
+            header = decode_record_header(seed, data, offset)
+            if header is None or header.index != extent.first + len(entries):
+                break
+            start = offset + RECORD_HEADER_BYTES
+            offset += header.size_bytes
+            entries.append(decode_content(seed, header, data[start:offset]))
+    except RecordError as error:
+        fault = str(error)
+    if len(entries) < extent.count:
+        raise DamagedStorageError(
+            f"entry {extent.first + len(entries)} in '{extent.file}' (byte {extent.offset_bytes + offset}) was damaged "
+            f"while this server ran: {fault}. {_REBUILD}"
+        )
+    return tuple(entries)
+
+
+def recovered_log(
+    reader: DiskReader,
+    journal: Journal,
+    scan: Scan,
+    snapshot: SnapshotDescription | None,
+    tail_entries: int,
+    tail_bytes: int,
+) -> RecoveredLog:
+    """What the core starts from: the runs of terms, where configurations change, and the newest entries."""
+    last = scan.last.index
+    tail: deque[Entry] = deque()
+    size = 0
+    first = max(scan.start.index + 1, last - tail_entries + 1)
+    for extent in journal.extents(first, last, 2**63) if first <= last else []:
+        for entry in decode_extent(reader, journal.binding, extent):
+            tail.append(entry)
+            size += entry_bytes(entry)
+            while size > tail_bytes:
+                size -= entry_bytes(tail.popleft())
+    return RecoveredLog(
+        tuple(scan.runs), last - len(tail) + 1, tuple(tail), tuple(scan.configurations), scan.start, snapshot
+    )
+
+
+def _first_in(file: str) -> Index:
+    digits = file.removesuffix(SEGMENT_SUFFIX)
+    if not (digits.isascii() and digits.isdigit()):
+        raise StorageError(f"'{file}' is not a name of this program's segments; move it out of the directory")
+    return int(digits)

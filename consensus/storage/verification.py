@@ -1,0 +1,200 @@
+"""Looks at a server's directory and explains what is there, changing nothing: no lock is taken, no file is made.
+
+    hard state ──▶ snapshots ──▶ segments, record by record          each part is judged, as far as the others allow it
+
+A *stopped* directory gives a final answer: what the next start would find, repair or refuse. A *live* one belongs to a
+process that goes on writing: what that process writes during the look may seem torn, and a file that a compaction
+removes may seem missing. So damage in a live directory is only a suspicion; sound parts are sound.
+"""
+
+import fcntl
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from consensus.storage.directory import LOCK_FILE
+from consensus.storage.disk import StorageError
+from consensus.storage.hard_state import FILE, HardStateFile, StoredState
+from consensus.storage.journal import NEW_SUFFIX, SEGMENT_SUFFIX
+from consensus.storage.recovery import Scan, scan_segments
+from consensus.storage.snapshots import SNAPSHOT_SUFFIX, stored_snapshot
+
+
+class StorageVerdict(Enum):
+    """What a directory is, in one word."""
+
+    SOUND = "sound"
+    REPAIRABLE = "repairable"
+    DAMAGED = "damaged"
+    EMPTY = "empty"
+    NOT_A_LOG = "not-a-log"
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was found. `faults` are what a start would refuse, `repairs` what it would put right by itself."""
+
+    verdict: StorageVerdict
+    live: bool
+    found: list[str] = field(default_factory=list)
+    repairs: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    entries: int = 0
+    first_index: int = 0
+    last_index: int = 0
+    last_term: int = 0
+    segments: int = 0
+    snapshot_index: int | None = None
+
+
+class ReadOnlyDirectory:
+    """The questions of the disk port on a directory that may belong to another process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def files(self) -> Sequence[str]:
+        """Names of the files, the lock aside."""
+        return [entry.name for entry in self._path.iterdir() if entry.name != LOCK_FILE]
+
+    def size(self, file: str) -> int:
+        """Size in bytes."""
+        return (self._path / file).stat().st_size
+
+    def read(self, file: str, offset_bytes: int, length_bytes: int) -> bytes:
+        """Bytes from `offset_bytes` on; fewer only at the end of the file."""
+        with (self._path / file).open("rb") as opened:
+            opened.seek(offset_bytes)
+            return opened.read(length_bytes)
+
+
+def verify_storage(path: Path) -> Verification:
+    """Check everything in the directory; raises `OSError` if it cannot be read."""
+    live = _is_live(path)
+    reader = ReadOnlyDirectory(path)
+    files = sorted(reader.files())
+    known = [file for file in files if file == FILE or file.endswith((SEGMENT_SUFFIX, SNAPSHOT_SUFFIX, NEW_SUFFIX))]
+    if not files:
+        return Verification(StorageVerdict.EMPTY, live, ["the directory is empty: a server would make a new log in it"])
+    if not known:
+        return Verification(
+            StorageVerdict.NOT_A_LOG, live, [f"none of its {len(files)} files is one of a server's log"]
+        )
+    result = Verification(StorageVerdict.SOUND, live)
+    state = _check_hard_state(reader, result)
+    if state is not None:
+        _check_place(path, state, result)
+        _check_log(reader, state, result)
+    leftovers = [file for file in files if file.endswith(NEW_SUFFIX)]
+    if leftovers:
+        result.repairs.append(
+            f"{len(leftovers)} unfinished files ('{leftovers[0]}' …) would be removed at the next start"
+        )
+    strangers = [file for file in files if file not in known]
+    if strangers:
+        result.found.append(f"{len(strangers)} files are none of ours ('{strangers[0]}' …); they do no harm here")
+    if result.faults:
+        result.verdict = StorageVerdict.DAMAGED
+    elif result.repairs:
+        result.verdict = StorageVerdict.REPAIRABLE
+    return result
+
+
+def _is_live(path: Path) -> bool:
+    """Whether a process holds the lock; a shared lock is tried and given back at once."""
+    try:
+        descriptor = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _check_hard_state(reader: ReadOnlyDirectory, result: Verification) -> StoredState | None:
+    if FILE not in reader.files():
+        result.faults.append(
+            f"there is no file '{FILE}': it is not known for whom this server voted. Put the file back if it was "
+            "moved; otherwise move the directory away and let the node join again as a new server"
+        )
+        return None
+    try:
+        stored_state, slots_agree = HardStateFile.read(reader)
+    except StorageError as error:
+        result.faults.append(str(error))
+        return None
+    state = stored_state.state
+    vote = "no vote in it" if state.hard_state.voted_for is None else f"vote for server {state.hard_state.voted_for}"
+    result.found.append(
+        f"ballot: term {state.hard_state.term}, {vote}; made for node {state.binding.node_id.hex()}, last opened by "
+        f"its generation {state.generation}; both slots {'agree' if slots_agree else 'were read, and differ'}"
+    )
+    if not slots_agree:
+        result.repairs.append(
+            "one of the ballot's two slots is unfinished or damaged; a start copies it from the other"
+        )
+    return state
+
+
+def _check_place(path: Path, state: StoredState, result: Verification) -> None:
+    place = path.stat().st_ino
+    if state.place != place:
+        result.faults.append(
+            f"this directory is a copy: it was made in another place (inode {state.place}, here {place}), and a server "
+            "refuses it, because two could vote with it. Its entries can be read all the same"
+        )
+
+
+def _check_log(reader: ReadOnlyDirectory, state: StoredState, result: Verification) -> None:
+    try:
+        snapshot, outdated = stored_snapshot(reader, state.binding)
+        if snapshot is not None:
+            result.snapshot_index = snapshot.last.index
+            result.found.append(
+                f"snapshot: covers the log up to index {snapshot.last.index} of term {snapshot.last.term}, "
+                f"{snapshot.size_bytes} bytes; every checksum matches"
+            )
+        if outdated:
+            result.repairs.append(f"{len(outdated)} older snapshots would be removed at the next start")
+        scan = scan_segments(reader, state, snapshot)
+    except StorageError as error:
+        result.faults.append(str(error))
+        return
+    except FileNotFoundError as error:
+        result.faults.append(f"the file '{Path(error.filename).name}' went away while it was being read")
+        return
+    _tell_log(scan, state, result)
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """A number with its noun."""
+    return f"{number} {one if number == 1 else many}"
+
+
+def _tell_log(scan: Scan, state: StoredState, result: Verification) -> None:
+    result.entries = scan.last.index - scan.start.index
+    result.first_index, result.segments = scan.start.index + 1, len(scan.segments)
+    result.last_index, result.last_term = scan.last.index, scan.last.term
+    if result.entries:
+        result.found.append(
+            f"log: {counted(result.entries, 'entry', 'entries')}, {result.first_index} to {result.last_index}, in "
+            f"{counted(result.segments, 'segment', 'segments')} without a gap; "
+            f"{counted(len(scan.runs), 'term', 'terms')}, the last is {result.last_term}; every checksum matches"
+        )
+    else:
+        result.found.append(f"log: no entry behind index {scan.start.index}")
+    if scan.torn_bytes:
+        result.repairs.append(
+            f"an unfinished write of {scan.torn_bytes} bytes at {scan.torn_at} would be cut at the next start; nothing "
+            "in it was acknowledged"
+        )
+    if state.truncating_from:
+        result.repairs.append(f"a truncation from index {state.truncating_from} on is unfinished; a start finishes it")
+    if scan.replaced:
+        result.repairs.append("the leader's snapshot is to replace the log; the next start finishes that")

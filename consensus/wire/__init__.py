@@ -1,1 +1,0 @@
-"""Raft's messages and records as bytes and back."""
