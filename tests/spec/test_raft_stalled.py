@@ -6,7 +6,7 @@ Check-quorum does not see it. The followers answer heartbeats, so the leader wou
 from dataclasses import replace
 
 import pytest
-from consensus.core.replication.fetch_leader_messages import EndQuorumEpoch, FetchSnapshot
+from consensus.core.pull_messages import EndQuorumEpoch, FetchSnapshot
 
 from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Send
 from consensus.core.events import DeadlineReached, Proposed, SnapshotTaken
