@@ -14,7 +14,7 @@ from bridge.node.forming import UnusableFormationError, load_formation
 from bridge.node.recovering import RecoveryError, carry_out, plan_recovery
 from bridge.node.replica import RAFT_DIRECTORY
 from bridge.node.state_reading import FarmOnDisk, read_directory
-from consensus.core.position import LogPosition
+from consensus.core.model import LogId
 from tests.node.test_state_reading import BASE_MS, FOUNDING, A, check, node_directory
 
 P = ParamSpec("P")
@@ -73,7 +73,7 @@ def check_new(made: FarmOnDisk) -> None:
     assert made.founding.founders == (A,)
     assert made.cluster_id != FOUNDING.cluster_id
     assert made.configuration.voter_ids == {1}
-    assert (made.last, made.farm.log_time_ms) == (LogPosition(5, 2), BASE_MS + 6_000)
+    assert (made.last, made.farm.log_time_ms) == (LogId(5, 2), BASE_MS + 6_000)
     assert made.farm.admitted == {1: Admitted(A, "a")}
 
 
