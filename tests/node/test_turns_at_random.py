@@ -112,6 +112,6 @@ async def test_each_caller_is_answered_once_and_soon_whatever_comes_in_whichever
         assert not crowd.owed
         assert crowd.latest_s <= soon_s
         assert server.describe().proposals_in_flight == server.describe().requests_in_flight == 0
-        assert crowd.outcomes["Resolve"] > 100
+        assert crowd.outcomes["ProposalResolved"] > 100
         assert (await server.propose((b"as good as ever",))).outcome is Outcome.COMMITTED
         nursery.cancel_scope.cancel()
