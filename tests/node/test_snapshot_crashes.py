@@ -228,7 +228,7 @@ MUTANTS = {
     "header not synced before the name": (SnapshotFiles, "plan_adopt", without(SyncFile)),
     "header not written": (SnapshotFiles, "plan_adopt", without(WriteBytes)),
     "shortening of the log not synced file by file": (Journal, "plan_compact", without(SyncDirectory)),
-    "discarding of the log not noted": (HardStateFile, "plan_ballot", not_noted),
+    "discarding of the log not noted": (HardStateFile, "plan_hard_state", not_noted),
 }
 
 
