@@ -80,7 +80,10 @@ def _options() -> argparse.Namespace:
         help=f"parts: {', '.join(NAMES)}; only if named: identity, {', '.join(identity.PARTS)}, pipeline, "
         f"{', '.join(PIPELINE_PARTS)}",
     )
-    parser.add_argument("--base", type=Path, help="identity-throughput: another checkout, to compare this one with")
+    parser.add_argument(
+        "--base",
+        help="identity-throughput: another checkout, to compare this one with; consensus-step: that, or a commit",
+    )
     parser.add_argument("--count", type=_positive(int), default=1_000_000, help="identity-replay: entries (1000000)")
     parser.add_argument("--runs", type=_positive(int), default=5, help="runs of each throughput scenario (5)")
     parser.add_argument("--seconds", type=_positive(float), default=3.0, help="length of such a run (3)")
@@ -97,6 +100,10 @@ def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
         return value
 
     return convert
+
+
+def _directory(name: str | None) -> Path | None:
+    return None if name is None else Path(name).resolve()
 
 
 def _setting() -> list[str]:
@@ -135,9 +142,9 @@ async def _measure(
         async with running_farm(directory / "local", Timing.LOCAL) as farm:
             tell(await failover.leader(farm, runs))
     await _alone(names, directory, runs, seconds, tell)
-    await consensus.measure(names, directory, limits, runs, seconds, tell)
+    await consensus.measure(names, directory, limits, consensus.Options(runs, seconds, options.base), tell)
     await gossip.measure([name for name in names if name in gossip.PARTS], directory, tell)
-    asked = identity.Options(options.base and options.base.resolve(), options.count)
+    asked = identity.Options(_directory(options.base), options.count)
     await identity.measure(names, directory, asked, runs, seconds, tell)
     await _pipeline([name for name in names if name in PIPELINE_PARTS], directory, runs, tell)
     return figures

@@ -3,17 +3,19 @@
 consensus-throughput    our bare group, etcd, PySyncObj and a bare pipe, in turns
 consensus-failover      the leader is killed, ours and etcd's, in turns
 consensus-restart       a log of a million entries: memory, verifying, applying
+consensus-step          processor time of single steps of the core, beside a tree of before (`--base`)
 """
 
 import os
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import consensus_failover, consensus_restart, consensus_throughput
+from benchmarks import consensus_failover, consensus_restart, consensus_step, consensus_throughput
 from benchmarks.figures import Figure
 from benchmarks.machine import Machine
 
-PARTS = ("consensus-throughput", "consensus-failover", "consensus-restart")
+PARTS = ("consensus-throughput", "consensus-failover", "consensus-restart", "consensus-step")
 SETTING = (
     "consensus                     3 bare servers: Garlic Farm protocol, TLS 1.3, fdatasync on, a state machine that",
     "                              counts; clients in other processes on this machine, over TLS to the leader;",
@@ -23,12 +25,21 @@ SETTING = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says about these parts."""
+
+    runs: int
+    seconds: float
+    base: str | None = None
+    """A checkout or commit of before."""
+
+
 async def measure(
     names: Collection[str],
     directory: Path,
     machine: Machine,
-    runs: int,
-    seconds: float,
+    options: Options,
     tell: Callable[[list[Figure]], None],
 ) -> None:
     """The parts that are asked for. Says what is missing, which core runs, and how busy the machine is."""
@@ -47,9 +58,11 @@ async def measure(
         remarks: list[str] = []
         match name:
             case "consensus-throughput":
-                figures, remarks = await consensus_throughput.measure(where, machine, runs, seconds)
+                figures, remarks = await consensus_throughput.measure(where, machine, options.runs, options.seconds)
             case "consensus-failover":
                 figures, remarks = await consensus_failover.measure(where)
+            case "consensus-step":
+                figures, remarks = await consensus_step.measure(where, options.base, options.runs)
             case _:
                 figures = await consensus_restart.measure(where)
         tell(figures)

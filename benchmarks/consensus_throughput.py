@@ -86,8 +86,14 @@ def figures(scenario: Scenario, found: Found, machine: Machine) -> list[Figure]:
             Figure(group, f"{name}: latency p99", "ms", tuple(turn.rate.p99_ms for turn in turns)),
             Figure(group, f"{name}: processor, servers", "cores", tuple(turn.servers_share for turn in turns)),
             Figure(group, f"{name}: processor, clients", "cores", tuple(turn.rate.processor_share for turn in turns)),
+            Figure(group, f"{name}: processor for an entry, servers", "us", _costs(turns), "all servers together"),
         ]
     return rows + _ratios(group, scenario, found)
+
+
+def _costs(turns: list[Turn]) -> tuple[float, ...]:
+    """Depends less than a rate does on what else the machine runs."""
+    return tuple(turn.servers_share / turn.rate.entries_per_s * 1e6 for turn in turns)
 
 
 def _ratios(group: str, scenario: Scenario, found: Found) -> list[Figure]:

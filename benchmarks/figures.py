@@ -26,7 +26,7 @@ class Figure:
         low, high = min(self.values), max(self.values)
         middle = f"{_short(self.median)} {self.unit}"
         spread = f"{_short(low):>7} to {_short(high):<7} {len(self.values):>2}x"
-        return f"  {self.name:<46} {middle:>15}   {spread}  {self.note}"
+        return f"  {self.name:<52} {middle:>15}   {spread}  {self.note}"
 
     def document(self) -> dict[str, object]:
         """For the JSON file."""
@@ -54,7 +54,7 @@ def table(figures: Sequence[Figure]) -> list[str]:
     for figure in figures:
         if figure.group != group:
             group = figure.group
-            lines += ["", group, f"  {'':<46} {'median':>15}   {'lowest to highest':<18} runs"]
+            lines += ["", group, f"  {'':<52} {'median':>15}   {'lowest to highest':<18} runs"]
         lines.append(figure.row().rstrip())
     return lines
 

@@ -1,0 +1,117 @@
+"""Processor time of single steps of the core: this tree, compiled where that was built, and a tree of before, in turns.
+
+    each side: a process of consensus_step_driver in its own tree ─▶ calls of each step, then its time, turn by turn
+
+No disk, no network, no event loop: what is left is the core's own work for a step. A turn takes some ten milliseconds,
+the sides alternate, and a ratio pairs the turns of one round, so that a busy moment of the machine hits all sides. The
+number of calls of Python functions does not depend on the machine at all. A tree of before is a checkout or a commit
+(`--base`), which git then writes out; its layout of modules is that of commit 79c4497.
+"""
+
+import filecmp
+import subprocess
+import sys
+import tarfile
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+
+from benchmarks.child import Child, ChildError
+from benchmarks.figures import Figure
+
+TREE = Path(__file__).parents[1]
+COMPILED = TREE / "build" / "compiled"
+DRIVER = Path(__file__).with_name("consensus_step_driver.py")
+BASE, HERE, BUILT = "before", "this tree", "this tree, compiled"
+TURNS_A_RUN = 10
+GOAL_STEP = "leader: AppendReply, 1 entry"
+GOAL = 0.45
+GROUP = "consensus, one step of the core, without disk and network"
+
+
+@dataclass(slots=True)
+class Side:
+    """One tree under measurement."""
+
+    name: str
+    child: Child
+    calls: dict[str, float]
+    turns: list[dict[str, float]] = field(default_factory=list)
+
+
+async def measure(directory: Path, base: str | None, runs: int) -> tuple[list[Figure], list[str]]:
+    """The figures of all steps, and remarks about sides that are left out."""
+    trees = {HERE: (TREE, "here")}
+    remarks = []
+    if base is None:
+        remarks.append("consensus-step: no comparison, since --base names no checkout and no commit")
+    else:
+        trees = {BASE: (checkout(base, directory), "base")} | trees
+    if compiled_is_current():
+        trees[BUILT] = (COMPILED, "here")
+    else:
+        remarks.append("consensus-step: the compiled core is not there or not of this tree (`make compiled` builds it)")
+    async with AsyncExitStack() as stack:
+        sides = [await _start(stack, directory, name, tree, layout) for name, (tree, layout) in trees.items()]
+        for turn in range(runs * TURNS_A_RUN):
+            for side in sides if turn % 2 else reversed(sides):
+                side.turns.append(await side.child.ask("turn"))
+    return figures(sides), remarks
+
+
+def figures(sides: list[Side]) -> list[Figure]:
+    """What is shown: the time and the calls of each step on each side, and their ratios."""
+    rows = []
+    first = sides[0]
+    for step in first.calls:
+        for side in sides:
+            times = tuple(turn[step] for turn in side.turns)
+            rows.append(Figure(GROUP, f"{step}: {side.name}", "us", times, f"{side.calls[step]:g} calls in Python"))
+        for side in sides[1:]:
+            ratios = tuple(ours[step] / theirs[step] for ours, theirs in zip(side.turns, first.turns, strict=True))
+            rows.append(Figure(GROUP, f"  {side.name} / {first.name}", "x", ratios, _goal(step, first, side, ratios)))
+    return rows
+
+
+def _goal(step: str, first: Side, side: Side, ratios: tuple[float, ...]) -> str:
+    if step != GOAL_STEP or first.name != BASE or side.name != HERE:
+        return ""
+    middle = Figure("", "", "", ratios).median
+    return f"goal at most {GOAL}: {'reached' if middle <= GOAL else 'missed'}"
+
+
+def checkout(base: str, directory: Path) -> Path:
+    """A tree of before: a directory as it is, or what git knows by that name, written into `directory`."""
+    if (Path(base) / "consensus").is_dir():
+        return Path(base).resolve()
+    archived = subprocess.run(  # noqa: S603 - the name is the command line's own
+        ["git", "archive", "--format=tar", base, "consensus"],  # noqa: S607 - git is where PATH says
+        cwd=TREE,
+        capture_output=True,
+        check=False,
+    )
+    if archived.returncode != 0:
+        raise ChildError(f"--base: {base} is neither a checkout nor a commit: {archived.stderr.decode().strip()}")
+    target = directory / "before"
+    with tarfile.open(fileobj=BytesIO(archived.stdout)) as archive:
+        archive.extractall(target, filter="data")
+    return target
+
+
+def compiled_is_current() -> bool:
+    """Whether `make compiled` has built the core of this tree as it is now."""
+    sources = sorted((TREE / "consensus" / "core").rglob("*.py"))
+    built = [COMPILED / source.relative_to(TREE) for source in sources]
+    return all(
+        copy.exists() and filecmp.cmp(source, copy, shallow=False) and any(copy.parent.glob(f"{copy.stem}.*.so"))
+        for source, copy in zip(sources, built, strict=True)
+    )
+
+
+async def _start(stack: AsyncExitStack, directory: Path, name: str, tree: Path, layout: str) -> Side:
+    # -P: the driver's own directory has modules of the same names as packages.
+    command = ["env", f"PYTHONPATH={tree}", sys.executable, "-P", str(DRIVER), layout]
+    child = await Child.start(name, command, directory / "driver.log")
+    stack.push_async_callback(child.end)
+    return Side(name, child, await child.hear_document())

@@ -1,0 +1,245 @@
+"""One side of the step benchmark, in a process of its own: it measures the core of the tree that PYTHONPATH names.
+
+    python -P consensus_step_driver.py LAYOUT     (a key of LAYOUTS) ─▶ calls in each step (JSON, one line)
+    a line ─▶ some rounds ─▶ microseconds of each step (JSON, one line)
+
+    leader: propose ─▶ persisted ─▶ a reply of each follower      follower: append ─▶ persisted
+
+Groups of three replicas have neither disk nor network: what one sends is given to the other by hand, so every message
+is made by the tree under measurement. A number of groups go through the same step together, so the clock is read once
+for all of them, and a step finds the processor's caches about as cold as in a server that does other things in between.
+
+This file runs in trees whose modules differ, so it imports nothing of the project by name. It takes each class from the
+place that LAYOUTS gives.
+"""
+
+import gc
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from importlib import import_module
+from random import Random
+from typing import Any
+
+GROUPS = 16
+SERVERS = (1, 2, 3)
+ROUNDS = 4
+WARM_UP_ROUNDS = 4
+VALUE = b'{"benchmark":1,"padding":"%s"}' % (b"x" * 228)
+SIZES = (1, 64)
+"""Entries of a round."""
+ELECTION_STEPS_MAX = 1_000
+
+_CORE = "consensus.core"
+BASE = {
+    "Configuration": "position",
+    "HardState": "position.Ballot",
+    "Server": "position",
+    "ServerId": "position",
+    "lan": "tuning",
+    "GARLIC_FARM": "dialect",
+    "describe_entries": "log",
+    "Raft": "raft",
+    "Role": "effects",
+    "Persist": "effects",
+    "Send": "effects",
+    "DeadlineReached": "events",
+    "PeerExtensions": "events",
+    "Extensions": "extensions",
+    "Persisted": "events",
+    "Proposed": "events",
+    "Received": "events",
+}
+"""The layout of commit 79c4497, which the goals for steps are set against: class ─▶ module, or module and name."""
+HERE = BASE | {
+    "Configuration": "model",
+    "HardState": "model",
+    "Server": "model",
+    "ServerId": "model",
+    "lan": "options",
+    "GARLIC_FARM": "features",
+}
+LAYOUTS = {"base": BASE, "here": HERE}
+
+Step = Callable[[Any, int], list[Any]]
+Work = list[tuple[Step, Any]]
+Run = Callable[[str, Work, int], list[list[Any]]]
+
+
+class Names:
+    """The classes of one tree, by the names that this file uses."""
+
+    def __init__(self, layout: dict[str, str]) -> None:
+        for name, place in layout.items():
+            module, _, other = place.partition(".")
+            setattr(self, name, getattr(import_module(f"{_CORE}.{module}"), other or name))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{name} is missing in the layout")
+
+
+class Group:
+    """Three replicas, of which the first leads."""
+
+    def __init__(self, names: Names, seed: int) -> None:
+        self._names = names
+        self.now = 0
+        servers = tuple(names.Server(names.ServerId(each), f"tcp://127.0.0.1:{each}") for each in SERVERS)
+        self.replicas = {
+            server.server_id: names.Raft(
+                server.server_id,
+                names.Configuration(servers),
+                names.HardState(0, None),
+                names.describe_entries(()),
+                names.lan(),
+                names.GARLIC_FARM,
+                Random(seed),
+                0,
+            )
+            for server in servers
+        }
+        told = names.Extensions(pre_vote=True, transfer=True, configurations=True)
+        for replica in self.replicas.values():
+            for peer in self.replicas:
+                replica.step(names.PeerExtensions(peer, told), 0)
+        self.leader = self.replicas[1]
+        self.now = self.leader.deadline
+        self.settle(1, self.leader.step(names.DeadlineReached(), self.now))
+        if self.leader.describe().role is not names.Role.LEADER:
+            raise SystemExit("the first replica did not become leader")
+
+    def settle(self, server: int, effects: list[Any]) -> None:
+        """Carry out effects, and those of the steps that they cause, until there are none."""
+        waiting = [(server, effect) for effect in effects]
+        for _ in range(ELECTION_STEPS_MAX):
+            if not waiting:
+                return
+            acting, effect = waiting.pop(0)
+            if isinstance(effect, self._names.Persist):
+                found, event = acting, self._names.Persisted(effect.number)
+            elif isinstance(effect, self._names.Send):
+                found, event = effect.recipient, self._names.Received(acting, effect.message)
+            else:
+                continue
+            waiting += [(found, each) for each in self.replicas[found].step(event, self.now)]
+        raise SystemExit("the replicas did not settle")
+
+    def written(self, effects: list[Any]) -> Any:
+        """The event that the last of these writes is durable."""
+        return self._names.Persisted(max(each.number for each in effects if isinstance(each, self._names.Persist)))
+
+    def sent(self, sender: int, effects: list[Any]) -> dict[int, Any]:
+        """For each recipient the event that the message has come."""
+        return {
+            each.recipient: self._names.Received(sender, each.message)
+            for each in effects
+            if isinstance(each, self._names.Send)
+        }
+
+
+class Rounds:
+    """Rounds of replication in all groups at once, with the processor time of each kind of step."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self.groups = [Group(names, seed) for seed in range(GROUPS)]
+        self.used_ns = Counter[str]()
+        self.steps = Counter[str]()
+        self._proposal = 0
+
+    def one(self, entries: int, run: Run) -> None:
+        """One round: so many entries proposed at once, written, replicated to both followers, acknowledged by both."""
+        self._proposal += 1
+        of = f"{entries} {'entry' if entries == 1 else 'entries'}"
+        groups, leaders = self.groups, [group.leader for group in self.groups]
+        now = groups[0].now = max(group.now for group in groups) + 1
+        proposed = [self._names.Proposed(self._proposal, (VALUE,) * entries) for _ in groups]
+        found = run(f"leader: proposal of {of}", _work(leaders, proposed), now)
+        written = [group.written(effects) for group, effects in zip(groups, found, strict=True)]
+        sent = [group.sent(1, effects) for group, effects in zip(groups, found, strict=True)]
+        run(f"leader: persisted, {of}", _work(leaders, written), now)
+        for follower in SERVERS[1:]:
+            followers = [group.replicas[follower] for group in groups]
+            taken = run(f"follower: AppendEntries of {of}", _work(followers, [each[follower] for each in sent]), now)
+            written = [group.written(effects) for group, effects in zip(groups, taken, strict=True)]
+            finished = run(f"follower: persisted, {of}", _work(followers, written), now)
+            replies = [
+                group.sent(follower, early + late)[1]
+                for group, early, late in zip(groups, taken, finished, strict=True)
+            ]
+            run(f"leader: AppendReply, {of}", _work(leaders, replies), now)
+
+    def timed(self, kind: str, work: Work, now: int) -> list[list[Any]]:
+        """Take the steps and count their processor time."""
+        began_ns = time.process_time_ns()
+        found = [step(event, now) for step, event in work]
+        self.used_ns[kind] += time.process_time_ns() - began_ns
+        self.steps[kind] += len(work)
+        return found
+
+
+def _work(replicas: list[Any], events: list[Any]) -> Work:
+    return [(replica.step, event) for replica, event in zip(replicas, events, strict=True)]
+
+
+def untimed(_kind: str, work: Work, now: int) -> list[list[Any]]:
+    """Take the steps."""
+    return [step(event, now) for step, event in work]
+
+
+def count_calls(calls: Counter[str], steps: Counter[str]) -> Run:
+    """A way to take steps that counts the calls of Python functions in them."""
+
+    def run(kind: str, work: Work, now: int) -> list[list[Any]]:
+        def profile(_frame: object, event: str, _argument: object) -> None:
+            calls[kind] += event == "call"
+
+        found = []
+        for step, event in work:
+            sys.setprofile(profile)
+            try:
+                found.append(step(event, now))
+            finally:
+                sys.setprofile(None)
+        steps[kind] += len(work)
+        return found
+
+    return run
+
+
+def calls_of_steps(rounds: Rounds) -> dict[str, float]:
+    """How many calls of Python functions there are in each kind of step, `step` itself included."""
+    calls, steps = Counter[str](), Counter[str]()
+    for entries in SIZES:
+        rounds.one(entries, count_calls(calls, steps))
+    return {kind: calls[kind] / count for kind, count in steps.items()}
+
+
+def time_of_steps(rounds: Rounds) -> dict[str, float]:
+    """Microseconds of processor time of each kind of step."""
+    rounds.used_ns.clear()
+    rounds.steps.clear()
+    for _ in range(ROUNDS):
+        for entries in SIZES:
+            rounds.one(entries, rounds.timed)
+    return {kind: used_ns / rounds.steps[kind] / 1_000 for kind, used_ns in rounds.used_ns.items()}
+
+
+def main() -> None:
+    """Run as `python -P consensus_step_driver.py LAYOUT`."""
+    rounds = Rounds(Names(LAYOUTS[sys.argv[1]]))
+    for _ in range(WARM_UP_ROUNDS):
+        for entries in SIZES:
+            rounds.one(entries, untimed)
+    print(json.dumps(calls_of_steps(rounds)), flush=True)
+    # Garbage is collected between the turns, where nothing is timed.
+    gc.disable()
+    for _ in sys.stdin:
+        gc.collect()
+        print(json.dumps(time_of_steps(rounds)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The benchmark of single steps: it drives this tree's core, counts calls, and compares with what it says it does."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import consensus_step
+from benchmarks.child import ChildError
+from benchmarks.consensus_step import BASE, BUILT, GOAL_STEP, HERE, Side, checkout, compiled_is_current, figures
+from benchmarks.consensus_step_driver import LAYOUTS, Names, Rounds, calls_of_steps, time_of_steps
+
+STEPS = {
+    "leader: proposal of 1 entry",
+    "leader: persisted, 1 entry",
+    "follower: AppendEntries of 1 entry",
+    "follower: persisted, 1 entry",
+    "leader: AppendReply, 1 entry",
+    "leader: proposal of 64 entries",
+    "leader: persisted, 64 entries",
+    "follower: AppendEntries of 64 entries",
+    "follower: persisted, 64 entries",
+    "leader: AppendReply, 64 entries",
+}
+
+
+def test_every_step_of_a_round_is_counted_and_timed_and_the_entries_are_committed() -> None:
+    rounds = Rounds(Names(LAYOUTS["here"]))
+    before = rounds.groups[0].leader.describe().commit_index
+    calls = calls_of_steps(rounds)
+    assert set(calls) == STEPS
+    assert min(calls.values()) >= 1
+    assert min(time_of_steps(rounds).values()) > 0
+    after = rounds.groups[0].leader.describe().commit_index
+    assert after - before == 65 * (1 + 4), "one round of each size is counted, four are timed"
+
+
+def side(name: str, microseconds: list[float], calls: float) -> Side:
+    # Figures are made of calls and turns; no process is needed for them.
+    return Side(name, None, {GOAL_STEP: calls}, [{GOAL_STEP: each} for each in microseconds])  # type: ignore[arg-type]
+
+
+def test_ratios_pair_the_turns_of_one_round_and_tell_whether_the_goal_is_reached() -> None:
+    rows = figures([side(BASE, [40, 80, 40], 154), side(HERE, [16, 32, 20], 60), side(BUILT, [4, 8, 4], 1)])
+    shown = {row.name: row for row in rows}
+    assert shown[f"{GOAL_STEP}: {BASE}"].note == "154 calls in Python"
+    assert shown[f"  {HERE} / {BASE}"].values == (0.4, 0.4, 0.5)
+    assert shown[f"  {HERE} / {BASE}"].note == "goal at most 0.45: reached"
+    assert shown[f"  {BUILT} / {BASE}"].values == (0.1, 0.1, 0.1)
+    missed = figures([side(BASE, [40], 154), side(HERE, [20], 60)])
+    assert missed[-1].note == "goal at most 0.45: missed"
+
+
+def test_a_base_that_is_neither_a_checkout_nor_a_commit_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ChildError, match="no-such-commit is neither a checkout nor a commit"):
+        checkout("no-such-commit", tmp_path)
+    (tmp_path / "consensus").mkdir()
+    assert checkout(str(tmp_path), tmp_path / "elsewhere") == tmp_path
+
+
+def test_a_compiled_core_of_other_sources_is_not_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(consensus_step, "TREE", tmp_path / "tree")
+    monkeypatch.setattr(consensus_step, "COMPILED", tmp_path / "compiled")
+    for tree in ("tree", "compiled"):
+        core = tmp_path / tree / "consensus" / "core"
+        core.mkdir(parents=True)
+        (core / "raft.py").write_text("TERM = 1\n")
+    assert not compiled_is_current(), "nothing is compiled"
+    library = tmp_path / "compiled" / "consensus" / "core" / "raft.cpython-311.so"
+    library.write_bytes(b"")
+    assert compiled_is_current()
+    (tmp_path / "tree" / "consensus" / "core" / "raft.py").write_text("TERM = 2\n")
+    assert not compiled_is_current()
