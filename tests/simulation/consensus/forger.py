@@ -3,7 +3,9 @@
 A forged message ends where its recipient's log ends and claims that all of it is committed, so a server that believes
 it at its own term, not at the forged one, commits what no majority has. Nothing else is forged: Raft takes its voters
 at their word, and a forger that knows the current term is a voter. A leader's words go only to a server that has a
-term already: at term 0 a server believes its leader, and the transport must have proven which server speaks.
+term already: at term 0 a server believes its leader, and the transport must have proven which server speaks. Nor is
+anything forged to a server that has no vote, by the newest configuration that is committed: nobody follows its term, so
+it would be of no use until the voters' term has come so far, and its operator would have to replace it.
 """
 
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from consensus.core.messages import AppendEntries, AppendReply, Message, Request
 from consensus.core.model import LogId, ServerId
 from consensus.core.pull_messages import BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchReply, PullError
 from consensus.core.replica import MAX_NUMBER
+from tests.simulation.consensus.checker import Checker
 from tests.simulation.consensus.network import Network
 from tests.simulation.consensus.profile import Profile
 from tests.simulation.consensus.stage import Stage
@@ -24,12 +27,19 @@ class Forger:
     """All forgeries of one history; none in most worlds, and none when the world has healed."""
 
     def __init__(
-        self, random: Random, profile: Profile, stage: Stage, network: Network, trace: Callable[[str], None]
+        self,
+        random: Random,
+        profile: Profile,
+        stage: Stage,
+        network: Network,
+        checker: Checker,
+        trace: Callable[[str], None],
     ) -> None:
         self._random = random
         self._profile = profile
         self._stage = stage
         self._network = network
+        self._checker = checker
         self._trace = trace
         self.forged = 0
 
@@ -44,13 +54,13 @@ class Forger:
         random, machines = self._random, self._stage.machines
         recipient, sender = random.choice(list(machines)), random.choice(list(machines))
         life = machines[recipient].life
-        if life is not None and sender != recipient:
+        if life is not None and sender != recipient and recipient in self._checker.configuration.voter_ids:
             about = life.core.describe()
             message = random.choice(_forgeries(sender, recipient, about.last, random.choice(TERMS)))
             if about.term or not isinstance(message, AppendEntries | BeginQuorumEpoch | FetchReply):
                 self.forged += 1
                 self._trace(f"{self._stage.now} forged {type(message).__name__} {sender} -> {recipient}")
-                self._network.send(sender, recipient, message)
+                self._network.send_alone(sender, recipient, message)
         self._stage.after(1 + int(random.expovariate(1 / self._profile.forged_ms)), self._forge)
 
 

@@ -26,6 +26,7 @@ from consensus.core.raft import Raft
 from tests.simulation.consensus.checker import Checker, StandstillError
 from tests.simulation.consensus.clients import Clients
 from tests.simulation.consensus.forger import Forger
+from tests.simulation.consensus.leadership import Leadership
 from tests.simulation.consensus.machine import Machine
 from tests.simulation.consensus.nemesis import Nemesis, named
 from tests.simulation.consensus.network import Network
@@ -115,7 +116,7 @@ class World:
         ids = [ServerId(number) for number in range(1, profile.servers + profile.strangers + 1)]
         configuration = Configuration(named(ids[: profile.servers]))
         self.checker = Checker(ids, configuration)
-        self.network = Network(self._random, profile, self._deliver_later)
+        self.network = Network(self._random, profile, self, self._deliver, self._tell)
         self.machines = {
             server: Machine(
                 server,
@@ -131,9 +132,12 @@ class World:
             )
             for server in ids
         }
+        self.leadership = Leadership(profile, self.machines)
         self.clients = Clients(self._random, profile, self, self.checker)
-        self.nemesis = Nemesis(self._random, profile, self, self.network, self.checker, self.clients, self._trace)
-        self.forger = Forger(self._random, profile, self, self.network, self._trace)
+        self.nemesis = Nemesis(
+            self._random, profile, self, self.network, self.checker, self.clients, self.leadership, self._trace
+        )
+        self.forger = Forger(self._random, profile, self, self.network, self.checker, self._trace)
         for machine in self.machines.values():
             machine.desk = self.clients
         self._trace(f"{profile}")
@@ -142,6 +146,10 @@ class World:
         """Do `action` in `delay_ms`; things of the same moment happen in the order in which they were asked for."""
         self._sequence += 1
         heapq.heappush(self._queue, (self.now + delay_ms, self._sequence, action))
+
+    def stepped(self, machine: Machine, event: Event) -> None:
+        """A server took a step, of which nothing is carried out yet."""
+        self.leadership.stepped(machine, event)
 
     def elected(self, server: ServerId) -> None:
         """A server became leader."""
@@ -162,7 +170,9 @@ class World:
         self.nemesis.begin()
         self.forger.begin()
         turns = 0
-        while self.checker.steps < length.trouble_steps and turns < length.trouble_steps * _TURNS_PER_STEP_MAX:
+        while (
+            self.checker.steps < length.trouble_steps or self.now < self._profile.trouble_ms
+        ) and turns < length.trouble_steps * _TURNS_PER_STEP_MAX:
             self._turn()
             turns += 1
         self._heal()
@@ -198,6 +208,7 @@ class World:
                 "servers lost to rot": sum(machine.gone for machine in machines),
                 "messages lost": self.network.lost,
                 "messages duplicated": self.network.duplicated,
+                "connections broken": self.network.connections.broken,
                 "messages forged": self.forger.forged,
                 "keys judged": clients.keys_judged,
             }
@@ -213,16 +224,19 @@ class World:
             if machine.life is None and not machine.gone:
                 machine.start([other for other in self.machines.values() if other is not machine])
 
-    def _deliver_later(self, delay_ms: int, sender: ServerId, recipient: ServerId, message: Message) -> None:
-        def deliver() -> None:
-            if self.network.reaches(sender, recipient):
-                self.machines[recipient].step(Received(sender, message))
+    def _deliver(self, sender: ServerId, recipient: ServerId, message: Message) -> bool:
+        machine = self.machines[recipient]
+        is_up = machine.life is not None
+        machine.step(Received(sender, message))
+        return is_up
 
-        self.after(delay_ms, deliver)
+    def _tell(self, server: ServerId, event: Event) -> None:
+        self.machines[server].step(event)
 
     def _heal(self) -> None:
         self._trace(f"{self.now} heal")
         self.trouble = False
+        self.leadership.expect_undisturbed(None, len(self.checker.committed))
         self.network.heal()
         self._committed_at_healing = len(self.checker.committed)
         self._answered_at_healing = self.clients.writes_answered

@@ -114,6 +114,7 @@ class Machine:
         self._keeper = Keeper(server_id, profile, random, checker)
         self._clock = Clock(1 + _clock_error(profile, random))
         self._paused_until_ms = 0
+        self._slow_disk_ms = 0
         self.desk: Desk | None = None
         self.gone = False
         self.leads = False
@@ -130,6 +131,12 @@ class Machine:
     def clock_ms(self) -> int:
         """This machine's own monotonic clock."""
         return self._clock.reads(self._world.now)
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether it would answer a read from memory now, as a leader."""
+        leader = None if self.life is None else self.life.core._leader
+        return leader is not None and leader.lease.holds(self.clock_ms)
 
     @property
     def is_lost(self) -> bool:
@@ -188,6 +195,10 @@ class Machine:
         """There is no space for a while."""
         self._keeper.fill_up(self._world.now + duration_ms)
 
+    def slow_down(self, disk_ms: int) -> None:
+        """From now on the disk takes so long for whatever it does; 0: as long as in all the world."""
+        self._slow_disk_ms = disk_ms
+
     def rot(self) -> None:
         """A bit of an entry turns that had been durable when this life began, if there is such an entry."""
         if self.life is not None and self._world.may_lose(self.server_id):
@@ -230,6 +241,7 @@ class Machine:
         self.leads = False
         self.crashes += 1
         self._keeper.power_off()
+        self._network.connections.stopped(self.server_id)
 
     def _operate(self, operations: Sequence[DiskOperation]) -> None:
         for operation in operations:
@@ -263,6 +275,7 @@ class Machine:
         self._show_step(self.server_id, event, effects)
         self._checker.stepped(self.server_id, event, effects)
         self._note(effects)
+        self._world.stepped(self, event)
         survived = self._survived(effects)
         self._carry_out(life.executor.accept(effects if survived == len(effects) else effects[:survived]))
         if survived < len(effects):
@@ -467,6 +480,8 @@ class Machine:
     def _disk_delay_ms(self) -> int:
         if self.healthy:
             return 1
+        if self._slow_disk_ms:
+            return self._slow_disk_ms
         if self._random.random() < self._profile.slow_disk:
             return self._random.randrange(self._profile.slow_disk_ms)
         return self._random.randrange(self._profile.disk_ms + 1)

@@ -13,6 +13,7 @@ from consensus.core.model import Configuration, Server, ServerId
 from consensus.sessions.dedup_state_machine import clock_entry
 from tests.simulation.consensus.checker import Checker
 from tests.simulation.consensus.clients import Clients
+from tests.simulation.consensus.leadership import Leadership
 from tests.simulation.consensus.machine import Machine
 from tests.simulation.consensus.network import Network
 from tests.simulation.consensus.profile import LOG_TIME_UNITS, Kind, Profile
@@ -20,7 +21,9 @@ from tests.simulation.consensus.stage import Stage
 
 _REPLACE_MS = 150
 _CLOCK_MS = 150
-_TROUBLE_OF_LEADERS = {Kind.LEASE: "isolate", Kind.PAUSED: "absent"}
+_SETTLED_MS = 1_000
+"""By then all followers have answered a new leader, when nothing is wrong."""
+_TROUBLE_OF_LEADERS = {Kind.LEASE: ("isolate", "isolate", "isolate one by one", "garble"), Kind.PAUSED: ("absent",)}
 _KINDS = ("crash", "start", "start", "start", "cut", "mend", "mend", "pause", "jump", "leader")
 
 
@@ -40,6 +43,7 @@ class Nemesis:
         network: Network,
         checker: Checker,
         clients: Clients,
+        leadership: Leadership,
         trace: Callable[[str], None],
     ) -> None:
         self._replaced: set[ServerId] = set()
@@ -49,6 +53,8 @@ class Nemesis:
         self._network = network
         self._checker = checker
         self._clients = clients
+        self._leadership = leadership
+        self._has_slowed_disks = False
         self._trace = trace
 
     def begin(self) -> None:
@@ -67,14 +73,26 @@ class Nemesis:
         if not stage.trouble or random.random() >= self._profile.leader_trouble:
             return
         soon_ms = random.randrange(60)
+        if self._profile.kind in (Kind.SLOW_DISKS, Kind.HUNG_DISKS):
+            stage.after(_SETTLED_MS, lambda: self._during_trouble(lambda: self._slow_disks(server)))
+            return
         if self._profile.kind is Kind.FIGURE_8:
             self._let_reach_few(server, soon_ms)
             return
-        match _TROUBLE_OF_LEADERS.get(self._profile.kind) or random.choice(("crash", "cut off", "pause")):
+        match random.choice(_TROUBLE_OF_LEADERS.get(self._profile.kind, ("crash", "cut off", "pause"))):
             case "isolate":
                 # With its lease renewed, and nobody to hear from it: the others elect as early as they can.
                 stage.after(15 + soon_ms // 2, lambda: self._during_trouble(lambda: self._isolate(server)))
                 stage.after(240 + soon_ms, self._network.mend)
+            case "isolate one by one":
+                # Who is cut off first has waited longer than the others when the lease of the leader ends.
+                first = random.choice([other for other in stage.machines if other != server])
+                stage.after(soon_ms, lambda: self._during_trouble(lambda: self._isolate(server, [first])))
+                stage.after(soon_ms + 120, lambda: self._during_trouble(lambda: self._isolate(server)))
+                stage.after(soon_ms + 300, self._network.mend)
+            case "garble":
+                # Its words reach the others, who make nothing of them; what they answer must not count.
+                stage.after(soon_ms, lambda: self._during_trouble(lambda: self._network.garble(server, 300)))
             case "absent":
                 # It hears of nothing before it takes up what its clients asked meanwhile.
                 absent_ms = 250 + random.randrange(300)
@@ -91,6 +109,23 @@ class Nemesis:
                 # Long enough to be replaced; its clients' proposals wait and are its first words afterwards.
                 pause_ms = 150 + random.randrange(400)
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: stage.machines[server].pause(pause_ms)))
+
+    def _slow_disks(self, leader: ServerId) -> None:
+        """Once in a history: the disks of all followers are slow, or so many hang that nothing can be committed."""
+        stage, disk_ms = self._stage, self._profile.steady_disk_ms
+        if self._has_slowed_disks or not stage.machines[leader].leads:
+            return
+        self._has_slowed_disks = True
+        others = [other for other in stage.machines if other != leader]
+        if self._profile.kind is Kind.SLOW_DISKS:
+            slowed = others
+            self._leadership.expect_undisturbed(leader, len(self._checker.committed))
+        else:
+            majority = self._profile.servers // 2 + 1
+            slowed = self._random.sample(list(stage.machines), majority)
+        self._trace(f"{stage.now} disks of {sorted(slowed)} take {disk_ms} ms")
+        for server in slowed:
+            stage.machines[server].slow_down(disk_ms)
 
     def _let_reach_few(self, server: ServerId, soon_ms: int) -> None:
         """Figure 8: nobody, one other or a bare majority gets something from a new leader; then it is alone, or down.
@@ -151,8 +186,9 @@ class Nemesis:
     def _cut_off(self, server: ServerId) -> None:
         self._trace(f"{self._stage.now} cut off {self._network.cut_off(server, list(self._stage.machines))}")
 
-    def _isolate(self, server: ServerId) -> None:
-        self._trace(f"{self._stage.now} isolate {self._network.isolate(server, list(self._stage.machines))}")
+    def _isolate(self, server: ServerId, others: list[ServerId] | None = None) -> None:
+        chosen = list(self._stage.machines) if others is None else others
+        self._trace(f"{self._stage.now} isolate {self._network.isolate(server, chosen)} of {sorted(chosen)}")
 
     def _trouble_somebody(self) -> None:
         if not self._stage.trouble:

@@ -1,13 +1,31 @@
-"""The network between simulated servers: cuts (also one-way), loss, duplication, delay and hence reordering."""
+"""The network between simulated servers: cuts (also one-way), loss, duplication, delay and hence reordering.
+
+In some worlds messages travel on connections (`connections`), where order is kept and replies wait for each other.
+"""
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
+from typing import Protocol
 
-from consensus.core.messages import Message
+from consensus.core.events import AppendNotSent
+from consensus.core.messages import AppendEntries, Message, Reply
 from consensus.core.model import ServerId
+from tests.simulation.consensus.connections import Connections, Wiring
 from tests.simulation.consensus.profile import Profile
 
 _LONG_DELAY_MS = 600
+
+
+class Timeline(Protocol):
+    """The world's clock, and its list of things to come."""
+
+    @property
+    def now(self) -> int:
+        """Simulated time in milliseconds."""
+
+    def after(self, delay_ms: int, action: Callable[[], None]) -> None:
+        """Do `action` in `delay_ms`."""
 
 
 class Network:
@@ -17,30 +35,73 @@ class Network:
         self,
         random: Random,
         profile: Profile,
-        deliver_later: Callable[[int, ServerId, ServerId, Message], None],
+        timeline: Timeline,
+        deliver: Callable[[ServerId, ServerId, Message], bool],
+        keep_back: Callable[[ServerId, AppendNotSent], None],
     ) -> None:
+        """`deliver` hands a message over at once; it returns False if its recipient is down.
+
+        `keep_back` tells a sender that its append never left, because a newcomer is not known to be ready for it.
+        """
         self._random = random
         self._profile = profile
-        self._deliver_later = deliver_later
+        self._timeline = timeline
         self._cut: set[tuple[ServerId, ServerId]] = set()
         self._healthy = False
-        self.lost = 0
+        self._deliver = deliver
+        self._keep_back = keep_back
+        self._garbled_until_ms: dict[ServerId, int] = {}
+        self.connections = Connections(random, profile.wiring, profile.reply_timeout_ms, self)
+        self._lost = 0
         self.duplicated = 0
+
+    @property
+    def now(self) -> int:
+        """Simulated time in milliseconds."""
+        return self._timeline.now
+
+    @property
+    def lost(self) -> int:
+        """Messages that never arrived."""
+        return self._lost + self.connections.lost
+
+    def after(self, delay_ms: int, action: Callable[[], None]) -> None:
+        """Do `action` in `delay_ms`."""
+        self._timeline.after(delay_ms, action)
 
     def send(self, sender: ServerId, recipient: ServerId, message: Message) -> None:
         """A message leaves `sender`; cuts count when it leaves and when it would arrive."""
-        if self._healthy:
-            self._deliver_later(1 + self._random.randrange(3), sender, recipient, message)
-            return
-        if not self.reaches(sender, recipient) or self._random.random() < self._profile.loss:
-            self.lost += 1
+        if isinstance(message, AppendEntries) and self._is_unready(sender, recipient):
+            kept = AppendNotSent(recipient, message.correlation, 1)
+            self.after(1, lambda: self._keep_back(sender, kept))
+        elif self._profile.wiring is Wiring.MESSAGES:
+            self.send_alone(sender, recipient, message)
+        elif isinstance(message, Reply):
+            self.connections.answer(sender, recipient, message)
+        else:
+            self.connections.ask(sender, recipient, message)
+
+    def send_alone(self, sender: ServerId, recipient: ServerId, message: Message) -> None:
+        """A message leaves on no connection."""
+        if not self.reaches(sender, recipient) or self.draw_loss():
+            self._lost += 1
             return
         copies = 1
-        if self._random.random() < self._profile.duplication:
+        if not self._healthy and self._random.random() < self._profile.duplication:
             copies = 2
             self.duplicated += 1
         for _ in range(copies):
-            self._deliver_later(self._delay_ms(), sender, recipient, message)
+            self.after(self.draw_delay_ms(), lambda: self._arrive(sender, recipient, message))
+
+    def deliver(self, sender: ServerId, recipient: ServerId, message: Message) -> bool:
+        """Hand a message over; False if its recipient is down."""
+        if isinstance(message, AppendEntries) and self.now < self._garbled_until_ms.get(sender, 0):
+            message = replace(message, commit=-1)
+        return self._deliver(sender, recipient, message)
+
+    def garble(self, sender: ServerId, duration_ms: int) -> None:
+        """Appends of `sender` are implausible for a while, as those of a server of another make may be."""
+        self._garbled_until_ms[sender] = self.now + duration_ms
 
     def reaches(self, sender: ServerId, recipient: ServerId) -> bool:
         """Whether the way from `sender` to `recipient` is open."""
@@ -86,9 +147,26 @@ class Network:
     def heal(self) -> None:
         """From now on everything arrives, soon and once."""
         self.mend()
+        self._garbled_until_ms.clear()
         self._healthy = True
 
-    def _delay_ms(self) -> int:
+    def draw_loss(self) -> bool:
+        """Whether the next message is lost on its way."""
+        return not self._healthy and self._random.random() < self._profile.loss
+
+    def draw_delay_ms(self) -> int:
+        """How long the next message takes."""
+        if self._healthy:
+            return 1 + self._random.randrange(3)
         if self._random.random() < self._profile.long_delay:
             return self._random.randrange(_LONG_DELAY_MS)
         return 1 + self._random.randrange(self._profile.max_delay_ms)
+
+    def _is_unready(self, sender: ServerId, recipient: ServerId) -> bool:
+        """A link keeps appends back from a newcomer that has not answered its invitation."""
+        is_newcomer = recipient > self._profile.servers and self._profile.wiring is not Wiring.MESSAGES
+        return is_newcomer and not self.reaches(sender, recipient)
+
+    def _arrive(self, sender: ServerId, recipient: ServerId, message: Message) -> None:
+        if self.reaches(sender, recipient):
+            self.deliver(sender, recipient, message)

@@ -10,20 +10,27 @@ Limits of the core are drawn small, so that windows fill, tails are trimmed and 
     figure 8     five servers whose leaders reach two others at most, and are isolated before long: what the paper draws
                  as its figure 8, entry by entry
     membership   a few servers, changed one by one by leaders that are cut off soon after their election
-    lease        clocks that run apart as far as the bound of the leases allows; the only kind that has leases, because
+    lease        clocks that run apart as far as the bound of the leases allows, messages that come late or twice, and
+                 leaders that are cut off from one server after the other; the only kind that has leases, because
                  clocks that jump break their assumption
+    slow disks   nothing is wrong but the disks of all followers of a leader: each write takes longer than an election
+                 timeout, at the times of a LAN
+    hung disks   nothing is wrong but the disks of a majority, which hang for longer than a leader may wait
     far terms    anything, and somebody forges messages of terms far ahead
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
-from consensus.core.options import Options
+from consensus.core.options import Options, lan
 from consensus.sessions.table import SessionLimits
+from tests.simulation.consensus.connections import Wiring
 
 _ELECTION_MS = 150
 _LEASE_BOUND_MS = 40
+_LAN = lan()
 LOG_TIME_UNITS = 1_000
 """Log time is counted finer than simulated milliseconds, so that no two clock entries are equal."""
 
@@ -38,6 +45,8 @@ class Kind(Enum):
     MEMBERSHIP = "membership"
     LEASE = "lease"
     FAR_TERMS = "far terms"
+    SLOW_DISKS = "slow disks"
+    HUNG_DISKS = "hung disks"
 
     def __str__(self) -> str:
         """As in a command."""
@@ -98,37 +107,29 @@ class Profile:
     astray: float
     """How often a client asks a server at random instead of the one that it takes for the leader."""
     limits: SessionLimits
+    wiring: Wiring
+    """What travels together on one connection."""
+    reply_timeout_ms: int
+    """After so long without a reply a connection is taken for dead."""
+    trouble_ms: int = 0
+    """The trouble lasts at least so long."""
+    steady_disk_ms: int = 0
+    """How long every operation takes of the disks that the nemesis slows down, in the worlds of slow and hung disks."""
     forged_ms: int = 0
     """Mean time between forged messages of terms far ahead (`forger`); 0: never."""
 
 
 def draw_profile(random: Random, kind: Kind | None = None) -> Profile:
     """The world of one history, of a kind that is drawn too unless it is given."""
-    drawn = random.choices(list(Kind), (37, 8, 15, 10, 12, 13, 5))[0]
-    general = _draw_general(random)
-    match kind or drawn:
-        case Kind.GENERAL:
-            pass
-        case Kind.PAUSED:
-            return _make_paused(general)
-        case Kind.STORM:
-            return _make_storm(general, random)
-        case Kind.FIGURE_8:
-            return _make_figure_8(general)
-        case Kind.MEMBERSHIP:
-            return _make_membership(general, random)
-        case Kind.LEASE:
-            return _make_lease(general, random)
-        case Kind.FAR_TERMS:
-            general = replace(general, kind=Kind.FAR_TERMS, forged_ms=random.choice((20, 100, 400)))
-    return general
+    drawn = random.choices(list(Kind), (35, 8, 14, 10, 12, 13, 5, 2, 1))[0]
+    chosen, general = kind or drawn, _draw_general(random)
+    return replace(_MAKERS[chosen](general, random), kind=chosen)
 
 
-def _make_paused(general: Profile) -> Profile:
+def _make_paused(general: Profile, _random: Random) -> Profile:
     """Clients ask whoever, mostly for one key, so that a leader awakes with reads that began after it was replaced."""
     return replace(
         general,
-        kind=Kind.PAUSED,
         servers=3,
         strangers=0,
         loss=0,
@@ -154,7 +155,7 @@ def _make_storm(general: Profile, random: Random) -> Profile:
     options = replace(general.options, max_entries_per_append=1, in_flight=random.choice((1, 2)), heartbeat_ms=70)
     return replace(
         general,
-        kind=Kind.STORM,
+        wiring=Wiring.MESSAGES,
         servers=random.choice((3, 5, 5)),
         options=options,
         loss=0,
@@ -173,7 +174,7 @@ def _make_storm(general: Profile, random: Random) -> Profile:
     )
 
 
-def _make_figure_8(general: Profile) -> Profile:
+def _make_figure_8(general: Profile, _random: Random) -> Profile:
     """Every leader is in trouble at once; the entries of older terms and the no-op of its own travel one by one.
 
     The way is long and the disk is fast, so that a leader is often isolated between the answer that counts an entry of
@@ -189,7 +190,7 @@ def _make_figure_8(general: Profile) -> Profile:
     )
     return replace(
         general,
-        kind=Kind.FIGURE_8,
+        wiring=Wiring.MESSAGES,
         servers=5,
         strangers=0,
         options=options,
@@ -219,7 +220,6 @@ def _make_membership(general: Profile, random: Random) -> Profile:
     """Leaders that are cut off begin changes that others know nothing of."""
     return replace(
         general,
-        kind=Kind.MEMBERSHIP,
         servers=random.choice((2, 2, 3, 4)),
         strangers=2,
         loss=0,
@@ -252,11 +252,13 @@ def _make_lease(general: Profile, random: Random) -> Profile:
     )
     return replace(
         general,
-        kind=Kind.LEASE,
+        wiring=Wiring.MESSAGES,
         servers=random.choice((3, 3, 5)),
         options=options,
         loss=random.choice((0, 0.01)),
-        long_delay=0,
+        duplication=random.choice((0, 0.1)),
+        long_delay=random.choice((0, 0.05, 0.2)),
+        transfer_ms=random.choice((0, 60, 200)),
         max_delay_ms=random.choice((1, 1, 2)),
         crash_between_effects=0,
         disk_ms=0,
@@ -275,6 +277,56 @@ def _make_lease(general: Profile, random: Random) -> Profile:
         retry_ms=40,
         astray=0.5,
     )
+
+
+def _make_slow_disks(general: Profile, random: Random) -> Profile:
+    """As our own servers are connected: heartbeats wait for no disk."""
+    return replace(
+        general,
+        servers=random.choice((3, 3, 5)),
+        strangers=0,
+        options=replace(
+            general.options,
+            election_timeout_min_ms=_LAN.election_timeout_min_ms,
+            election_timeout_max_ms=_LAN.election_timeout_max_ms,
+            heartbeat_ms=_LAN.heartbeat_ms,
+            retry_ms=_LAN.retry_ms,
+            commit_notice_ms=_LAN.commit_notice_ms,
+        ),
+        wiring=Wiring.HEARTBEATS_APART,
+        reply_timeout_ms=2_000,
+        loss=0,
+        duplication=0,
+        long_delay=0,
+        max_delay_ms=5,
+        crash_between_effects=0,
+        disk_ms=1,
+        slow_disk=0,
+        full_disk=0,
+        rot=0,
+        nuisance_ms=10**9,
+        leader_trouble=1,
+        clock_rate=0,
+        jumps=False,
+        transfer_ms=0,
+        change_ms=0,
+        clients=3,
+        think_ms=300,
+        retry_ms=5_000,
+        patience_ms=5_000,
+        trouble_ms=20_000,
+        steady_disk_ms=1_600,
+    )
+
+
+def _make_hung_disks(general: Profile, random: Random) -> Profile:
+    """No leader can be of use until some disks go on; whoever leads must notice."""
+    slow = _make_slow_disks(general, random)
+    return replace(slow, steady_disk_ms=20_000, trouble_ms=25_000)
+
+
+def _make_far_terms(general: Profile, random: Random) -> Profile:
+    return replace(general, forged_ms=random.choice((20, 100, 400)))
 
 
 def _draw_general(random: Random) -> Profile:
@@ -318,6 +370,8 @@ def _draw_general(random: Random) -> Profile:
             window=random.choice((1, 4)),
             expiry_ms=random.choice((400, 1_000_000, 1_000_000)) * LOG_TIME_UNITS,
         ),
+        wiring=random.choice((Wiring.MESSAGES, Wiring.MESSAGES, Wiring.ONE, Wiring.HEARTBEATS_APART)),
+        reply_timeout_ms=2 * _ELECTION_MS,
     )
 
 
@@ -340,3 +394,16 @@ def _draw_tuning(random: Random) -> Options:
         snapshot_chunk_bytes=random.choice((150, 500, 100_000)),
         max_pending_reads=random.choice((2, 100)),
     )
+
+
+_MAKERS: dict[Kind, Callable[[Profile, Random], Profile]] = {
+    Kind.GENERAL: lambda general, _: general,
+    Kind.PAUSED: _make_paused,
+    Kind.STORM: _make_storm,
+    Kind.FIGURE_8: _make_figure_8,
+    Kind.MEMBERSHIP: _make_membership,
+    Kind.LEASE: _make_lease,
+    Kind.FAR_TERMS: _make_far_terms,
+    Kind.SLOW_DISKS: _make_slow_disks,
+    Kind.HUNG_DISKS: _make_hung_disks,
+}

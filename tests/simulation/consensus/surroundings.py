@@ -1,11 +1,15 @@
 """What a machine sees of the world, and whom its answers go to."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from consensus.core.effects import ProposalResolved, ReadReady, ReadRefused
+from consensus.core.events import Event
 from consensus.core.model import ServerId
 from tests.simulation.consensus.state import StateMachine
+
+if TYPE_CHECKING:
+    from tests.simulation.consensus.machine import Machine
 
 
 class Schedule(Protocol):
@@ -17,6 +21,9 @@ class Schedule(Protocol):
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
         """Do `action` in `delay_ms`."""
+
+    def stepped(self, machine: "Machine", event: Event) -> None:
+        """A server took a step, of which nothing is carried out yet."""
 
     def elected(self, server: ServerId) -> None:
         """A server became leader."""

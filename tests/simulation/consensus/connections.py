@@ -1,0 +1,182 @@
+"""Connections on which replies leave in the order of their requests, as on the Garlic Farm wire and on Kafka's.
+
+    request ──in order──▶ slot ──▶ taken up ──▶ the slot's reply is known ──replies leave the oldest slot first──▶ asker
+
+A server asks each other server over connections of its own. Two things are worse on them than for messages that travel
+alone: a reply that is not known yet holds up all replies behind it, and a message that is late delays what follows. Two
+are better: nothing is overtaken, and nothing arrives twice. A connection breaks when the way is cut, when either end
+stops, or when the oldest request has waited too long for its reply. Everything on it is lost then, and after a pause
+the next request opens another one. A reply belongs to the connection of its request, and is lost with it.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+from typing import Protocol
+
+from consensus.core.messages import AppendEntries, Message, Reply, Request
+from consensus.core.model import ServerId
+
+_SLOTS_MAX = 64
+"""Requests without a reply on one connection; further ones are dropped, as by a link whose queue is full."""
+_RECONNECT_MS = 30
+_RETRANSMISSION_MS = 150
+
+
+class Wiring(Enum):
+    """What travels together."""
+
+    MESSAGES = "messages"
+    """Nothing: each message is delayed, lost or repeated by itself."""
+    ONE = "one connection"
+    """A server asks another over one connection."""
+    HEARTBEATS_APART = "heartbeats apart"
+    """Heartbeats have a connection of their own, so no reply of theirs waits for a reply that waits for a disk."""
+
+
+class Way(Protocol):
+    """The network below the connections."""
+
+    @property
+    def now(self) -> int:
+        """Simulated time in milliseconds."""
+
+    def after(self, delay_ms: int, action: Callable[[], None]) -> None:
+        """Do `action` in `delay_ms`."""
+
+    def reaches(self, sender: ServerId, recipient: ServerId) -> bool:
+        """Whether the way from `sender` to `recipient` is open."""
+
+    def draw_delay_ms(self) -> int:
+        """How long the next message takes."""
+
+    def draw_loss(self) -> bool:
+        """Whether the next message is lost on its way."""
+
+    def deliver(self, sender: ServerId, recipient: ServerId, message: Message) -> bool:
+        """Hand a message over; False if nobody is there."""
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    correlation: int
+    reply: Reply | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    asker: ServerId
+    answerer: ServerId
+    lane: int
+    slots: deque[_Slot] = field(default_factory=deque)
+    requests_until_ms: int = 0
+    """When the newest request arrives: none behind it arrives earlier."""
+    replies_until_ms: int = 0
+    is_broken: bool = False
+
+
+def lane_of(wiring: Wiring, request: Request) -> int:
+    """Which connection to its recipient the request takes."""
+    is_heartbeat = isinstance(request, AppendEntries) and not request.entries
+    return int(wiring is Wiring.HEARTBEATS_APART and is_heartbeat)
+
+
+class Connections:
+    """All connections of one history."""
+
+    def __init__(self, random: Random, wiring: Wiring, reply_timeout_ms: int, way: Way) -> None:
+        self._random = random
+        self._wiring = wiring
+        self._reply_timeout_ms = reply_timeout_ms
+        self._way = way
+        self._open: dict[tuple[ServerId, ServerId, int], _Connection] = {}
+        self._unanswered: dict[tuple[ServerId, int], _Connection] = {}
+        self._opens_at_ms: dict[tuple[ServerId, ServerId, int], int] = {}
+        self.lost = 0
+        self.broken = 0
+
+    def ask(self, asker: ServerId, answerer: ServerId, request: Request) -> None:
+        """A request leaves `asker`."""
+        connection = self._connect(asker, answerer, lane_of(self._wiring, request))
+        if connection is None or len(connection.slots) >= _SLOTS_MAX:
+            self.lost += 1
+            return
+        slot = _Slot(request.correlation)
+        connection.slots.append(slot)
+        self._unanswered[asker, request.correlation] = connection
+        connection.requests_until_ms = self._arrival_ms(connection.requests_until_ms)
+        self._at(connection.requests_until_ms, lambda: self._arrive(connection, asker, answerer, request))
+        self._at(self._way.now + self._reply_timeout_ms, lambda: self._check_age(connection, slot))
+
+    def answer(self, answerer: ServerId, asker: ServerId, reply: Reply) -> None:
+        """A reply is known; it leaves when all before it have left."""
+        connection = self._unanswered.pop((asker, reply.correlation), None)
+        if connection is None or connection.answerer != answerer:
+            self.lost += 1
+            return
+        for slot in connection.slots:
+            if slot.correlation == reply.correlation:
+                slot.reply = reply
+        while connection.slots and (known := connection.slots[0].reply) is not None:
+            connection.slots.popleft()
+            connection.replies_until_ms = self._arrival_ms(connection.replies_until_ms)
+            self._reply_later(connection, known)
+
+    def stopped(self, server: ServerId) -> None:
+        """The server is down: whatever it held open is broken."""
+        for connection in list(self._open.values()):
+            if server in (connection.asker, connection.answerer):
+                self._break(connection)
+
+    def _connect(self, asker: ServerId, answerer: ServerId, lane: int) -> _Connection | None:
+        way, key = self._way, (asker, answerer, lane)
+        connection = self._open.get(key)
+        if connection is not None:
+            return connection
+        if way.now < self._opens_at_ms.get(key, 0) or not self._is_open(asker, answerer):
+            return None
+        connection = self._open[key] = _Connection(asker, answerer, lane)
+        return connection
+
+    def _is_open(self, one: ServerId, other: ServerId) -> bool:
+        return self._way.reaches(one, other) and self._way.reaches(other, one)
+
+    def _arrival_ms(self, not_before_ms: int) -> int:
+        """When a message arrives that leaves now: a lost one is sent again, and all behind it wait for it."""
+        delay_ms = self._way.draw_delay_ms()
+        if self._way.draw_loss():
+            delay_ms += self._random.randrange(_RETRANSMISSION_MS)
+        return max(not_before_ms, self._way.now + delay_ms)
+
+    def _at(self, moment_ms: int, action: Callable[[], None]) -> None:
+        self._way.after(moment_ms - self._way.now, action)
+
+    def _reply_later(self, connection: _Connection, reply: Reply) -> None:
+        answerer, asker = connection.answerer, connection.asker
+        self._at(connection.replies_until_ms, lambda: self._arrive(connection, answerer, asker, reply))
+
+    def _arrive(self, connection: _Connection, sender: ServerId, recipient: ServerId, message: Message) -> None:
+        if connection.is_broken:
+            self.lost += 1
+        elif not self._way.reaches(sender, recipient) or not self._way.deliver(sender, recipient, message):
+            self.lost += 1
+            self._break(connection)
+
+    def _check_age(self, connection: _Connection, slot: _Slot) -> None:
+        """Whoever waits so long for a reply takes the other end for dead."""
+        if not connection.is_broken and any(waiting is slot for waiting in connection.slots):
+            self._break(connection)
+
+    def _break(self, connection: _Connection) -> None:
+        if connection.is_broken:
+            return
+        key = (connection.asker, connection.answerer, connection.lane)
+        connection.is_broken = True
+        del self._open[key]
+        for slot in connection.slots:
+            self._unanswered.pop((connection.asker, slot.correlation), None)
+        self.lost += len(connection.slots)
+        self.broken += 1
+        self._opens_at_ms[key] = self._way.now + self._random.randrange(_RECONNECT_MS)

@@ -1,0 +1,102 @@
+"""What is demanded of leaders beyond the safety of the log, at each step and while the trouble lasts.
+
+    lease          while a leader may answer reads from memory nobody else leads
+    check-quorum   a leader that no majority has sent a word within two minimum election timeouts has resigned
+    slow disks     a leader stays leader while nothing is wrong but the disks of its followers, which are slow
+    hung disks     a leader that commits nothing for long while proposals wait has resigned, so that others may try
+
+Times are those of the leader's own clock. What counts as a word is whatever was delivered, so the demand is weaker than
+the rule of the core: the core counts fewer words and takes a shorter time.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from consensus.core.events import DeadlineReached, Event, Received
+from consensus.core.model import Configuration, Index, ServerId
+from tests.simulation.consensus.checker import ViolationError
+from tests.simulation.consensus.machine import Life, Machine
+from tests.simulation.consensus.profile import Profile
+
+_QUORUM_TIMEOUTS = 2
+_STUCK_TIMEOUTS = 6
+"""The core resigns after five of the longest election timeouts."""
+
+
+@dataclass(slots=True)
+class _Office:
+    """One leader in one term, as far as the demands concern it."""
+
+    life: Life
+    since_ms: int
+    heard_ms: dict[ServerId, int] = field(default_factory=dict)
+    configuration: Configuration | None = None
+    configured_ms: int = 0
+    commit: Index = 0
+    moved_ms: int = 0
+    """When the commit index last rose, or nothing waited."""
+
+
+class Leadership:
+    """The demands of one history."""
+
+    def __init__(self, profile: Profile, machines: Mapping[ServerId, Machine]) -> None:
+        self._options = profile.options
+        self._machines = machines
+        self._offices: dict[ServerId, _Office] = {}
+        self._undisturbed: ServerId | None = None
+        self._commit_at_first: Index = 0
+
+    def expect_undisturbed(self, server: ServerId | None, committed: Index) -> None:
+        """From now on nothing is wrong that may cost `server` its leadership; None: that is over."""
+        if self._undisturbed is not None and committed <= self._commit_at_first:
+            raise ViolationError(f"slow disks: leader {self._undisturbed} committed nothing all the time")
+        self._undisturbed, self._commit_at_first = server, committed
+
+    def stepped(self, machine: Machine, event: Event) -> None:
+        """A server took a step."""
+        server, life = machine.server_id, machine.life
+        if life is None or not machine.leads:
+            self._offices.pop(server, None)
+            if server == self._undisturbed:
+                raise ViolationError(f"slow disks: server {server} lost its leadership for the disks of its followers")
+            return
+        if self._options.lease_clock_bound_ms is not None:
+            self._check_leases(machine)
+        now = machine.clock_ms
+        office = self._offices.get(server)
+        if office is None or office.life is not life:
+            office = self._offices[server] = _Office(life, now, moved_ms=now)
+        if isinstance(event, Received):
+            office.heard_ms[event.sender] = now
+        elif isinstance(event, DeadlineReached):
+            self._check(server, office, now)
+
+    def _check_leases(self, leader: Machine) -> None:
+        for other in self._machines.values():
+            if other is not leader and other.has_lease:
+                raise ViolationError(f"lease: server {leader.server_id} leads while {other.server_id} has a lease")
+
+    def _check(self, server: ServerId, office: _Office, now: int) -> None:
+        about, options = office.life.core.describe(), self._options
+        if about.configuration != office.configuration:
+            office.configuration, office.configured_ms = about.configuration, now
+        heard_ms = min(
+            self._heard_by_majority_ms(server, office, (voter.server_id for voter in voters), now)
+            for voters in (about.configuration.voters, about.configuration.old_voters)
+            if voters
+        )
+        if now > heard_ms + _QUORUM_TIMEOUTS * options.election_timeout_min_ms:
+            raise ViolationError(f"check-quorum: server {server} leads, and no majority spoke to it since {heard_ms}")
+        if about.commit_index > office.commit or not about.pending_proposals:
+            office.commit, office.moved_ms = about.commit_index, now
+        if now > office.moved_ms + _STUCK_TIMEOUTS * options.election_timeout_max_ms:
+            raise ViolationError(f"hung disks: server {server} leads, and committed nothing since {office.moved_ms}")
+
+    def _heard_by_majority_ms(self, server: ServerId, office: _Office, voters: Iterable[ServerId], now: int) -> int:
+        """Since when a majority of these has spoken, each at least once."""
+        begun_ms = max(office.since_ms, office.configured_ms)
+        latest = sorted(
+            (now if voter == server else max(begun_ms, office.heard_ms.get(voter, 0)) for voter in voters), reverse=True
+        )
+        return latest[len(latest) // 2]

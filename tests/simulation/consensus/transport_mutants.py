@@ -1,0 +1,78 @@
+"""Bugs planted in what travels between servers: how it is carried, and what a leader takes for a word of a follower.
+
+Two of them have no disk or network at fault: a transport, or a follower, that answers what was never taken.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from consensus.core import raft, refusing
+from consensus.core.leader import Leader
+from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, Request
+from consensus.core.model import Index, ServerId
+from consensus.core.replica import Replica
+from consensus.core.replication import append_follower
+from consensus.core.replication.append_leader import Push
+from tests.simulation.consensus import connections
+from tests.simulation.consensus.connections import Wiring
+from tests.simulation.consensus.mutants import Mutant
+from tests.simulation.consensus.profile import Kind
+
+_not_sent: Callable[..., None] = Push.not_sent
+
+
+def _one_for_all(_wiring: Wiring, _request: Request) -> int:
+    return 0
+
+
+def _never(_self: Leader) -> bool:
+    return False
+
+
+def _count_what_was_not_sent(self: Push, peer: ServerId, correlation: int, next_index: Index) -> None:
+    progress = self.progress.get(peer)
+    request = None if progress is None else progress.in_flight.get(correlation)
+    if request is not None:
+        self._office.heard(peer)
+        self._office.confirmed(peer, request.round_number)
+    _not_sent(self, peer, correlation, next_index)
+
+
+_refuse_leader: Callable[..., None] = refusing.refuse_leader
+
+
+def _refuse_in_its_term(replica: Replica, sender: ServerId, request: AppendEntries | InstallSnapshot) -> None:
+    if isinstance(request, AppendEntries):
+        hint = replica.log.last_index + 1
+        reply: Any = AppendReply(replica.term, success=False, next_index=hint, correlation=request.correlation)
+        replica.outbox.send(sender, reply, replica.hard_state_number)
+    else:
+        _refuse_leader(replica, sender, request)
+
+
+TRANSPORT_MUTANTS = (
+    Mutant(
+        "heartbeat-behind-the-disk",
+        "one connection for all, so the answer to a heartbeat waits behind that to an append, which waits for the disk",
+        ((connections, "lane_of", _one_for_all),),
+        kind=Kind.SLOW_DISKS,
+    ),
+    Mutant(
+        "hung-disk-keeps-its-leader",
+        "a leader that cannot commit anything stays for as long as it is answered",
+        ((Leader, "_is_stalled", _never),),
+        kind=Kind.HUNG_DISKS,
+    ),
+    Mutant(
+        "append-not-sent-counts",
+        "an append that the leader's own link keeps back counts as answered by its peer",
+        ((Push, "not_sent", _count_what_was_not_sent),),
+        kind=Kind.MEMBERSHIP,
+    ),
+    Mutant(
+        "refusal-of-a-stranger-counts",
+        "a server that does not follow a leader refuses its append in its term, as a follower would",
+        tuple((owner, "refuse_leader", _refuse_in_its_term) for owner in (append_follower, raft, refusing)),
+        kind=Kind.LEASE,
+    ),
+)
