@@ -147,9 +147,9 @@ class World:
         self._sequence += 1
         heapq.heappush(self._queue, (self.now + delay_ms, self._sequence, action))
 
-    def stepped(self, machine: Machine, event: Event) -> None:
+    def stepped(self, machine: Machine, event: Event, effects: Sequence[Effect]) -> None:
         """A server took a step, of which nothing is carried out yet."""
-        self.leadership.stepped(machine, event)
+        self.leadership.stepped(machine, event, effects)
 
     def elected(self, server: ServerId) -> None:
         """A server became leader."""

@@ -1,6 +1,8 @@
 """What is demanded of leaders beyond the safety of the log, at each step and while the trouble lasts.
 
-    lease          while a leader may answer reads from memory nobody else leads
+    lease          while a leader may answer reads from memory nobody leads a later term
+    promise        where there are leases, a server that has confirmed a leader votes for nobody else for the minimum
+                   election timeout, unless that leader has ended its leadership or handed it over
     check-quorum   a leader that no majority has sent a word within two minimum election timeouts has resigned
     slow disks     a leader stays leader while nothing is wrong but the disks of its followers, which are slow
     hung disks     a leader that commits nothing for long while proposals wait has resigned, so that others may try
@@ -9,11 +11,22 @@ Times are those of the leader's own clock. What counts as a word is whatever was
 the rule of the core: the core counts fewer words and takes a shorter time.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from consensus.core.effects import Effect, Send
 from consensus.core.events import DeadlineReached, Event, Received
-from consensus.core.model import Configuration, Index, ServerId
+from consensus.core.messages import (
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
+    Message,
+    RequestVote,
+    SnapshotReply,
+    VoteReply,
+)
+from consensus.core.model import Configuration, Index, ServerId, Term
+from consensus.core.pull_messages import BeginQuorumEpoch, BeginQuorumEpochReply
 from tests.simulation.consensus.checker import ViolationError
 from tests.simulation.consensus.machine import Life, Machine
 from tests.simulation.consensus.profile import Profile
@@ -37,6 +50,15 @@ class _Office:
     """When the commit index last rose, or nothing waited."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    """What a server owes the leader that it has confirmed last."""
+
+    leader: ServerId
+    term: Term
+    made_ms: int
+
+
 class Leadership:
     """The demands of one history."""
 
@@ -44,6 +66,7 @@ class Leadership:
         self._options = profile.options
         self._machines = machines
         self._offices: dict[ServerId, _Office] = {}
+        self._promises: dict[ServerId, _Promise] = {}
         self._undisturbed: ServerId | None = None
         self._commit_at_first: Index = 0
 
@@ -53,8 +76,12 @@ class Leadership:
             raise ViolationError(f"slow disks: leader {self._undisturbed} committed nothing all the time")
         self._undisturbed, self._commit_at_first = server, committed
 
-    def stepped(self, machine: Machine, event: Event) -> None:
+    def stepped(self, machine: Machine, event: Event, effects: Sequence[Effect]) -> None:
         """A server took a step."""
+        if self._options.lease_clock_bound_ms is not None and isinstance(event, Received):
+            for effect in effects:
+                if isinstance(effect, Send):
+                    self._check_promise(machine, event.message, effect.message)
         server, life = machine.server_id, machine.life
         if life is None or not machine.leads:
             self._offices.pop(server, None)
@@ -72,9 +99,33 @@ class Leadership:
         elif isinstance(event, DeadlineReached):
             self._check(server, office, now)
 
+    def _check_promise(self, machine: Machine, request: Message, reply: Message) -> None:
+        server, now = machine.server_id, machine.clock_ms
+        match request:
+            case AppendEntries(term=term, leader=leader) | InstallSnapshot(term=term, leader=leader):
+                confirms = isinstance(reply, AppendReply | SnapshotReply)
+            case BeginQuorumEpoch(term=term, leader=leader):
+                confirms = isinstance(reply, BeginQuorumEpochReply) and reply.error is None
+            case RequestVote() if isinstance(reply, VoteReply) and reply.granted:
+                promise = self._promises.get(server)
+                if promise is not None and self._is_binding(promise, request, now):
+                    raise ViolationError(f"promise: server {server} grants {request} in spite of {promise}")
+                return
+            case _:
+                return
+        if confirms and reply.term == term:
+            self._promises[server] = _Promise(leader, term, now)
+
+    def _is_binding(self, promise: _Promise, request: RequestVote, now: int) -> bool:
+        leader = self._machines[promise.leader]
+        handed_over = request.transfer and request.term > promise.term
+        still_leads = leader.leads and leader.term == promise.term and request.candidate != promise.leader
+        return still_leads and not handed_over and now < promise.made_ms + self._options.election_timeout_min_ms
+
     def _check_leases(self, leader: Machine) -> None:
+        """A deposed leader that has not noticed yet may still lead, if it has no lease."""
         for other in self._machines.values():
-            if other is not leader and other.has_lease:
+            if other.has_lease and leader.term > other.term:
                 raise ViolationError(f"lease: server {leader.server_id} leads while {other.server_id} has a lease")
 
     def _check(self, server: ServerId, office: _Office, now: int) -> None:

@@ -41,7 +41,7 @@ from consensus.core.events import (
 )
 from consensus.core.extensions import Extensions
 from consensus.core.messages import AppendReply, SnapshotReply, VoteReply
-from consensus.core.model import Configuration, Index, ServerId, SnapshotDescription
+from consensus.core.model import Configuration, Index, ServerId, SnapshotDescription, Term
 from consensus.core.raft import Raft
 from consensus.core.replication.progress import ProgressState
 from consensus.server.executor import Executor, Job, ReadJob, Released, SnapshotWrite, WriteJob
@@ -131,6 +131,11 @@ class Machine:
     def clock_ms(self) -> int:
         """This machine's own monotonic clock."""
         return self._clock.reads(self._world.now)
+
+    @property
+    def term(self) -> Term:
+        """The latest term that it knows of in this life."""
+        return 0 if self.life is None else self.life.core.describe().term
 
     @property
     def has_lease(self) -> bool:
@@ -275,7 +280,7 @@ class Machine:
         self._show_step(self.server_id, event, effects)
         self._checker.stepped(self.server_id, event, effects)
         self._note(effects)
-        self._world.stepped(self, event)
+        self._world.stepped(self, event, effects)
         survived = self._survived(effects)
         self._carry_out(life.executor.accept(effects if survived == len(effects) else effects[:survived]))
         if survived < len(effects):

@@ -88,7 +88,8 @@ class Nemesis:
                 # Who is cut off first has waited longer than the others when the lease of the leader ends.
                 first = random.choice([other for other in stage.machines if other != server])
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: self._isolate(server, [first])))
-                stage.after(soon_ms + 120, lambda: self._during_trouble(lambda: self._isolate(server)))
+                between_ms = 40 + random.randrange(80)
+                stage.after(soon_ms + between_ms, lambda: self._during_trouble(lambda: self._isolate(server)))
                 stage.after(soon_ms + 300, self._network.mend)
             case "garble":
                 # Its words reach the others, who make nothing of them; what they answer must not count.

@@ -1,9 +1,9 @@
 """What a machine sees of the world, and whom its answers go to."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from consensus.core.effects import ProposalResolved, ReadReady, ReadRefused
+from consensus.core.effects import Effect, ProposalResolved, ReadReady, ReadRefused
 from consensus.core.events import Event
 from consensus.core.model import ServerId
 from tests.simulation.consensus.state import StateMachine
@@ -22,7 +22,7 @@ class Schedule(Protocol):
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
         """Do `action` in `delay_ms`."""
 
-    def stepped(self, machine: "Machine", event: Event) -> None:
+    def stepped(self, machine: "Machine", event: Event, effects: Sequence[Effect]) -> None:
         """A server took a step, of which nothing is carried out yet."""
 
     def elected(self, server: ServerId) -> None:
