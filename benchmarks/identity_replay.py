@@ -27,7 +27,7 @@ from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger
 from bridge.wire.application import EntryReader, decode
 from bridge.wire.entry_proof import sign_entry
-from consensus.core.model import Command, Entry
+from consensus.core.model import Entry
 from gossip.wire.identity import node_id_of
 
 CHUNK = 6_000  # a multiple of the servers, so that each chunk begins with the first
@@ -127,7 +127,7 @@ def _ledger(authors: Mapping[int, bytes]) -> Ledger:
 
 async def _take(ledger: Ledger, first: int, entries: list[bytes]) -> float:
     """Processor time of one entry, in microseconds."""
-    committed = tuple(Entry(1, Command(data)) for data in entries)
+    committed = tuple(Entry.command(1, data) for data in entries)
     began = time.process_time()
     await ledger.apply(first, committed)
     return (time.process_time() - began) / len(entries) * 1e6

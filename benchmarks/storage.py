@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.figures import Figure
 from consensus.core.effects import Persist
-from consensus.core.model import Command, Entry, HardState, ServerId
+from consensus.core.model import Entry, HardState, ServerId
 from consensus.storage.directory import open_directory
 from consensus.storage.planner import StorageOptions
 
@@ -42,7 +42,7 @@ def _segments(directory: Path) -> Iterator[Commit]:
 
     def commit(entries: int) -> None:
         nonlocal last
-        batch = tuple(Entry(1, Command(ENTRY)) for _ in range(entries))
+        batch = tuple(Entry.command(1, ENTRY) for _ in range(entries))
         storage_directory.perform_all(storage.plan([Persist(last + 1, None, None, last + 1, batch)]))
         storage.done()
         last += entries

@@ -21,7 +21,7 @@ from bridge.node.alarms import Alarms
 from bridge.wire.application import decode
 from bridge.wire.entry_proof import ends_like_proof
 from bridge.wire.farm_snapshot import FarmSnapshotError, decode_farm_at_once
-from consensus.core.model import Command, Entry
+from consensus.core.model import COMMAND, Entry
 from consensus.server.content_checks import ContentChecks
 from consensus.server.description import ContentRejected
 from consensus.sessions.table import SessionTableError
@@ -43,11 +43,11 @@ def objection_to_entries(entries: tuple[Entry, ...]) -> str | None:
     its follower behind. Whether a proof holds is not asked here, since that may follow from entries before it.
     """
     for entry in entries:
-        if not isinstance(entry.content, Command) or not ends_like_proof(entry.content.data):
+        if entry.kind != COMMAND or not ends_like_proof(entry.data):
             continue
         # Only what names a level, or hides it behind an escape, is worth decoding.
-        if b'"level"' in entry.content.data or b"\\" in entry.content.data:
-            record = decode(entry.content.data)
+        if b'"level"' in entry.data or b"\\" in entry.data:
+            record = decode(entry.data)
             if isinstance(record, Level) and record.number > SUPPORTED_LEVEL:
                 return str(UnsupportedLevelError(record.number, record.version))
     return None

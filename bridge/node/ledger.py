@@ -76,7 +76,8 @@ from bridge.core.without_quorum import QuorumWatch
 from bridge.node.event_log import EventLog
 from bridge.wire.application import EntryReader, decode
 from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm, encode_farm
-from consensus.core.model import Command, Configuration, Entry, Index, LogId, NoOp
+from consensus.core.entry_data import decode_configuration
+from consensus.core.model import Configuration, Entry, EntryKind, Index, LogId
 from consensus.server.clock import now_ms
 from consensus.sessions.table import RequestId, parse_request_id
 
@@ -243,18 +244,19 @@ class Ledger:
         return self._moment_indexes[place] if place >= 0 else 0
 
     def _apply(self, index: Index, entry: Entry) -> None:
-        match entry.content:
-            case Configuration() as configuration:
+        match entry.kind:
+            case EntryKind.CONFIGURATION:
+                configuration = decode_configuration(entry.data)
                 self._farm.configure(index, entry.term, majorities_of(configuration), configuration.member_ids)
                 self._configuration_indexes.append(index)
                 if len(self._configuration_indexes) > CONFIGURATIONS_MAX:
                     del self._configuration_indexes[: CONFIGURATIONS_MAX // 2]
-            case Command(data):
-                self._take(index, entry.term, self.entries.read(data))
-            case NoOp():
+            case EntryKind.COMMAND:
+                self._take(index, entry.term, self.entries.read(entry.data))
+            case EntryKind.NO_OP:
                 pass
             case _:
-                assert_never(entry.content)
+                assert_never(entry.kind)
 
     def _take(self, index: Index, term: int, entry: ProvenRecord) -> None:
         record = entry.record

@@ -22,7 +22,8 @@ from bridge.core.records import Report
 from bridge.core.without_quorum import Surroundings
 from bridge.node.farm_member import Member
 from bridge.node.ledger import majorities_of
-from consensus.core.model import Command, Configuration, NoOp
+from consensus.core.entry_data import decode_configuration
+from consensus.core.model import EntryKind
 from consensus.server.clock import now_ms
 from consensus.server.errors import ServerBusyError
 
@@ -115,14 +116,14 @@ class Outage:
             if not entries:
                 break
             for index, entry in enumerate(entries, start=following):
-                match entry.content:
-                    case Command(data):
-                        copy.apply(index, entry.term, ledger.entries.read(data))
-                    case Configuration() as configuration:
-                        copy.configure(index, entry.term, majorities_of(configuration))
-                    case NoOp():
+                match entry.kind:
+                    case EntryKind.COMMAND:
+                        copy.apply(index, entry.term, ledger.entries.read(entry.data))
+                    case EntryKind.CONFIGURATION:
+                        copy.configure(index, entry.term, majorities_of(decode_configuration(entry.data)))
+                    case EntryKind.NO_OP:
                         pass
                     case _:
-                        assert_never(entry.content)
+                        assert_never(entry.kind)
             following += len(entries)
         return copy

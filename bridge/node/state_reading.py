@@ -38,7 +38,7 @@ from bridge.wire.backup import BACKUP_LIMIT_BYTES, Backup, BackupError, BackupHe
 from bridge.wire.farm_snapshot import FarmSnapshotError, decode_farm
 from bridge.wire.formation_state import FORMATION_STATE_LIMIT_BYTES, FormationStateError, decode_formation_state
 from consensus.core.effects import ReadEntries, ReadSnapshot
-from consensus.core.model import ORIGIN, Command, Configuration, Entry, Index, LogId, Server, ServerId
+from consensus.core.model import COMMAND, ORIGIN, Configuration, Entry, Index, LogId, Server, ServerId
 from consensus.sessions.table import SessionTableError
 from consensus.storage.directory import Directory
 from consensus.storage.disk import StorageError, StorageInUseError
@@ -271,9 +271,9 @@ def _cut(directory: Directory, recovery: Recovery, first: Index, last: Index) ->
 
 
 def _kind(entry: Entry) -> str:
-    content = entry.content
-    named = decode(content.data) if isinstance(content, Command) else content
-    return type(named).__name__.lower()
+    return (
+        type(decode(entry.data)).__name__.lower() if entry.kind == COMMAND else entry.kind.name.lower().replace("_", "")
+    )
 
 
 def _state_bytes(directory: Directory, recovery: Recovery) -> Iterator[bytes]:

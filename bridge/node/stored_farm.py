@@ -35,9 +35,9 @@ from bridge.wire.application import decode, encode
 from bridge.wire.control_json import log_entry
 from bridge.wire.farm_snapshot import FarmSnapshot, FarmSnapshotError, decode_farm
 from bridge.wire.formation_state import FORMATION_STATE_LIMIT_BYTES, FormationStateError, decode_formation_state
-from consensus.core.model import Index
+from consensus.core.model import COMMAND, Index
 from consensus.storage.disk import StorageError
-from consensus.storage.records import COMMAND, SEGMENT_HEADER_BYTES, RecordError, RecordHeader, decode_content
+from consensus.storage.records import SEGMENT_HEADER_BYTES, RecordError, RecordHeader, decode_content
 from consensus.storage.stored_log import Place, StoredLog, StoredSegment, open_stored_log
 
 RAFT_DIRECTORY = "raft"

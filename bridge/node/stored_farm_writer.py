@@ -15,7 +15,8 @@ from bridge.node.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.stored_farm import RAFT_DIRECTORY, StoredFarmError
 from bridge.wire.formation_state import encode_formation_state
 from consensus.core.effects import Persist
-from consensus.core.model import Command, Configuration, Entry, HardState, Server, ServerId
+from consensus.core.entry_data import configuration_entry
+from consensus.core.model import Configuration, Entry, HardState, Server, ServerId
 from consensus.storage.directory import OutOfSpaceError, open_directory
 from consensus.storage.disk import StorageError
 from consensus.storage.planner import StorageOptions
@@ -52,14 +53,14 @@ class StoredFarmWriter:
 
     def append(self, term: int, value: bytes) -> None:
         """One application entry at the end of the log."""
-        self._pending.append(Entry(term, Command(value)))
+        self._pending.append(Entry.command(term, value))
         if len(self._pending) >= GROUP_ENTRIES:
             self._flush()
 
     def append_configuration(self, term: int, voters: Sequence[tuple[int, str]]) -> None:
         """The member set, by Raft id and endpoint."""
         servers = tuple(Server(ServerId(server_id), endpoint) for server_id, endpoint in voters)
-        self._pending.append(Entry(term, Configuration(servers)))
+        self._pending.append(configuration_entry(term, Configuration(servers)))
 
     def close(self) -> None:
         """Everything is durable and noted as committed; the directory is as after a clean stop."""

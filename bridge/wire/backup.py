@@ -25,8 +25,8 @@ from msgspec import Meta
 
 from bridge.core.founding import CLUSTER_ID_BYTES, NODE_ID_BYTES, Founding
 from bridge.wire.formation_state import FoundingJson, read_founding, written_founding
+from consensus.core.entry_data import decode_configuration, encode_configuration
 from consensus.core.model import Configuration, LogId
-from consensus.storage.records import RecordError, decode_configuration, encode_configuration
 
 BACKUP_LIMIT_BYTES: Final = 512 * 1024 * 1024
 _MAGIC: Final = b"garlicfarm backup 2\n"
@@ -122,7 +122,7 @@ def decode_backup(data: bytes) -> Backup:
     try:
         head, cluster_id, founding = _read_head(line, before=data.startswith(_MAGIC_1))
         configuration = decode_configuration(base64.b64decode(head.configuration, validate=True))
-    except (ValueError, RecursionError, RecordError) as error:
+    except (ValueError, RecursionError) as error:
         raise BackupError(f"its head cannot be read: {error}") from None
     return Backup(
         BackupHead(

@@ -23,16 +23,19 @@ from bridge.core.control import (
 )
 from bridge.wire.trace import event_document, event_from
 from bridge.wire.view_json import SCHEMA, ViewError, checked, document, from_document
-from consensus.core.model import Command, Configuration, Entry, NoOp
+from consensus.core import model
+from consensus.core.entry_data import decode_configuration, decode_no_op
+from consensus.core.model import Entry
 
 
 def log_entry(index: int, entry: Entry, log_time_ms: int | None) -> LogEntryView:
     """A Raft entry as its reader sees it; a configuration becomes JSON text."""
-    match entry.content:
-        case Command(data):
-            return LogEntryView(index, entry.term, EntryKind.APPLICATION, log_time_ms, data)
-        case Configuration(voters, old_voters, learners):
-            listed = {"voters": voters, "oldVoters": old_voters, "learners": learners}
+    match entry.kind:
+        case model.EntryKind.COMMAND:
+            return LogEntryView(index, entry.term, EntryKind.APPLICATION, log_time_ms, entry.data)
+        case model.EntryKind.CONFIGURATION:
+            members = decode_configuration(entry.data)
+            listed = {"voters": members.voters, "oldVoters": members.old_voters, "learners": members.learners}
             value = msgspec.json.encode(
                 {
                     name: [{"id": server.server_id, "endpoint": server.endpoint} for server in servers]
@@ -41,10 +44,9 @@ def log_entry(index: int, entry: Entry, log_time_ms: int | None) -> LogEntryView
                 }
             )
             return LogEntryView(index, entry.term, EntryKind.CONFIGURATION, log_time_ms, value)
-        case NoOp(leader):
-            return LogEntryView(
-                index, entry.term, EntryKind.NO_OP, log_time_ms, msgspec.json.encode({"leader": leader})
-            )
+        case model.EntryKind.NO_OP:
+            value = msgspec.json.encode({"leader": decode_no_op(entry.data).leader})
+            return LogEntryView(index, entry.term, EntryKind.NO_OP, log_time_ms, value)
 
 
 def log_page_document(page: LogPage) -> dict[str, Any]:

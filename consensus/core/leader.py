@@ -21,10 +21,11 @@ from dataclasses import dataclass
 
 from consensus.core import quorum
 from consensus.core.effects import Outcome, ProposalResolved, ReadReady, ReadRefusal, ReadRefused
+from consensus.core.entry_data import configuration_entry, no_op_entry
 from consensus.core.events import Proposed
 from consensus.core.log import entry_bytes
 from consensus.core.membership import Reconfiguration
-from consensus.core.model import Command, Content, Entry, Index, LogId, Milliseconds, NoOp, ServerId
+from consensus.core.model import Entry, Index, LogId, Milliseconds, NoOp, ServerId
 from consensus.core.reads import Lease, Reads
 from consensus.core.replica import MAX_NUMBER, Replica
 from consensus.core.replication.port import Office, Replication
@@ -59,7 +60,7 @@ class Leader:
         self._reads = Reads(replica.options.max_pending_reads)
         self.lease = Lease(replica.options.election_timeout_min_ms, replica.options.lease_clock_bound_ms)
         self.replication = strategy(replica, self, self.followers)
-        replica.append(tuple(Entry(replica.term, content) for content in _first_contents(replica, granted_by)))
+        replica.append(_first_entries(replica, granted_by))
         self.replication.begin()
 
     @property
@@ -97,7 +98,7 @@ class Leader:
     def propose(self, proposed: Proposed) -> None:
         """Append the commands, or refuse when too much waits already."""
         replica = self._replica
-        entries = tuple(Entry(replica.term, Command(data)) for data in proposed.commands)
+        entries = tuple(Entry.command(replica.term, data) for data in proposed.commands)
         size = sum(map(entry_bytes, entries))
         if (
             len(self._pending) >= replica.options.max_pending_proposals
@@ -120,7 +121,7 @@ class Leader:
         self._adjust_followers()
         configuration = self.reconfiguration.advance()
         if configuration is not None:
-            self._replica.append((Entry(self._replica.term, configuration),))
+            self._replica.append((configuration_entry(self._replica.term, configuration),))
             self.reconfiguration.appended()
         self._adjust_followers()
         if configuration is not None:
@@ -232,10 +233,10 @@ class Leader:
             replica.outbox.add(ProposalResolved(pending.proposal_id, Outcome.COMMITTED, position, replica.server_id))
 
 
-def _first_contents(replica: Replica, granted_by: tuple[ServerId, ...]) -> tuple[Content, ...]:
+def _first_entries(replica: Replica, granted_by: tuple[ServerId, ...]) -> tuple[Entry, ...]:
     """The no-op, and the members as the root of an empty log: who joins later knows them from nowhere else."""
-    configuration = replica.log.configuration
+    configuration = configuration_entry(replica.term, replica.log.configuration)
     if not replica.features.no_op:
         return (configuration,)
-    no_op = NoOp(replica.server_id, tuple(sorted(replica.voters)), granted_by)
+    no_op = no_op_entry(replica.term, NoOp(replica.server_id, tuple(sorted(replica.voters)), granted_by))
     return (no_op,) if replica.log.last_index else (configuration, no_op)

@@ -22,38 +22,17 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
-from consensus.core.model import (
-    ORIGIN,
-    Command,
-    Configuration,
-    Entry,
-    Index,
-    LogId,
-    NoOp,
-    SnapshotDescription,
-    Term,
-)
+from consensus.core.entry_data import configuration_in, decode_configuration
+from consensus.core.model import ORIGIN, Configuration, Entry, EntryKind, Index, LogId, SnapshotDescription, Term
 
 ENTRY_OVERHEAD_BYTES = 32
 """What an entry costs beside its data, on any wire and in memory, so that empty entries are not free."""
-_ID_BYTES = 4
 
 
 def entry_bytes(entry: Entry) -> int:
     """The size of an entry for the purpose of limits."""
-    content = entry.content
-    if isinstance(content, Command):  # asked for many times for each entry, and nearly all are commands
-        return ENTRY_OVERHEAD_BYTES + len(content.data)
-    match content:
-        case Configuration(voters, old_voters, learners):
-            listed = (*voters, *old_voters, *learners)
-            return ENTRY_OVERHEAD_BYTES + sum(ENTRY_OVERHEAD_BYTES + len(server.endpoint) for server in listed)
-        case NoOp(_, named, granted_by):
-            return ENTRY_OVERHEAD_BYTES + _ID_BYTES * (len(named) + len(granted_by))
-        case _:
-            assert_never(content)
+    return ENTRY_OVERHEAD_BYTES + len(entry.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +72,9 @@ def describe_entries(entries: Sequence[Entry]) -> RecoveredLog:
     for index, entry in enumerate(entries, start=1):
         if not runs or runs[-1].term != entry.term:
             runs.append(TermRun(index, entry.term))
-        match entry.content:
-            case Configuration() as content if not configurations or configurations[-1][1] != content:
-                configurations.append((index, content))
-            case _:
-                pass
+        configuration = configuration_in(entry)
+        if configuration is not None and (not configurations or configurations[-1][1] != configuration):
+            configurations.append((index, configuration))
     return RecoveredLog(tuple(runs), 1, tuple(entries), tuple(configurations))
 
 
@@ -232,12 +209,15 @@ class Log:
         for index, entry in enumerate(entries, start=self.last_index + 1):
             if not self._runs or self._runs[-1].term != entry.term:
                 self._runs.append(TermRun(index, entry.term))
-            if isinstance(entry.content, Configuration) and (
-                entry.content != self.configuration or not self.names_configuration
-            ):
-                self._configurations.append((index, entry.content))
+            if entry.kind == EntryKind.CONFIGURATION:
+                self._configure(index, decode_configuration(entry.data))
             self._tail.append(entry)
             self._tail_bytes += entry_bytes(entry)
+
+    def _configure(self, index: Index, configuration: Configuration) -> None:
+        """Keep the configuration of the entry at `index` decoded, if it is another than before."""
+        if configuration != self.configuration or not self.names_configuration:
+            self._configurations.append((index, configuration))
 
     def truncate_from(self, index: Index) -> None:
         """Drop the entry at `index` and all that follow it."""

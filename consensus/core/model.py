@@ -6,7 +6,8 @@ empty log.
 """
 
 from dataclasses import dataclass
-from typing import NewType
+from enum import IntEnum
+from typing import Final, NewType
 
 ServerId = NewType("ServerId", int)
 """A Raft id: positive, signed 32-bit on the Garlic Farm wire."""
@@ -103,37 +104,46 @@ class SnapshotDescription:
     checksum: int
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """An application's entry: opaque to Raft."""
+class EntryKind(IntEnum):
+    """What an entry is for, as a small number that is stored."""
 
+    COMMAND = 1
+    """An application's entry: opaque to Raft."""
+    CONFIGURATION = 2
+    """The member set from here on (`entry_data.encode_configuration`)."""
+    NO_OP = 3
+    """The first entry of a leader's term where the set of features has one (`entry_data.encode_no_op`)."""
+
+
+COMMAND: Final = EntryKind.COMMAND
+
+
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: one is made for each entry, and a frozen one costs three times
+class Entry:
+    """One entry of the log, the same object on its whole way through a server; nobody changes it.
+
+    `data` are the bytes that came from the client, or from the leader: they are never encoded again. What a
+    configuration or a no-op says is read from them where it is needed. A configuration that repeats the current one is
+    the no-op where the protocol has none.
+    """
+
+    term: Term
+    kind: EntryKind
     data: bytes
+
+    @classmethod
+    def command(cls, term: Term, data: bytes) -> "Entry":
+        """An application's entry."""
+        return cls(term, COMMAND, data)
 
 
 @dataclass(frozen=True, slots=True)
 class NoOp:
-    """The first entry of a leader's term where the set of features has one: it commits what older terms left behind.
-
-    In Kafka's words a LeaderChange, which tells who leads and by whose votes; other protocols' no-ops tell nothing.
-    """
+    """What a no-op says: in Kafka's words a LeaderChange, who leads and by whose votes; other protocols' are empty."""
 
     leader: ServerId | None = None
     voters: tuple[ServerId, ...] = ()
     granted_by: tuple[ServerId, ...] = ()
-
-
-Content = Command | Configuration | NoOp
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry of the log.
-
-    A `Configuration` that repeats the current one is the no-op where the protocol has none.
-    """
-
-    term: Term
-    content: Content
 
 
 @dataclass(frozen=True, slots=True)

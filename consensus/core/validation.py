@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import assert_never
 
 from consensus.core.configuration import possible_configuration
+from consensus.core.entry_data import EntryDataError, decode_configuration, decode_no_op
 from consensus.core.features import Features, Strategy
 from consensus.core.messages import (
     AppendEntries,
@@ -25,7 +26,7 @@ from consensus.core.messages import (
     TimeoutNowReply,
     VoteReply,
 )
-from consensus.core.model import Configuration, Entry, LogId, NoOp, ServerId
+from consensus.core.model import Entry, EntryKind, LogId, NoOp, ServerId
 from consensus.core.pull_messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -155,9 +156,9 @@ def _faults_of_fetch_reply(reply: FetchReply) -> Iterator[str]:
 
 def _faults_of_contents(entries: tuple[Entry, ...]) -> Iterator[str]:
     for entry in entries:
-        if isinstance(entry.content, Configuration) and not possible_configuration(entry.content):
+        if entry.kind == EntryKind.CONFIGURATION and not _is_possible_configuration(entry.data):
             yield "append with an impossible configuration"
-        if isinstance(entry.content, NoOp) and not _possible_no_op(entry.content):
+        if entry.kind == EntryKind.NO_OP and not _is_possible_no_op(entry.data):
             yield "entry with an impossible no-op"
 
 
@@ -174,6 +175,21 @@ def _faults_of_snapshot(sender: ServerId, piece: InstallSnapshot) -> Iterator[st
 
 def _possible_position(position: LogId) -> bool:
     return 0 <= position.index <= MAX_NUMBER and (position.term >= 1 if position.index else position.term == 0)
+
+
+def _is_possible_configuration(data: bytes) -> bool:
+    try:
+        return possible_configuration(decode_configuration(data))
+    except EntryDataError:
+        return False
+
+
+def _is_possible_no_op(data: bytes) -> bool:
+    try:
+        no_op = decode_no_op(data)
+    except EntryDataError:
+        return False
+    return _possible_no_op(no_op)
 
 
 def _possible_no_op(no_op: NoOp) -> bool:

@@ -16,7 +16,7 @@ from itertools import chain
 
 import trio
 
-from consensus.core.model import Command, Entry, Index, LogId, Milliseconds
+from consensus.core.model import COMMAND, Entry, Index, LogId, Milliseconds
 from consensus.sessions.table import (
     DEFAULT_LIMITS,
     RequestId,
@@ -81,8 +81,8 @@ class DedupStateMachine:
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
         """Take committed entries."""
         for index, entry in enumerate(entries, start=first):
-            if isinstance(entry.content, Command):
-                await self._take(index, entry.content.data)
+            if entry.kind == COMMAND:
+                await self._take(index, entry.data)
 
     def request_of(self, command: bytes) -> RequestId | None:
         """The request that a command is sealed with."""

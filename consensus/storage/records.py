@@ -29,11 +29,10 @@ Decoders raise `RecordError` and nothing else.
 
 import struct
 from dataclasses import dataclass
-from typing import assert_never
 
 from crc32c import crc32c
 
-from consensus.core.model import Command, Configuration, Entry, Index, LogId, NoOp, Server, ServerId, Term
+from consensus.core.model import Entry, EntryKind, Index, LogId, Term
 
 ENTRY_LIMIT_BYTES = 10 * 1024 * 1024
 SEGMENT_HEADER_BYTES = 4096
@@ -45,17 +44,10 @@ _SEGMENT = struct.Struct(">8sH8s16sQQQ")
 _CHECKSUM = struct.Struct(">I")
 _RECORD = struct.Struct(">II2sBBIQQQQ")
 _RECORD_CHECKED = struct.Struct(">I2sBBIQQQQ")
-_COUNT = struct.Struct(">H")
-_SERVER = struct.Struct(">iH")
-_NO_OP = struct.Struct(">iHH")
-_NOBODY = 0
 
 RECORD_HEADER_BYTES = _RECORD.size
 RECORD_MAGIC_OFFSET = 8
 
-COMMAND = 1
-CONFIGURATION = 2
-NO_OP = 3
 _NO_RECORD = bytes(RECORD_HEADER_BYTES)
 
 
@@ -136,19 +128,11 @@ def decode_segment_header(block: bytes) -> SegmentHeader:
 
 def encode_record(seed: int, index: Index, previous_term: Term, durable: Index, entry: Entry) -> bytes:
     """One record; raises `RecordError` for an entry that is too large or cannot be written."""
-    match entry.content:
-        case Command() as command:
-            kind, payload = COMMAND, command.data
-        case Configuration():
-            kind, payload = CONFIGURATION, encode_configuration(entry.content)
-        case NoOp():
-            kind, payload = NO_OP, encode_no_op(entry.content)
-        case _:
-            assert_never(entry.content)
+    payload = entry.data
     if len(payload) > ENTRY_LIMIT_BYTES:
         raise RecordError(f"entry {index} has {len(payload)} bytes; at most {ENTRY_LIMIT_BYTES} can be stored")
     checked = _RECORD_CHECKED.pack(
-        crc32c(payload, seed), RECORD_MAGIC, kind, 0, len(payload), index, previous_term, entry.term, durable
+        crc32c(payload, seed), RECORD_MAGIC, entry.kind, 0, len(payload), index, previous_term, entry.term, durable
     )
     return _CHECKSUM.pack(crc32c(checked, seed)) + checked + payload
 
@@ -183,85 +167,8 @@ def check_payload(seed: int, header: RecordHeader, payload: bytes | memoryview) 
 def decode_content(seed: int, header: RecordHeader, payload: bytes) -> Entry:
     """The entry whose header is known; raises `RecordError`."""
     check_payload(seed, header, payload)
-    if header.kind == COMMAND:
-        return Entry(header.term, Command(payload))
-    if header.kind == CONFIGURATION:
-        return Entry(header.term, decode_configuration(payload))
-    if header.kind == NO_OP:
-        return Entry(header.term, decode_no_op(payload))
-    raise RecordError(f"entry {header.index} is of kind {header.kind}, which this version does not know")
-
-
-def encode_configuration(configuration: Configuration) -> bytes:
-    """The configuration's canonical bytes, servers in their given order; raises `RecordError`.
-
-    The voters; then, only if there are any of either, the old voters and the learners.
-    """
-    lists = [configuration.voters]
-    if configuration.old_voters or configuration.learners:
-        lists += [configuration.old_voters, configuration.learners]
-    parts = []
     try:
-        for servers in lists:
-            parts.append(_COUNT.pack(len(servers)))
-            for server in servers:
-                endpoint = server.endpoint.encode()
-                parts.append(_SERVER.pack(server.server_id, len(endpoint)) + endpoint)
-    except (struct.error, UnicodeEncodeError) as error:
-        raise RecordError("a configuration is too large to be stored, or has an endpoint that is no text") from error
-    return b"".join(parts)
-
-
-def decode_configuration(payload: bytes) -> Configuration:
-    """Reverse of `encode_configuration`; raises `RecordError`."""
-    voters, offset = _decode_servers(payload, 0)
-    if offset == len(payload):
-        return Configuration(voters)
-    old_voters, offset = _decode_servers(payload, offset)
-    learners, offset = _decode_servers(payload, offset)
-    if offset != len(payload):
-        raise RecordError("bytes trail a configuration")
-    if not old_voters and not learners:
-        raise RecordError("a configuration without old voters and learners lists them")
-    return Configuration(voters, old_voters, learners)
-
-
-def _decode_servers(payload: bytes, offset: int) -> tuple[tuple[Server, ...], int]:
-    servers = []
-    try:
-        (count,) = _COUNT.unpack_from(payload, offset)
-        offset += _COUNT.size
-        for _ in range(count):
-            server_id, length = _SERVER.unpack_from(payload, offset)
-            offset += _SERVER.size
-            endpoint = payload[offset : offset + length]
-            if len(endpoint) != length:
-                raise RecordError("a configuration ends within an endpoint")
-            servers.append(Server(ServerId(server_id), endpoint.decode()))
-            offset += length
-    except (struct.error, UnicodeDecodeError) as error:
-        raise RecordError("a configuration is cut off or not text") from error
-    return tuple(servers), offset
-
-
-def encode_no_op(no_op: NoOp) -> bytes:
-    """Leader (0: not told), number of voters and of those who granted, and their ids; raises `RecordError`."""
-    try:
-        head = _NO_OP.pack(no_op.leader or _NOBODY, len(no_op.voters), len(no_op.granted_by))
-        return head + _ids(len(no_op.voters) + len(no_op.granted_by)).pack(*no_op.voters, *no_op.granted_by)
-    except struct.error as error:
-        raise RecordError("a no-op names too many servers to be stored, or one whose id is out of range") from error
-
-
-def decode_no_op(payload: bytes) -> NoOp:
-    """Reverse of `encode_no_op`; raises `RecordError`."""
-    try:
-        leader, voters, granted = _NO_OP.unpack_from(payload)
-        ids = tuple(map(ServerId, _ids(voters + granted).unpack(payload[_NO_OP.size :])))
-    except struct.error as error:
-        raise RecordError("a no-op has another length than it says") from error
-    return NoOp(None if leader == _NOBODY else ServerId(leader), ids[:voters], ids[voters:])
-
-
-def _ids(count: int) -> struct.Struct:
-    return struct.Struct(f">{count}i")
+        return Entry(header.term, EntryKind(header.kind), payload)
+    except ValueError as error:
+        text = f"entry {header.index} is of kind {header.kind}, which this version does not know"
+        raise RecordError(text) from error

@@ -26,8 +26,9 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from consensus.core.entry_data import EntryDataError, decode_configuration
 from consensus.core.log import RecoveredLog, TermRun, entry_bytes
-from consensus.core.model import ORIGIN, Configuration, Entry, Index, LogId, SnapshotDescription
+from consensus.core.model import COMMAND, ORIGIN, Configuration, Entry, EntryKind, Index, LogId, SnapshotDescription
 from consensus.storage.disk import (
     DamagedStorageError,
     DiskOperation,
@@ -41,9 +42,6 @@ from consensus.storage.disk import (
 from consensus.storage.hard_state import StoredState
 from consensus.storage.journal import NEW_SUFFIX, SEGMENT_SUFFIX, Extent, Journal, Segment, plan_zeros
 from consensus.storage.records import (
-    COMMAND,
-    CONFIGURATION,
-    NO_OP,
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
     RECORD_MAGIC_OFFSET,
@@ -233,20 +231,20 @@ class _Scanner:
             offset += header.size_bytes
 
     def _note_configuration(self, header: RecordHeader, payload: memoryview) -> None:
-        if header.kind == NO_OP:
+        if header.kind == EntryKind.NO_OP:
             return
-        if header.kind != CONFIGURATION:
+        if header.kind != EntryKind.CONFIGURATION:
             raise StorageError(
                 f"entry {header.index} is of kind {header.kind}, which this version does not know: it was written by a "
                 "newer version of this program; start that version again"
             )
         try:
-            content = decode_content(self._seed, header, bytes(payload)).content
-        except RecordError as error:
+            configuration = decode_configuration(bytes(payload))
+        except EntryDataError as error:
             raise DamagedStorageError(f"the configuration in entry {header.index} is damaged: {error}") from error
         known = self.scan.configurations
-        if isinstance(content, Configuration) and (not known or known[-1][1] != content):
-            known.append((header.index, content))
+        if not known or known[-1][1] != configuration:
+            known.append((header.index, configuration))
 
     def _judge_rest(self, segment: Segment, later: Segment | None) -> None:
         """Decide what the bytes behind the last valid record are: nothing, a torn tail, or rot."""

@@ -24,8 +24,9 @@ from collections.abc import Iterator
 
 from crc32c import crc32c
 
+from consensus.core.entry_data import EntryDataError, decode_configuration, encode_configuration
 from consensus.core.model import Configuration, LogId, SnapshotDescription
-from consensus.storage.records import RecordError, decode_configuration, encode_configuration
+from consensus.storage.records import RecordError
 
 BLOCK_LIMIT_BYTES = 1024 * 1024
 _CONFIGURATION_LIMIT_BYTES = 1024 * 1024
@@ -142,7 +143,10 @@ class ImageReader:
         if len(self._buffer) < head + length:
             return False
         body = self._checked(head + length, "the beginning of the snapshot")
-        self._configuration = decode_configuration(body[_PREFACE.size :])
+        try:
+            self._configuration = decode_configuration(body[_PREFACE.size :])
+        except EntryDataError as error:
+            raise RecordError(str(error)) from error
         self._last = LogId(index, term)
         return True
 

@@ -39,7 +39,7 @@ from bridge.wire.application import decode
 from bridge.wire.destination_keys import MasterKey, new_demo_leaf, new_master_key
 from bridge.wire.i2p import Destination
 from consensus.core.effects import Outcome, ProposalResolved, Role, RoleChanged
-from consensus.core.model import ORIGIN, Command, Configuration, Entry, LogId, Server, ServerId
+from consensus.core.model import ORIGIN, Configuration, Entry, LogId, Server, ServerId
 from consensus.protocols.garlic_farm.node.client_requests import ClientRequests
 from consensus.server.clock import now_ms
 from consensus.server.server import ConsensusServer
@@ -166,7 +166,7 @@ class StageServer:
         """Entries of the log."""
         del limit_bytes
         await trio.lowlevel.checkpoint()
-        return tuple(Entry(1, Command(data)) for data in self.stage.log[first - 1 : first - 1 + limit_entries])
+        return tuple(Entry.command(1, data) for data in self.stage.log[first - 1 : first - 1 + limit_entries])
 
     async def read_stored(self, first: int, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
         """The same: nothing is in the log before it is committed, but what a story puts there."""
@@ -265,7 +265,7 @@ class Stage:
         """Commit and apply one entry."""
         self.log.append(command)
         self.times_ms.append(now_ms())
-        await self.ledger.apply(len(self.log), (Entry(1, Command(command)),))
+        await self.ledger.apply(len(self.log), (Entry.command(1, command),))
 
     async def append_record(self, record: Report | Clock | Publication) -> None:
         """Somebody else's entry."""

@@ -14,7 +14,7 @@ import trio
 from consensus.core import messages as core
 from consensus.core.effects import Role, RoleChanged
 from consensus.core.features import GARLIC_FARM
-from consensus.core.model import Configuration, Entry, Index, LogId, Server, ServerId
+from consensus.core.model import Configuration, Entry, EntryKind, Index, LogId, Server, ServerId
 from consensus.core.options import Options
 from consensus.core.raft import Raft
 from consensus.net.connectors import Connector
@@ -116,7 +116,7 @@ class Machine(DedupStateMachine):
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
         """Take committed entries."""
-        found = (index for index, entry in enumerate(entries, first) if isinstance(entry.content, Configuration))
+        found = (index for index, entry in enumerate(entries, first) if entry.kind == EntryKind.CONFIGURATION)
         self.configurations += tuple(found)
         await super().apply(first, entries)
 

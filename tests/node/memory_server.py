@@ -11,7 +11,7 @@ import trio.testing
 from consensus.core.effects import Role
 from consensus.core.features import GARLIC_FARM
 from consensus.core.messages import Request
-from consensus.core.model import Command, Configuration, Entry, Server, ServerId
+from consensus.core.model import COMMAND, Configuration, Entry, Server, ServerId
 from consensus.core.options import lan
 from consensus.core.raft import Raft
 from consensus.server.clock import now_ms
@@ -141,4 +141,4 @@ async def leader_alone(nursery: trio.Nursery, disk: MemoryDisk, options: ServerO
 
 
 def data(node: Node) -> list[bytes]:
-    return [entry.content.data for entry in node.applied if isinstance(entry.content, Command)]
+    return [entry.data for entry in node.applied if entry.kind == COMMAND]

@@ -14,7 +14,7 @@ from bridge.wire import application
 from bridge.wire.application import EntryReader, encode
 from bridge.wire.entry_fields import ENTRY_LIMIT_BYTES
 from bridge.wire.entry_proof import Proof, ends_like_proof, proven
-from consensus.core.model import Command, Entry
+from consensus.core.model import Entry
 from tests.authored import CLUSTER_ID, key_of, node_id, signed
 
 NOW_MS = 1_767_225_600_000
@@ -57,7 +57,7 @@ async def test_an_entry_that_was_overtaken_by_one_signed_seconds_later_has_its_e
     first = story.signer.sign(encode(CostFactor("a" * 52, 2.0)))
     story.now_ms += 5_000
     second = story.signer.sign(encode(CostFactor("b" * 52, 3.0)))
-    await story.ledger.apply(1, (Entry(1, Command(second)), Entry(1, Command(first))))
+    await story.ledger.apply(1, (Entry.command(1, second), Entry.command(1, first)))
     assert story.ledger.state.weights.costs == {"a" * 52: 2_000, "b" * 52: 3_000}
     assert [story.ledger.refusal_of(index) for index in (1, 2)] == [None, None]
 
@@ -65,7 +65,7 @@ async def test_an_entry_that_was_overtaken_by_one_signed_seconds_later_has_its_e
 async def test_after_a_restart_with_the_clock_set_back_they_still_rise() -> None:
     story = Story()
     entry = story.signer.sign(encode(Clock(NOW_MS, 1)))
-    await story.ledger.apply(1, (Entry(1, Command(entry)),))
+    await story.ledger.apply(1, (Entry.command(1, entry),))
     story.now_ms -= 3_600_000
     story.signer = story.new_life()
     assert story.number() == NOW_MS + 1

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from consensus.core.effects import Outcome, TransferOutcome
-from consensus.core.model import Command, Entry, LogId, ServerId
+from consensus.core.model import Entry, LogId, ServerId
 from consensus.core.options import Options
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, Submission
 from consensus.protocols.garlic_farm.node.read_barrier import read_barrier_anywhere
@@ -243,7 +243,7 @@ async def test_a_repeated_request_is_not_executed_and_other_commands_are_as_ofte
     executed: list[bytes] = []
     state, request = machine(executed), RequestId("c", 0, 1)
     log = [request_entry(request, b"x"), b"plain", request_entry(request, b"x"), b"plain", OPENING_ENTRY, b"\xf1short"]
-    await state.apply(1, tuple(Entry(1, Command(data)) for data in log))
+    await state.apply(1, tuple(Entry.command(1, data) for data in log))
     assert executed == [b"x", b"plain", b"plain"]
     assert state.result_of(request) == b"result 1"
     assert state.result_of(RequestId("c", 0, 2)) is None
@@ -254,7 +254,7 @@ async def test_sessions_expire_by_the_clock_entries_of_the_log() -> None:
     state = machine(executed, SessionLimits(expiry_ms=1_000))
     entry = request_entry(RequestId("c", 0, 1), b"x")
     log = [entry, clock_entry(1_001), entry, clock_entry(5), b"\xf2"]
-    await state.apply(1, tuple(Entry(1, Command(data)) for data in log))
+    await state.apply(1, tuple(Entry.command(1, data) for data in log))
     assert executed[0] == b"x"
     assert executed[1:] == [b"\xf2"], "the repetition of a forgotten session is refused; what is no clock is a command"
 
@@ -277,13 +277,13 @@ async def test_a_snapshot_carries_the_table_and_the_time_in_front_of_the_machine
 
     state = DedupStateMachine(execute, snapshot=lambda: iter((b"inner ", b"state")))
     log = [clock_entry(7), *(request_entry(RequestId("c", 0, number), b"x") for number in range(1, 6))]
-    await state.apply(1, tuple(Entry(1, Command(data)) for data in log))
+    await state.apply(1, tuple(Entry.command(1, data) for data in log))
     data = b"".join(state.snapshot())
     inner.clear()
     restored = DedupStateMachine(execute, restore=restore)
     await restored.restore(LogId(6, 1), pieces(data))
     assert inner == [b"inner state"]
-    await restored.apply(7, (Entry(1, Command(log[3])),))
+    await restored.apply(7, (Entry.command(1, log[3]),))
     assert inner == [b"inner state"]
     for _ in range(50):
         with pytest.raises(SessionTableError):

@@ -4,7 +4,7 @@ from random import Random
 
 from consensus.core.effects import Apply, Outcome, Persist, ProposalResolved, ReadEntries, Send
 from consensus.core.messages import AppendReply
-from consensus.core.model import Command, Entry, HardState, ServerId
+from consensus.core.model import Entry, HardState, ServerId
 from consensus.server.executor import Executor, ReadJob, WriteJob
 from consensus.storage.planner import Owner, StorageOptions, read_extents, recover
 from tests.node.crash_disk import CrashDisk
@@ -21,7 +21,7 @@ def machine(group_bytes: int = 10_000) -> tuple[Executor, CrashDisk]:
 
 
 def persist(number: int, first: int | None = None, size: int = 10) -> Persist:
-    entries = () if first is None else (Entry(1, Command(b"%d" % number * size)),)
+    entries = () if first is None else (Entry.command(1, b"%d" % number * size),)
     return Persist(number, HardState(number), None, first or 0, entries)
 
 
@@ -88,7 +88,7 @@ def test_a_read_sees_every_persist_that_was_emitted_before_it() -> None:
     job = write(executor)
     disk.run(job.operations)
     executor.written(job)
-    replacement = Entry(2, Command(b"new"))
+    replacement = Entry.command(2, b"new")
     executor.accept([Persist(3, HardState(3), 2, 2, (replacement,)), ReadEntries(7, 1, 2, 10_000)])
     job = write(executor)
     disk.run(job.operations)
@@ -119,7 +119,7 @@ def test_reads_and_writes_take_turns() -> None:
 def test_answers_and_applies_wait_for_nothing_and_keep_their_order() -> None:
     executor, _ = machine()
     resolve = ProposalResolved(1, Outcome.COMMITTED)
-    apply = Apply(1, (Entry(1, Command(b"x")),))
+    apply = Apply(1, (Entry.command(1, b"x"),))
     assert executor.accept([persist(1, 1), apply, resolve, send(1, after=1)]) == [apply, resolve]
 
 

@@ -35,7 +35,7 @@ from bridge.node.farm_content import (
 from bridge.wire.application import encode
 from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
-from consensus.core.model import ORIGIN, Command, Entry, LogId, ServerId
+from consensus.core.model import ORIGIN, Entry, LogId, ServerId
 from consensus.protocols.garlic_farm.node.joining import Joining
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.values import Application, LogEntry, LogPack, PackedEntry
@@ -47,9 +47,9 @@ from tests.node.memory_server import ONE, MemoryDisk, Node, build, until, voters
 from tests.spec.farm_stories import report
 
 TWO = ServerId(2)
-TOO_HIGH = Entry(1, Command(signed(Level(65535, "9.9.9"))))
-UNSIGNED = Entry(1, Command(encode(Level(65535, "9.9.9"))))
-HARMLESS = Entry(1, Command(b'{"any":"thing"}'))
+TOO_HIGH = Entry.command(1, signed(Level(65535, "9.9.9")))
+UNSIGNED = Entry.command(1, encode(Level(65535, "9.9.9")))
+HARMLESS = Entry.command(1, b'{"any":"thing"}')
 
 
 def snapshot_of(state: FarmState, period_ms: int = 30_000) -> bytes:
@@ -103,8 +103,7 @@ async def test_a_log_pack_with_a_level_that_this_server_lacks_is_refused() -> No
         joining = Joining(node.server, ONE)
         configuration = wire.JoinClusterRequest(TWO, ONE, 1, 0, 0, 0, ())
         assert joining.join(configuration).accepted
-        data = TOO_HIGH.content.data if isinstance(TOO_HIGH.content, Command) else b""
-        pack = LogPack(0, (PackedEntry(1, Application(data)),))
+        pack = LogPack(0, (PackedEntry(1, Application(TOO_HIGH.data)),))
         answers: list[wire.Reply | None] = []
         joining.sync(wire.SyncLogRequest(TWO, ONE, 1, 0, 0, 1, (LogEntry(1, pack),)), 8, answers.append)
         await until(lambda: bool(answers))
@@ -206,9 +205,9 @@ async def test_a_snapshot_that_this_version_cannot_restore_is_not_installed(stat
 def test_what_this_version_can_take_meets_no_objection() -> None:
     entries = (
         HARMLESS,
-        Entry(1, Command(signed(Level(SUPPORTED_LEVEL, "0.1.0")))),
+        Entry.command(1, signed(Level(SUPPORTED_LEVEL, "0.1.0"))),
         UNSIGNED,
-        Entry(1, Command(b'{"level":"x"}')),
+        Entry.command(1, b'{"level":"x"}'),
     )
     assert objection_to_entries(entries) is None
     assert objection_to_snapshot(iter([farm_at(SUPPORTED_LEVEL)])) is None
@@ -216,7 +215,7 @@ def test_what_this_version_can_take_meets_no_objection() -> None:
 
 def test_a_level_behind_an_escape_is_found_and_a_made_up_version_is_not_repeated() -> None:
     hidden = signed(encode(Level(9, "\x1b[2J, now")).replace(b'"level"', b'"\\u006cevel"'))
-    objection = objection_to_entries((Entry(1, Command(hidden)),))
+    objection = objection_to_entries((Entry.command(1, hidden),))
     assert objection is not None
     assert "Install garlicfarm a newer one or newer" in objection
 

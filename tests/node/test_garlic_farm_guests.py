@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
-from consensus.core.model import Command, Configuration, Entry, LogId, Server, ServerId
+from consensus.core.model import Configuration, Entry, LogId, Server, ServerId
 from consensus.protocols.garlic_farm.node.joining_peers import PACKED_ENTRIES_MAX, JoiningPeer, Part
 from consensus.protocols.garlic_farm.wire.messages import JoinClusterRequest, JoinClusterResponse
 
@@ -21,7 +21,7 @@ def joined(next_index: int = 1, *, accepted: bool = True) -> JoinClusterResponse
 
 
 def append(after: int, entries: int, commit: int = 10_000) -> AppendEntries:
-    found = (Entry(3, Command(b"x")),) * entries
+    found = (Entry.command(3, b"x"),) * entries
     return AppendEntries(3, LEADER, LogId(after, 3 if after else 0), found, commit, 7)
 
 

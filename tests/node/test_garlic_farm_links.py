@@ -9,10 +9,11 @@ from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from consensus.core import messages as core
 from consensus.core.effects import Role
+from consensus.core.entry_data import configuration_entry
 from consensus.core.events import AppendNotSent, Received
 from consensus.core.extensions import NO_EXTENSIONS, Extensions
-from consensus.core.model import Command, Entry, Index, LogId, Server, ServerId
 from consensus.core.model import Configuration as CoreConfiguration
+from consensus.core.model import Entry, Index, LogId, Server, ServerId
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
 from consensus.protocols.garlic_farm.node.dialer import Dialer
 from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
@@ -58,7 +59,7 @@ def vote(correlation: int, *, pre_vote: bool = False) -> core.RequestVote:
 
 
 def append(correlation: int) -> core.AppendEntries:
-    entries = (Entry(3, Command(b"{}")),)
+    entries = (Entry.command(3, b"{}"),)
     return core.AppendEntries(3, ALICE, LogId(correlation, 3), entries, 0, correlation)
 
 
@@ -209,7 +210,7 @@ async def test_a_pack_that_could_not_be_sent_leaves_no_gap_for_the_next(stage: S
     newcomer.greeted(wire.JoinClusterResponse(BOB, ALICE, 3, 1, accepted=True))
     # When the first entry is one that it cannot read, and the second follows without waiting
     servers = (Server(ALICE, "tcp://a:1"),), (Server(BOB, "tcp://b:1"),)
-    unreadable = (Entry(3, CoreConfiguration(*servers)),)
+    unreadable = (configuration_entry(3, CoreConfiguration(*servers)),)
     sender.links.send(BOB, core.AppendEntries(3, ALICE, LogId(0, 0), unreadable, 1, 1))
     sender.links.send(BOB, append(1))
     await wait_all_tasks_blocked()

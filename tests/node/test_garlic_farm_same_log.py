@@ -1,7 +1,8 @@
 """The entries of an append are turned into bytes once for all followers, and never stand for other entries."""
 
+from consensus.core.entry_data import configuration_entry
 from consensus.core.messages import AppendEntries
-from consensus.core.model import Command, Configuration, Entry, LogId, Server, ServerId
+from consensus.core.model import Configuration, Entry, LogId, Server, ServerId
 from consensus.protocols.garlic_farm.node.request_encoder import EncodedEntries
 from consensus.protocols.garlic_farm.wire.codec import encode_request
 from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS
@@ -16,7 +17,7 @@ def append(previous: int, *entries: Entry, commit: int = 0) -> AppendEntries:
 
 
 def command(term: int, data: bytes) -> Entry:
-    return Entry(term, Command(data))
+    return Entry.command(term, data)
 
 
 def sent(same_log: EncodedEntries, request: AppendEntries, recipient: ServerId) -> bytes:
@@ -34,8 +35,8 @@ def test_whatever_goes_out_is_what_would_go_out_by_itself() -> None:
         append(10, *two),
         append(9),
         append(9, *one[:1]),
-        append(9, Entry(7, MEMBERS), one[0]),
-        append(10, Entry(7, MEMBERS), one[0]),
+        append(9, configuration_entry(7, MEMBERS), one[0]),
+        append(10, configuration_entry(7, MEMBERS), one[0]),
         append(9, command(6, b"one"), one[1]),
     ]
     same_log = EncodedEntries(lambda index: index - 3, DEFAULT_LIMITS)

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, memory_stream_pair
 
 from consensus.core import messages as core
-from consensus.core.model import Command, Entry, LogId, ServerId
+from consensus.core.model import Entry, LogId, ServerId
 from consensus.net.receive_budget import Account, BudgetOptions, ReceiveBudget
 from consensus.protocols.garlic_farm.node.client_quota import SAVED_US, SHARE, ClientQuota
 from consensus.protocols.garlic_farm.node.connection import ClientAnswer, ConnectionOptions
@@ -105,7 +105,7 @@ async def test_votes_and_appends_reach_the_core_and_are_answered(stage: Stage) -
     (_, vote), (_, pre_vote), (sender, append) = host.handler.asked
     assert sender == ALICE
     assert len({vote.correlation, pre_vote.correlation, append.correlation}) == 3
-    expected = core.AppendEntries(3, ALICE, LogId(9, 2), (Entry(3, Command(b"{}")),), 8, append.correlation)
+    expected = core.AppendEntries(3, ALICE, LogId(9, 2), (Entry.command(3, b"{}"),), 8, append.correlation)
     assert append == expected
 
 

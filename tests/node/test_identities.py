@@ -24,7 +24,7 @@ from bridge.node.ledger import Ledger
 from bridge.wire.application import encode
 from bridge.wire.farm_key import new_farm_key
 from bridge.wire.key_box import EraKey, new_key, seal_key, sign_offer
-from consensus.core.model import Command, Entry
+from consensus.core.model import Entry
 from gossip.core.effects import KeyOffered
 from gossip.core.keychain import KeyChain
 from gossip.core.member import Address
@@ -200,9 +200,9 @@ async def test_where_no_gossip_carries_keys_an_eviction_ends_all_connections(
 
 async def test_a_level_beyond_this_version_stops_the_log_and_names_the_version() -> None:
     ledger = Ledger(0, EventLog("node", lambda: 0), lambda _: None, (node_id(1),), CLUSTER_ID)
-    await ledger.apply(1, (Entry(1, Command(signed(Level(SUPPORTED_LEVEL, "0.1.0")))),))
+    await ledger.apply(1, (Entry.command(1, signed(Level(SUPPORTED_LEVEL, "0.1.0"))),))
     with pytest.raises(UnsupportedLevelError, match=r"Install garlicfarm 9\.9\.0 or newer.*nothing is lost"):
-        await ledger.apply(2, (Entry(1, Command(signed(Level(SUPPORTED_LEVEL + 1, "9.9.0")))),))
+        await ledger.apply(2, (Entry.command(1, signed(Level(SUPPORTED_LEVEL + 1, "9.9.0"))),))
     assert ledger.state.applied_index == 1
 
 
@@ -211,7 +211,7 @@ async def test_a_level_that_no_server_of_the_farm_signed_stops_nobody(author: in
     """Sent to the Raft port by a holder of the farm's key, `level` 65535 ended every node, and again at each start."""
     ledger = Ledger(0, EventLog("node", lambda: 0), lambda _: None, (node_id(1),), CLUSTER_ID)
     entry = encode(Level(2**16 - 1, "9.9.0"))
-    await ledger.apply(1, (Entry(1, Command(entry if author is None else signed(entry, author))),))
+    await ledger.apply(1, (Entry.command(1, entry if author is None else signed(entry, author)),))
     assert ledger.state.applied_index == 1
     assert ledger.state.level == FIRST_LEVEL
     assert ledger.refusal_of(1) is not None
@@ -221,6 +221,6 @@ async def test_a_level_that_is_not_the_next_has_no_effect_and_ends_nobody() -> N
     trace = EventLog("node", lambda: 0)
     ledger = Ledger(0, trace, lambda _: None, (node_id(1),), CLUSTER_ID)
     levels = (Level(65535, "9.9.9"), Level(2, ""))
-    await ledger.apply(1, tuple(Entry(1, Command(signed(level))) for level in levels))
+    await ledger.apply(1, tuple(Entry.command(1, signed(level)) for level in levels))
     assert (ledger.state.level, ledger.state.applied_index) == (2, 2)
     assert [event.kind for event in trace.read(0).events] == ["level-refused", "level-raised"]

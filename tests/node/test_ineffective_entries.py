@@ -9,7 +9,7 @@ from bridge.node.event_log import EventLog
 from bridge.node.ineffective_entries import ALARM, ALARM_AFTER, QUIET_AFTER_S, WITHIN_S, IneffectiveEntries
 from bridge.node.ledger import Ledger
 from bridge.wire.application import encode
-from consensus.core.model import Command, Entry
+from consensus.core.model import Entry
 from tests.authored import CLUSTER_ID, node_id, signed
 
 WEIGHT = CostFactor("a" * 52, 2.0)
@@ -28,7 +28,7 @@ class Story:
     async def commit(self, entry: bytes) -> None:
         """One more entry of the log."""
         self.index += 1
-        await self.ledger.apply(self.index, (Entry(1, Command(entry)),))
+        await self.ledger.apply(self.index, (Entry.command(1, entry),))
 
     @property
     def standing(self) -> list[str]:

@@ -15,7 +15,8 @@ from bridge.node import ledger as ledger_module
 from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger
 from bridge.wire.farm_snapshot import FarmSnapshotError
-from consensus.core.model import Command, Entry, LogId
+from consensus.core.entry_data import configuration_entry
+from consensus.core.model import Entry, LogId
 from consensus.server.clock import now_ms
 from tests.authored import CLUSTER_ID, signed
 from tests.node.farm_stage import (
@@ -69,7 +70,9 @@ class Story:
 
     async def append(self, *contents: bytes | None) -> None:
         """Commands, and a configuration for None."""
-        entries = tuple(Entry(1, CONFIGURATION if each is None else Command(each)) for each in contents)
+        entries = tuple(
+            configuration_entry(1, CONFIGURATION) if each is None else Entry.command(1, each) for each in contents
+        )
         await self.ledger.apply(self.last + 1, entries)
         self.last += len(entries)
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from bridge.cli.log_verify import verify
 from consensus.core.effects import Compact, Persist
-from consensus.core.model import Command, Configuration, Entry, HardState, LogId, Server, ServerId
+from consensus.core.model import Configuration, Entry, HardState, LogId, Server, ServerId
 from consensus.storage.directory import Directory, open_directory
 from consensus.storage.planner import Storage, StorageOptions
 from consensus.storage.records import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES
@@ -32,7 +32,7 @@ def made(path: Path, count: int = 150, node: bytes = b"node-one") -> Path:
     storage = recovery.storage
     write(directory, storage, Persist(1, HardState(3, ServerId(1))))
     for index in range(1, count + 1):
-        write(directory, storage, Persist(index + 1, None, None, index, (Entry(3, Command(bytes(PAYLOAD_BYTES))),)))
+        write(directory, storage, Persist(index + 1, None, None, index, (Entry.command(3, bytes(PAYLOAD_BYTES)),)))
     directory.perform_all(storage.plan_close())
     directory.close()
     return path
@@ -90,7 +90,7 @@ def test_a_snapshot_and_a_shorter_log_are_sound(tmp_path: Path) -> None:
 def test_a_torn_tail_is_called_repairable_and_told(tmp_path: Path) -> None:
     path = made(tmp_path / "raft", count=10)
     directory, recovery = open_directory(path, b"node-one", 2, SMALL)
-    write(directory, recovery.storage, Persist(1, None, None, 11, (Entry(3, Command(bytes(PAYLOAD_BYTES))),)))
+    write(directory, recovery.storage, Persist(1, None, None, 11, (Entry.command(3, bytes(PAYLOAD_BYTES)),)))
     directory.close()
     flip(segments(path)[0], SEGMENT_HEADER_BYTES + 10 * RECORD_BYTES + 60)
     code, said = look(path)

@@ -13,7 +13,7 @@ from bridge.node.configuration import Timing
 from bridge.node.profile import profile_of
 from bridge.node.replica import RAFT_DIRECTORY, STORAGE_NOTE, ReplicaSettings
 from consensus.core.effects import Persist
-from consensus.core.model import Command, Entry, HardState, ServerId
+from consensus.core.model import Entry, HardState, ServerId
 from consensus.storage.directory import open_directory
 from consensus.storage.disk import StorageError
 from consensus.storage.planner import StorageOptions
@@ -80,7 +80,7 @@ def opened_as(directory: Path, server_id: int) -> None:
 
 @pytest.mark.parametrize(
     ("entries", "voted_for"),
-    [((Entry(3, Command(b"{}")),), None), ((), ServerId(1))],
+    [((Entry.command(3, b"{}"),), None), ((), ServerId(1))],
     ids=["an entry", "a vote"],
 )
 def test_a_storage_that_holds_something_serves_no_second_raft_id(
@@ -98,6 +98,6 @@ def test_a_storage_that_holds_nothing_goes_along_to_another_raft_id(tmp_path: Pa
     opened_as(tmp_path, 5)
     store(tmp_path, (), None)
     opened_as(tmp_path, 9)
-    store(tmp_path, (Entry(3, Command(b"{}")),), None)
+    store(tmp_path, (Entry.command(3, b"{}"),), None)
     with pytest.raises(StorageError, match="server 9, and this node is server 5 now"):
         opened_as(tmp_path, 5)

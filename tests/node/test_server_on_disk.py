@@ -11,7 +11,7 @@ import trio
 from consensus.core.effects import Outcome, Role, RoleChanged
 from consensus.core.features import GARLIC_FARM
 from consensus.core.messages import Request
-from consensus.core.model import Command, Configuration, Entry, Server, ServerId
+from consensus.core.model import Configuration, Entry, Server, ServerId
 from consensus.core.options import Options
 from consensus.core.raft import Raft
 from consensus.server.clock import now_ms
@@ -79,7 +79,7 @@ async def test_every_acknowledged_entry_is_there_in_the_next_life(tmp_path: Path
                     clients.start_soon(client, number, generation, server)
             await server.wait_applied(max(acknowledged))
             for index, command in acknowledged.items():
-                assert applied[index - 1].content == Command(command)
+                assert applied[index - 1].data == command
             assert await server.read(1, 10_000, 10**9) == tuple(applied)
             assert server.describe().segments > generation
             with pytest.raises(StorageInUseError):

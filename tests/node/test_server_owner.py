@@ -8,7 +8,7 @@ import trio.testing
 
 from consensus.core.effects import Outcome, ProposalResolved, Role
 from consensus.core.messages import RequestVote, VoteReply
-from consensus.core.model import Command, LogId, ServerId
+from consensus.core.model import LogId, ServerId
 from consensus.server.description import DiskFull
 from consensus.server.errors import ServerStoppedError
 from consensus.server.options import ServerOptions
@@ -30,7 +30,7 @@ async def test_a_proposal_to_the_only_voter_is_committed_applied_and_durable(
         assert data(node) == [b"first", b"second"]
         nursery.cancel_scope.cancel()
     again = recover(disk.crash(Random(1)), Owner(b"node-001", 2, 1), bytes(16), SMALL)
-    assert [entry.content for entry in again.log.tail][-2:] == [Command(b"first"), Command(b"second")]
+    assert [entry.data for entry in again.log.tail][-2:] == [b"first", b"second"]
 
 
 async def test_proposals_that_arrive_together_share_a_batch_and_each_gets_its_own_position(
@@ -53,7 +53,7 @@ async def test_proposals_that_arrive_together_share_a_batch_and_each_gets_its_ow
         for number, answer in answers.items():
             assert answer.outcome is Outcome.COMMITTED
             assert answer.position is not None
-            assert node.applied[answer.position.index - 1].content == Command(b"%d.%d" % (number, number))
+            assert node.applied[answer.position.index - 1].data == b"%d.%d" % (number, number)
         assert node.server.describe().groups - groups < 10
         nursery.cancel_scope.cancel()
 

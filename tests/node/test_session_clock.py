@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from consensus.core.effects import Outcome, ProposalResolved, Role, RoleChanged
-from consensus.core.model import Command, Entry, Index, LogId, ServerId
+from consensus.core.model import Entry, Index, LogId, ServerId
 from consensus.server.server import ConsensusServer
 from consensus.sessions.dedup_state_machine import DedupStateMachine, request_entry
 from consensus.sessions.log_time_clock import STEER_LIMIT_MS, SessionClock, next_log_time
@@ -48,7 +48,7 @@ class Serving:
             return ProposalResolved(0, Outcome.NOT_LEADER)
         await trio.sleep(0.1)
         index = len(self.written_at_s)
-        await self.machine.apply(index, tuple(Entry(1, Command(command)) for command in commands))
+        await self.machine.apply(index, tuple(Entry.command(1, command) for command in commands))
         return ProposalResolved(0, Outcome.COMMITTED, LogId(index, 1), ONE)
 
 

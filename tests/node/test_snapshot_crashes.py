@@ -13,7 +13,6 @@ import pytest
 from consensus.core.effects import Compact, Install, Persist, ReadSnapshot, StoreChunk
 from consensus.core.events import SnapshotRead
 from consensus.core.model import (
-    Command,
     Configuration,
     Entry,
     HardState,
@@ -59,7 +58,7 @@ class State:
 
 def entry(index: int, term: int) -> Entry:
     """An entry follows from its position; some are large, so that segments roll over."""
-    return Entry(term, Command(b"%d.%d" % (index, term) * (1 + index * 7919 % 4_000)))
+    return Entry.command(term, b"%d.%d" % (index, term) * (1 + index * 7919 % 4_000))
 
 
 class Story:

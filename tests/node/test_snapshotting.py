@@ -11,7 +11,7 @@ import trio.testing
 
 from consensus.core.effects import Outcome, Role
 from consensus.core.features import GARLIC_FARM
-from consensus.core.model import Command, Configuration, Server, ServerId
+from consensus.core.model import Configuration, Server, ServerId
 from consensus.core.options import Options
 from consensus.core.raft import Raft
 from consensus.server.applying import StateMachine
@@ -214,4 +214,4 @@ async def test_states_of_any_size_come_back(tmp_path: Path, size: int) -> None:
     again = KeptEntries()
     async with life(tmp_path / "raft", 2, again) as server:
         await server.wait_applied(len(machine.entries))
-        assert Command(bytes(size)) in [entry.content for entry in again.entries]
+        assert bytes(size) in [entry.data for entry in again.entries]

@@ -19,7 +19,8 @@ from bridge.wire.application import encode
 from bridge.wire.backup import BackupError, decode_backup, encode_backup
 from bridge.wire.formation_state import encode_formation_state
 from consensus.core.effects import Compact, Persist
-from consensus.core.model import Command, Configuration, Entry, HardState, LogId, Server, ServerId
+from consensus.core.entry_data import configuration_entry
+from consensus.core.model import Configuration, Entry, HardState, LogId, Server, ServerId
 from consensus.core.replica import MAX_NUMBER
 from consensus.storage.directory import Directory, open_directory
 from consensus.storage.planner import StorageOptions
@@ -41,11 +42,11 @@ def clock(after_ms: int) -> bytes:
 
 
 ENTRIES = (
-    Entry(1, GROWN),
-    Entry(1, Command(signed(Admission(A, "a", server_id=1), FIRST, FOUNDING.cluster_id))),
-    Entry(1, Command(clock(3_000))),
-    Entry(2, Command(ADMITTED_C)),
-    Entry(2, Command(clock(6_000))),
+    configuration_entry(1, GROWN),
+    Entry.command(1, signed(Admission(A, "a", server_id=1), FIRST, FOUNDING.cluster_id)),
+    Entry.command(1, clock(3_000)),
+    Entry.command(2, ADMITTED_C),
+    Entry.command(2, clock(6_000)),
 )
 
 

@@ -11,7 +11,8 @@ from random import Random
 import pytest
 
 from consensus.core.effects import Persist, ReadEntries
-from consensus.core.model import Command, Configuration, Entry, HardState, Server, ServerId
+from consensus.core.entry_data import configuration_entry
+from consensus.core.model import Configuration, Entry, HardState, Server, ServerId
 from consensus.storage import recovery
 from consensus.storage.disk import CreateFile, DiskOperation, StorageError, SyncDirectory, SyncFile, WriteBytes
 from consensus.storage.hard_state import HardStateFile
@@ -27,8 +28,8 @@ SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=10_000)
 def entry(term: int, random: Random) -> Entry:
     if random.random() < 0.1:
         servers = tuple(Server(ServerId(n), f"tcp://127.0.0.1:{n}") for n in range(1, random.randint(2, 5)))
-        return Entry(term, Configuration(servers))
-    return Entry(term, Command(random.randbytes(random.choice([0, 1, 30, 500, 5_000, 40_000]))))
+        return configuration_entry(term, Configuration(servers))
+    return Entry.command(term, random.randbytes(random.choice([0, 1, 30, 500, 5_000, 40_000])))
 
 
 def stored(disk: CrashDisk, storage: Storage) -> list[Entry]:

@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 from consensus.core.effects import Persist, ReadEntries
-from consensus.core.model import Command, Configuration, Entry, HardState, Server, ServerId
+from consensus.core.entry_data import configuration_entry
+from consensus.core.model import Configuration, Entry, HardState, Server, ServerId
 from consensus.storage.disk import DamagedStorageError, StorageError, SyncFile, WriteBytes
 from consensus.storage.planner import Owner, Storage, StorageOptions, merge, read_extents, recover
 from consensus.storage.records import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, encode_record
@@ -20,7 +21,7 @@ CONFIGURATION = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
 
 
 def command(number: int, size: int = 100) -> Entry:
-    return Entry(1, Command(number.to_bytes(4, "big") * (size // 4)))
+    return Entry.command(1, number.to_bytes(4, "big") * (size // 4))
 
 
 def started(disk: CrashDisk) -> Storage:
@@ -154,7 +155,7 @@ def test_a_segment_of_another_storage_is_refused() -> None:
 def test_a_valid_record_that_does_not_continue_the_log_is_refused() -> None:
     disk = log_of(3)
     storage = started(disk)
-    stale = encode_record(storage.binding.seed, 4, 9, 3, Entry(9, Command(b"of another history")))
+    stale = encode_record(storage.binding.seed, 4, 9, 3, Entry.command(9, b"of another history"))
     disk.run([WriteBytes(FIRST, record_at(4), stale), SyncFile(FIRST)])
     assert "after term 9" in refused(disk)
 
@@ -162,8 +163,8 @@ def test_a_valid_record_that_does_not_continue_the_log_is_refused() -> None:
 def test_a_command_that_looks_like_a_later_record_does_not_make_a_torn_tail_look_like_rot() -> None:
     disk = log_of(3)
     storage = started(disk)
-    forged = encode_record(0, 9, 1, 8, Entry(1, Command(b"forged")))
-    append(disk, storage, Entry(1, Command(forged * 20)))
+    forged = encode_record(0, 9, 1, 8, Entry.command(1, b"forged"))
+    append(disk, storage, Entry.command(1, forged * 20))
     flip(disk, FIRST, record_at(4) + 4)
     assert recover(disk, OWNER, STORAGE_ID, SMALL).report.entries == 3
 
@@ -216,11 +217,11 @@ def test_truncated_entries_stay_away_whatever_is_written_in_their_place() -> Non
         random = Random(seed)
         disk = log_of(10)
         storage = started(disk)
-        operations = storage.plan([Persist(2, HardState(2), 5, 5, (Entry(2, command(5).content),))])
+        operations = storage.plan([Persist(2, HardState(2), 5, 5, (Entry.command(2, command(5).data),))])
         disk.run(operations[: random.randint(0, len(operations))])
         found = recover(disk.crash(random), OWNER, STORAGE_ID, SMALL).log.tail
         old = tuple(command(n) for n in range(1, 11))
-        assert found in (old, old[:4], (*old[:4], Entry(2, command(5).content))), f"seed {seed}"
+        assert found in (old, old[:4], (*old[:4], Entry.command(2, command(5).data))), f"seed {seed}"
 
 
 def test_recovery_tells_terms_configurations_and_the_newest_entries() -> None:
@@ -228,11 +229,11 @@ def test_recovery_tells_terms_configurations_and_the_newest_entries() -> None:
     storage = started(disk)
     other = Configuration((*CONFIGURATION.voters, Server(ServerId(2), "tcp://127.0.0.1:7002")))
     entries = (
-        Entry(1, CONFIGURATION),
-        Entry(1, Command(b"a")),
-        Entry(3, CONFIGURATION),
-        Entry(3, Command(b"b")),
-        Entry(4, other),
+        configuration_entry(1, CONFIGURATION),
+        Entry.command(1, b"a"),
+        configuration_entry(3, CONFIGURATION),
+        Entry.command(3, b"b"),
+        configuration_entry(4, other),
     )
     append(disk, storage, *entries)
     log = recover(disk, OWNER, STORAGE_ID, replace(SMALL, tail_entries=2)).log
@@ -259,7 +260,7 @@ def test_any_range_is_read_back_within_its_limit(limit_bytes: int) -> None:
 def test_an_entry_larger_than_a_segment_gets_a_segment_of_its_size() -> None:
     disk = log_of(2)
     storage = started(disk)
-    large = Entry(1, Command(bytes(300_000)))
+    large = Entry.command(1, bytes(300_000))
     append(disk, storage, large, command(4))
     assert recover(disk, OWNER, STORAGE_ID, SMALL).log.tail == (command(1), command(2), large, command(4))
 

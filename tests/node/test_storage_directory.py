@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from consensus.core.effects import Persist, ReadEntries
-from consensus.core.model import Command, Entry, HardState, ServerId
+from consensus.core.model import Entry, HardState, ServerId
 from consensus.storage.directory import Directory, OutOfSpaceError, open_directory, verify_directory
 from consensus.storage.disk import (
     CreateFile,
@@ -28,7 +28,7 @@ SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=1_000)
 
 
 def commands(count: int, term: int = 1, size: int = 1_000) -> tuple[Entry, ...]:
-    return tuple(Entry(term, Command(n.to_bytes(4, "big") * (size // 4))) for n in range(count))
+    return tuple(Entry.command(term, n.to_bytes(4, "big") * (size // 4)) for n in range(count))
 
 
 def write(directory: Directory, recovery: Recovery, *persists: Persist) -> None:

@@ -95,7 +95,6 @@ from consensus.core.messages import (
     VoteReply,
 )
 from consensus.core.model import (
-    Command,
     Configuration,
     Entry,
     HardState,
@@ -179,7 +178,7 @@ class Story:
         number, rest = int(words[0]), words[2:]
         terms = [int(word) for word in rest[: rest.index("ballot")]]
         vote = ServerId(int(rest[rest.index("vote") + 1])) if "vote" in rest else None
-        entries = [Entry(term, Command(f"{index}.{term}".encode())) for index, term in enumerate(terms, start=1)]
+        entries = [Entry.command(term, f"{index}.{term}".encode()) for index, term in enumerate(terms, start=1)]
         self._start(number, entries, HardState(int(rest[rest.index("ballot") + 1]), vote))
 
     def _do_expire(self, words: list[str]) -> None:

@@ -10,7 +10,7 @@ from consensus.core.extensions import Extensions
 from consensus.core.features import GARLIC_FARM, Features
 from consensus.core.log import describe_entries
 from consensus.core.messages import AppendEntries, AppendReply, Message, RequestVote, VoteReply
-from consensus.core.model import ORIGIN, Command, Configuration, Entry, HardState, LogId, Server, ServerId
+from consensus.core.model import ORIGIN, Configuration, Entry, HardState, LogId, Server, ServerId
 from consensus.core.options import Options, lan
 from consensus.core.raft import Raft
 from consensus.core.status import Description
@@ -27,12 +27,12 @@ def group(size: int) -> Configuration:
 
 def entries_of(*terms: int) -> tuple[Entry, ...]:
     """Entries with these terms; what is at an index depends on index and term only, as in any real history."""
-    return tuple(Entry(term, Command(f"{index}.{term}".encode())) for index, term in enumerate(terms, start=1))
+    return tuple(Entry.command(term, f"{index}.{term}".encode()) for index, term in enumerate(terms, start=1))
 
 
 def suffix(start: int, *terms: int) -> tuple[Entry, ...]:
     """Entries with these terms, the first of them at index `start`."""
-    return tuple(Entry(term, Command(f"{index}.{term}".encode())) for index, term in enumerate(terms, start=start))
+    return tuple(Entry.command(term, f"{index}.{term}".encode()) for index, term in enumerate(terms, start=start))
 
 
 class Bench:

@@ -1,8 +1,9 @@
 """KIP-595, Fetch: the leader's four checks, what the fetcher does with the answer, and how long an answer may wait."""
 
 from consensus.core.effects import Apply, Persist, Send
+from consensus.core.entry_data import no_op_entry
 from consensus.core.events import DeadlineReached
-from consensus.core.model import ORIGIN, Command, LogId, NoOp
+from consensus.core.model import ORIGIN, LogId, NoOp
 from consensus.core.pull_messages import Fetch, FetchReply, PullError
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, suffix
@@ -19,7 +20,7 @@ def test_a_new_leader_writes_a_leader_change_record_with_its_epoch() -> None:
     bench = leader(1)
     (persist,) = (persist for persist in bench.all(Persist) if persist.entries)
     assert [entry.term for entry in persist.entries] == [2]
-    assert persist.entries[0].content == NoOp(ONE, (ONE, TWO, THREE), (ONE, TWO))
+    assert persist.entries[0] == no_op_entry(2, NoOp(ONE, (ONE, TWO, THREE), (ONE, TWO)))
 
 
 def test_a_fetch_with_a_smaller_epoch_is_fenced() -> None:
@@ -100,7 +101,7 @@ def test_a_fetch_at_the_end_waits_for_the_next_append() -> None:
     assert bench.fetch(TWO, LogId(2, 2), commit=2) == []
     bench.propose(b"x")
     (reply,) = bench.sent(FetchReply, TWO)
-    assert [entry.content for entry in reply.entries] == [Command(b"x")]
+    assert [entry.data for entry in reply.entries] == [b"x"]
 
 
 def test_a_fetch_at_the_end_waits_for_a_new_commit_index() -> None:

@@ -15,9 +15,10 @@ from consensus.core.configuration import (
     target_refusal,
 )
 from consensus.core.effects import Persist
+from consensus.core.entry_data import configuration_entry, no_op_entry
 from consensus.core.features import ZMQ_RAFT
 from consensus.core.log import Log, RecoveredLog
-from consensus.core.model import Configuration, Entry, NoOp, Server, ServerId
+from consensus.core.model import Configuration, EntryKind, NoOp, Server, ServerId
 from consensus.core.options import lan
 from consensus.core.replication.standing import Standing
 from tests.spec.raft_bench import Bench
@@ -131,10 +132,15 @@ def test_the_first_leader_writes_the_configuration_where_the_no_op_is_another_en
     """Before all else, so that no log with entries lacks it: who joins later knows it from nowhere else."""
     log = Log(RecoveredLog(), Configuration((Server(ServerId(1), "tcp://1"),)))
     assert not log.names_configuration
-    log.append((Entry(1, log.configuration), Entry(1, NoOp(ServerId(1), (ServerId(1),), (ServerId(1),)))))
+    log.append(
+        (
+            configuration_entry(1, log.configuration),
+            no_op_entry(1, NoOp(ServerId(1), (ServerId(1),), (ServerId(1),))),
+        )
+    )
     assert log.names_configuration
     assert log.configuration_index == 1
     bench = Bench(voters=1, features=ZMQ_RAFT)
     bench.expire()
     (entries,) = (persist.entries for persist in bench.all(Persist) if persist.entries)
-    assert [type(entry.content) for entry in entries] == [Configuration, NoOp]
+    assert [entry.kind for entry in entries] == [EntryKind.CONFIGURATION, EntryKind.NO_OP]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from consensus.core.effects import Persist, ReadSnapshot, Role, Send
 from consensus.core.events import SnapshotRead, SnapshotTaken, SnapshotWanted
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, RequestVote, SnapshotReply, VoteReply
-from consensus.core.model import ORIGIN, Command, Entry, LogId, SnapshotDescription
+from consensus.core.model import ORIGIN, Entry, LogId, SnapshotDescription
 from consensus.core.options import lan
 from tests.spec.raft_bench import THREE, TWO, Bench, entries_of, group, suffix
 
@@ -45,7 +45,7 @@ def test_an_entry_has_the_command_and_the_term_in_which_the_leader_took_it() -> 
     bench.lead()
     bench.propose(b"x")
     entries = [entry for persist in bench.all(Persist) for entry in persist.entries]
-    assert entries == [Entry(7, Command(b"x"))]
+    assert entries == [Entry.command(7, b"x")]
 
 
 def test_an_entry_that_is_replicated_later_keeps_its_term() -> None:
@@ -109,9 +109,7 @@ def test_an_append_carries_what_the_follower_needs_to_check_it() -> None:
     bench.matched(TWO, bench.appends(TWO)[0])
     bench.propose(b"x")
     (append,) = bench.appends(TWO)
-    assert append == AppendEntries(
-        3, bench.about.server_id, AT(3, 3), (Entry(3, Command(b"x")),), 3, append.correlation
-    )
+    assert append == AppendEntries(3, bench.about.server_id, AT(3, 3), (Entry.command(3, b"x"),), 3, append.correlation)
 
 
 def test_a_heartbeat_carries_no_entries_and_an_append_as_many_as_there_are() -> None:

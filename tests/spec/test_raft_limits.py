@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from consensus.core.effects import Apply, Outcome, ProposalResolved, ReadEntries, Role
+from consensus.core.entry_data import configuration_entry
 from consensus.core.events import EntriesRead, PeerExtensions
 from consensus.core.extensions import Extensions
 from consensus.core.log import Log, RecoveredLog, TermRun, describe_entries
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
-from consensus.core.model import Command, Configuration, Entry, LogId, Server, ServerId
+from consensus.core.model import Configuration, Entry, LogId, Server, ServerId
 from consensus.core.options import lan
 from consensus.core.replica import MAX_NUMBER
 from consensus.core.replication.progress import MAX_REMEMBERED_REQUESTS, ProgressState
@@ -213,13 +214,13 @@ def test_at_the_highest_term_nobody_campaigns_and_nothing_breaks() -> None:
 )
 def test_a_configuration_without_voters_or_with_one_twice_is_refused(voters: tuple[Server, ...]) -> None:
     bench = Bench()
-    assert not bench.append(term=1, entries=[Entry(1, Configuration(voters))]).success
+    assert not bench.append(term=1, entries=[configuration_entry(1, Configuration(voters))]).success
     assert bench.about.configuration == group(3)
 
 
 def test_a_configuration_takes_effect_when_appended_and_is_taken_back_when_truncated() -> None:
     bench = Bench(1)
-    bench.append(term=1, previous=AT(1, 1), entries=[Entry(1, group(5))])
+    bench.append(term=1, previous=AT(1, 1), entries=[configuration_entry(1, group(5))])
     assert bench.about.configuration == group(5)
     bench.append(term=2, previous=AT(1, 1), entries=suffix(2, 2), sender=THREE)
     assert bench.about.configuration == group(3)
@@ -292,7 +293,7 @@ def test_a_clock_that_goes_back_stands_still() -> None:
 def test_a_recovered_log_may_hold_only_its_tail_in_memory() -> None:
     log = Log(
         RecoveredLog(
-            runs=(TermRun(1, 1), TermRun(4, 3)), tail_first=6, tail=(Entry(3, Command(b"x")),), configurations=()
+            runs=(TermRun(1, 1), TermRun(4, 3)), tail_first=6, tail=(Entry.command(3, b"x"),), configurations=()
         ),
         group(3),
     )

@@ -15,14 +15,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from consensus.core.entry_data import configuration_entry, configuration_in
 from consensus.core.log import Log, RecoveredLog, describe_entries, entry_bytes
-from consensus.core.model import Command, Configuration, Entry, LogId, SnapshotDescription
+from consensus.core.model import Configuration, Entry, LogId, SnapshotDescription
 from tests.spec.membership_bench import plain
 
 INITIAL = plain(1, 2, 3)
-CONTENTS = st.one_of(
-    st.binary(max_size=3).map(Command), st.sampled_from([plain(1, 2, 3), plain(1, 2, 3, 4), plain(2, 3)])
-)
+CONTENTS = st.one_of(st.binary(max_size=3), st.sampled_from([plain(1, 2, 3), plain(1, 2, 3, 4), plain(2, 3)]))
+
+
+def entry_of(term: int, content: bytes | Configuration) -> Entry:
+    return Entry.command(term, content) if isinstance(content, bytes) else configuration_entry(term, content)
 
 
 class _LogAndList(RuleBasedStateMachine):
@@ -40,16 +43,16 @@ class _LogAndList(RuleBasedStateMachine):
         self.number = 0
 
     @initialize(contents=st.lists(CONTENTS, max_size=5))
-    def recovered(self, contents: list[Command | Configuration]) -> None:
+    def recovered(self, contents: list[bytes | Configuration]) -> None:
         """The first life left this."""
-        self.entries = [Entry(1 + place // 2, content) for place, content in enumerate(contents)]
+        self.entries = [entry_of(1 + place // 2, content) for place, content in enumerate(contents)]
         self.log = Log(describe_entries(self.entries), INITIAL)
         self.durable = len(self.entries)
 
     @rule(contents=st.lists(CONTENTS, max_size=4), later=st.integers(0, 2))
-    def append(self, contents: list[Command | Configuration], later: int) -> None:
+    def append(self, contents: list[bytes | Configuration], later: int) -> None:
         term = self.term_of(len(self.entries)) + later or 1
-        new = [Entry(term, content) for content in contents]
+        new = [entry_of(term, content) for content in contents]
         self.log.append(new)
         self.entries += new
         self.write()
@@ -92,7 +95,7 @@ class _LogAndList(RuleBasedStateMachine):
         """The leader's snapshot goes beyond the log; what it covers is of no interest to the list any more."""
         index = max(len(self.entries), self.covered()) + beyond
         term = self.term_of(len(self.entries)) + later or 1
-        self.entries += [Entry(term, Command(b"?"))] * (index - len(self.entries))
+        self.entries += [Entry.command(term, b"?")] * (index - len(self.entries))
         self.base, self.start, self.installed_at = plain(7, 8, 9), index, index
         self.log.replace(self.described(index, self.base))
         self.durable, self.written = 0, [(number, 0) for number, _ in self.written]
@@ -155,8 +158,8 @@ class _LogAndList(RuleBasedStateMachine):
 
     def configuration_at(self, index: int) -> Configuration:
         for entry in reversed(self.entries[self.installed_at : index]):
-            if isinstance(entry.content, Configuration):
-                return entry.content
+            if (configuration := configuration_in(entry)) is not None:
+                return configuration
         return self.base
 
 
@@ -167,8 +170,8 @@ def test_the_log_is_as_a_list_would_have_it() -> None:
 
 def test_a_configuration_that_is_said_again_is_no_change() -> None:
     """A leader appends the configuration in effect as its first entry where it has no no-op."""
-    log = Log(describe_entries([Entry(1, plain(1, 2, 3))]), INITIAL)
-    log.append([Entry(2, plain(1, 2, 3)), Entry(3, plain(1, 2, 3))])
+    log = Log(describe_entries([configuration_entry(1, plain(1, 2, 3))]), INITIAL)
+    log.append([configuration_entry(2, plain(1, 2, 3)), configuration_entry(3, plain(1, 2, 3))])
     assert (log.configuration_index, log.configurations_after(1)) == (1, 0)
-    log.append([Entry(3, plain(1, 2))])
+    log.append([configuration_entry(3, plain(1, 2))])
     assert (log.configuration_index, log.previous_configuration) == (4, plain(1, 2, 3))

@@ -10,8 +10,9 @@ import pytest
 
 from consensus.core.configuration import ChangeRefusal
 from consensus.core.effects import Persist, Role, Send
+from consensus.core.entry_data import configuration_entry
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, Message, RequestVote
-from consensus.core.model import Entry, LogId, ServerId
+from consensus.core.model import LogId, ServerId
 from consensus.core.options import lan
 from consensus.core.pull_messages import BeginQuorumEpoch, EndQuorumEpoch, PullError
 from consensus.core.replica import MAX_NUMBER
@@ -111,7 +112,7 @@ def test_a_leader_that_a_follower_does_not_know_yet_is_followed_after_the_minimu
     assert not bench.append(2, AT(1, 1), sender=FOUR).success
     # When server 2 has been silent for the minimum election timeout
     bench.now += 1
-    reply = bench.append(2, AT(1, 1), [Entry(2, plain(1, 2, 3, 4))], 2, sender=FOUR)
+    reply = bench.append(2, AT(1, 1), [configuration_entry(2, plain(1, 2, 3, 4))], 2, sender=FOUR)
     # Then server 4 is followed, and in the group by the log from now on
     assert (reply.success, bench.about.leader, bench.about.configuration) == (True, FOUR, plain(1, 2, 3, 4))
     assert bench.append(3, AT(2, 2), sender=TWO).success
@@ -122,7 +123,9 @@ def test_a_server_that_is_being_removed_may_still_lead_a_later_term() -> None:
     """Before this point, it may be the case that only a server from C_old can be elected leader."""
     # Given a follower of server 2 whose log has a configuration without server 3, not committed
     bench = Bench(configuration=group(3))
-    assert bench.append(1, entries=[Entry(1, plain(1, 2, 3)), Entry(1, plain(1, 2))], commit=1).success
+    assert bench.append(
+        1, entries=[configuration_entry(1, plain(1, 2, 3)), configuration_entry(1, plain(1, 2))], commit=1
+    ).success
     # When server 3 leads the next term, Then it is followed
     assert bench.append(2, AT(2, 1), sender=THREE).success
     # When the configuration is committed, Then server 3 leads on in its term, and no later one
@@ -133,7 +136,7 @@ def test_a_server_that_is_being_removed_may_still_lead_a_later_term() -> None:
 
 def test_a_newcomer_follows_whoever_leads_although_it_knows_of_no_configuration() -> None:
     bench = Bench(configuration=plain())
-    assert bench.append(7, entries=[Entry(7, plain(1, 2, 3))]).success
+    assert bench.append(7, entries=[configuration_entry(7, plain(1, 2, 3))]).success
     assert bench.append(8, AT(1, 7), sender=THREE).success
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Send
+from consensus.core.entry_data import configuration_in
 from consensus.core.messages import RequestVote, VoteReply
 from consensus.core.model import ORIGIN, HardState, LogId
 from consensus.core.options import Options, lan, local
@@ -89,7 +90,7 @@ def test_the_leader_begins_its_term_with_its_configuration_again() -> None:
     bench.lead()
     (append,) = bench.appends(TWO)
     assert append.previous == ORIGIN
-    assert [entry.content for entry in append.entries] == [group(3)]
+    assert [configuration_in(entry) for entry in append.entries] == [group(3)]
 
 
 def test_a_dead_follower_is_sent_heartbeats_for_ever_and_catches_up() -> None:

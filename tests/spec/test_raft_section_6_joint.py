@@ -7,8 +7,9 @@ What needs several servers at once is told in stories under `tests/scenarios/raf
 import pytest
 
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Persist, Role, Send
+from consensus.core.entry_data import configuration_entry, configuration_in
 from consensus.core.messages import RequestVote
-from consensus.core.model import Entry, LogId, ServerId
+from consensus.core.model import LogId, ServerId
 from tests.spec.membership_bench import Group, in_joint_consensus, joint, plain
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench
 
@@ -16,7 +17,7 @@ from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench
 def test_any_approach_where_servers_switch_directly_from_old_to_new_is_unsafe() -> None:
     """In Raft the cluster first switches to a transitional configuration we call joint consensus."""
     bench = in_joint_consensus()
-    assert bench.appended[-1].content == joint((1, 2, 3), (3, 4, 5))
+    assert configuration_in(bench.appended[-1]) == joint((1, 2, 3), (3, 4, 5))
 
 
 def test_log_entries_are_replicated_to_all_servers_in_both_configurations() -> None:
@@ -75,13 +76,17 @@ def test_a_request_to_change_the_configuration_stores_the_joint_one_as_an_entry_
     """When the leader receives a request to change ..., it stores the configuration ... as a log entry."""
     bench = in_joint_consensus()
     assert bench.about.last == LogId(2, 1)
-    assert bench.sent[TWO].entries == (Entry(1, joint((1, 2, 3), (3, 4, 5))),)
+    assert bench.sent[TWO].entries == (configuration_entry(1, joint((1, 2, 3), (3, 4, 5))),)
 
 
 def test_a_server_always_uses_the_latest_configuration_in_its_log_committed_or_not() -> None:
     """Once a given server adds the new configuration entry to its log, it uses that ... for all future decisions."""
     bench = Bench(configuration=plain(1, 2, 3), voters=5)
-    bench.append(term=1, entries=[Entry(1, plain(1, 2, 3)), Entry(1, joint((1, 2, 3), (1, 4, 5)))], commit=0)
+    bench.append(
+        term=1,
+        entries=[configuration_entry(1, plain(1, 2, 3)), configuration_entry(1, joint((1, 2, 3), (1, 4, 5)))],
+        commit=0,
+    )
     assert bench.about.configuration == joint((1, 2, 3), (1, 4, 5))
     bench.expire()
     assert [send.recipient for send in bench.all(Send)] == [TWO, THREE, FOUR, FIVE]
@@ -91,8 +96,10 @@ def test_a_server_always_uses_the_latest_configuration_in_its_log_committed_or_n
 def test_a_configuration_is_taken_back_when_its_entry_is_truncated() -> None:
     """(The latest configuration in the log is, after a truncation, the one before.)."""
     bench = Bench()
-    bench.append(term=1, entries=[Entry(1, plain(1, 2, 3)), Entry(1, joint((1, 2, 3), (1, 4, 5)))])
-    bench.append(term=2, previous=LogId(1, 1), entries=[Entry(2, plain(1, 2, 3))], sender=THREE)
+    bench.append(
+        term=1, entries=[configuration_entry(1, plain(1, 2, 3)), configuration_entry(1, joint((1, 2, 3), (1, 4, 5)))]
+    )
+    bench.append(term=2, previous=LogId(1, 1), entries=[configuration_entry(2, plain(1, 2, 3))], sender=THREE)
     assert bench.about.configuration == plain(1, 2, 3)
 
 
@@ -112,7 +119,7 @@ def test_once_the_joint_configuration_is_committed_the_leader_creates_the_entry_
     assert bench.configuration.is_joint
     bench.store(3)
     assert bench.configuration == plain(3, 4, 5)
-    assert bench.sent[FIVE].entries[-1] == Entry(1, plain(3, 4, 5))
+    assert bench.sent[FIVE].entries[-1] == configuration_entry(1, plain(3, 4, 5))
 
 
 def test_the_new_configuration_commits_under_the_rules_of_the_new_one_alone() -> None:
@@ -151,7 +158,7 @@ def test_once_the_joint_configuration_is_committed_nobody_is_elected_without_it(
 
     Whoever of both majorities stored it refuses a candidate whose log ends before it.
     """
-    stored = (Entry(1, plain(1, 2, 3)), Entry(1, joint((1, 2, 3), (3, 4, 5))))
+    stored = (configuration_entry(1, plain(1, 2, 3)), configuration_entry(1, joint((1, 2, 3), (3, 4, 5))))
     for voter in (2, 3, 4):
         bench = Bench(configuration=plain(1, 2, 3), entries=stored, term=1)
         assert not bench.ask(2, LogId(1, 1), sender=ServerId(6 - voter)).granted
@@ -170,8 +177,8 @@ def test_neither_the_old_nor_the_new_servers_decide_without_the_others(granting:
 def test_configurations_are_stored_and_communicated_by_entries_of_the_log() -> None:
     """Cluster configurations are stored and communicated using special entries in the replicated log."""
     bench = Bench(configuration=plain(1, 2, 3))
-    bench.append(term=1, entries=[Entry(1, plain(1, 2, 3, 4))])
+    bench.append(term=1, entries=[configuration_entry(1, plain(1, 2, 3, 4))])
     (persist,) = bench.all(Persist)
-    assert persist.entries == (Entry(1, plain(1, 2, 3, 4)),)
+    assert persist.entries == (configuration_entry(1, plain(1, 2, 3, 4)),)
     restarted = Bench(configuration=plain(1, 2, 3), entries=persist.entries, term=1)
     assert restarted.about.configuration == plain(1, 2, 3, 4)

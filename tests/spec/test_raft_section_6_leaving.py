@@ -1,8 +1,9 @@
 """Section 6 of the Raft paper, sentence by sentence: the leader that leaves, and servers that were removed."""
 
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Role
+from consensus.core.entry_data import configuration_entry
 from consensus.core.messages import AppendReply, VoteReply
-from consensus.core.model import Entry, LogId
+from consensus.core.model import LogId
 from consensus.core.options import lan
 from tests.spec.membership_bench import Group, plain
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench
@@ -50,7 +51,7 @@ def test_a_removed_leader_does_not_campaign_once_the_new_configuration_is_commit
 
 def test_before_the_new_configuration_is_committed_a_server_that_it_removes_may_campaign() -> None:
     """Before this point, it may be the case that only a server from C_old can be elected leader."""
-    entries = (Entry(1, plain(1, 2)), Entry(1, plain(2)))
+    entries = (configuration_entry(1, plain(1, 2)), configuration_entry(1, plain(2)))
     bench = Bench(term=1, configuration=plain(1, 2), voters=2, entries=entries)
     bench.expire()
     bench.grant(TWO)
@@ -63,7 +64,7 @@ def test_before_the_new_configuration_is_committed_a_server_that_it_removes_may_
 def test_a_vote_request_within_the_minimum_election_timeout_of_a_leaders_word_changes_nothing() -> None:
     """... it does not update its term or grant its vote."""
     bench = Bench(configuration=plain(1, 2, 3))
-    bench.append(term=1, entries=[Entry(1, plain(1, 2, 3))], sender=TWO)
+    bench.append(term=1, entries=[configuration_entry(1, plain(1, 2, 3))], sender=TWO)
     reply = bench.ask(9, LogId(5, 5), sender=FOUR, after_ms=MINIMUM_MS - 1)
     assert (reply.granted, reply.term, bench.about.term) == (False, 1, 1)
 
@@ -116,6 +117,6 @@ def test_a_normal_election_is_not_affected_for_nobody_campaigns_before_the_minim
     So when one of them asks, the others have not heard from a leader for as long, and listen.
     """
     bench = Bench(configuration=plain(1, 2, 3))
-    bench.append(term=1, entries=[Entry(1, plain(1, 2, 3))], sender=TWO)
+    bench.append(term=1, entries=[configuration_entry(1, plain(1, 2, 3))], sender=TWO)
     assert bench.raft.deadline - bench.now >= MINIMUM_MS
     assert bench.ask(2, LogId(1, 1), sender=THREE, after_ms=MINIMUM_MS).granted

@@ -6,9 +6,10 @@ import pytest
 
 from consensus.core.configuration import ChangeRefusal
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved
+from consensus.core.entry_data import configuration_entry
 from consensus.core.events import ChangeConfiguration
 from consensus.core.features import GARLIC_FARM, ZMQ_RAFT
-from consensus.core.model import Configuration, Entry, LogId
+from consensus.core.model import Configuration, LogId
 from tests.spec.membership_bench import Group, in_joint_consensus, joint, plain, servers
 from tests.spec.raft_bench import ONE, TWO, Bench
 
@@ -77,7 +78,7 @@ def test_a_change_to_what_is_already_there_succeeds_without_an_entry() -> None:
 def test_only_the_leader_changes_the_configuration() -> None:
     """(Others say who leads.)."""
     bench = Bench()
-    bench.append(term=1, entries=[Entry(1, plain(1, 2, 3))], sender=TWO)
+    bench.append(term=1, entries=[configuration_entry(1, plain(1, 2, 3))], sender=TWO)
     bench.step(ChangeConfiguration(7, plain(1, 2)))
     assert bench.all(ConfigurationResolved) == [
         ConfigurationResolved(7, ChangeOutcome.REFUSED, ChangeRefusal.NOT_LEADER, None, TWO)

@@ -20,11 +20,12 @@ from consensus.core.effects import (
     TransferEnded,
     TransferOutcome,
 )
+from consensus.core.entry_data import configuration_entry, no_op_entry
 from consensus.core.events import PeerExtensions, ReadRequested, TransferLeadership
 from consensus.core.extensions import Extensions
 from consensus.core.features import GARLIC_FARM, ZMQ_RAFT
 from consensus.core.messages import AppendEntries, RequestVote, TimeoutNow, TimeoutNowReply, VoteReply
-from consensus.core.model import ORIGIN, Entry, LogId, NoOp, ServerId
+from consensus.core.model import ORIGIN, LogId, NoOp, ServerId
 from consensus.core.options import Options, lan
 from consensus.sessions.table import RequestId, RequestStatus, SessionTable
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench, group, suffix
@@ -106,11 +107,12 @@ def test_a_leader_answers_no_read_before_an_entry_of_its_own_term_is_committed()
 
 def test_a_leader_commits_an_entry_without_effect_at_the_start_of_its_term() -> None:
     """'Raft handles this by having each leader commit a blank no-op entry into the log at the start of its term'."""
-    for features, contents in ((GARLIC_FARM, group(3)), (ZMQ_RAFT, NoOp(ONE, (ONE, TWO, THREE), (ONE, TWO)))):
+    no_op = no_op_entry(2, NoOp(ONE, (ONE, TWO, THREE), (ONE, TWO)))
+    for features, first in ((GARLIC_FARM, configuration_entry(2, group(3))), (ZMQ_RAFT, no_op)):
         bench = Bench(1, features=features)
         bench.lead()
         (append,) = bench.appends(TWO)
-        assert append.entries == (Entry(2, contents),)
+        assert append.entries == (first,)
 
 
 def test_a_leader_exchanges_heartbeats_with_a_majority_before_it_answers() -> None:

@@ -5,7 +5,8 @@ from contextlib import suppress
 import pytest
 
 from consensus.core import messages as core
-from consensus.core.model import Command, Configuration, Entry, LogId, Server, ServerId
+from consensus.core.entry_data import configuration_entry
+from consensus.core.model import Configuration, Entry, LogId, Server, ServerId
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import decode_reply, decode_request, encode_reply, encode_request
 from consensus.protocols.garlic_farm.wire.entries import decode_value, encode_value
@@ -39,8 +40,12 @@ SERVERS = Configuration((Server(ALICE, "tcp://localhost:9001"), Server(BOB, "tcp
 JOINT = Configuration(SERVERS.voters[1:], old_voters=SERVERS.voters, learners=(Server(ALICE, "tcp://localhost:9001"),))
 OBSERVED = Configuration(SERVERS.voters, learners=(Server(ServerId(3), "tcp://localhost:9003"),))
 EXTENDED: list[core.Request] = [
-    core.AppendEntries(5, ALICE, LogId(9, 4), (Entry(4, Command(b"{}")), Entry(5, JOINT)), 8, correlation=21),
-    core.AppendEntries(5, ALICE, LogId(9, 4), (Entry(5, OBSERVED), Entry(5, SERVERS)), 8, correlation=22),
+    core.AppendEntries(
+        5, ALICE, LogId(9, 4), (Entry.command(4, b"{}"), configuration_entry(5, JOINT)), 8, correlation=21
+    ),
+    core.AppendEntries(
+        5, ALICE, LogId(9, 4), (configuration_entry(5, OBSERVED), configuration_entry(5, SERVERS)), 8, correlation=22
+    ),
     core.InstallSnapshot(5, ALICE, LogId(9, 4), JOINT, 0, bytes(4) + b"GFSNAPSH", done=False, correlation=23),
 ]
 
@@ -56,7 +61,9 @@ EXCHANGES: list[tuple[core.Request, core.Reply]] = [
     ),
     (core.TimeoutNow(5, ALICE, 21), core.TimeoutNowReply(5, accepted=True, correlation=21)),
     (
-        core.AppendEntries(5, ALICE, LogId(9, 4), (Entry(4, Command(b"{}")), Entry(5, SERVERS)), 8, correlation=19),
+        core.AppendEntries(
+            5, ALICE, LogId(9, 4), (Entry.command(4, b"{}"), configuration_entry(5, SERVERS)), 8, correlation=19
+        ),
         core.AppendReply(5, success=True, next_index=12, correlation=19),
     ),
     (
@@ -77,7 +84,7 @@ def test_a_request_and_its_reply_arrive_as_they_were_sent(request_: core.Request
 
 
 def test_a_configuration_names_its_index_and_that_of_the_one_before() -> None:
-    entries = (Entry(1, SERVERS), Entry(1, Command(b"x")), Entry(1, SERVERS))
+    entries = (configuration_entry(1, SERVERS), Entry.command(1, b"x"), configuration_entry(1, SERVERS))
     first, _, second = entries_to_wire(11, entries, lambda index: index - 4)
     assert isinstance(first.value, WireConfiguration)
     assert isinstance(second.value, WireConfiguration)
@@ -206,7 +213,7 @@ def test_a_piece_of_a_snapshot_and_its_answers_keep_their_meaning(done: bool) ->
 
 def test_a_run_of_the_log_travels_as_a_pack_and_back() -> None:
     members = Configuration((Server(ServerId(1), "tcp://a:1"),), (), (Server(ServerId(2), "tcp://b:1"),))
-    entries = (Entry(2, Command(b"x")), Entry(3, members))
+    entries = (Entry.command(2, b"x"), configuration_entry(3, members))
     append = core.AppendEntries(3, ServerId(1), LogId(7, 2), entries, 8, 5)
     asked = sync_to_wire(append, ServerId(4), lambda _: 1)
     again = decode_request(encode_request(asked))

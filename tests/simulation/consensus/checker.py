@@ -36,9 +36,10 @@ from consensus.core.effects import (
     RoleChanged,
     TransferEnded,
 )
+from consensus.core.entry_data import configuration_in, encode_configuration
 from consensus.core.events import Event, Received
 from consensus.core.messages import AppendEntries, Message, RequestVote, VoteReply
-from consensus.core.model import Command, Configuration, Entry, HardState, Index, ServerId, SnapshotDescription, Term
+from consensus.core.model import Configuration, Entry, EntryKind, HardState, Index, ServerId, SnapshotDescription, Term
 from consensus.core.pull_messages import FetchReply
 from tests.simulation.consensus.accounts import AccountError, Accounts
 from tests.simulation.consensus.marks import Marks
@@ -223,8 +224,8 @@ class Checker:
         yield self.configuration
         for shadow in self.shadows.values():
             for entry in shadow.volatile[self._configured[-1][0] :]:
-                if isinstance(entry.content, Configuration):
-                    yield entry.content
+                if (configuration := configuration_in(entry)) is not None:
+                    yield configuration
         for _, target in self._requested.values():
             yield target
 
@@ -282,7 +283,7 @@ class Checker:
 
     def check_settled(self) -> None:
         """At the end: what was acknowledged is committed, what was refused is not."""
-        contents = {entry.content.data for entry in self.committed if isinstance(entry.content, Command)}
+        contents = {entry.data for entry in self.committed if entry.kind == EntryKind.COMMAND}
         wrong = contents & self.refused
         if wrong:
             raise ViolationError(f"refused and yet committed: {sorted(wrong)[:3]}")
@@ -335,14 +336,15 @@ class Checker:
         """A leader appends another configuration only when its log's last one is committed."""
         log = self.shadows[server].volatile
         for index, entry in enumerate(persist.entries, start=persist.first):
-            if not isinstance(entry.content, Configuration):
+            if entry.kind != EntryKind.CONFIGURATION:
                 continue
-            place = next((at for at in range(index - 1, 0, -1) if isinstance(log[at - 1].content, Configuration)), 0)
-            before = log[place - 1].content if place else self._configured[0][1]
-            if not isinstance(before, Configuration) or before == entry.content:
+            place = next((at for at in range(index - 1, 0, -1) if log[at - 1].kind == EntryKind.CONFIGURATION), 0)
+            before = configuration_in(log[place - 1]) if place else self._configured[0][1]
+            if before is None or before == configuration_in(entry):
                 continue
             self._committed_by(server, place)
-            if before.is_joint and any(older.content == before and older.term < entry.term for older in log[:place]):
+            data = encode_configuration(before)
+            if before.is_joint and any(older.data == data and older.term < entry.term for older in log[:place]):
                 self.marks.see("joint change finished by a new leader")
 
     def _committed_by(self, server: ServerId, index: Index) -> None:
@@ -377,8 +379,9 @@ class Checker:
                 f"durable commitment: server {server} applies index {index}, which the disks of "
                 f"{sorted(holders)} hold: no majority"
             )
-        if isinstance(entry.content, Configuration) and entry.content != self.configuration:
-            self._commit_configuration(server, index, entry.content)
+        configuration = configuration_in(entry)
+        if configuration is not None and configuration != self.configuration:
+            self._commit_configuration(server, index, configuration)
         self.committed.append(entry)
         self._chains.append(chained(self._chains[-1], entry))
         self._committed_in.append(self.shadows[server].term)
@@ -392,8 +395,8 @@ class Checker:
             log = shadow.volatile
             if len(log) >= index and log[index - 1] == entry:
                 end = max(index, shadow.known) if holder == server else len(log)
-                yield entry.content if isinstance(entry.content, Configuration) else self.configuration
-                yield from (later.content for later in log[index:end] if isinstance(later.content, Configuration))
+                yield configuration_in(entry) or self.configuration
+                yield from filter(None, map(configuration_in, log[index:end]))
 
     def _configuration_at(self, index: Index) -> Configuration:
         """The latest at a committed index."""
@@ -426,8 +429,8 @@ class Checker:
         # The leader's own state machine may lag (it reads old entries back), so this may be the first word of a commit.
         self._committed_by(server, position.index)
         first = position.index - len(commands)
-        held = [entry.content for entry in self.committed[first : position.index]]
-        if held != [Command(data) for data in commands] or (self.committed[position.index - 1].term != position.term):
+        held = tuple(entry.data for entry in self.committed[first : position.index])
+        if held != commands or (self.committed[position.index - 1].term != position.term):
             raise ViolationError(f"server {server} acknowledges {resolve}, but the log has something else there")
         self.acknowledged[resolve.proposal_id] = position.index
         self._highest_acknowledged = max(self._highest_acknowledged, position.index)

@@ -27,7 +27,7 @@ from consensus.core.effects import (
 )
 from consensus.core.events import DeadlineReached, DiskSpace, Event, ReadRequested, Received
 from consensus.core.messages import AppendReply, RequestVote, SnapshotReply, VoteReply
-from consensus.core.model import Configuration, Entry, ServerId, Term
+from consensus.core.model import Configuration, Entry, EntryKind, ServerId, Term
 from consensus.core.pull_messages import EndQuorumEpoch, Fetch, FetchReply, FetchSnapshot
 from consensus.storage.recovery_report import RecoveryReport
 
@@ -207,7 +207,7 @@ class Marks:
         cut = persist.truncate_from
         if cut is not None:
             self.see("conflicting suffix truncated")
-            if any(isinstance(entry.content, Configuration) for entry in log[cut - 1 :]):
+            if any(entry.kind == EntryKind.CONFIGURATION for entry in log[cut - 1 :]):
                 self.see("configuration taken back by truncation")
         match persist.snapshot:
             case Install(snapshot):

@@ -16,7 +16,7 @@ from zlib import crc32
 
 from consensus.core.effects import Apply, ReadSnapshot, Restore, TakeSnapshot
 from consensus.core.events import SnapshotRead, SnapshotTaken
-from consensus.core.model import Command, Entry, Index, LogId, SnapshotDescription
+from consensus.core.model import Entry, Index, LogId, SnapshotDescription
 from consensus.server.executor import SnapshotWrite
 from consensus.sessions.dedup_state_machine import DedupStateMachine
 from consensus.sessions.table import SessionLimits
@@ -44,8 +44,7 @@ def decode_result(result: bytes) -> int:
 
 def chained(chain: int, entry: Entry) -> int:
     """The checksum of a log that goes on with `entry`."""
-    content = entry.content.data if isinstance(entry.content, Command) else repr(entry.content).encode()
-    return crc32(content, chain ^ entry.term)
+    return crc32(entry.data, chain ^ entry.term)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@
     RequestVote.last             last log term, last log index
     AppendEntries.previous       last log term, last log index
     AppendEntries.leader         source
-    Command / Configuration      Application / Configuration entry
+    command / configuration      Application / Configuration entry
     VoteReply.granted            accepted
     pre-vote, transfer flag      a message type of its own
     TimeoutNow.leader            source
@@ -24,6 +24,7 @@ from typing import assert_never
 from consensus.core import messages as core
 from consensus.core import model
 from consensus.core import pull_messages as pull
+from consensus.core.entry_data import configuration_entry, decode_configuration
 from consensus.core.extensions import Extensions
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed
@@ -185,25 +186,26 @@ def entries_to_wire(
     converted: list[LogEntry] = []
     latest: model.Index | None = None
     for index, entry in enumerate(entries, start=first):
-        match entry.content:
-            case model.Command() as command:
-                converted.append(LogEntry(entry.term, Application(command.data)))
-            case model.Configuration() as configuration:
+        match entry.kind:
+            case model.EntryKind.COMMAND:
+                converted.append(LogEntry(entry.term, Application(entry.data)))
+            case model.EntryKind.CONFIGURATION:
+                configuration = decode_configuration(entry.data)
                 before = configuration_before(index) if latest is None else latest
                 converted.append(LogEntry(entry.term, configuration_to_wire(configuration, index, before)))
                 latest = index
-            case model.NoOp():
+            case model.EntryKind.NO_OP:
                 raise GarlicFarmError(
                     Fault.OUT_OF_TURN, f"entry {index} is a no-op, for which the protocol has no word"
                 )
             case _:
-                assert_never(entry.content)
+                assert_never(entry.kind)
     return tuple(converted)
 
 
 def entries_from_wire(entries: tuple[LogEntry, ...]) -> tuple[model.Entry, ...]:
     """The core's log entries."""
-    return tuple(model.Entry(entry.term, _content(entry)) for entry in entries)
+    return tuple(map(_entry, entries))
 
 
 def commands_from_wire(request: wire.ClientRequest) -> tuple[bytes, ...]:
@@ -295,11 +297,11 @@ def server_id(number: int) -> model.ServerId:
     return model.ServerId(number)
 
 
-def _content(entry: LogEntry) -> model.Command | model.Configuration:
+def _entry(entry: LogEntry) -> model.Entry:
     match entry.value:
         case Application() as application:
-            return model.Command(application.data)
+            return model.Entry.command(entry.term, application.data)
         case Configuration() as configuration:
-            return configuration_from_wire(configuration)
+            return configuration_entry(entry.term, configuration_from_wire(configuration))
         case _:
             raise malformed(f"a {type(entry.value).__name__} is no entry of a log")
