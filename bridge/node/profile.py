@@ -61,6 +61,8 @@ def _i2p() -> Profile:
             backoff_first_s=1.0,
             backoff_longest_s=30.0,
             unsent_lifetime_s=10.0,
+            owing_s=10.0,
+            overtaking_s=4.0,
         ),
         client=ClientOptions(reply_timeout_s=60.0, backoff_first_s=1.0, backoff_longest_s=15.0),
         # Within what a command waits for its node's answer: beyond it the request id serves to ask again.

@@ -252,6 +252,93 @@ async def test_a_leader_whose_only_peer_has_not_joined_steps_down_by_check_quoru
     assert not leader.is_(Role.LEADER)
 
 
+def heartbeat(correlation: int) -> core.AppendEntries:
+    return core.AppendEntries(3, ALICE, LogId(2, 3), (), 0, correlation)
+
+
+def slow_disk(request: core.Request) -> float:
+    """Seconds until the follower answers: a disk that pauses holds up appends, and nothing else."""
+    return 1.6 if isinstance(request, core.AppendEntries) and request.entries else 0.0
+
+
+async def heartbeats_during(sender: Sender, seconds: int) -> list[float]:
+    """Send an append, then a heartbeat each 0.1 s; when an answer to a heartbeat came."""
+    sender.links.send(BOB, append(1))
+    answered_s = []
+    for tenth in range(10 * seconds):
+        await trio.sleep(0.1)
+        sender.links.send(BOB, heartbeat(100 + tenth))
+        await wait_all_tasks_blocked()
+        if sender.replies and sender.correlations()[-1] >= 100:
+            answered_s.append(trio.current_time())
+            sender.replies.clear()
+    return answered_s
+
+
+async def test_a_heartbeat_does_not_wait_for_the_disk_that_an_append_waits_for(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    # Given a follower whose disk takes 1.6 s
+    host, sender = stage.add(Host(BOB)), Sender(stage)
+    host.handler.delay_s = slow_disk
+    await stage.nursery.start(sender.links.run)
+    # When a leader appends, and sends heartbeats meanwhile
+    began_s = trio.current_time()
+    answered_s = await heartbeats_during(sender, 1)
+    # Then they are answered while the append is not, so no quorum is missed
+    assert len(answered_s) >= 8
+    assert max(after - before for before, after in zip([began_s, *answered_s], answered_s, strict=False)) <= 0.31
+    # And the append is answered when it is durable, on a connection that was never taken for dead
+    await trio.sleep(1)
+    assert 1 in sender.correlations()
+    assert sender.tally.counts["links-established"] == 1
+    assert sender.tally.counts["heartbeat-connections"] == 1
+
+
+async def test_a_peer_that_answers_heartbeats_is_not_dead_however_long_its_disk_pauses(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    host, sender = stage.add(Host(BOB)), Sender(stage)
+    host.handler.delay_s = lambda request: 4 * slow_disk(request)
+    await stage.nursery.start(sender.links.run)
+    await heartbeats_during(sender, 6)
+    await trio.sleep(1)
+    assert 1 in sender.correlations()
+    assert sender.tally.counts["links-established"] == 1
+    assert sender.incidents == []
+
+
+async def test_a_heartbeat_never_overtakes_an_append_that_was_just_sent(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    # Given a connection that owes an answer, and another for heartbeats beside it
+    host, sender = stage.add(Host(BOB)), Sender(stage)
+    host.handler.delay_s = slow_disk
+    await stage.nursery.start(sender.links.run)
+    await heartbeats_during(sender, 1)
+    assert sender.tally.counts["heartbeat-connections"] == 1
+    # When a round of reads sends a heartbeat right behind an append
+    sender.links.send(BOB, append(2))
+    sender.links.send(BOB, heartbeat(200))
+    await wait_all_tasks_blocked()
+    # Then it follows the append on the same connection, and is answered behind it
+    assert 200 not in sender.correlations()
+    await trio.sleep(3)
+    assert [each for each in sender.correlations() if each in {2, 200}] == [2, 200]
+
+
+async def test_a_server_of_another_make_has_one_connection(stage: Stage, autojump_clock: MockClock) -> None:
+    del autojump_clock
+    host, sender = stage.add(Host(BOB)), Sender(stage, stage.dialer(ALICE, offered=()))
+    host.handler.delay_s = slow_disk
+    await stage.nursery.start(sender.links.run)
+    await heartbeats_during(sender, 1)
+    assert host.server.admission.established == 1
+
+
 async def test_one_link_does_not_wait_for_another(stage: Stage) -> None:
     stage.add(Host(CAROL))
     sender = Sender(stage)

@@ -4,13 +4,15 @@
 
 Nothing on this wire names the request that a reply belongs to, so order is all there is: one reply lost or one too many
 would shift every later answer, and the only safe reaction to any irregularity is to close. A peer that is dead without
-having said so is found by the age of the oldest unanswered request, since TCP alone may take a quarter of an hour.
+having said so is found by the age of the oldest unanswered request, since TCP alone may take a quarter of an hour. A
+peer that answers on another connection meanwhile is not dead (`prolong`): its disk may be slow.
 """
 
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from math import inf
+from typing import NamedTuple
 
 import trio
 
@@ -36,6 +38,12 @@ class Lost(Enum):
 Answered = Callable[[Reply | Lost], None]
 
 
+class _Sent(NamedTuple):
+    sent_s: float
+    due_s: float
+    answered: Answered
+
+
 class ClientConnection:
     """One connection's requests and replies. `run` must be running for anything to move."""
 
@@ -55,7 +63,10 @@ class ClientConnection:
         self._window = window
         self._queue_max = queue_max
         self._queue: deque[tuple[bytes, Answered]] = deque()
-        self._in_flight: deque[tuple[float, Answered]] = deque()
+        self._in_flight: deque[_Sent] = deque()
+        self._alive_until_s = -inf
+        self.posted_s = -inf
+        """When the last request was posted."""
         self._work = trio.Event()
         self._patience = trio.CancelScope()
         self._fault: GarlicFarmError | None = None
@@ -66,6 +77,7 @@ class ClientConnection:
         """Queue a request; `answered` is called exactly once. False, and never called, when full or closed."""
         if not self.open or len(self._queue) >= self._queue_max:
             return False
+        self.posted_s = trio.current_time()
         if not self.waiting and self._sent_at_once(request, answered):
             return True
         self._queue.append((request, answered))
@@ -76,6 +88,16 @@ class ClientConnection:
     def waiting(self) -> int:
         """Requests without a reply."""
         return len(self._queue) + len(self._in_flight)
+
+    @property
+    def oldest_s(self) -> float:
+        """When the oldest request that has no reply was sent; infinity if all have one."""
+        return self._in_flight[0].sent_s if self._in_flight else inf
+
+    def prolong(self) -> None:
+        """The peer answers elsewhere: silence here counts from now on."""
+        self._alive_until_s = trio.current_time() + self._reply_timeout_s
+        self._patience.deadline = self._deadline()
 
     async def run(self) -> None:
         """Carry requests until the connection ends; a GarlicFarmError says why, unless the peer just closed it."""
@@ -101,7 +123,8 @@ class ClientConnection:
             stream.send_now(request)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return False
-        self._in_flight.append((trio.current_time() + self._reply_timeout_s, answered))
+        now_s = trio.current_time()
+        self._in_flight.append(_Sent(now_s, now_s + self._reply_timeout_s, answered))
         self._patience.deadline = self._deadline()
         if stream.unsent_bytes:
             self._work.set()
@@ -117,12 +140,12 @@ class ClientConnection:
                 self._work = trio.Event()
                 await self._work.wait()
                 continue
-            batch = bytearray()
+            batch, now_s = bytearray(), trio.current_time()
             while self._queue and len(self._in_flight) < self._window and len(batch) < _WRITE_BYTES:
                 request, answered = self._queue.popleft()
                 batch += request
-                due = trio.current_time() + self._reply_timeout_s + len(batch) / _SLOWEST_BYTES_PER_S
-                self._in_flight.append((due, answered))
+                due_s = now_s + self._reply_timeout_s + len(batch) / _SLOWEST_BYTES_PER_S
+                self._in_flight.append(_Sent(now_s, due_s, answered))
             self._patience.deadline = self._deadline()
             if not await self._send(bytes(batch), connection):
                 return
@@ -157,19 +180,18 @@ class ClientConnection:
     def _deliver(self, reply: Reply) -> None:
         if not self._in_flight:
             raise GarlicFarmError(Fault.OUT_OF_TURN, "a reply arrived that answers no request")
-        _, answered = self._in_flight.popleft()
         self.replies += 1
-        answered(reply)
+        self._in_flight.popleft().answered(reply)
         if self._queue:
             self._work.set()
 
     def _deadline(self) -> float:
-        return self._in_flight[0][0] if self._in_flight else inf
+        return max(self._in_flight[0].due_s, self._alive_until_s) if self._in_flight else inf
 
     def _abandon(self) -> None:
         in_flight, self._in_flight = self._in_flight, deque()
         queue, self._queue = self._queue, deque()
-        for _, answered in in_flight:
-            answered(Lost.UNANSWERED)
+        for sent in in_flight:
+            sent.answered(Lost.UNANSWERED)
         for _, answered in queue:
             answered(Lost.UNSENT)

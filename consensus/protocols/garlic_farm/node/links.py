@@ -1,10 +1,17 @@
-"""A server's outgoing links: one connection to each peer, kept up as long as there is something to say.
+"""A server's outgoing links: a connection to each peer, kept up as long as there is something to say.
 
     send(peer, request) ─▶ connected: into the pipe │ else: a short queue, oldest dropped ─▶ dial, with backoff
 
 `send` never blocks and promises nothing: Raft sends again what matters. A request that waited too long for a connection
 is dropped rather than sent, because an old heartbeat or vote request only costs the peer time. Replies reach the core
-as answers to the request they belong to; an extension goes only to peers whose handshake agreed on it. Newcomers are
+as answers to the request they belong to; an extension goes only to peers whose handshake agreed on it.
+
+Replies leave a connection in order, so the answer to a heartbeat waits behind that to an append, which waits for the
+follower's disk: a disk that pauses for a second would cost a healthy leader its office. So heartbeats go by a second
+connection to the same peer while the first one owes an answer for long. It is opened when that happens first. A
+heartbeat that overtook an append would be refused, as it speaks of the entries before it; so it goes there only when
+the last request was posted a while ago, and a server of another make has no second connection.
+ Newcomers are
 spoken to in other words until they are members (`garlic_farm_guests`).
 """
 
@@ -45,6 +52,10 @@ class LinkOptions:
     unsent_max: int = 64
     in_flight_max: int = 256
     queue_max: int = 256
+    owing_s: float = 0.05
+    """A connection that owes an answer for longer holds up the heartbeats, which then go by one of their own."""
+    overtaking_s: float = 0.02
+    """How long a request on one connection may take longer than a heartbeat that follows it on the other."""
     peers_max: int = 64
 
 
@@ -203,6 +214,8 @@ class _Link:
         self._links = links
         self._peer = peer
         self._pipe: ClientConnection | None = None
+        self._heartbeats: ClientConnection | None = None
+        self._heartbeats_wanted = trio.Event()
         self._extensions: frozenset[Extension] = frozenset()
         self._unsent: deque[tuple[float, core.Request]] = deque()
         self._work = trio.Event()
@@ -290,7 +303,7 @@ class _Link:
                 dialed = await self._links.dialer.dial(address, self._peer)
                 self._links.tally.connected(str(address))
                 pipe = self._begin(dialed)
-                await pipe.run()
+                await self._carry(pipe, address)
         except GarlicFarmError as error:
             text = f"link to server {self._peer}: {error}"
             self._links.tally.incident(error.fault, str(address), text, ours=True)
@@ -303,15 +316,49 @@ class _Link:
             self._backoff.reset()
         return answered
 
-    def _begin(self, dialed: Dialed) -> ClientConnection:
+    async def _carry(self, pipe: ClientConnection, address: PeerAddress) -> None:
+        """Run the connection, and one for heartbeats beside it as soon as it is wanted."""
+        fault: GarlicFarmError | None = None
+        async with trio.open_nursery() as nursery:
+            if self._extensions:
+                nursery.start_soon(self._carry_heartbeats, address)
+            try:
+                await pipe.run()
+            except GarlicFarmError as error:
+                fault = error
+            nursery.cancel_scope.cancel()
+        if fault is not None:
+            raise fault
+
+    async def _carry_heartbeats(self, address: PeerAddress) -> None:
+        links, options = self._links, self._links.options
+        backoff = Backoff(options.backoff_first_s, options.backoff_longest_s, links.random)
+        while True:
+            self._heartbeats_wanted = trio.Event()
+            await self._heartbeats_wanted.wait()
+            try:
+                self._heartbeats = self._opened(await links.dialer.dial(address, self._peer))
+                links.tally.count("heartbeat-connections")
+                await self._heartbeats.run()
+            except GarlicFarmError as error:
+                text = f"second link to server {self._peer}, for heartbeats: {error}"
+                links.tally.incident(error.fault, str(address), text, ours=True)
+            finally:
+                self._heartbeats = None
+            await trio.sleep(backoff.next_s())
+
+    def _opened(self, dialed: Dialed) -> ClientConnection:
         options = self._links.options
-        pipe = ClientConnection(
+        return ClientConnection(
             dialed.stream,
             dialed.trailing,
             reply_timeout_s=options.reply_timeout_s,
             window=options.in_flight_max,
             queue_max=options.queue_max,
         )
+
+    def _begin(self, dialed: Dialed) -> ClientConnection:
+        pipe = self._opened(dialed)
         self._extensions = dialed.extensions
         self._links.tally.count("links-established")
         self._links.peer_extensions(self._peer, extensions_to_core(dialed.extensions, dialed.peer.lease_ms))
@@ -346,7 +393,17 @@ class _Link:
         except GarlicFarmError as error:
             self._not_sent(error)
             return
-        self._hand_over(pipe, data, request, guest)
+        self._hand_over(self._way_of(request, pipe, guest), data, request, guest)
+
+    def _way_of(self, request: core.Request, pipe: ClientConnection, guest: JoiningPeer | None) -> ClientConnection:
+        """The connection of its own for a heartbeat that would wait behind others; `pipe` for everything else."""
+        if guest is not None or not isinstance(request, core.AppendEntries) or request.entries or not self._extensions:
+            return pipe
+        now_s, options = trio.current_time(), self._links.options
+        if now_s < pipe.oldest_s + options.owing_s or now_s < pipe.posted_s + options.overtaking_s:
+            return pipe
+        self._heartbeats_wanted.set()
+        return self._heartbeats or pipe
 
     def _post_to_guest(self, pipe: ClientConnection, append: core.AppendEntries, guest: JoiningPeer) -> None:
         """What the guest makes of an append; the core gets the answer to the last part, which speaks for all."""
@@ -400,6 +457,8 @@ class _Link:
                 self._drop()
                 return
             self._check_source(reply)
+            if pipe is self._heartbeats and self._pipe is not None:
+                self._pipe.prolong()
             found = reply_from_wire(reply, request)
             if guest is not None:
                 guest.replied(request, found)

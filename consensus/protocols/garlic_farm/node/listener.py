@@ -54,7 +54,8 @@ class ConnectionLimits:
     established_max: int = 1024
     established_per_source_max: int = 256
     established_per_member_max: int = 8
-    """A server has one connection for its log, one for what it submits, and another of each while the old one dies."""
+    """A server has a connection for its log, one for heartbeats and one for what it submits, and another of each while
+    the old one dies."""
 
 
 @dataclass(slots=True, eq=False)
