@@ -15,7 +15,7 @@ import trio
 from benchmarks.closed_loop import measured
 from benchmarks.load import Load, Result
 from consensus.core.effects import Outcome
-from consensus.core.model import ServerId
+from consensus.core.model import integer_id
 from consensus.protocols.garlic_farm.node.client import ClientOptions, GarlicFarmClient
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.wire.digest import Credentials
@@ -46,12 +46,18 @@ class ClusterTarget:
 def connect(target: ClusterTarget, options: ClientOptions | None = None) -> GarlicFarmClient:
     """A client of the farm; its `run` must be started."""
     addresses = {
-        ServerId(server.server_id): PeerAddress(server.host, server.port, bytes.fromhex(server.fingerprint))
+        server.server_id: PeerAddress(server.host, server.port, bytes.fromhex(server.fingerprint))
         for server in target.servers
     }
     credentials = Credentials(target.username, target.password)
     caller = Caller(target.cluster, lambda: (credentials,), Identity, os.urandom, None)
-    return GarlicFarmClient(Dialer(caller), addresses.get, list(addresses), random=Random(), options=options)
+    return GarlicFarmClient(
+        Dialer(caller),
+        lambda server: addresses.get(integer_id(server)),
+        list(addresses),
+        random=Random(),
+        options=options,
+    )
 
 
 def entry(number: int, size_bytes: int) -> bytes:

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from consensus.core import messages as core
 from consensus.core.effects import Role
 from consensus.core.features import GARLIC_FARM
-from consensus.core.model import Configuration, Entry, Index, LogId, Server, ServerId
+from consensus.core.model import Configuration, Entry, Index, LogId, Server, ServerId, integer_id
 from consensus.core.options import lan
 from consensus.core.raft import Raft
 from consensus.net.tls import load_or_create_certificate
@@ -122,7 +122,7 @@ class CountingMachine:
 class Door:
     """What stands behind the listener."""
 
-    def __init__(self, server_id: ServerId) -> None:
+    def __init__(self, server_id: int) -> None:
         self.server: ConsensusServer | None = None
         self._server_id = server_id
 
@@ -169,7 +169,7 @@ def _identity_key(server_id: int) -> Ed25519PrivateKey:
 
 
 async def _run(specification: Specification) -> None:
-    server_id = ServerId(specification.server_id)
+    server_id = specification.server_id
     path = Path(specification.directory)
     certificate = load_or_create_certificate(path)
     began_s, processor_began_s = time.perf_counter(), time.process_time()
@@ -199,7 +199,7 @@ async def _run(specification: Specification) -> None:
         random=Random(),
     )
     configuration = Configuration(
-        tuple(Server(ServerId(each), f"tcp://{LISTENS}:{each}") for each in range(1, specification.servers + 1))
+        tuple(Server(each, f"tcp://{LISTENS}:{each}") for each in range(1, specification.servers + 1))
     )
     raft = Raft(server_id, configuration, recovery.hard_state, recovery.log, lan(), GARLIC_FARM, Random(), now_ms())
     options = ServerOptions(snapshot_log_bytes=NEVER_BYTES) if specification.whole_log else ServerOptions()
@@ -212,7 +212,7 @@ async def _run(specification: Specification) -> None:
         print(json.dumps(asdict(announcement)), flush=True)
         for line in json.loads(await trio.to_thread.run_sync(sys.stdin.readline)):
             told = Announcement(**line)
-            peers[ServerId(told.server_id)] = PeerAddress(LISTENS, told.port, bytes.fromhex(told.fingerprint))
+            peers[told.server_id] = PeerAddress(LISTENS, told.port, bytes.fromhex(told.fingerprint))
         await nursery.start(links.run)
         await nursery.start(server.run)
         door.server = server
@@ -227,7 +227,12 @@ def _status(server: ConsensusServer) -> Status:
     found = server.describe()
     raft = found.raft
     return Status(
-        raft.role is Role.LEADER, raft.leader or 0, raft.term, raft.last.index, server.commit_index, found.applied
+        raft.role is Role.LEADER,
+        integer_id(raft.leader or 0),
+        raft.term,
+        raft.last.index,
+        server.commit_index,
+        found.applied,
     )
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.figures import Figure
 from consensus.core.effects import Persist
-from consensus.core.model import Entry, HardState, ServerId
+from consensus.core.model import Entry, HardState
 from consensus.storage.directory import open_directory
 from consensus.storage.planner import StorageOptions
 
@@ -102,7 +102,7 @@ def _two_slots(directory: Path) -> Iterator[Commit]:
     def commit(_entries: int) -> None:
         nonlocal number
         number += 1
-        persist = Persist(number, HardState(number, ServerId(1)), None, 0, ())
+        persist = Persist(number, HardState(number, 1), None, 0, ())
         storage_directory.perform_all(recovery.storage.plan([persist]))
         recovery.storage.done()
 

@@ -39,7 +39,7 @@ from bridge.core.view import (
     WeightsView,
     counters,
 )
-from consensus.core.model import Configuration, ServerId
+from consensus.core.model import Configuration, ServerId, integer_id
 from consensus.core.status import Description as RaftDescription
 from gossip.core.description import Description as GossipDescription
 from gossip.core.description import MemberDescription
@@ -215,11 +215,12 @@ def _no_raft() -> RaftView:
 def _raft(farm: FarmSources, names: Mapping[int | None, str]) -> RaftView:
     raft = farm.raft
     endpoints = {server.server_id: server.endpoint for server in raft.configuration.servers}
+    leader = None if raft.leader is None else integer_id(raft.leader)
     return RaftView(
         role=RaftRole(raft.role.value),
         term=raft.term,
-        leader_id=raft.leader,
-        leader_name=None if raft.leader is None else names.get(raft.leader),
+        leader_id=leader,
+        leader_name=None if leader is None else names.get(leader),
         leader_endpoint=None if raft.leader is None else endpoints.get(raft.leader),
         first_index=farm.first_index,
         last_index=raft.last.index,
@@ -230,8 +231,8 @@ def _raft(farm: FarmSources, names: Mapping[int | None, str]) -> RaftView:
         learners=_servers(raft.configuration, raft.configuration.learner_ids, names),
         followers=tuple(
             FollowerView(
-                raft_id=each.server_id,
-                name=names.get(each.server_id),
+                raft_id=integer_id(each.server_id),
+                name=names.get(integer_id(each.server_id)),
                 match_index=None if each.contact_ms is None else each.match,
                 lag_entries=None if each.contact_ms is None else raft.last.index - each.match,
                 last_contact_ms=each.contact_ms,
@@ -240,7 +241,7 @@ def _raft(farm: FarmSources, names: Mapping[int | None, str]) -> RaftView:
         ),
         waits=farm.waits,
         counters=counters(dict(farm.counters)),
-        transfer_target=raft.transfer_target,
+        transfer_target=None if raft.transfer_target is None else integer_id(raft.transfer_target),
         links=tuple(LinkView(each.peer, names.get(each.peer), each.connected, each.extensions) for each in farm.links),
     )
 
@@ -249,7 +250,7 @@ def _servers(
     configuration: Configuration, wanted: frozenset[ServerId], names: Mapping[int | None, str]
 ) -> tuple[VoterView, ...]:
     return tuple(
-        VoterView(server.server_id, server.endpoint, names.get(server.server_id))
+        VoterView(integer_id(server.server_id), server.endpoint, names.get(integer_id(server.server_id)))
         for server in configuration.servers
         if server.server_id in wanted
     )
@@ -305,8 +306,8 @@ def _master(
         forced=master.forced,
         standings=tuple(
             StandingView(
-                raft_id=each.server_id,
-                name=names.get(each.server_id),
+                raft_id=integer_id(each.server_id),
+                name=names.get(integer_id(each.server_id)),
                 preferred=each.preferred,
                 score=each.score,
                 inability=None if each.inability is None else each.inability.value,

@@ -72,7 +72,7 @@ from bridge.node.sight import Sight
 from bridge.node.stopped import NodeStopped
 from bridge.wire.trace import event_text
 from consensus.core.effects import RoleChanged
-from consensus.core.model import ServerId
+from consensus.core.model import integer_id
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from consensus.protocols.garlic_farm.node.metrics import Metrics
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
@@ -377,7 +377,9 @@ class Node:
     def _group(self) -> frozenset[int]:
         """The Raft ids of the group in effect, as far as this node's server knows."""
         replica = self.door.replica
-        return frozenset() if replica is None else replica.server.describe().raft.configuration.member_ids
+        if replica is None:
+            return frozenset()
+        return frozenset(map(integer_id, replica.server.describe().raft.configuration.member_ids))
 
     def _changed(self, change: Change) -> None:
         if self._duties is not None:
@@ -400,7 +402,7 @@ class Node:
             state_dir=self.configuration.state_dir,
             node_id=agent.node_id,
             generation=agent.generation,
-            server_id=ServerId(notes.own_id or 0),
+            server_id=notes.own_id or 0,
             founding=founding,
             node_id_of=notes.node_id_of,
             cluster=self.farm_key.cluster,

@@ -21,7 +21,7 @@ from bridge.node.alarms import Alarms
 from bridge.wire.application import decode
 from bridge.wire.entry_proof import ends_like_proof
 from bridge.wire.farm_snapshot import FarmSnapshotError, decode_farm_at_once
-from consensus.core.model import COMMAND, Entry
+from consensus.core.model import COMMAND, Entry, integer_id
 from consensus.server.content_checks import ContentChecks
 from consensus.server.description import ContentRejected
 from consensus.sessions.table import SessionTableError
@@ -82,7 +82,7 @@ class RejectedContent:
     def rejected(self, notice: ContentRejected) -> None:
         """A server sent something of the kind."""
         self._last_s = trio.current_time()
-        name = None if notice.sender is None else self._name_of(notice.sender)
+        name = None if notice.sender is None else self._name_of(integer_id(notice.sender))
         who = "a server" if notice.sender is None else f"server {notice.sender}{f' ({name})' if name else ''}"
         self._alarms.set(
             ALARM, f"{who} sends what this node cannot take, and nothing of it is stored: {notice.reason}", ACTION

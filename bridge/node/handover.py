@@ -13,7 +13,7 @@ from bridge.core.view import VoterView
 from bridge.node.control_routes import Refused
 from bridge.node.replica import Replica
 from consensus.core.effects import TransferOutcome
-from consensus.core.model import ServerId
+from consensus.core.model import ServerId, integer_id
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 
 STOP_PATIENCE_SECONDS = 2.0
@@ -47,7 +47,7 @@ async def hand_over(replica: Replica, voters: Sequence[VoterView], to: str | Non
         ended = await replica.server.transfer_leadership(target)
     except (ServerBusyError, ServerStoppedError) as error:
         raise Refused(503, "busy", f"this node cannot do it now: {error}; try again in a moment") from error
-    leader = "nobody known" if ended.leader is None else _name_of(voters, ended.leader)
+    leader = "nobody known" if ended.leader is None else _name_of(voters, integer_id(ended.leader))
     if ended.outcome is TransferOutcome.DONE:
         return leader
     raise Refused(409, f"transfer-{ended.outcome.value}", EXPLAINED[ended.outcome].format(leader=leader))
@@ -60,7 +60,10 @@ async def hand_over_before_stop(replica: Replica | None) -> dict[str, Scalar] | 
     with trio.move_on_after(STOP_PATIENCE_SECONDS), suppress(ServerBusyError, ServerStoppedError):
         ended = await replica.server.transfer_leadership()
         if ended.outcome is TransferOutcome.DONE:
-            return {"leader": ended.leader, "term": replica.server.role.term}
+            return {
+                "leader": None if ended.leader is None else integer_id(ended.leader),
+                "term": replica.server.role.term,
+            }
     return None
 
 
@@ -87,7 +90,7 @@ def _is_removed(replica: Replica) -> bool:
 def _voter_named(voters: Sequence[VoterView], wanted: str) -> ServerId:
     for voter in voters:
         if wanted in (voter.name, str(voter.raft_id)):
-            return ServerId(voter.raft_id)
+            return voter.raft_id
     known = ", ".join(_name_of(voters, voter.raft_id) for voter in voters)
     raise Refused(404, "no-such-voter", f"no voter has the name or Raft id {wanted[:64]!r}; there are {known}")
 

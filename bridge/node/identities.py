@@ -39,6 +39,7 @@ from bridge.node.replica import Replica
 from bridge.node.roster import Roster
 from bridge.wire.application import encode
 from bridge.wire.key_box import EraKey, KeyBoxError, open_key, read_offer, seal_key, sign_offer
+from consensus.core.model import integer_id
 from gossip.core.effects import AlarmKind, KeyOffered
 from gossip.core.keychain import KeyChain
 from gossip.node.agent import Agent
@@ -206,7 +207,7 @@ class Identities:
             return frozenset()
         admitted = self._ledger.state.admitted
         voters = set()
-        for server_id in self._replica.server.describe().raft.configuration.voter_ids:
+        for server_id in map(integer_id, self._replica.server.describe().raft.configuration.voter_ids):
             each: Admitted | None = admitted.get(server_id)
             node_id = self._notes.node_id_of(server_id) if each is None else each.node_id
             if node_id is not None and node_id != own_id and (each is None or each.is_member):
@@ -241,7 +242,7 @@ class Identities:
                 continue
             told = {each.metadata.raft_id: each.metadata.feature_level for each in roster.members()}
             told[replica.server_id] = SUPPORTED_LEVEL
-            voters = replica.server.describe().raft.configuration.voter_ids
+            voters = map(integer_id, replica.server.describe().raft.configuration.voter_ids)
             level = next_level(ledger.state.level, [told.get(each) for each in voters])
             if level is not None:
                 answer = await replica.server.propose((signer.sign(encode(level)),))

@@ -40,7 +40,7 @@ from bridge.wire.application import encode
 from bridge.wire.backup import Backup, BackupHead, encode_backup
 from consensus.core.configuration import ChangeRefusal
 from consensus.core.effects import ChangeOutcome, Outcome
-from consensus.core.model import Configuration, LogId
+from consensus.core.model import Configuration, LogId, integer_id
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 
 BACKUP_TYPE = "application/octet-stream"
@@ -378,7 +378,7 @@ class IdentityOffice:
         farm = self._server()
         if not farm.replica.leads:
             leader = farm.replica.server.role.leader
-            each = None if leader is None else farm.ledger.state.admitted.get(leader)
+            each = None if leader is None else farm.ledger.state.admitted.get(integer_id(leader))
             name = "nobody known" if leader is None else (each.name if each and each.name else f"server {leader}")
             text = f"only the leader decides about identities, and this node does not lead; {name} does. Ask it there"
             raise Refused(409, "not-leader", text)

@@ -77,7 +77,7 @@ from bridge.node.event_log import EventLog
 from bridge.wire.application import EntryReader, decode
 from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm, encode_farm
 from consensus.core.entry_data import decode_configuration
-from consensus.core.model import Configuration, Entry, EntryKind, Index, LogId
+from consensus.core.model import Configuration, Entry, EntryKind, Index, LogId, integer_id
 from consensus.server.clock import now_ms
 from consensus.sessions.table import RequestId, parse_request_id
 
@@ -247,7 +247,8 @@ class Ledger:
         match entry.kind:
             case EntryKind.CONFIGURATION:
                 configuration = decode_configuration(entry.data)
-                self._farm.configure(index, entry.term, majorities_of(configuration), configuration.member_ids)
+                members = frozenset(map(integer_id, configuration.member_ids))
+                self._farm.configure(index, entry.term, majorities_of(configuration), members)
                 self._configuration_indexes.append(index)
                 if len(self._configuration_indexes) > CONFIGURATIONS_MAX:
                     del self._configuration_indexes[: CONFIGURATIONS_MAX // 2]
@@ -322,7 +323,7 @@ def _counter_of(reason: NoEffect) -> str:
 
 def majorities_of(configuration: Configuration) -> tuple[tuple[int, ...], ...]:
     """The sets of voters of which each must agree by a majority of its own, as the state machine keeps them."""
-    return tuple(tuple(sorted(each)) for each in configuration.majorities)
+    return tuple(tuple(sorted(map(integer_id, each))) for each in configuration.majorities)
 
 
 def clock_ms() -> int:

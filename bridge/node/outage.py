@@ -23,7 +23,7 @@ from bridge.core.without_quorum import Surroundings
 from bridge.node.farm_member import Member
 from bridge.node.ledger import majorities_of
 from consensus.core.entry_data import decode_configuration
-from consensus.core.model import EntryKind
+from consensus.core.model import EntryKind, integer_id
 from consensus.server.clock import now_ms
 from consensus.server.errors import ServerBusyError
 
@@ -66,7 +66,7 @@ class Outage:
 
     def around(self, own: Report) -> Surroundings:
         """Whom this node reaches. Only members of the group count: who was removed must not publish for it."""
-        members = self._member.replica.server.describe().raft.configuration.member_ids
+        members = map(integer_id, self._member.replica.server.describe().raft.configuration.member_ids)
         present = self._member.reachable()
         admitted = self.farm.state.admitted
         return Surroundings(

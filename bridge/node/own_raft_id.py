@@ -24,7 +24,6 @@ from bridge.core.founding import Founding
 from bridge.node.admissions import AdmissionNotes
 from bridge.node.ledger import Ledger
 from bridge.node.roster import Listed, Roster
-from consensus.core.model import ServerId
 from consensus.protocols.garlic_farm.node.dialer import Dialed, PeerAddress
 from consensus.protocols.garlic_farm.wire.errors import GarlicFarmError
 from gossip.wire.identity import node_id_of
@@ -42,7 +41,7 @@ Word = tuple[Listed, int]
 class Calls(Protocol):
     """What opens a connection to a server and has it prove who it is."""
 
-    async def dial(self, address: PeerAddress, expected: ServerId | None = None) -> Dialed:
+    async def dial(self, address: PeerAddress, expected: int | None = None) -> Dialed:
         """Raises GarlicFarmError."""
 
 
@@ -136,7 +135,7 @@ class OwnRaftId:
         if address is None or raft_id is None:
             return False
         try:
-            dialed = await self._calls.dial(address, ServerId(raft_id))
+            dialed = await self._calls.dial(address, raft_id)
         except GarlicFarmError:
             return False
         await trio.aclose_forcefully(dialed.stream)

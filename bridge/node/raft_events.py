@@ -3,6 +3,7 @@
 from bridge.node.alarms import Alarms
 from bridge.node.event_log import EventLog
 from consensus.core.effects import ConfigurationChanged, Role, RoleChanged
+from consensus.core.model import integer_id
 from consensus.server.description import ContentRejected, DiskFull, Notice
 
 
@@ -13,7 +14,7 @@ def note_raft(notice: Notice, trace: EventLog, alarms: Alarms) -> None:
             if role is Role.LEADER:
                 trace.append("leader-elected", {"term": term})
             elif leader is not None:
-                trace.append("leader-followed", {"term": term, "leader": leader})
+                trace.append("leader-followed", {"term": term, "leader": integer_id(leader)})
             elif role is Role.CANDIDATE:
                 trace.append("election-started", {"term": term})
             else:

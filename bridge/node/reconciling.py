@@ -42,7 +42,7 @@ from bridge.wire.application import encode
 from bridge.wire.metadata import ADMISSIONS_LIMIT, RoleHint
 from consensus.core.configuration import ChangeRefusal
 from consensus.core.effects import ChangeOutcome, Outcome, TransferOutcome
-from consensus.core.model import Server, ServerId
+from consensus.core.model import Server, integer_id
 from consensus.core.status import Description
 from consensus.server.clock import now_ms
 from consensus.server.errors import ServerBusyError, ServerStoppedError
@@ -211,20 +211,20 @@ class Reconciling:
                     return str(error)
                 return None if ended.outcome is TransferOutcome.DONE else ended.outcome.value
             case AddLearner(server_id):
-                invited = await self._parts.replica.members.requests.add_learner(self._server(ServerId(server_id)))
+                invited = await self._parts.replica.members.requests.add_learner(self._server(server_id))
                 if invited is None:
                     return "it did not take the invitation"
                 resolved = invited
             case Promote(server_id) | Remove(server_id):
                 if isinstance(proposal, Remove):
-                    await self._parts.replica.members.requests.farewell(ServerId(server_id))
-                voters, learners = self._target(proposal, ServerId(server_id))
+                    await self._parts.replica.members.requests.farewell(server_id)
+                voters, learners = self._target(proposal, server_id)
                 resolved = await server.change_configuration(voters, learners)
         if resolved.outcome is ChangeOutcome.REFUSED and resolved.refusal not in PASSING:
             return "unknown" if resolved.refusal is None else resolved.refusal.value
         return None
 
-    def _target(self, proposal: Promote | Remove, server_id: ServerId) -> tuple[tuple[Server, ...], tuple[Server, ...]]:
+    def _target(self, proposal: Promote | Remove, server_id: int) -> tuple[tuple[Server, ...], tuple[Server, ...]]:
         configuration = self._parts.replica.server.describe().raft.configuration
         voters = tuple(each for each in configuration.voters if each.server_id != server_id)
         learners = tuple(each for each in configuration.learners if each.server_id != server_id)
@@ -234,7 +234,7 @@ class Reconciling:
             case Remove():
                 return voters, learners
 
-    def _server(self, server_id: ServerId) -> Server:
+    def _server(self, server_id: int) -> Server:
         admitted = self._parts.ledger.state.admitted.get(server_id)
         endpoint = None if admitted is None else self._parts.roster.endpoint_of(admitted.node_id)
         return Server(server_id, endpoint or UNKNOWN_ENDPOINT)
@@ -255,15 +255,15 @@ def settings_of(consensus: ConsensusSettings, expect: int, period_ms: int) -> Re
 def group_of(raft: Description, answered_within_ms: int) -> Group:
     """The group as its leader's core describes it."""
     answering = {
-        each.server_id: each.match
+        integer_id(each.server_id): each.match
         for each in raft.followers
         if each.contact_ms is not None and each.contact_ms <= answered_within_ms
     }
-    learners = raft.configuration.learner_ids
+    learners = frozenset(map(integer_id, raft.configuration.learner_ids))
     return Group(
-        own_id=raft.server_id,
-        voters=frozenset(raft.configuration.voter_ids),
-        learners=frozenset(learners),
+        own_id=integer_id(raft.server_id),
+        voters=frozenset(map(integer_id, raft.configuration.voter_ids)),
+        learners=learners,
         answering=frozenset(answering),
         caught_up=frozenset(
             each for each in learners if each in answering and answering[each] + CAUGHT_UP_ENTRIES >= raft.commit_index

@@ -61,7 +61,7 @@ from bridge.node.state_reading import (
 from bridge.wire.farm_snapshot import decode_farm, encode_farm
 from bridge.wire.formation_state import encode_formation_state
 from consensus.core.effects import Install, Persist, SnapshotChange, StoreChunk
-from consensus.core.model import Configuration, HardState, Index, LogId, Server, ServerId
+from consensus.core.model import Configuration, HardState, Index, LogId, Server, integer_id
 from consensus.core.replica import MAX_NUMBER, TERM_STEP_MAX
 from consensus.sessions.table import SessionTable
 from consensus.storage.directory import Directory, OutOfSpaceError, open_directory
@@ -116,7 +116,7 @@ class RecoveryPlan:
         """The other members of the old group, by name where the farm knew one."""
         admitted = self.survivor.farm.admitted
         own_id = raft_id_of(admitted, self.node_id)
-        others = sorted(self.survivor.configuration.member_ids - {own_id})
+        others = sorted(map(integer_id, self.survivor.configuration.member_ids - {own_id}))
         names = {each: admitted[each].name for each in others if each in admitted}
         return tuple(names.get(each) or f"server {each}" for each in others)
 
@@ -269,7 +269,7 @@ def _changes(plan: RecoveryPlan, state: bytes) -> Iterator[SnapshotChange]:
     survivor = plan.survivor
     old_id = raft_id_of(survivor.farm.admitted, plan.node_id)
     endpoint = next((each.endpoint for each in survivor.configuration.voters if each.server_id == old_id), "")
-    writer = ImageWriter(plan.begins_at, Configuration((Server(ServerId(SURVIVOR_ID), endpoint or UNKNOWN_ENDPOINT),)))
+    writer = ImageWriter(plan.begins_at, Configuration((Server(SURVIVOR_ID, endpoint or UNKNOWN_ENDPOINT),)))
     image = writer.begin() + writer.blocks(state) + writer.end()
     for offset in range(0, len(image), _PIECE_BYTES):
         yield StoreChunk(plan.begins_at, offset, image[offset : offset + _PIECE_BYTES])

@@ -37,7 +37,7 @@ from bridge.wire.application import decode
 from consensus.core import messages as core
 from consensus.core.effects import ConfigurationChanged, Outcome, ProposalResolved, Role
 from consensus.core.features import GARLIC_FARM
-from consensus.core.model import Configuration, Index, Server, ServerId
+from consensus.core.model import Configuration, Index, Server, ServerId, integer_id
 from consensus.core.raft import Raft
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.client_requests import ClientRequests, Sessioned
@@ -91,7 +91,7 @@ class ReplicaSettings:
     state_dir: Path
     node_id: bytes
     generation: int
-    server_id: ServerId
+    server_id: int
     founding: Founding
     node_id_of: Callable[[int], bytes | None]
     cluster: str
@@ -114,7 +114,7 @@ class Replica:
         server: ConsensusServer,
         links: PeerLinks,
         client: GarlicFarmClient | None,
-        server_id: ServerId,
+        server_id: int,
         sessioned: Sessioned,
         members: Members,
         *,
@@ -147,7 +147,7 @@ class Replica:
 
     def voters_are(self, configuration: Configuration) -> None:
         """The configuration in effect names these voters from here on."""
-        others = sorted(configuration.voter_ids - {self.server_id})
+        others = sorted(map(integer_id, configuration.voter_ids - {self.server_id}))
         self.alone = not others
         if self._client is not None:
             self._client.servers_are(others)
@@ -216,7 +216,7 @@ class FrontDoor:
         """A peer's request."""
         if self.replica is None:
             raise GarlicFarmError(Fault.BUSY, "this node has not started its Raft server yet")
-        if self.is_out(sender):
+        if self.is_out(integer_id(sender)):
             raise GarlicFarmError(Fault.WRONG_SERVER, f"server {sender} was thrown out of the farm, and is not heard")
         server = self.replica.server
         try:
@@ -359,12 +359,12 @@ def _resolver(
     """Where a server is; who was evicted, retired, or removed and let go by the group, is nowhere."""
 
     def resolve(peer: ServerId) -> PeerAddress | None:
-        admitted = ledger.state.admitted.get(peer)
+        admitted = ledger.state.admitted.get(integer_id(peer))
         if admitted is not None and not admitted.is_member:
             return None
         if peer in ledger.state.removed and peer not in group():
             return None
-        node_id = settings.node_id_of(peer) if admitted is None else admitted.node_id
+        node_id = settings.node_id_of(integer_id(peer)) if admitted is None else admitted.node_id
         return None if node_id is None else settings.address_of(node_id)
 
     return resolve
@@ -397,7 +397,7 @@ def _open_storage(settings: ReplicaSettings) -> tuple[ThreadedDisk, Recovery]:
     return opened
 
 
-def _note_storage(note: Path, server_id: ServerId, recovery: Recovery) -> None:
+def _note_storage(note: Path, server_id: int, recovery: Recovery) -> None:
     """Write down whose storage it is; StorageError if it is another server's."""
     noted = _noted_id(note)
     if noted == server_id:
@@ -426,7 +426,7 @@ def _first_configuration(settings: ReplicaSettings) -> Configuration:
     """What the founders agreed on. Endpoints are for people: peers are found by what they announce."""
     return Configuration(
         tuple(
-            Server(ServerId(number), settings.endpoint_of(node_id) or UNKNOWN_ENDPOINT)
+            Server(number, settings.endpoint_of(node_id) or UNKNOWN_ENDPOINT)
             for number, node_id in enumerate(settings.founding.founders, start=1)
         )
     )
@@ -434,19 +434,20 @@ def _first_configuration(settings: ReplicaSettings) -> Configuration:
 
 def _answer_of(resolve: ProposalResolved, reason: str = "") -> SubmitAnswer:
     position = resolve.position
+    leader = None if resolve.leader is None else integer_id(resolve.leader)
     match resolve.outcome:
         case Outcome.COMMITTED:
             return SubmitAnswer(
                 SubmitOutcome.COMMITTED,
                 index=None if position is None else position.index,
                 term=None if position is None else position.term,
-                leader_id=resolve.leader,
+                leader_id=leader,
             )
         case Outcome.NOT_LEADER:
             text = reason or "this server does not lead and knows no leader; try again in a moment"
-            return SubmitAnswer(SubmitOutcome.REFUSED, reason=text, leader_id=resolve.leader)
+            return SubmitAnswer(SubmitOutcome.REFUSED, reason=text, leader_id=leader)
         case Outcome.BUSY:
             return SubmitAnswer(SubmitOutcome.BUSY, reason=reason or "the leader is busy; try again in a moment")
         case Outcome.UNKNOWN:
             text = reason or "leadership changed meanwhile: the entry may be committed or not; look into the log"
-            return SubmitAnswer(SubmitOutcome.UNKNOWN, reason=text, leader_id=resolve.leader)
+            return SubmitAnswer(SubmitOutcome.UNKNOWN, reason=text, leader_id=leader)

@@ -20,6 +20,7 @@ from bridge.node.roster import Roster
 from bridge.node.router_choice import structure_files
 from bridge.wire.i2p import I2pError, destination_from_base64
 from bridge.wire.trace import event_text
+from consensus.core.model import integer_id
 from consensus.server.clock import now_ms
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class Sight:
 def _links(replica: Replica) -> tuple[Link, ...]:
     """The connections to the other servers, with what each handshake agreed on."""
     return tuple(
-        Link(each.peer, each.connected, tuple(sorted(extension.value for extension in each.extensions)))
+        Link(integer_id(each.peer), each.connected, tuple(sorted(extension.value for extension in each.extensions)))
         for each in sorted(replica.links.describe(), key=lambda link: link.peer)
     )
 

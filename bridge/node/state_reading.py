@@ -38,7 +38,7 @@ from bridge.wire.backup import BACKUP_LIMIT_BYTES, Backup, BackupError, BackupHe
 from bridge.wire.farm_snapshot import FarmSnapshotError, decode_farm
 from bridge.wire.formation_state import FORMATION_STATE_LIMIT_BYTES, FormationStateError, decode_formation_state
 from consensus.core.effects import ReadEntries, ReadSnapshot
-from consensus.core.model import COMMAND, ORIGIN, Configuration, Entry, Index, LogId, Server, ServerId
+from consensus.core.model import COMMAND, ORIGIN, Configuration, Entry, Index, LogId, Server
 from consensus.sessions.table import SessionTableError
 from consensus.storage.directory import Directory
 from consensus.storage.disk import StorageError, StorageInUseError
@@ -301,9 +301,7 @@ def _configuration(recovery: Recovery, founding: Founding, last: Index) -> Confi
 
 
 def _of_founders(founding: Founding) -> Configuration:
-    return Configuration(
-        tuple(Server(ServerId(number), UNKNOWN_ENDPOINT) for number in range(1, len(founding.founders) + 1))
-    )
+    return Configuration(tuple(Server(number, UNKNOWN_ENDPOINT) for number in range(1, len(founding.founders) + 1)))
 
 
 async def _pieces(parts: Iterable[bytes]) -> AsyncIterator[bytes]:

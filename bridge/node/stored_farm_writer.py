@@ -16,7 +16,7 @@ from bridge.node.stored_farm import RAFT_DIRECTORY, StoredFarmError
 from bridge.wire.formation_state import encode_formation_state
 from consensus.core.effects import Persist
 from consensus.core.entry_data import configuration_entry
-from consensus.core.model import Configuration, Entry, HardState, Server, ServerId
+from consensus.core.model import Configuration, Entry, HardState, Server
 from consensus.storage.directory import OutOfSpaceError, open_directory
 from consensus.storage.disk import StorageError
 from consensus.storage.planner import StorageOptions
@@ -59,7 +59,7 @@ class StoredFarmWriter:
 
     def append_configuration(self, term: int, voters: Sequence[tuple[int, str]]) -> None:
         """The member set, by Raft id and endpoint."""
-        servers = tuple(Server(ServerId(server_id), endpoint) for server_id, endpoint in voters)
+        servers = tuple(Server(server_id, endpoint) for server_id, endpoint in voters)
         self._pending.append(configuration_entry(term, Configuration(servers)))
 
     def close(self) -> None:

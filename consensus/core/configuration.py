@@ -13,7 +13,7 @@ Pure: a plan depends on the two configurations and on what the protocol can say.
 
 from enum import Enum
 
-from consensus.core.model import Configuration, Server
+from consensus.core.model import Configuration, Server, possible_id
 
 MAX_MEMBERS = 64
 """Servers that one configuration may name."""
@@ -30,6 +30,8 @@ class ChangeRefusal(Enum):
     NO_VOTERS = "no-voters"
     SERVER_TWICE = "server-twice"
     """A server stands twice in the target, or as a voter and as a learner."""
+    IMPOSSIBLE_ID = "impossible-id"
+    """The target names an id that no server can have, or one of another kind than the group's."""
     TOO_MANY_SERVERS = "too-many-servers"
     MORE_THAN_ONE_SERVER = "more-than-one-server"
     """The protocol, or a server that lacks joint consensus, allows one server more or less at a time."""
@@ -46,12 +48,12 @@ class ChangeRefusal(Enum):
 
 
 def possible_configuration(configuration: Configuration) -> bool:
-    """Whether it has voters, names nobody twice in one list, and makes no voter of C_new a learner too."""
+    """Whether it has voters, names nobody twice in one list, makes no voter a learner, and has possible ids."""
     return (
         bool(configuration.voters)
         and _named_once(configuration)
         and len(configuration.member_ids) <= MAX_MEMBERS
-        and all(server.server_id > 0 for server in configuration.servers)
+        and _possible_ids(configuration)
     )
 
 
@@ -59,8 +61,10 @@ def target_refusal(current: Configuration, target: Configuration) -> ChangeRefus
     """Why `target` can be no configuration to change to, whatever the protocol; None if it can."""
     if not target.voters:
         return ChangeRefusal.NO_VOTERS
-    if target.is_joint or not _named_once(target) or min(target.member_ids) <= 0:
+    if target.is_joint or not _named_once(target):
         return ChangeRefusal.SERVER_TWICE
+    if not _possible_ids(current, target):
+        return ChangeRefusal.IMPOSSIBLE_ID
     if len(current.member_ids | target.member_ids) > MAX_MEMBERS:
         return ChangeRefusal.TOO_MANY_SERVERS
     return None
@@ -87,6 +91,12 @@ def first_step(
 def leave_joint(configuration: Configuration) -> Configuration:
     """C_new of C_old,new."""
     return Configuration(configuration.voters, (), configuration.learners)
+
+
+def _possible_ids(*configurations: Configuration) -> bool:
+    """Whether all ids are in range and of one kind: ids of different kinds have no order among each other."""
+    ids = [server_id for configuration in configurations for server_id in configuration.member_ids]
+    return len(set(map(type, ids))) == 1 and all(map(possible_id, ids))
 
 
 def _named_once(configuration: Configuration) -> bool:

@@ -5,6 +5,15 @@
     server        = id 4 │ length 2 │ endpoint (UTF-8)
     no-op         = leader 4 (0: not told) │ voters 2 │ granted 2 │ id 4 …
 
+That is the compact form, for ids that are integers of 32 bits and servers with one endpoint: all that Garlic Farm has.
+Where an id is of another kind or an endpoint has a name, a first number that no count or leader can have announces the
+general form, in which each id says what it is:
+
+    configuration = 65,535 │ voters │ old voters │ learners
+    server        = id │ number of listeners 2 │ endpoint │ (name │ endpoint) …       a text = length 2 │ UTF-8
+    no-op         = -2**31 (4 bytes) │ voters 2 │ granted 2 │ leaders 2 (0 or 1) │ id …
+    id            = 1 │ integer 8      or  2 │ length 2 │ UTF-8      or  3 │ integer 8 │ length 1 │ directory
+
 All integers are big-endian. One form each: equal configurations have equal bytes, and bytes of any other form are
 refused, so an entry that a server passes on never differs from the one that it was given. The log keeps configurations
 decoded beside its entries; whoever else needs one decodes it where it stands.
@@ -13,14 +22,34 @@ Decoders raise `EntryDataError` and nothing else.
 """
 
 import struct
-from typing import Final
+from collections.abc import Callable
+from typing import Final, assert_never
 
-from consensus.core.model import Configuration, Entry, EntryKind, NoOp, Server, ServerId, Term
+from consensus.core.model import (
+    Configuration,
+    Entry,
+    EntryKind,
+    NoOp,
+    ReplicaKey,
+    Server,
+    ServerId,
+    Term,
+    possible_id,
+)
 
 _COUNT: Final = struct.Struct(">H")
 _SERVER: Final = struct.Struct(">iH")
 _NO_OP: Final = struct.Struct(">iHH")
 _NOBODY: Final = 0
+_COMPACT_LIMIT: Final = 2**31
+_GENERAL: Final = 2**16 - 1
+_GENERAL_NO_OP: Final = -_COMPACT_LIMIT
+_INTEGER: Final = 1
+_TEXT: Final = 2
+_KEY: Final = 3
+_INTEGER_ID: Final = struct.Struct(">BQ")
+_TEXT_ID: Final = struct.Struct(">BH")
+_KEY_ID: Final = struct.Struct(">BQB")
 
 
 class EntryDataError(ValueError):
@@ -42,30 +71,94 @@ def configuration_in(entry: Entry) -> Configuration | None:
     return decode_configuration(entry.data) if entry.kind == EntryKind.CONFIGURATION else None
 
 
+def encode_id(server_id: ServerId) -> bytes:
+    """The id of a server, of whatever kind the protocol has; raises `EntryDataError`."""
+    if not possible_id(server_id):
+        raise EntryDataError(f"{server_id!r} cannot be the id of a server")
+    match server_id:
+        case str():
+            text = server_id.encode()
+            return _TEXT_ID.pack(_TEXT, len(text)) + text
+        case ReplicaKey(number, directory):
+            return _KEY_ID.pack(_KEY, number, len(directory)) + directory
+        case int():
+            return _INTEGER_ID.pack(_INTEGER, server_id)
+        case _:
+            assert_never(server_id)
+
+
+def decode_id(data: bytes, offset: int = 0) -> tuple[ServerId, int]:
+    """The id at `offset`, and where it ends; raises `EntryDataError`."""
+    server_id: ServerId
+    try:
+        match data[offset : offset + 1]:
+            case b"\x01":
+                (_, server_id), end = _INTEGER_ID.unpack_from(data, offset), offset + _INTEGER_ID.size
+            case b"\x02":
+                end = offset + _TEXT_ID.size + _TEXT_ID.unpack_from(data, offset)[1]
+                server_id = data[offset + _TEXT_ID.size : end].decode()
+            case b"\x03":
+                _, number, length = _KEY_ID.unpack_from(data, offset)
+                end = offset + _KEY_ID.size + length
+                server_id = ReplicaKey(number, data[offset + _KEY_ID.size : end])
+            case _:
+                raise EntryDataError("no id of a server begins here")
+    except (struct.error, UnicodeDecodeError) as error:
+        raise EntryDataError("the id of a server is cut off or not text") from error
+    if end > len(data) or not possible_id(server_id):
+        raise EntryDataError("the id of a server is cut off or impossible")
+    return server_id, end
+
+
+def _is_compact(server_id: ServerId) -> bool:
+    return isinstance(server_id, int) and -_COMPACT_LIMIT < server_id < _COMPACT_LIMIT
+
+
 def encode_configuration(configuration: Configuration) -> bytes:
     """The configuration's bytes, servers in their given order; raises `EntryDataError`."""
     lists = [configuration.voters]
     if configuration.old_voters or configuration.learners:
         lists += [configuration.old_voters, configuration.learners]
-    parts = []
+    servers = [server for each in lists for server in each]
+    compact = all(_is_compact(server.server_id) and not server.listeners for server in servers)
+    parts = [] if compact else [_COUNT.pack(_GENERAL)]
     try:
-        for servers in lists:
-            parts.append(_COUNT.pack(len(servers)))
-            for server in servers:
-                endpoint = server.endpoint.encode()
-                parts.append(_SERVER.pack(server.server_id, len(endpoint)) + endpoint)
+        for each in lists:
+            parts.append(_COUNT.pack(len(each)))
+            parts += map(_encode_server if compact else _encode_any_server, each)
     except (struct.error, UnicodeEncodeError) as error:
         raise EntryDataError("a configuration is too large to be stored, or has an endpoint that is no text") from error
     return b"".join(parts)
 
 
+def _encode_server(server: Server) -> bytes:
+    endpoint = server.endpoint.encode()
+    return _SERVER.pack(server.server_id, len(endpoint)) + endpoint
+
+
+def _encode_any_server(server: Server) -> bytes:
+    listeners = [text for listener in server.listeners for text in listener]
+    texts = [text.encode() for text in (server.endpoint, *listeners)]
+    head = encode_id(server.server_id) + _COUNT.pack(len(server.listeners))
+    return head + b"".join(_COUNT.pack(len(text)) + text for text in texts)
+
+
 def decode_configuration(data: bytes) -> Configuration:
     """Reverse of `encode_configuration`; raises `EntryDataError`."""
-    voters, offset = _decode_servers(data, 0)
+    if data[: _COUNT.size] != _COUNT.pack(_GENERAL):
+        return _decode_lists(data, 0, _decode_server)
+    configuration = _decode_lists(data, _COUNT.size, _decode_any_server)
+    if encode_configuration(configuration) != data:
+        raise EntryDataError("a configuration is not in the one form that it has")
+    return configuration
+
+
+def _decode_lists(data: bytes, offset: int, decode: Callable[[bytes, int], tuple[Server, int]]) -> Configuration:
+    voters, offset = _decode_servers(data, offset, decode)
     if offset == len(data):
         return Configuration(voters)
-    old_voters, offset = _decode_servers(data, offset)
-    learners, offset = _decode_servers(data, offset)
+    old_voters, offset = _decode_servers(data, offset, decode)
+    learners, offset = _decode_servers(data, offset, decode)
     if offset != len(data):
         raise EntryDataError("bytes trail a configuration")
     if not old_voters and not learners:
@@ -73,41 +166,83 @@ def decode_configuration(data: bytes) -> Configuration:
     return Configuration(voters, old_voters, learners)
 
 
-def _decode_servers(data: bytes, offset: int) -> tuple[tuple[Server, ...], int]:
+def _decode_servers(
+    data: bytes, offset: int, decode: Callable[[bytes, int], tuple[Server, int]]
+) -> tuple[tuple[Server, ...], int]:
     servers = []
     try:
         (count,) = _COUNT.unpack_from(data, offset)
         offset += _COUNT.size
         for _ in range(count):
-            server_id, length = _SERVER.unpack_from(data, offset)
-            offset += _SERVER.size
-            endpoint = data[offset : offset + length]
-            if len(endpoint) != length:
-                raise EntryDataError("a configuration ends within an endpoint")
-            servers.append(Server(ServerId(server_id), endpoint.decode()))
-            offset += length
+            server, offset = decode(data, offset)
+            servers.append(server)
     except (struct.error, UnicodeDecodeError) as error:
         raise EntryDataError("a configuration is cut off or not text") from error
     return tuple(servers), offset
 
 
+def _decode_server(data: bytes, offset: int) -> tuple[Server, int]:
+    server_id, length = _SERVER.unpack_from(data, offset)
+    endpoint, offset = _text(data, offset + _SERVER.size, length)
+    return Server(server_id, endpoint), offset
+
+
+def _decode_any_server(data: bytes, offset: int) -> tuple[Server, int]:
+    server_id, offset = decode_id(data, offset)
+    (count,) = _COUNT.unpack_from(data, offset)
+    offset += _COUNT.size
+    texts = []
+    for _ in range(1 + 2 * count):
+        (length,) = _COUNT.unpack_from(data, offset)
+        text, offset = _text(data, offset + _COUNT.size, length)
+        texts.append(text)
+    return Server(server_id, texts[0], tuple(zip(texts[1::2], texts[2::2], strict=True))), offset
+
+
+def _text(data: bytes, offset: int, length: int) -> tuple[str, int]:
+    text = data[offset : offset + length]
+    if len(text) != length:
+        raise EntryDataError("a configuration ends within an endpoint")
+    return text.decode(), offset + length
+
+
 def encode_no_op(no_op: NoOp) -> bytes:
     """The no-op's bytes; raises `EntryDataError`."""
+    named = (*no_op.voters, *no_op.granted_by)
     try:
-        head = _NO_OP.pack(no_op.leader or _NOBODY, len(no_op.voters), len(no_op.granted_by))
-        return head + _ids(len(no_op.voters) + len(no_op.granted_by)).pack(*no_op.voters, *no_op.granted_by)
+        if all(map(_is_compact, named)) and (no_op.leader is None or _is_compact(no_op.leader)):
+            head = _NO_OP.pack(no_op.leader or _NOBODY, len(no_op.voters), len(no_op.granted_by))
+            return head + _ids(len(named)).pack(*named)
+        head = _NO_OP.pack(_GENERAL_NO_OP, len(no_op.voters), len(no_op.granted_by))
     except struct.error as error:
         raise EntryDataError("a no-op names too many servers to be stored, or one whose id is out of range") from error
+    leader = () if no_op.leader is None else (no_op.leader,)
+    return head + _COUNT.pack(len(leader)) + b"".join(map(encode_id, (*leader, *named)))
 
 
 def decode_no_op(data: bytes) -> NoOp:
     """Reverse of `encode_no_op`; raises `EntryDataError`."""
     try:
-        leader, voters, granted = _NO_OP.unpack_from(data)
-        ids = tuple(map(ServerId, _ids(voters + granted).unpack(data[_NO_OP.size :])))
+        first, voters, granted = _NO_OP.unpack_from(data)
+        if first == _GENERAL_NO_OP:
+            return _decode_any_no_op(data, voters, granted)
+        ids = _ids(voters + granted).unpack(data[_NO_OP.size :])
     except struct.error as error:
         raise EntryDataError("a no-op has another length than it says") from error
-    return NoOp(None if leader == _NOBODY else ServerId(leader), ids[:voters], ids[voters:])
+    return NoOp(None if first == _NOBODY else first, ids[:voters], ids[voters:])
+
+
+def _decode_any_no_op(data: bytes, voters: int, granted: int) -> NoOp:
+    (leaders,) = _COUNT.unpack_from(data, _NO_OP.size)
+    ids, offset = [], _NO_OP.size + _COUNT.size
+    for _ in range(leaders + voters + granted):
+        server_id, offset = decode_id(data, offset)
+        ids.append(server_id)
+    named = tuple(ids[leaders:])
+    no_op = NoOp(ids[0] if leaders else None, named[:voters], named[voters:])
+    if encode_no_op(no_op) != data:
+        raise EntryDataError("a no-op is not in the one form that it has")
+    return no_op
 
 
 def _ids(count: int) -> struct.Struct:

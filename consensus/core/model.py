@@ -1,5 +1,9 @@
 """The nouns that every part of Raft shares: servers, terms, indexes, positions, entries, configurations.
 
+A `ServerId` is whatever the protocol calls a server: an integer (Garlic Farm), a string (ZeroMQ Raft), an integer with
+a directory (KRaft). The core compares and hashes ids, puts them in order so that a seed gives the same run, and does
+nothing else with them. All ids of one group are of one kind.
+
 `LogId(index, term)` is the shared noun of all three protocols: a vote's last entry, AppendEntries' `prev` and
 Fetch's (offset, last fetched epoch) are the same thing. Indexes are 1-based and inclusive; index 0 with term 0 is the
 empty log.
@@ -7,10 +11,49 @@ empty log.
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NewType
+from typing import Final, assert_never
 
-ServerId = NewType("ServerId", int)
-"""A Raft id: positive, signed 32-bit on the Garlic Farm wire."""
+DIRECTORY_BYTES = 16
+MAX_ID_CHARACTERS = 255
+_ID_LIMIT = 2**63
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReplicaKey:
+    """A replica as KRaft names it (KIP-853): the node's id, and the id of the directory that holds its log.
+
+    The same id with another directory is another replica. It holds another log, so what the one fetched or voted says
+    nothing about the other: a node that lost its disk must not complete a majority with an empty log. `directory` has
+    the 16 bytes of a UUID, or none where the protocol gives none (KRaft before voters can be changed).
+    """
+
+    id: int
+    directory: bytes = b""
+
+
+ServerId = int | str | ReplicaKey
+"""Positive, if it is an integer; see `possible_id`."""
+
+
+def possible_id(server_id: ServerId) -> bool:
+    """Whether it can be an id at all: in range, and of a length that every table and file has room for."""
+    match server_id:
+        case str():
+            return 0 < len(server_id) <= MAX_ID_CHARACTERS and server_id.isprintable()
+        case ReplicaKey():
+            return 0 <= server_id.id < _ID_LIMIT and len(server_id.directory) in (0, DIRECTORY_BYTES)
+        case int():
+            return 0 < server_id < _ID_LIMIT
+        case _:
+            assert_never(server_id)
+
+
+def integer_id(server_id: ServerId) -> int:
+    """The id of a server in a protocol whose ids are integers; raises `TypeError` for an id of another protocol."""
+    if not isinstance(server_id, int):
+        raise TypeError(f"{server_id!r} is no integer: it is the id of a server in another protocol")
+    return server_id
+
 
 Term = int
 Index = int
@@ -35,10 +78,14 @@ ORIGIN = LogId(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A member of a configuration: its Raft id and where it listens, such as `tcp://127.0.0.1:7669`."""
+    """A member of a configuration: its Raft id and where the other servers reach it, such as `tcp://127.0.0.1:7669`.
+
+    `listeners` are its endpoints by the name of a listener, in the protocol's order, where it has several (KIP-853).
+    """
 
     server_id: ServerId
     endpoint: str
+    listeners: tuple[tuple[str, str], ...] = ()
 
 
 def _ids(servers: tuple[Server, ...]) -> frozenset[ServerId]:

@@ -188,4 +188,5 @@ class LeadershipTransfers:
 def most_caught_up(replica: Replica, leader: Leader) -> ServerId | None:
     """The other voter with the longest log; among equals the one heard last, then the lowest id."""
     standings = {peer: leader.followers[peer] for peer in replica.others if peer in leader.followers}
-    return max(standings, key=lambda peer: (standings[peer].match, standings[peer].contact_ms, -peer), default=None)
+    # In order of id; among equals `max` takes the first.
+    return max(standings, key=lambda peer: (standings[peer].match, standings[peer].contact_ms), default=None)

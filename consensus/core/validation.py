@@ -26,7 +26,7 @@ from consensus.core.messages import (
     TimeoutNowReply,
     VoteReply,
 )
-from consensus.core.model import Entry, EntryKind, LogId, NoOp, ServerId
+from consensus.core.model import Entry, EntryKind, LogId, NoOp, ServerId, possible_id
 from consensus.core.pull_messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -41,7 +41,6 @@ from consensus.core.pull_messages import (
 from consensus.core.replica import MAX_NUMBER
 
 _FOREIGN_WORDS = {Strategy.PUSH: PullMessage, Strategy.PULL: PushRequest | PushReply}
-_ID_LIMIT = 2**31
 _MAX_NAMED_SERVERS = 1024
 
 
@@ -194,4 +193,4 @@ def _is_possible_no_op(data: bytes) -> bool:
 
 def _possible_no_op(no_op: NoOp) -> bool:
     ids = (*no_op.voters, *no_op.granted_by, *(() if no_op.leader is None else (no_op.leader,)))
-    return len(ids) <= _MAX_NAMED_SERVERS and all(0 < server_id < _ID_LIMIT for server_id in ids)
+    return len(ids) <= _MAX_NAMED_SERVERS and all(map(possible_id, ids))

@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 
 from crc32c import crc32c
 
-from consensus.core.model import HardState, Index, ServerId
+from consensus.core.entry_data import decode_id, encode_id
+from consensus.core.model import HardState, Index
 from consensus.storage.disk import (
     CreateFile,
     DamagedStorageError,
@@ -41,7 +42,10 @@ _SLOTS = 2
 
 _MAGIC = b"GFBALLOT"
 _VERSION = 1
+_VERSION_OF_LONG_VOTE = 2
+"""The vote is not an integer of 32 bits: in its place stands its length, and it follows behind everything else."""
 _SLOT = struct.Struct(">8sHQ8s16sQQQ?iQQ")
+_COMPACT_LIMIT = 2**31
 _CHECKSUM = struct.Struct(">I")
 
 
@@ -58,20 +62,24 @@ class StoredState:
 
 
 def _encode(counter: int, state: StoredState) -> bytes:
+    vote = state.hard_state.voted_for
+    compact = vote is None or (isinstance(vote, int) and 0 < vote < _COMPACT_LIMIT)
+    long_vote = b"" if compact or vote is None else encode_id(vote)
     body = _SLOT.pack(
         _MAGIC,
-        _VERSION,
+        _VERSION if compact else _VERSION_OF_LONG_VOTE,
         counter,
         state.binding.node_id,
         state.binding.storage_id,
         state.place,
         state.generation,
         state.hard_state.term,
-        state.hard_state.voted_for is not None,
-        state.hard_state.voted_for or 0,
+        vote is not None,
+        (vote or 0) if compact else len(long_vote),
         state.durable,
         state.truncating_from,
     )
+    body += long_vote
     return _CHECKSUM.pack(crc32c(body)) + body
 
 
@@ -80,19 +88,27 @@ def _decode(slot: bytes) -> tuple[int, StoredState] | None:
     size = _CHECKSUM.size + _SLOT.size
     if len(slot) < size:
         return None
-    body = slot[_CHECKSUM.size : size]
-    if crc32c(body) != _CHECKSUM.unpack_from(slot)[0]:
-        return None
     magic, version, counter, node_id, storage_id, place, generation, term, voted, vote, durable, truncating = (
-        _SLOT.unpack(body)
+        _SLOT.unpack_from(slot, _CHECKSUM.size)
     )
-    if magic != _MAGIC or version != _VERSION:
+    long_vote = slot[size : size + max(0, vote)] if version == _VERSION_OF_LONG_VOTE else b""
+    if crc32c(slot[_CHECKSUM.size : size] + long_vote) != _CHECKSUM.unpack_from(slot)[0]:
+        return None
+    if magic != _MAGIC or version not in (_VERSION, _VERSION_OF_LONG_VOTE):
         raise StorageError(
             f"the file '{FILE}' was written by another version of this program (format {version}, this one reads "
-            f"{_VERSION}); start the version that wrote it"
+            f"{_VERSION} and {_VERSION_OF_LONG_VOTE}); start the version that wrote it"
         )
-    hard_state = HardState(term, ServerId(vote) if voted else None)
-    return counter, StoredState(Binding(node_id, storage_id), place, generation, hard_state, durable, truncating)
+    voted_for = decode_id(long_vote)[0] if long_vote else vote
+    state = StoredState(
+        Binding(node_id, storage_id),
+        place,
+        generation,
+        HardState(term, voted_for if voted else None),
+        durable,
+        truncating,
+    )
+    return counter, state
 
 
 class HardStateFile:

@@ -48,13 +48,13 @@ from tests.authored import CLUSTER_ID, key_of, node_id, signed
 NOW_S = 1_767_225_600
 NOW_MS = NOW_S * 1000
 PERIOD_MS = 2_000
-OWN = ServerId(1)
-OTHER = ServerId(2)
+OWN = 1
+OTHER = 2
 MASTER: MasterKey = new_master_key(demo=True)
 LEAF = new_demo_leaf()
 NODE_IDS = (node_id(1), node_id(2), node_id(3))
 """Of the servers 1, 2 and 3."""
-CONFIGURATION = Configuration(tuple(Server(ServerId(number), f"tcp://127.0.0.1:{number}") for number in (1, 2, 3)))
+CONFIGURATION = Configuration(tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in (1, 2, 3)))
 
 
 LEADING = RoleChanged(Role.LEADER, 1, OWN)
@@ -178,7 +178,7 @@ class StageReplica:
     """The replica around it."""
 
     server: StageServer
-    server_id: ServerId = OWN
+    server_id: int = OWN
     taken: Callable[[bytes], SubmitAnswer | None] = lambda _: None
     """What becomes of a submission; None: it is committed."""
     barrier: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint

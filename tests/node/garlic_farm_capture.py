@@ -14,7 +14,6 @@ from pathlib import Path
 
 import trio
 
-from consensus.core.model import ServerId
 from consensus.net.connectors import Reached, TlsConnector
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from consensus.protocols.garlic_farm.node.membership_client import ask_to_add
@@ -22,7 +21,7 @@ from consensus.protocols.garlic_farm.wire.messages import EXCHANGES, MessageType
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, ValueType
 from tests.node.loopback_group import LoopbackGroup, until
 
-ALICE, CHARLIE = ServerId(4), ServerId(1)
+ALICE, CHARLIE = 4, 1
 HEAD_END = b"\r\n\r\n"
 VARIABLE = (
     "Host:",

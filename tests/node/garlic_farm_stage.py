@@ -34,7 +34,7 @@ from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator
 
 PASSWORD = "correct horse"  # noqa: S105 - the test's own
 CREDENTIALS = Credentials("router", PASSWORD)
-ALICE, BOB, CAROL = ServerId(1), ServerId(2), ServerId(3)
+ALICE, BOB, CAROL = 1, 2, 3
 CHANNEL = tls_channel(sha256(b"memory").digest())
 """Of every connection on the stage."""
 
@@ -55,9 +55,9 @@ def peers_of(server_id: int | None) -> ListedPeers | None:
 class ScriptedHandler:
     """Answers as the test says. By default every vote is granted, every append succeeds, and `leader` leads."""
 
-    def __init__(self, own_id: ServerId) -> None:
+    def __init__(self, own_id: int) -> None:
         self.own_id = own_id
-        self.leader: ServerId | None = own_id
+        self.leader: int | None = own_id
         self.term = 1
         self.log: list[bytes] = []
         self.refused = 0
@@ -147,7 +147,7 @@ class Host:
 
     def __init__(
         self,
-        own_id: ServerId,
+        own_id: int,
         *,
         cluster: str = "farm",
         identity: Identity | None = None,
@@ -221,13 +221,13 @@ class Stage:
         self.nursery.start_soon(host.server.serve, theirs, "10.0.0.9", CHANNEL)
         return Reached(ours, CHANNEL)
 
-    def resolve(self, server: ServerId) -> PeerAddress | None:
+    def resolve(self, server: int) -> PeerAddress | None:
         """Every id has an address, whether or not somebody listens there."""
         return PeerAddress("memory", server, bytes(32)) if server > 0 else None
 
     def dialer(
         self,
-        own_id: ServerId | None,
+        own_id: int | None,
         *,
         password: str = PASSWORD,
         cluster: str = "farm",
@@ -247,7 +247,7 @@ class Stage:
         )
         return Dialer(caller, transport=self)
 
-    def dialer_with(self, own_id: ServerId, credentials: Callable[[], tuple[Credentials, ...]]) -> Dialer:
+    def dialer_with(self, own_id: int, credentials: Callable[[], tuple[Credentials, ...]]) -> Dialer:
         """Connects with whatever credentials there are at the time."""
         identity = Identity("cluster-a", own_id)
         caller = Caller(
@@ -256,7 +256,7 @@ class Stage:
         return Dialer(caller, transport=self)
 
 
-async def expect_fault(dialer: Dialer, address: PeerAddress | None, called: ServerId | None = None) -> GarlicFarmError:
+async def expect_fault(dialer: Dialer, address: PeerAddress | None, called: int | None = None) -> GarlicFarmError:
     """Dial, and return the failure."""
     assert address is not None
     try:

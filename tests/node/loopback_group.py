@@ -14,7 +14,7 @@ import trio
 from consensus.core import messages as core
 from consensus.core.effects import Role, RoleChanged
 from consensus.core.features import GARLIC_FARM
-from consensus.core.model import Configuration, Entry, EntryKind, Index, LogId, Server, ServerId
+from consensus.core.model import Configuration, Entry, EntryKind, Index, LogId, Server, ServerId, integer_id
 from consensus.core.options import Options
 from consensus.core.raft import Raft
 from consensus.net.connectors import Connector
@@ -128,9 +128,7 @@ class Machine(DedupStateMachine):
 class Door(ClientRequests):
     """What stands behind a listener."""
 
-    def __init__(
-        self, server: ConsensusServer, server_id: ServerId, machine: DedupStateMachine, members: Members
-    ) -> None:
+    def __init__(self, server: ConsensusServer, server_id: int, machine: DedupStateMachine, members: Members) -> None:
         super().__init__(server, server_id, machine)
         self._server = server
         self._members = members
@@ -175,32 +173,32 @@ class LoopbackGroup:
         self._directory = directory
         self._limits = limits
         self._make_service = make_service
-        self.strangers: dict[ServerId, PeerAddress] = {}
+        self.strangers: dict[int, PeerAddress] = {}
         """Servers that are none of ours, and where they listen."""
-        self.plain: dict[ServerId, tuple[str, int]] = {}
+        self.plain: dict[int, tuple[str, int]] = {}
         """Those of them that know neither TLS nor handshake, where they are known before a server starts."""
-        self.plain_ports: dict[ServerId, int] = {}
+        self.plain_ports: dict[int, int] = {}
         """Where a server that started listens for them."""
         self.incidents: list[Incident] = []
         self._nursery = nursery
-        self._ports: dict[ServerId, int] = {}
+        self._ports: dict[int, int] = {}
         self._generation = 0
         self._changed = trio.Event()
-        self.ids = tuple(ServerId(number) for number in range(1, founders + 1))
-        self.lives: dict[ServerId, Life] = {}
+        self.ids = tuple(number for number in range(1, founders + 1))
+        self.lives: dict[int, Life] = {}
 
-    async def start(self, server_id: ServerId) -> Life:
+    async def start(self, server_id: int) -> Life:
         """Begin a life with what the disk holds."""
         self._generation += 1
         return await self._nursery.start(self._live, server_id, self._generation)  # type: ignore[no-any-return]  # trio's
 
-    async def kill(self, server_id: ServerId) -> None:
+    async def kill(self, server_id: int) -> None:
         """End a life in the midst of whatever it does; its connections break."""
         life = self.lives.pop(server_id)
         life.scope.cancel()
         await life.ended.wait()
 
-    async def leader(self) -> ServerId:
+    async def leader(self) -> int:
         """Whoever leads, as soon as somebody does."""
         while True:
             changed = self._changed
@@ -209,19 +207,19 @@ class LoopbackGroup:
                     return server_id
             await changed.wait()
 
-    def endpoint(self, server_id: ServerId) -> str:
+    def endpoint(self, server_id: int) -> str:
         """How a server calls itself in a configuration: by its id, so that it stays the same from life to life."""
         return f"tcp://127.0.0.1:{server_id}"
 
     def may_add(self, server: Server) -> PeerAddress | str:
         """Everybody who listens."""
-        return self.resolve(server.server_id) or "nobody listens under this id"
+        return self.resolve(integer_id(server.server_id)) or "nobody listens under this id"
 
     def may_remove(self, _server: ServerId, _configuration: Configuration) -> str | None:
         """Everybody."""
         return None
 
-    def resolve(self, server_id: ServerId) -> PeerAddress | None:
+    def resolve(self, server_id: int) -> PeerAddress | None:
         """Where a server listens, once it has ever listened."""
         if server_id in self.plain:
             return PlainPeers(self.plain).address(server_id)
@@ -234,12 +232,12 @@ class LoopbackGroup:
         return PeerAddress("127.0.0.1", port, certificate.fingerprint)
 
     def client(
-        self, offered: tuple[str, ...] = tuple(EXTENSION_SETS), server_id: ServerId | None = None
+        self, offered: tuple[str, ...] = tuple(EXTENSION_SETS), server_id: int | None = None
     ) -> GarlicFarmClient:
         """A client that knows all three, and of the protocol what it offers; `server_id`: it is that server's own."""
         return GarlicFarmClient(self._dialer(server_id, offered), self.resolve, self.ids, random=Random(5))
 
-    def _dialer(self, server_id: ServerId | None, offered: tuple[str, ...] = tuple(EXTENSION_SETS)) -> Dialer:
+    def _dialer(self, server_id: int | None, offered: tuple[str, ...] = tuple(EXTENSION_SETS)) -> Dialer:
         identity, random = Identity("loopback", server_id), Random(server_id or 9)
         caller = Caller(
             "farm",
@@ -253,7 +251,7 @@ class LoopbackGroup:
         return Dialer(caller, transport=self._transport)
 
     async def _live(
-        self, server_id: ServerId, generation: int, task_status: trio.TaskStatus[Life] = trio.TASK_STATUS_IGNORED
+        self, server_id: int, generation: int, task_status: trio.TaskStatus[Life] = trio.TASK_STATUS_IGNORED
     ) -> None:
         home = self._directory / str(server_id)
         home.mkdir(exist_ok=True)
@@ -296,7 +294,7 @@ class LoopbackGroup:
             disk.close()
             ended.set()
 
-    async def _listen(self, nursery: trio.Nursery, server_id: ServerId, door: Door, tally: Metrics) -> None:
+    async def _listen(self, nursery: trio.Nursery, server_id: int, door: Door, tally: Metrics) -> None:
         gatekeeper = Authenticator(
             "farm",
             {CREDENTIALS.user: CREDENTIALS.password}.get,

@@ -27,7 +27,7 @@ from consensus.storage.planner import Owner, StorageOptions, recover
 from tests.node.crash_disk import CrashDisk
 from tests.node.kept_entries import KeptEntries
 
-ONE = ServerId(1)
+ONE = 1
 SMALL = StorageOptions(segment_bytes=256 * 1024)
 
 
@@ -94,11 +94,11 @@ class Links:
 
 
 def voters(count: int) -> Configuration:
-    return Configuration(tuple(Server(ServerId(n), f"tcp://127.0.0.1:{7000 + n}") for n in range(1, count + 1)))
+    return Configuration(tuple(Server(n, f"tcp://127.0.0.1:{7000 + n}") for n in range(1, count + 1)))
 
 
 def build(
-    server_id: ServerId,
+    server_id: int,
     nodes: dict[ServerId, Node],
     nursery: trio.Nursery,
     disk: MemoryDisk,

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from consensus.core.effects import Outcome, TransferOutcome
-from consensus.core.model import Entry, LogId, ServerId
+from consensus.core.model import Entry, LogId
 from consensus.core.options import Options
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, Submission
 from consensus.protocols.garlic_farm.node.read_barrier import read_barrier_anywhere
@@ -152,7 +152,7 @@ async def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
     async with group(tmp_path) as servers:
         for _ in range(10):  # on a machine under load an election may come between: told as such, and tried again
             leader = await servers.leader()
-            target = ServerId(leader % 3 + 1)
+            target = leader % 3 + 1
             ended = await servers.lives[leader].server.transfer_leadership(target)
             now_leader = await servers.leader()
             found = await servers.lives[target].server.propose((b"x",))

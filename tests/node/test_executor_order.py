@@ -4,12 +4,12 @@ from random import Random
 
 from consensus.core.effects import Apply, Outcome, Persist, ProposalResolved, ReadEntries, Send
 from consensus.core.messages import AppendReply
-from consensus.core.model import Entry, HardState, ServerId
+from consensus.core.model import Entry, HardState
 from consensus.server.executor import Executor, ReadJob, WriteJob
 from consensus.storage.planner import Owner, StorageOptions, read_extents, recover
 from tests.node.crash_disk import CrashDisk
 
-PEER = ServerId(2)
+PEER = 2
 SMALL = StorageOptions(segment_bytes=64 * 1024)
 
 

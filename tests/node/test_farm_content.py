@@ -35,7 +35,7 @@ from bridge.node.farm_content import (
 from bridge.wire.application import encode
 from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
-from consensus.core.model import ORIGIN, Entry, LogId, ServerId
+from consensus.core.model import ORIGIN, Entry, LogId
 from consensus.protocols.garlic_farm.node.joining import Joining
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.values import Application, LogEntry, LogPack, PackedEntry
@@ -46,7 +46,7 @@ from tests.authored import signed
 from tests.node.memory_server import ONE, MemoryDisk, Node, build, until, voters
 from tests.spec.farm_stories import report
 
-TWO = ServerId(2)
+TWO = 2
 TOO_HIGH = Entry.command(1, signed(Level(65535, "9.9.9")))
 UNSIGNED = Entry.command(1, encode(Level(65535, "9.9.9")))
 HARMLESS = Entry.command(1, b'{"any":"thing"}')

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
-from consensus.core.model import Configuration, Entry, LogId, Server, ServerId
+from consensus.core.model import Configuration, Entry, LogId, Server
 from consensus.protocols.garlic_farm.node.joining_peers import PACKED_ENTRIES_MAX, JoiningPeer, Part
 from consensus.protocols.garlic_farm.wire.messages import JoinClusterRequest, JoinClusterResponse
 
-LEADER = ServerId(1)
+LEADER = 1
 MEMBERS = Configuration((Server(LEADER, "tcp://a:1"),))
 RECORD_BYTES = 10
 

@@ -2,13 +2,13 @@
 
 from consensus.core.entry_data import configuration_entry
 from consensus.core.messages import AppendEntries
-from consensus.core.model import Configuration, Entry, LogId, Server, ServerId
+from consensus.core.model import Configuration, Entry, LogId, Server
 from consensus.protocols.garlic_farm.node.request_encoder import EncodedEntries
 from consensus.protocols.garlic_farm.wire.codec import encode_request
 from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS
 from consensus.protocols.garlic_farm.wire.mapping import append_to_wire, request_to_wire
 
-LEADER, FOLLOWER, OTHER = ServerId(1), ServerId(2), ServerId(3)
+LEADER, FOLLOWER, OTHER = 1, 2, 3
 MEMBERS = Configuration((Server(LEADER, "tcp://a:1"), Server(FOLLOWER, "tcp://b:1"), Server(OTHER, "tcp://c:1")))
 
 
@@ -20,7 +20,7 @@ def command(term: int, data: bytes) -> Entry:
     return Entry.command(term, data)
 
 
-def sent(same_log: EncodedEntries, request: AppendEntries, recipient: ServerId) -> bytes:
+def sent(same_log: EncodedEntries, request: AppendEntries, recipient: int) -> bytes:
     entries, log = same_log.of(request)
     return encode_request(append_to_wire(request, recipient, entries), DEFAULT_LIMITS, log)
 

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, memory_stream_pair
 
 from consensus.core import messages as core
-from consensus.core.model import Entry, LogId, ServerId
+from consensus.core.model import Entry, LogId
 from consensus.net.receive_budget import Account, BudgetOptions, ReceiveBudget
 from consensus.protocols.garlic_farm.node.client_quota import SAVED_US, SHARE, ClientQuota
 from consensus.protocols.garlic_farm.node.connection import ClientAnswer, ConnectionOptions
@@ -61,7 +61,7 @@ async def stage() -> AsyncIterator[Stage]:
         nursery.cancel_scope.cancel()
 
 
-async def dial(stage: Stage, own_id: ServerId | None = ALICE, offered: tuple[str, ...] | None = None) -> Dialed:
+async def dial(stage: Stage, own_id: int | None = ALICE, offered: tuple[str, ...] | None = None) -> Dialed:
     address = stage.resolve(BOB)
     assert address is not None
     dialer = stage.dialer(own_id) if offered is None else stage.dialer(own_id, offered=offered)
@@ -148,7 +148,7 @@ async def test_a_client_is_told_accepted_when_its_entry_is_committed(stage: Stag
 
 
 @pytest.mark.parametrize(("leader", "named"), [(CAROL, CAROL), (None, -1)])
-async def test_a_follower_names_the_leader_as_destination(stage: Stage, leader: ServerId | None, named: int) -> None:
+async def test_a_follower_names_the_leader_as_destination(stage: Stage, leader: int | None, named: int) -> None:
     stage.add(Host(BOB)).handler.leader = leader
     dialed = await dial(stage, None)
     await dialed.stream.send_all(encode_request(wire.ClientRequest(0, 0, 0, 0, 0, 0)))
@@ -450,9 +450,7 @@ async def test_a_server_speaks_in_its_own_name_alone(stage: Stage, words: wire.R
 
 
 @pytest.mark.parametrize("own_id", [None, ALICE])
-async def test_whoever_has_the_password_may_submit_read_and_ask_to_be_added(
-    stage: Stage, own_id: ServerId | None
-) -> None:
+async def test_whoever_has_the_password_may_submit_read_and_ask_to_be_added(stage: Stage, own_id: int | None) -> None:
     host = stage.add(Host(BOB))
     address = stage.resolve(BOB)
     assert address is not None
@@ -465,7 +463,7 @@ async def test_whoever_has_the_password_may_submit_read_and_ask_to_be_added(
 
 
 @pytest.mark.parametrize(("own_id", "role"), [(None, "client"), (ALICE, "client"), (ALICE, "server")])
-async def test_nobody_asks_that_another_server_be_removed(stage: Stage, own_id: ServerId | None, role: str) -> None:
+async def test_nobody_asks_that_another_server_be_removed(stage: Stage, own_id: int | None, role: str) -> None:
     host = stage.add(Host(BOB))
     address = stage.resolve(BOB)
     assert address is not None

@@ -32,7 +32,7 @@ class Serving:
     @property
     def role(self) -> RoleChanged:
         """As it is after a transfer."""
-        return RoleChanged(Role.FOLLOWER, 7, ServerId(2))
+        return RoleChanged(Role.FOLLOWER, 7, 2)
 
     @property
     def server(self) -> "Serving":
@@ -45,7 +45,7 @@ class Serving:
         await trio.sleep(self.delay_s)
         if self.busy:
             raise ServerBusyError("much to do")
-        return TransferEnded(1, self.outcome, None if self.leader is None else ServerId(self.leader))
+        return TransferEnded(1, self.outcome, None if self.leader is None else self.leader)
 
 
 async def ask(serving: Serving, to: str | None) -> str:

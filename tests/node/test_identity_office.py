@@ -18,7 +18,7 @@ from bridge.node.event_log import EventLog
 from bridge.node.identity_office import IdentityOffice
 from bridge.wire.application import decode
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Outcome, ProposalResolved
-from consensus.core.model import Configuration, LogId, Server, ServerId
+from consensus.core.model import Configuration, LogId, Server
 
 LEADER, STOLEN = 1, 4
 EVICT_STOLEN = Request("POST", "/v1/nodes/evict", b'{"node": "node-4"}')
@@ -31,7 +31,7 @@ def identity(number: int) -> bytes:
 
 def servers(*numbers: int) -> tuple[Server, ...]:
     """With Raft ids."""
-    return tuple(Server(ServerId(number), f"tcp://127.0.0.1:{number}") for number in numbers)
+    return tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in numbers)
 
 
 def office() -> IdentityOffice:
@@ -106,7 +106,7 @@ class FakeLeader:
         assert isinstance(eviction, Eviction)
         admitted, rekeying, _ = evict(self.state.admitted, self.state.rekeying, eviction)
         self.state = replace(self.state, admitted=admitted, rekeying=rekeying)
-        return ProposalResolved(1, Outcome.COMMITTED, LogId(9, 1), ServerId(LEADER))
+        return ProposalResolved(1, Outcome.COMMITTED, LogId(9, 1), LEADER)
 
     async def wait_applied(self, index: int) -> int:
         """It is."""

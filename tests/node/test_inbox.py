@@ -7,15 +7,15 @@ import trio.testing
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved
 from consensus.core.events import DiskSpace, PeerExtensions
 from consensus.core.extensions import NO_EXTENSIONS
-from consensus.core.model import Configuration, Server, ServerId
+from consensus.core.model import Configuration, Server
 from consensus.server.changes import Changes
 from consensus.server.mailbox import Admission, Mailbox, Proposal
 
 
 async def test_a_full_lane_still_takes_what_the_disk_says() -> None:
     mailbox = Mailbox(1, 10, 1_000, 1.0, 0.0)
-    assert mailbox.put(PeerExtensions(ServerId(2), NO_EXTENSIONS))
-    assert not mailbox.put(PeerExtensions(ServerId(3), NO_EXTENSIONS))
+    assert mailbox.put(PeerExtensions(2, NO_EXTENSIONS))
+    assert not mailbox.put(PeerExtensions(3, NO_EXTENSIONS))
     assert mailbox.put(DiskSpace(full=True))
     assert mailbox.urgent_count == 2
 
@@ -24,7 +24,7 @@ async def test_an_answer_counts_although_the_server_stops_before_it_is_taken() -
     changes, answers = Changes(Mailbox(10, 10, 1_000, 1.0, 0.0)), []
 
     async def ask() -> None:
-        answers.append(await changes.ask(Configuration((Server(ServerId(2), "tcp://b:1"),))))
+        answers.append(await changes.ask(Configuration((Server(2, "tcp://b:1"),))))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)

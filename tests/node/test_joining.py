@@ -31,7 +31,7 @@ from tests.node.words_only_server import WordsOnlyServer
 
 LONG_S = 120
 ELECTING = replace(PATIENT, election_timeout_min_ms=1_000, election_timeout_max_ms=1_500)
-FOURTH, FIFTH = ServerId(4), ServerId(5)
+FOURTH, FIFTH = 4, 5
 
 
 @asynccontextmanager
@@ -50,7 +50,7 @@ async def group(
             nursery.cancel_scope.cancel()
 
 
-async def speaker(servers: LoopbackGroup, nursery: trio.Nursery, server_id: ServerId) -> GarlicFarmClient:
+async def speaker(servers: LoopbackGroup, nursery: trio.Nursery, server_id: int) -> GarlicFarmClient:
     """What a server itself says, of another make: it proves who it is, and knows nothing but the document."""
     client = servers.client(offered=(), server_id=server_id)
     await nursery.start(client.run)
@@ -219,7 +219,7 @@ async def test_a_server_gets_the_log_without_a_vote_in_the_same_words(tmp_path: 
 
 async def until_given_up(leader: Life, newcomer: Server) -> ConfigurationResolved | None:
     impatient = MembershipOptions(invitation_s=0.3)
-    requests = MemberRequests(leader.server, ServerId(1), leader.links, AnyRules(), leader.tally, impatient)
+    requests = MemberRequests(leader.server, 1, leader.links, AnyRules(), leader.tally, impatient)
     return await requests.add_learner(newcomer)
 
 
@@ -262,7 +262,7 @@ async def test_what_cannot_be_done_is_refused_with_a_sentence_for_the_operator(t
         refused = [
             (await ask_to_add(client, ClusterServer(2, "tcp://elsewhere:1")), "belongs to a member"),
             (await ask_to_add(client, ClusterServer(9, "tcp://nobody:1")), "nobody listens"),
-            (await ask_to_remove(await speaker(servers, nursery, ServerId(9)), ServerId(9)), "it is no member"),
+            (await ask_to_remove(await speaker(servers, nursery, 9), 9), "it is no member"),
             (await ask_to_remove(await speaker(servers, nursery, leader_id), leader_id), "it leads; hand leadership"),
         ]
         texts = [incident.text for incident in servers.incidents if incident.fault is Fault.REFUSED_CHANGE]
@@ -299,14 +299,14 @@ async def test_a_leader_that_knows_the_document_alone_brings_a_server_of_ours_up
         assert await said(client, invitation) == (True, 4)
         # its leader may tell it to leave; nobody else can
         assert await said(client, wire.LeaveClusterRequest(STRANGE, FOURTH, 5, 0, 3, 3)) == (True, 4)
-        other = await speaker(servers, nursery, ServerId(8))
+        other = await speaker(servers, nursery, 8)
         assert await said(other, wire.LeaveClusterRequest(8, FOURTH, 5, 0, 3, 3)) == (False, 4)
 
 
 async def test_a_member_that_hears_its_leader_takes_no_invitation(tmp_path: Path) -> None:
     async with group(tmp_path) as (servers, client, nursery):
         await submit(client, [b"x"])
-        leader, follower = await leading(servers), servers.lives[ServerId(1)].server
+        leader, follower = await leading(servers), servers.lives[1].server
         await until(lambda: follower.describe().raft.last == leader.server.describe().raft.last)
         assert follower.role.leader is not None
         before = follower.describe().raft
@@ -317,7 +317,7 @@ async def test_a_member_that_hears_its_leader_takes_no_invitation(tmp_path: Path
         assert (after.term, after.last, after.voted_for) == (before.term, before.last, before.voted_for)
 
 
-STRANGE = ServerId(9)
+STRANGE = 9
 THEIRS = Configuration(1, 0, (ClusterServer(STRANGE, "tcp://127.0.0.1:9"),))
 
 
@@ -328,6 +328,6 @@ def packed(after: int, commit: int, *values: Configuration | bytes) -> wire.Sync
 
 
 async def said(client: GarlicFarmClient, request: wire.Request) -> tuple[bool, int]:
-    reply = await client.exchange(ServerId(request.destination), request)
+    reply = await client.exchange(request.destination, request)
     assert isinstance(reply, wire.ANSWERS[type(request)])
     return reply.accepted, reply.next_index

@@ -20,7 +20,7 @@ from bridge.node.identity_office import IdentityOffice
 from bridge.wire.application import decode
 from bridge.wire.key_box import open_key
 from consensus.core.effects import Outcome, ProposalResolved
-from consensus.core.model import Configuration, LogId, Server, ServerId
+from consensus.core.model import Configuration, LogId, Server
 from gossip.core.member import NodeId
 from gossip.node.agent import Agent
 from gossip.node.key_room import KeyRoom
@@ -147,7 +147,7 @@ class Leader:
 
     def describe(self) -> SimpleNamespace:
         """Who answers."""
-        voters = tuple(Server(ServerId(number), f"tcp://127.0.0.1:{number}") for number in (1, 2, 3))
+        voters = tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in (1, 2, 3))
         followers = [SimpleNamespace(server_id=number, match=9, contact_ms=1) for number in self.answering]
         return SimpleNamespace(
             raft=SimpleNamespace(
@@ -163,7 +163,7 @@ class Leader:
         self.proposed.append(record)
         rekeying = replace(self.state.rekeying, era=record.era, boxes={})
         self.state = replace(self.state, rekeying=rekeying)
-        return ProposalResolved(1, Outcome.COMMITTED, LogId(9, 1), ServerId(LEADER))
+        return ProposalResolved(1, Outcome.COMMITTED, LogId(9, 1), LEADER)
 
     async def wait_applied(self, index: int) -> int:
         """It is."""

@@ -9,14 +9,14 @@ from click.testing import CliRunner
 
 from bridge.cli.log_verify import verify
 from consensus.core.effects import Compact, Persist
-from consensus.core.model import Configuration, Entry, HardState, LogId, Server, ServerId
+from consensus.core.model import Configuration, Entry, HardState, LogId, Server
 from consensus.storage.directory import Directory, open_directory
 from consensus.storage.planner import Storage, StorageOptions
 from consensus.storage.records import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from consensus.storage.snapshots import SnapshotWriter
 
 SMALL = StorageOptions(segment_bytes=64 * 1024)
-ALONE = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
+ALONE = Configuration((Server(1, "tcp://127.0.0.1:7001"),))
 PAYLOAD_BYTES = 1_000
 RECORD_BYTES = RECORD_HEADER_BYTES + PAYLOAD_BYTES
 
@@ -30,7 +30,7 @@ def made(path: Path, count: int = 150, node: bytes = b"node-one") -> Path:
     """A stopped directory with `count` entries in several segments."""
     directory, recovery = open_directory(path, node, 1, SMALL)
     storage = recovery.storage
-    write(directory, storage, Persist(1, HardState(3, ServerId(1))))
+    write(directory, storage, Persist(1, HardState(3, 1)))
     for index in range(1, count + 1):
         write(directory, storage, Persist(index + 1, None, None, index, (Entry.command(3, bytes(PAYLOAD_BYTES)),)))
     directory.perform_all(storage.plan_close())

@@ -33,7 +33,7 @@ def settings_of(directory: Path, notes: AdmissionNotes) -> ReplicaSettings:
         state_dir=directory,
         node_id=notes.node_id,
         generation=1,
-        server_id=ServerId(notes.own_id or 0),
+        server_id=notes.own_id or 0,
         founding=FOUNDING,
         node_id_of=notes.node_id_of,
         cluster="farm",
@@ -73,14 +73,14 @@ def store(directory: Path, entries: tuple[Entry, ...], voted_for: ServerId | Non
 
 def opened_as(directory: Path, server_id: int) -> None:
     notes = notes_of(directory, LATER, {1: FOUNDER.hex()}, founded=False)
-    settings = replace(settings_of(directory, notes), server_id=ServerId(server_id))
+    settings = replace(settings_of(directory, notes), server_id=server_id)
     disk, _ = replica._open_storage(settings)
     disk.close()
 
 
 @pytest.mark.parametrize(
     ("entries", "voted_for"),
-    [((Entry.command(3, b"{}"),), None), ((), ServerId(1))],
+    [((Entry.command(3, b"{}"),), None), ((), 1)],
     ids=["an entry", "a vote"],
 )
 def test_a_storage_that_holds_something_serves_no_second_raft_id(

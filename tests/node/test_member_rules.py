@@ -6,7 +6,7 @@ import pytest
 
 from bridge.node.member_rules import FarmMemberRules
 from bridge.node.replica import FrontDoor
-from consensus.core.model import Configuration, Server, ServerId
+from consensus.core.model import Configuration, Server
 from consensus.core.replication.progress import ProgressState
 from consensus.core.status import FollowerProgress
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
@@ -16,19 +16,19 @@ from consensus.protocols.garlic_farm.wire.values import Configuration as WireCon
 from consensus.protocols.garlic_farm.wire.values import LogEntry
 from tests.spec.test_picture import RAFT
 
-FOURTH = Server(ServerId(4), "tcp://10.0.0.4:7669")
+FOURTH = Server(4, "tcp://10.0.0.4:7669")
 KNOWN = PeerAddress("10.0.0.4", 7669, bytes(32))
 
 
 def rules(*voters: int, known: PeerAddress | None = KNOWN, answers: bool = False, removed: int = 0) -> FarmMemberRules:
     contact_ms = 10 if answers else 60_000
-    followers = (FollowerProgress(ServerId(4), 9, 10, 0, contact_ms, ProgressState.REPLICATING),)
+    followers = (FollowerProgress(4, 9, 10, 0, contact_ms, ProgressState.REPLICATING),)
     described = replace(RAFT, configuration=members(*voters), followers=followers)
     return FarmMemberRules(lambda _: known, lambda: described, lambda: (removed,), 3, 5, 3_000)
 
 
 def members(*voters: int) -> Configuration:
-    return Configuration(tuple(Server(ServerId(each), f"tcp://10.0.0.{each}:7669") for each in voters))
+    return Configuration(tuple(Server(each, f"tcp://10.0.0.{each}:7669") for each in voters))
 
 
 def test_a_router_whose_id_the_log_has_given_out_may_come_and_is_found_where_it_says_itself() -> None:
@@ -54,15 +54,15 @@ def test_whom_an_operator_removed_does_not_come_back_by_asking() -> None:
 
 
 def test_a_router_that_lives_is_not_removed_by_a_word_but_by_the_log() -> None:
-    refusal = rules(1, 2, 3, 4, answers=True).may_remove(ServerId(4), members(1, 2, 3, 4))
+    refusal = rules(1, 2, 3, 4, answers=True).may_remove(4, members(1, 2, 3, 4))
     assert refusal is not None
     assert "it answers, and would be taken in again" in refusal
-    assert rules(1, 2, 3, 4, answers=True, removed=4).may_remove(ServerId(4), members(1, 2, 3, 4)) is None
+    assert rules(1, 2, 3, 4, answers=True, removed=4).may_remove(4, members(1, 2, 3, 4)) is None
 
 
 def test_a_farm_is_not_talked_below_the_number_of_its_founders() -> None:
-    assert rules().may_remove(ServerId(4), members(1, 2, 3, 4)) is None
-    assert rules().may_remove(ServerId(3), members(1, 2, 3)) == "a farm of 3 needs another voter in its place first"
+    assert rules().may_remove(4, members(1, 2, 3, 4)) is None
+    assert rules().may_remove(3, members(1, 2, 3)) == "a farm of 3 needs another voter in its place first"
 
 
 def test_a_node_without_a_server_takes_no_invitation_and_says_so() -> None:

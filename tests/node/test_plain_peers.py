@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import pytest
 import trio
 
-from consensus.core.model import ServerId
 from consensus.net.receive_budget import Account, ReceiveBudget
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
@@ -18,7 +17,7 @@ from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from tests.node.garlic_farm_stage import ScriptedHandler
 
-OURS, THEIRS, OTHERS = ServerId(1), ServerId(4), ServerId(5)
+OURS, THEIRS, OTHERS = 1, 4, 5
 LISTED = PlainPeers({THEIRS: ("127.0.0.1", 9004), OTHERS: ("127.0.0.2", 9005)})
 
 
@@ -77,8 +76,8 @@ async def test_an_address_that_is_not_listed_is_closed_unheard() -> None:
         assert "is not in the list" in scene.incidents[0].text
 
 
-@pytest.mark.parametrize("claimed", [OTHERS, ServerId(77)], ids=["a server of another address", "an invented server"])
-async def test_a_listed_address_speaks_for_its_own_servers_only(claimed: ServerId) -> None:
+@pytest.mark.parametrize("claimed", [OTHERS, 77], ids=["a server of another address", "an invented server"])
+async def test_a_listed_address_speaks_for_its_own_servers_only(claimed: int) -> None:
     async with listening() as scene:
         assert await scene.says(claimed) is None
         assert not scene.handler.asked
@@ -133,7 +132,7 @@ class OrdinaryDialer:
     def __init__(self) -> None:
         self.asked: list[PeerAddress] = []
 
-    async def dial(self, address: PeerAddress, _expected: ServerId | None = None) -> None:
+    async def dial(self, address: PeerAddress, _expected: int | None = None) -> None:
         """Refused."""
         self.asked.append(address)
         raise GarlicFarmError(Fault.UNREACHABLE, "the ordinary way")

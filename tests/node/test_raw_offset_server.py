@@ -12,7 +12,6 @@ import pytest
 import trio
 
 from consensus.core.effects import Role
-from consensus.core.model import ServerId
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.joining_peers import PACKED_ENTRIES_MAX
 from consensus.protocols.garlic_farm.node.membership_client import ask_to_add
@@ -22,7 +21,7 @@ from tests.node.loopback_group import CALM, Life, LoopbackGroup
 from tests.node.raw_offset_server import RawOffsetServer, Said
 from tests.node.test_joining import group, leading, submit, until_level, until_members
 
-THEIRS, FIFTH = ServerId(4), ServerId(5)
+THEIRS, FIFTH = 4, 5
 
 
 @asynccontextmanager

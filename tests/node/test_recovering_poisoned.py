@@ -20,7 +20,7 @@ from bridge.node.state_reading import FarmOnDisk, read_directory
 from bridge.wire.backup import encode_backup
 from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
 from consensus.core.effects import Persist
-from consensus.core.model import Entry, HardState, LogId, ServerId
+from consensus.core.model import Entry, HardState, LogId
 from consensus.core.replica import MAX_NUMBER
 from consensus.storage.directory import open_directory, verify_directory
 from consensus.storage.planner import StorageOptions
@@ -46,9 +46,7 @@ def poisoned(path: Path, *entries: bytes, term: int = 2) -> Path:
     node_directory(path)
     directory, recovery = open_directory(path / RAFT_DIRECTORY, A, 2, StorageOptions(segment_bytes=64 * 1024))
     more = tuple(Entry.command(term, data) for data in entries)
-    directory.perform_all(
-        recovery.storage.plan([Persist(1, HardState(term, ServerId(1)), None, len(ENTRIES) + 1, more)])
-    )
+    directory.perform_all(recovery.storage.plan([Persist(1, HardState(term, 1), None, len(ENTRIES) + 1, more)]))
     recovery.storage.done()
     directory.close()
     return path

@@ -22,7 +22,7 @@ from consensus.storage.disk import StorageInUseError
 from consensus.storage.planner import StorageOptions
 from tests.node.kept_entries import KeptEntries
 
-ALONE = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
+ALONE = Configuration((Server(1, "tcp://127.0.0.1:7001"),))
 FAST = Options(election_timeout_min_ms=20, election_timeout_max_ms=40, heartbeat_ms=5, retry_ms=20)
 SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=4)
 
@@ -48,7 +48,7 @@ async def life(path: Path, generation: int, applied: list[Entry]) -> AsyncIterat
         if isinstance(notice, RoleChanged) and notice.role is Role.LEADER:
             leads.set()
 
-    core = Raft(ServerId(1), ALONE, recovery.hard_state, recovery.log, FAST, GARLIC_FARM, Random(generation), now_ms())
+    core = Raft(1, ALONE, recovery.hard_state, recovery.log, FAST, GARLIC_FARM, Random(generation), now_ms())
     server = ConsensusServer(core, recovery.storage, disk, NoLinks(), KeptEntries(applied), observe)
     try:
         async with trio.open_nursery() as nursery:

@@ -63,7 +63,7 @@ async def test_three_servers_elect_a_leader_and_apply_the_same_log(autojump_cloc
     nodes: dict[ServerId, Node] = {}
     async with trio.open_nursery() as nursery:
         for n in range(1, 4):
-            nodes[ServerId(n)] = build(ServerId(n), nodes, nursery, MemoryDisk(), count=3)
+            nodes[n] = build(n, nodes, nursery, MemoryDisk(), count=3)
         for node in nodes.values():
             await nursery.start(node.server.run)
         await until(lambda: any(node.server.role.role is Role.LEADER for node in nodes.values()))
@@ -89,8 +89,8 @@ async def test_a_request_gets_its_own_reply_with_the_correlation_it_came_with(
         replies: dict[int, VoteReply] = {}
 
         async def ask(sender: int, correlation: int) -> None:
-            request = RequestVote(1, ServerId(sender), LogId(0, 0), correlation)
-            reply = await node.server.request(ServerId(sender), request)
+            request = RequestVote(1, sender, LogId(0, 0), correlation)
+            reply = await node.server.request(sender, request)
             assert isinstance(reply, VoteReply)
             assert reply.correlation == correlation
             replies[sender] = reply
@@ -108,11 +108,11 @@ async def test_a_vote_is_answered_only_when_it_is_durable(autojump_clock: trio.t
     async with trio.open_nursery() as nursery:
         node = build(ONE, {}, nursery, MemoryDisk(), count=3)
         await nursery.start(node.server.run)
-        reply = await node.server.request(ServerId(2), RequestVote(9, ServerId(2), LogId(0, 0), 1))
+        reply = await node.server.request(2, RequestVote(9, 2, LogId(0, 0), 1))
         assert isinstance(reply, VoteReply)
         assert reply.granted
         found = recover(node.disk.crash(Random(3)), Owner(b"node-001", 2, 1), bytes(16), SMALL)
-        assert (found.hard_state.term, found.hard_state.voted_for) == (9, ServerId(2))
+        assert (found.hard_state.term, found.hard_state.voted_for) == (9, 2)
         nursery.cancel_scope.cancel()
 
 
@@ -189,8 +189,8 @@ async def test_another_server_leads_while_the_disk_of_the_old_leader_is_full_and
     nodes: dict[ServerId, Node] = {}
     async with trio.open_nursery() as nursery:
         for number in (1, 2, 3):
-            nodes[ServerId(number)] = build(ServerId(number), nodes, nursery, MemoryDisk(), count=3)
-            await nursery.start(nodes[ServerId(number)].server.run)
+            nodes[number] = build(number, nodes, nursery, MemoryDisk(), count=3)
+            await nursery.start(nodes[number].server.run)
         await until(lambda: any(node.server.role.role is Role.LEADER for node in nodes.values()))
         full = next(node for node in nodes.values() if node.server.role.role is Role.LEADER)
         others = [node for node in nodes.values() if node is not full]
@@ -301,4 +301,4 @@ async def test_after_a_clean_stop_rot_in_the_last_entry_is_recognised(autojump_c
         recover(disk, Owner(b"node-001", 2, 1), bytes(16), SMALL)
     assert (await node.server.propose((b"x",))).outcome is Outcome.NOT_LEADER
     with pytest.raises(ServerStoppedError):
-        await node.server.request(ServerId(2), RequestVote(9, ServerId(2), LogId(0, 0), 1))
+        await node.server.request(2, RequestVote(9, 2, LogId(0, 0), 1))

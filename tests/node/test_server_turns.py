@@ -25,7 +25,7 @@ from consensus.storage.planner import Owner, recover
 from tests.node.kept_entries import KeptEntries
 from tests.node.memory_server import ONE, SMALL, MemoryDisk, until, voters
 
-TWO = ServerId(2)
+TWO = 2
 OUT_OF_DATE = RequestVote(0, TWO, LogId(0, 0), correlation=7)
 
 

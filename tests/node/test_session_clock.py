@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from consensus.core.effects import Outcome, ProposalResolved, Role, RoleChanged
-from consensus.core.model import Entry, Index, LogId, ServerId
+from consensus.core.model import Entry, Index, LogId
 from consensus.server.server import ConsensusServer
 from consensus.sessions.dedup_state_machine import DedupStateMachine, request_entry
 from consensus.sessions.log_time_clock import STEER_LIMIT_MS, SessionClock, next_log_time
 from consensus.sessions.table import RequestId, SessionLimits
 from tests.node.test_exactly_once import group
 
-ONE = ServerId(1)
+ONE = 1
 START_MS = 1_700_000_000_000
 LEADING, FOLLOWING = RoleChanged(Role.LEADER, 1, ONE), RoleChanged(Role.FOLLOWER, 1, None)
 

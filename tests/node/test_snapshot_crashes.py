@@ -18,7 +18,6 @@ from consensus.core.model import (
     HardState,
     LogId,
     Server,
-    ServerId,
     SnapshotDescription,
 )
 from consensus.server.executor import ReadJob
@@ -33,7 +32,7 @@ from tests.node.crash_disk import CrashDisk
 OWNER = Owner(b"node-one", 1, 77)
 STORAGE_ID = bytes(range(16))
 SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=10_000)
-CONFIGURATION = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
+CONFIGURATION = Configuration((Server(1, "tcp://127.0.0.1:7001"),))
 
 
 @dataclass

@@ -24,7 +24,7 @@ from tests.node.kept_entries import KeptEntries
 from tests.node.memory_server import MemoryDisk, Node, build, data, leader_alone, until
 from tests.node.test_server_on_disk import NoLinks
 
-ALONE = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
+ALONE = Configuration((Server(1, "tcp://127.0.0.1:7001"),))
 FAST = Options(election_timeout_min_ms=20, election_timeout_max_ms=40, heartbeat_ms=5, retry_ms=20)
 SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=4)
 KEEP_NOTHING = ServerOptions(retain_bytes=0)
@@ -34,7 +34,7 @@ KEEP_NOTHING = ServerOptions(retain_bytes=0)
 async def life(path: Path, generation: int, machine: StateMachine) -> AsyncIterator[ConsensusServer]:
     """One life of the only voter on real files."""
     disk, recovery = open_storage(path, b"node-one", generation, SMALL)
-    core = Raft(ServerId(1), ALONE, recovery.hard_state, recovery.log, FAST, GARLIC_FARM, Random(generation), now_ms())
+    core = Raft(1, ALONE, recovery.hard_state, recovery.log, FAST, GARLIC_FARM, Random(generation), now_ms())
     server = ConsensusServer(core, recovery.storage, disk, NoLinks(), machine, lambda _: None, KEEP_NOTHING)
     try:
         async with trio.open_nursery() as nursery:
@@ -145,16 +145,16 @@ async def test_a_follower_that_lags_behind_the_log_is_brought_the_snapshot_and_t
     nodes: dict[ServerId, Node] = {}
     async with trio.open_nursery() as nursery:
         for number in (1, 2):
-            nodes[ServerId(number)] = build(ServerId(number), nodes, nursery, MemoryDisk(), 3, KEEP_NOTHING)
-            await nursery.start(nodes[ServerId(number)].server.run)
+            nodes[number] = build(number, nodes, nursery, MemoryDisk(), 3, KEEP_NOTHING)
+            await nursery.start(nodes[number].server.run)
         await until(lambda: any(node.server.role.role is Role.LEADER for node in nodes.values()))
         leader = next(node for node in nodes.values() if node.server.role.role is Role.LEADER)
         for number in range(40):
             await leader.server.propose((b"%d." % number * 10_000,))
         assert await leader.server.take_snapshot() is not None
         await leader.server.propose((b"behind the snapshot",))
-        late = build(ServerId(3), nodes, nursery, MemoryDisk(), 3, KEEP_NOTHING)
-        nodes[ServerId(3)] = late
+        late = build(3, nodes, nursery, MemoryDisk(), 3, KEEP_NOTHING)
+        nodes[3] = late
         await nursery.start(late.server.run)
         await until(lambda: data(late)[-1:] == [b"behind the snapshot"])
         assert late.applied == leader.applied
@@ -198,7 +198,7 @@ async def test_a_snapshot_that_is_cancelled_half_way_leaves_the_next_one_whole(
         assert snapshot is not None
         nursery.cancel_scope.cancel()
     async with trio.open_nursery() as nursery:
-        again = build(ServerId(1), {}, nursery, node.disk)
+        again = build(1, {}, nursery, node.disk)
         await nursery.start(again.server.run)
         await until(lambda: again.machine.restored == [snapshot.last.index])
         assert again.applied == node.applied[: snapshot.last.index]

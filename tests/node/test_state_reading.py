@@ -20,7 +20,7 @@ from bridge.wire.backup import BackupError, decode_backup, encode_backup
 from bridge.wire.formation_state import encode_formation_state
 from consensus.core.effects import Compact, Persist
 from consensus.core.entry_data import configuration_entry
-from consensus.core.model import Configuration, Entry, HardState, LogId, Server, ServerId
+from consensus.core.model import Configuration, Entry, HardState, LogId, Server
 from consensus.core.replica import MAX_NUMBER
 from consensus.storage.directory import Directory, open_directory
 from consensus.storage.planner import StorageOptions
@@ -32,7 +32,7 @@ A, B, C = node_id(FIRST), node_id(SECOND), node_id(3)
 BASE_MS = 1_700_000_000_000
 PROMISES = {each: Promise((A, B), BASE_MS, each * 2) for each in (A, B)}
 FOUNDING = found(PROMISES)
-GROWN = Configuration(tuple(Server(ServerId(number), f"tcp://127.0.0.1:700{number}") for number in (1, 2, 3)))
+GROWN = Configuration(tuple(Server(number, f"tcp://127.0.0.1:700{number}") for number in (1, 2, 3)))
 ADMITTED_C = signed(Admission(C, "c", server_id=3), FIRST, FOUNDING.cluster_id)
 
 
@@ -56,7 +56,7 @@ def node_directory(path: Path) -> Path:
     formation = FormationState(promise=PROMISES[A], founding=FOUNDING)
     (path / FILE_NAME).write_bytes(encode_formation_state(formation))
     directory, recovery = open_directory(path / RAFT_DIRECTORY, A, 1, StorageOptions(segment_bytes=64 * 1024))
-    directory.perform_all(recovery.storage.plan([Persist(1, HardState(2, ServerId(1)), None, 1, ENTRIES)]))
+    directory.perform_all(recovery.storage.plan([Persist(1, HardState(2, 1), None, 1, ENTRIES)]))
     recovery.storage.done()
     directory.close()
     return path

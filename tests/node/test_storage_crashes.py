@@ -12,7 +12,7 @@ import pytest
 
 from consensus.core.effects import Persist, ReadEntries
 from consensus.core.entry_data import configuration_entry
-from consensus.core.model import Configuration, Entry, HardState, Server, ServerId
+from consensus.core.model import Configuration, Entry, HardState, Server
 from consensus.storage import recovery
 from consensus.storage.disk import CreateFile, DiskOperation, StorageError, SyncDirectory, SyncFile, WriteBytes
 from consensus.storage.hard_state import HardStateFile
@@ -27,7 +27,7 @@ SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=10_000)
 
 def entry(term: int, random: Random) -> Entry:
     if random.random() < 0.1:
-        servers = tuple(Server(ServerId(n), f"tcp://127.0.0.1:{n}") for n in range(1, random.randint(2, 5)))
+        servers = tuple(Server(n, f"tcp://127.0.0.1:{n}") for n in range(1, random.randint(2, 5)))
         return configuration_entry(term, Configuration(servers))
     return Entry.command(term, random.randbytes(random.choice([0, 1, 30, 500, 5_000, 40_000])))
 
@@ -54,9 +54,7 @@ class Model:
             self.number += 1
             cut = None
             if random.random() < 0.25:
-                hard_state = HardState(
-                    hard_state.term + 1, ServerId(random.randint(1, 3)) if random.random() < 0.7 else None
-                )
+                hard_state = HardState(hard_state.term + 1, random.randint(1, 3) if random.random() < 0.7 else None)
             if random.random() < 0.25 and log:
                 cut = random.randint(max(1, len(log) - 8), len(log))
                 del log[cut - 1 :]

@@ -7,7 +7,7 @@ import pytest
 
 from consensus.core.effects import Persist, ReadEntries
 from consensus.core.entry_data import configuration_entry
-from consensus.core.model import Configuration, Entry, HardState, Server, ServerId
+from consensus.core.model import Configuration, Entry, HardState, Server
 from consensus.storage.disk import DamagedStorageError, StorageError, SyncFile, WriteBytes
 from consensus.storage.planner import Owner, Storage, StorageOptions, merge, read_extents, recover
 from consensus.storage.records import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, encode_record
@@ -17,7 +17,7 @@ OWNER = Owner(b"node-one", 1, 77)
 STORAGE_ID = bytes(range(16))
 SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=10_000)
 FIRST = f"{1:020d}.segment"
-CONFIGURATION = Configuration((Server(ServerId(1), "tcp://127.0.0.1:7001"),))
+CONFIGURATION = Configuration((Server(1, "tcp://127.0.0.1:7001"),))
 
 
 def command(number: int, size: int = 100) -> Entry:
@@ -108,7 +108,7 @@ def test_a_vote_after_the_entries_makes_their_damage_known() -> None:
     disk = CrashDisk()
     storage = started(disk)
     append(disk, storage, *(command(n) for n in range(1, 5)))
-    disk.run(storage.plan([Persist(2, HardState(2, ServerId(1)))]))
+    disk.run(storage.plan([Persist(2, HardState(2, 1))]))
     flip(disk, FIRST, record_at(4) + 60)
     assert "the ballot file proves" in refused(disk)
 
@@ -173,10 +173,10 @@ def test_a_command_that_looks_like_a_later_record_does_not_make_a_torn_tail_look
 def test_one_damaged_ballot_slot_is_repaired_from_the_other(slot: int) -> None:
     disk = CrashDisk()
     storage = started(disk)
-    disk.run(storage.plan([Persist(1, HardState(7, ServerId(3)))]))
+    disk.run(storage.plan([Persist(1, HardState(7, 3))]))
     flip(disk, "ballot", slot * 4096 + 30)
     recovery = recover(disk, OWNER, STORAGE_ID, SMALL)
-    assert recovery.hard_state == HardState(7, ServerId(3))
+    assert recovery.hard_state == HardState(7, 3)
     assert recovery.report.ballot_slot_repaired
     disk.run(recovery.operations)
     assert not recover(disk, OWNER, STORAGE_ID, SMALL).report.ballot_slot_repaired
@@ -195,13 +195,13 @@ def test_a_torn_ballot_update_leaves_the_old_vote_or_the_new_one(seed: int) -> N
     random = Random(seed)
     disk = CrashDisk()
     storage = started(disk)
-    disk.run(storage.plan([Persist(1, HardState(7, ServerId(3)))]))
+    disk.run(storage.plan([Persist(1, HardState(7, 3))]))
     storage.done()
     operations = storage.plan([Persist(2, HardState(8))])
     stop = random.randrange(len(operations))
     disk.run(operations[:stop])
     found = recover(disk.crash(random), OWNER, STORAGE_ID, SMALL).hard_state
-    assert found in (HardState(7, ServerId(3)), HardState(8)), f"seed {seed}"
+    assert found in (HardState(7, 3), HardState(8)), f"seed {seed}"
 
 
 def test_a_generation_is_remembered_from_the_moment_of_opening() -> None:
@@ -227,7 +227,7 @@ def test_truncated_entries_stay_away_whatever_is_written_in_their_place() -> Non
 def test_recovery_tells_terms_configurations_and_the_newest_entries() -> None:
     disk = CrashDisk()
     storage = started(disk)
-    other = Configuration((*CONFIGURATION.voters, Server(ServerId(2), "tcp://127.0.0.1:7002")))
+    other = Configuration((*CONFIGURATION.voters, Server(2, "tcp://127.0.0.1:7002")))
     entries = (
         configuration_entry(1, CONFIGURATION),
         Entry.command(1, b"a"),
@@ -284,9 +284,9 @@ def test_merged_persists_leave_what_they_would_leave_one_by_one() -> None:
     one = merge(
         [
             Persist(1, HardState(1), None, 5, (command(5), command(6))),
-            Persist(2, HardState(2, ServerId(1)), 6, 6, (command(60), command(70))),
+            Persist(2, HardState(2, 1), 6, 6, (command(60), command(70))),
             Persist(3, None, 3, 3, (command(30),)),
             Persist(4, None, None, 4, (command(40),)),
         ]
     )
-    assert one == Persist(4, HardState(2, ServerId(1)), 3, 3, (command(30), command(40)))
+    assert one == Persist(4, HardState(2, 1), 3, 3, (command(30), command(40)))

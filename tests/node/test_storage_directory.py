@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from consensus.core.effects import Persist, ReadEntries
-from consensus.core.model import Entry, HardState, ServerId
+from consensus.core.model import Entry, HardState
 from consensus.storage.directory import Directory, OutOfSpaceError, open_directory, verify_directory
 from consensus.storage.disk import (
     CreateFile,
@@ -39,12 +39,12 @@ def write(directory: Directory, recovery: Recovery, *persists: Persist) -> None:
 def test_a_restart_finds_ballot_and_entries_over_several_segments(tmp_path: Path) -> None:
     directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     entries = commands(200)
-    write(directory, recovery, Persist(1, HardState(1, ServerId(2)), None, 1, entries))
+    write(directory, recovery, Persist(1, HardState(1, 2), None, 1, entries))
     assert recovery.storage.segment_count > 2
     directory.close()
 
     directory, recovery = open_directory(tmp_path / "raft", NODE, 2, SMALL)
-    assert recovery.hard_state == HardState(1, ServerId(2))
+    assert recovery.hard_state == HardState(1, 2)
     assert recovery.log.tail == entries
     request = ReadEntries(1, 50, 149, 10**9)
     assert read_extents(directory, recovery.storage.binding, recovery.storage.extents(request)) == entries[49:149]

@@ -8,7 +8,6 @@ import pytest
 import trio
 
 from consensus.core.effects import Outcome
-from consensus.core.model import ServerId
 from consensus.net.connectors import (
     Connector,
     HttpProxy,
@@ -174,7 +173,7 @@ async def connect_with_authority(
         port: int = await nursery.start(host.server.listen, LOOPBACK, 0, authority.certificate(named, days=days))
         calls = dialer(TlsConnector(authority_context(authority.file)))
         try:
-            dialed = await calls.dial(PeerAddress(LOOPBACK, port, None), ServerId(BOB))
+            dialed = await calls.dial(PeerAddress(LOOPBACK, port, None), BOB)
         except GarlicFarmError as error:
             with trio.fail_after(10):
                 await host.told.wait()

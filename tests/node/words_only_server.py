@@ -12,7 +12,6 @@ from random import Random
 
 import trio
 
-from consensus.core.model import ServerId
 from consensus.net.tls import load_or_create_certificate
 from consensus.net.tls_stream import TlsStream
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
@@ -41,7 +40,7 @@ _BREAKS_AT = 3
 class WordsOnlyServer:
     """`heard` is every kind of request in order, without repetitions next to each other."""
 
-    server_id: ServerId
+    server_id: int
     directory: Path
     term: int = 0
     voted_for: int = -1

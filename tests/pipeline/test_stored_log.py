@@ -14,7 +14,7 @@ from bridge.core.records import Report, RouterStatus
 from bridge.node.commit_note import write_commit_note
 from bridge.node.stored_farm_writer import StoredFarmWriter
 from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
-from consensus.core.model import Configuration, LogId, Server, ServerId
+from consensus.core.model import Configuration, LogId, Server
 from consensus.sessions.table import SessionTable
 from consensus.storage import stored_log
 from consensus.storage.directory import Directory
@@ -285,7 +285,7 @@ def with_snapshot(directory: Path) -> None:
     )
     image = FarmSnapshot(state, 30_000, SessionTable(SESSION_LIMITS).dump(), [0, 2], [EPOCH_MS, EPOCH_MS + 1_000], [1])
     binding = decode_segment_header(next((directory / "raft").glob("*.segment")).read_bytes()[:4096]).binding
-    writer = SnapshotWriter(LogId(5, 1), Configuration((Server(ServerId(1), "tcp://127.0.0.1:7669"),)))
+    writer = SnapshotWriter(LogId(5, 1), Configuration((Server(1, "tcp://127.0.0.1:7669"),)))
     disk = Directory(directory / "raft")
     try:
         disk.perform_all(writer.plan_begin())

@@ -100,9 +100,9 @@ from consensus.core.model import (
     HardState,
     LogId,
     Server,
-    ServerId,
     SnapshotDescription,
     Term,
+    integer_id,
 )
 from consensus.core.options import lan
 from consensus.core.pull_messages import PullMessage
@@ -177,7 +177,7 @@ class Story:
     def _do_log(self, words: list[str]) -> None:
         number, rest = int(words[0]), words[2:]
         terms = [int(word) for word in rest[: rest.index("ballot")]]
-        vote = ServerId(int(rest[rest.index("vote") + 1])) if "vote" in rest else None
+        vote = int(rest[rest.index("vote") + 1]) if "vote" in rest else None
         entries = [Entry.command(term, f"{index}.{term}".encode()) for index, term in enumerate(terms, start=1)]
         self._start(number, entries, HardState(int(rest[rest.index("ballot") + 1]), vote))
 
@@ -216,7 +216,7 @@ class Story:
 
     def _do_transfer(self, words: list[str]) -> None:
         self._asked += 1
-        target = ServerId(int(words[1])) if len(words) > 1 else None
+        target = int(words[1]) if len(words) > 1 else None
         self._step(int(words[0]), TransferLeadership(self._asked, target))
 
     def _do_deliver(self, words: list[str]) -> None:
@@ -287,7 +287,7 @@ class Story:
 
     def _start(self, number: int, entries: list[Entry], hard_state: HardState) -> None:
         core = Raft(
-            ServerId(number),
+            number,
             Configuration(()) if number in self._strangers else self._configuration,
             hard_state,
             describe_entries(entries),
@@ -304,7 +304,7 @@ class Story:
     def _arrive(self, link: Link, message: Message) -> None:
         sender, recipient = link
         if recipient in self._actors and link not in self._cut:
-            self._step(recipient, Received(ServerId(sender), message))
+            self._step(recipient, Received(sender, message))
 
     def _step(self, number: int, event: Event) -> None:
         actor = self._actors[number]
@@ -328,7 +328,7 @@ class Story:
             released = [send for send in actor.held if send.after <= actor.durable]
             actor.held = [send for send in actor.held if send.after > actor.durable]
             for send in released:
-                self._wire.append(((number, send.recipient), send.message))
+                self._wire.append(((number, integer_id(send.recipient)), send.message))
             self._step(number, Persisted(persist.number))
 
     def _answer(self, number: int, asked: ReadSnapshot | CheckSnapshot) -> None:
@@ -347,7 +347,7 @@ class Story:
                 return f"{number}: persist {_persist(effect)}"
             case Send(recipient, message, after):
                 if after <= actor.durable:
-                    self._wire.append(((number, recipient), message))
+                    self._wire.append(((number, integer_id(recipient)), message))
                 else:
                     actor.held.append(effect)
                 held = " (held)" if after > actor.durable and actor.slow else ""
@@ -439,7 +439,7 @@ def _announcement(effect: ProposalResolved | ConfigurationResolved | Configurati
 
 
 def _servers(words: list[str]) -> tuple[Server, ...]:
-    return tuple(Server(ServerId(int(word)), f"tcp://{word}") for word in words if word.isdigit())
+    return tuple(Server(int(word), f"tcp://{word}") for word in words if word.isdigit())
 
 
 def _ids(servers: tuple[Server, ...]) -> str:

@@ -15,7 +15,7 @@ from consensus.core.extensions import Extensions
 from consensus.core.features import GARLIC_FARM, KRAFT, ZMQ_RAFT, Features
 from consensus.core.log import describe_entries
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
-from consensus.core.model import Entry, HardState, LogId, ServerId
+from consensus.core.model import Entry, HardState, LogId, integer_id
 from consensus.core.options import lan
 from consensus.core.raft import Raft
 from tests.spec.raft_bench import FIVE, FOUR, THREE, TWO, Bench, entries_of, group
@@ -32,7 +32,7 @@ class Group:
         self.resolved: list[ProposalResolved] = []
         self.rafts = {
             number: Raft(
-                ServerId(number),
+                number,
                 group(len(logs)),
                 hard_state,
                 describe_entries(entries),
@@ -46,7 +46,7 @@ class Group:
         for number in logs:
             for other in logs:
                 if number != other:
-                    self.step(number, PeerExtensions(ServerId(other), Extensions(pre_vote=True)))
+                    self.step(number, PeerExtensions(other, Extensions(pre_vote=True)))
 
     def step(self, number: int, event: Event) -> None:
         """Give one server an event, and carry out all that follows from it at this moment."""
@@ -58,7 +58,7 @@ class Group:
                     case Persist():
                         waiting.insert(0, (at, Persisted(effect.number)))
                     case Send(recipient, message, _) if not {at, recipient} & self.off:
-                        waiting.append((recipient, Received(ServerId(at), message)))
+                        waiting.append((integer_id(recipient), Received(at, message)))
                     case ProposalResolved():
                         self.resolved.append(effect)
                     case _:

@@ -20,7 +20,7 @@ from random import Random
 import trio
 
 from consensus.core.effects import Outcome
-from consensus.core.model import Index, LogId, ServerId
+from consensus.core.model import Index, LogId
 from consensus.core.options import lan
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.membership_client import ask_to_remove, join
@@ -30,7 +30,7 @@ from consensus.sessions.dedup_state_machine import OPENING_ENTRY, request_entry
 from tests.node.loopback_group import Life, LoopbackGroup, Service, until
 from tests.simulation.consensus.linearizability import NOTHING, Operation, Verdict, judge
 
-FOURTH, FIFTH = ServerId(4), ServerId(5)
+FOURTH, FIFTH = 4, 5
 KEYS = 128
 READS = 0.2
 PADDING = "-" * 64
@@ -159,12 +159,12 @@ class Story:
         enough = figures.writes + 200
         await until(lambda: figures.writes >= enough)
 
-    async def _join(self, servers: LoopbackGroup, plain: GarlicFarmClient, server_id: ServerId) -> Life:
+    async def _join(self, servers: LoopbackGroup, plain: GarlicFarmClient, server_id: int) -> Life:
         life = await servers.start(server_id)
         await join(plain, life.server, ClusterServer(server_id, servers.endpoint(server_id)), self.random)
         return life
 
-    async def _remove(self, servers: LoopbackGroup, server_id: ServerId) -> None:
+    async def _remove(self, servers: LoopbackGroup, server_id: int) -> None:
         own = servers.client(server_id=server_id)
         async with trio.open_nursery() as nursery:
             await nursery.start(own.run)
@@ -237,7 +237,7 @@ class Story:
         assert all((store.values, store.replaced) == (stores[0].values, stores[0].replaced) for store in stores)
 
 
-def _is_member(server_id: ServerId, life: Life) -> bool:
+def _is_member(server_id: int, life: Life) -> bool:
     return server_id in life.server.describe().raft.configuration.voter_ids
 
 

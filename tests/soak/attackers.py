@@ -31,7 +31,6 @@ from bridge.node.key_files import load_farm_key
 from bridge.wire.destination_keys import new_demo_leaf
 from bridge.wire.entry_proof import sign_entry
 from bridge.wire.farm_key import FarmKey
-from consensus.core.model import ServerId
 from consensus.net.tls import load_or_create_certificate
 from consensus.protocols.garlic_farm.node.dialer import Dialed, Dialer, PeerAddress
 from consensus.protocols.garlic_farm.wire import messages as wire
@@ -216,7 +215,7 @@ class Attackers:
         peers = None if key is None else Believer(key)
         identity = Identity(self._prey.cluster_id, claimed)
         caller = Caller(self._prey.key.cluster, lambda: credentials, lambda: identity, os.urandom, peers, role)
-        return await Dialer(caller).dial(target.consensus, ServerId(target.raft_id))
+        return await Dialer(caller).dial(target.consensus, target.raft_id)
 
     async def _dripping(self) -> None:
         """Requests that announce megabytes and bring a byte now and then."""

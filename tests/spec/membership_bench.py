@@ -9,7 +9,7 @@ from tests.spec.raft_bench import Bench
 
 def servers(*numbers: int) -> tuple[Server, ...]:
     """Servers with these ids."""
-    return tuple(Server(ServerId(number), f"tcp://{number}") for number in numbers)
+    return tuple(Server(number, f"tcp://{number}") for number in numbers)
 
 
 def plain(*numbers: int, learners: tuple[int, ...] = ()) -> Configuration:
@@ -52,10 +52,9 @@ class Group(Bench):
         self.store(*sorted(self.about.configuration.voter_ids - {self.about.server_id}))
         assert self.about.commit_index == self.about.last.index
 
-    def store(self, *peers: int) -> None:
+    def store(self, *peers: ServerId) -> None:
         """The peers store all that they are sent, one after the other, and say so."""
-        for number in peers:
-            peer = ServerId(number)
+        for peer in peers:
             answered = None
             while self.sent[peer] is not answered:
                 answered = self.sent[peer]
@@ -63,8 +62,7 @@ class Group(Bench):
 
     def bring_up(self, *newcomers: int) -> None:
         """Servers with empty logs are found, and store what there was when they were."""
-        for number in newcomers:
-            peer = ServerId(number)
+        for peer in newcomers:
             while peer not in self.sent:
                 self.expire()
             self.refused(peer, self.sent[peer], hint=1)
@@ -87,7 +85,7 @@ class Group(Bench):
         return self.about.configuration
 
     @property
-    def replicated_to(self) -> list[int]:
+    def replicated_to(self) -> list[ServerId]:
         """The servers that the leader keeps in touch with."""
         return [follower.server_id for follower in self.about.followers]
 

@@ -105,7 +105,7 @@ class PullBench(Bench):
     def end(self, leader: ServerId, term: int, *preferred: int, cluster_id: str | None = None) -> EndQuorumEpochReply:
         """A leader resigns; returns the answer."""
         self.correlation += 1
-        successors = tuple(map(ServerId, preferred))
+        successors = preferred
         self.receive(leader, EndQuorumEpoch(term, leader, successors, self.correlation, cluster_id))
         (answer,) = self.sent(EndQuorumEpochReply, leader)
         return answer

@@ -17,12 +17,12 @@ from consensus.core.status import Description
 
 T = TypeVar("T")
 
-ONE, TWO, THREE, FOUR, FIVE = (ServerId(number) for number in range(1, 6))
+ONE, TWO, THREE, FOUR, FIVE = (number for number in range(1, 6))
 
 
 def group(size: int) -> Configuration:
     """A configuration of the servers 1 to `size`."""
-    return Configuration(tuple(Server(ServerId(number), f"tcp://{number}") for number in range(1, size + 1)))
+    return Configuration(tuple(Server(number, f"tcp://{number}") for number in range(1, size + 1)))
 
 
 def entries_of(*terms: int) -> tuple[Entry, ...]:
@@ -72,7 +72,7 @@ class Bench:
         self.correlation = 1_000
         if pre_vote is not None:  # None: no peer was reached yet
             for number in range(2, voters + 1):
-                self.step(PeerExtensions(ServerId(number), Extensions(pre_vote=pre_vote, configurations=extended)))
+                self.step(PeerExtensions(number, Extensions(pre_vote=pre_vote, configurations=extended)))
 
     @property
     def about(self) -> Description:

@@ -21,7 +21,7 @@ from bridge.core.view import (
     WeightsView,
 )
 from consensus.core.effects import Role
-from consensus.core.model import ORIGIN, Configuration, LogId, Server, ServerId
+from consensus.core.model import ORIGIN, Configuration, LogId, Server
 from consensus.core.replication.progress import ProgressState
 from consensus.core.status import Description as RaftDescription
 from consensus.core.status import FollowerProgress
@@ -82,18 +82,18 @@ SOURCES = Sources(
     address_of=lambda destination: f"{destination}.b32.i2p",
 )
 RAFT = RaftDescription(
-    server_id=ServerId(1),
+    server_id=1,
     role=Role.LEADER,
     term=7,
     voted_for=None,
-    leader=ServerId(1),
+    leader=1,
     last=LogId(20, 7),
     durable_index=20,
     commit_index=19,
     applied_index=19,
     pending_proposals=0,
-    followers=(FollowerProgress(ServerId(2), 15, 16, 0, 40, next(iter(ProgressState))),),
-    configuration=Configuration((Server(ServerId(1), "tcp://one:1"), Server(ServerId(2), "tcp://two:2"))),
+    followers=(FollowerProgress(2, 15, 16, 0, 40, next(iter(ProgressState))),),
+    configuration=Configuration((Server(1, "tcp://one:1"), Server(2, "tcp://two:2"))),
     change=None,
     log_start=ORIGIN,
     snapshot=None,

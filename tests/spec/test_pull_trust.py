@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from consensus.core.effects import Role, Send
 from consensus.core.events import DeadlineReached, ReadRequested, Received
-from consensus.core.model import ORIGIN, ServerId
+from consensus.core.model import ORIGIN
 from consensus.core.options import lan
 from consensus.core.pull_messages import (
     BeginQuorumEpoch,
@@ -16,7 +16,7 @@ from consensus.core.pull_messages import (
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import THREE, TWO
 
-STRANGER = ServerId(9)
+STRANGER = 9
 
 
 def test_a_late_word_of_a_leader_that_it_does_not_lead_takes_no_promised_lease_back() -> None:
@@ -96,7 +96,7 @@ def test_reads_do_not_keep_a_leader_in_office_from_whom_nobody_fetches() -> None
             bench.step(event)
             for send in bench.all(Send):
                 if isinstance(send.message, BeginQuorumEpoch):
-                    reply = BeginQuorumEpochReply(1, ServerId(1), send.message.correlation)
+                    reply = BeginQuorumEpochReply(1, 1, send.message.correlation)
                     bench.raft.step(Received(send.recipient, reply), bench.now)
     # Then it resigns all the same
     assert not bench.is_(Role.LEADER)

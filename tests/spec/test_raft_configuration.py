@@ -31,7 +31,7 @@ def configurations(draw: st.DrawFn) -> Configuration:
     """Any that is not joint, of servers 1 to 7, some of which have moved."""
     ids = draw(st.lists(st.integers(1, 7), min_size=1, max_size=7, unique=True))
     count = draw(st.integers(1, len(ids)))
-    servers = tuple(Server(ServerId(number), f"tcp://{number}:{draw(st.integers(1, 2))}") for number in ids)
+    servers = tuple(Server(number, f"tcp://{number}:{draw(st.integers(1, 2))}") for number in ids)
     return Configuration(servers[:count], (), servers[count:])
 
 
@@ -122,20 +122,20 @@ def test_a_newcomer_votes_after_a_short_round_and_is_given_up_after_many_long_on
 
 def test_of_two_servers_that_change_places_without_joint_consensus_majorities_would_miss_each_other() -> None:
     """What the rule of one server protects from: {1,2,3} and {1,4,5} can decide by {2,3} and {4,5}."""
-    old = Configuration(tuple(Server(ServerId(number), "") for number in (1, 2, 3)))
-    new = Configuration(tuple(Server(ServerId(number), "") for number in (1, 4, 5)))
+    old = Configuration(tuple(Server(number, "") for number in (1, 2, 3)))
+    new = Configuration(tuple(Server(number, "") for number in (1, 4, 5)))
     assert any(not one & other for one in quorums(old) for other in quorums(new))
     assert first_step(old, new, joint=False, learners=True) is ChangeRefusal.MORE_THAN_ONE_SERVER
 
 
 def test_the_first_leader_writes_the_configuration_where_the_no_op_is_another_entry() -> None:
     """Before all else, so that no log with entries lacks it: who joins later knows it from nowhere else."""
-    log = Log(RecoveredLog(), Configuration((Server(ServerId(1), "tcp://1"),)))
+    log = Log(RecoveredLog(), Configuration((Server(1, "tcp://1"),)))
     assert not log.names_configuration
     log.append(
         (
             configuration_entry(1, log.configuration),
-            no_op_entry(1, NoOp(ServerId(1), (ServerId(1),), (ServerId(1),))),
+            no_op_entry(1, NoOp(1, (1,), (1,))),
         )
     )
     assert log.names_configuration

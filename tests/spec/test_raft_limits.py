@@ -10,14 +10,14 @@ from consensus.core.events import EntriesRead, PeerExtensions
 from consensus.core.extensions import Extensions
 from consensus.core.log import Log, RecoveredLog, TermRun, describe_entries
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
-from consensus.core.model import Configuration, Entry, LogId, Server, ServerId
+from consensus.core.model import Configuration, Entry, LogId, Server
 from consensus.core.options import lan
 from consensus.core.replica import MAX_NUMBER
 from consensus.core.replication.progress import MAX_REMEMBERED_REQUESTS, ProgressState
 from tests.spec.raft_bench import THREE, TWO, Bench, entries_of, group, suffix
 
 AT = LogId
-STRANGER = ServerId(77)
+STRANGER = 77
 
 
 def test_too_many_proposals_are_refused_as_busy_and_accepted_again_after_a_commit() -> None:
@@ -27,7 +27,7 @@ def test_too_many_proposals_are_refused_as_busy_and_accepted_again_after_a_commi
     for number in (1, 2, 3):
         bench.propose(b"x", proposal_id=number)
     assert [(resolve.proposal_id, resolve.outcome) for resolve in bench.all(ProposalResolved)] == [(3, Outcome.BUSY)]
-    append = AppendEntries(1, ServerId(1), AT(1, 1), suffix(2, 1), 1, bench.raft._replica._correlation)
+    append = AppendEntries(1, 1, AT(1, 1), suffix(2, 1), 1, bench.raft._replica._correlation)
     assert bench.about.pending_proposals == 2
     bench.expire()
     bench.matched(TWO, replace(append, correlation=_append_in_flight(bench)), up_to=2)
@@ -47,7 +47,7 @@ def test_too_many_bytes_are_refused_as_busy() -> None:
     bench.lead()
     bench.propose(b"x" * 150, proposal_id=1)
     bench.propose(b"x" * 150, proposal_id=2)
-    assert bench.all(ProposalResolved) == [ProposalResolved(2, Outcome.BUSY, leader=ServerId(1))]
+    assert bench.all(ProposalResolved) == [ProposalResolved(2, Outcome.BUSY, leader=1)]
 
 
 def test_a_proposal_that_was_not_committed_when_leadership_ends_is_of_unknown_fate() -> None:
@@ -209,7 +209,7 @@ def test_at_the_highest_term_nobody_campaigns_and_nothing_breaks() -> None:
 
 @pytest.mark.parametrize(
     "voters",
-    [(), (Server(ServerId(1), "tcp://a"), Server(ServerId(1), "tcp://b"))],
+    [(), (Server(1, "tcp://a"), Server(1, "tcp://b"))],
     ids=["nobody", "one server twice"],
 )
 def test_a_configuration_without_voters_or_with_one_twice_is_refused(voters: tuple[Server, ...]) -> None:
@@ -275,7 +275,7 @@ def test_the_description_tells_what_the_handshake_with_each_peer_settled() -> No
 def test_handshakes_of_endless_peers_are_not_all_remembered() -> None:
     bench = Bench()
     for number in range(1_000, 3_000):
-        bench.step(PeerExtensions(ServerId(number), Extensions(pre_vote=True)))
+        bench.step(PeerExtensions(number, Extensions(pre_vote=True)))
     assert len(bench.about.extensions) <= 256
 
 

@@ -21,7 +21,7 @@ from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import FOUR, ONE, THREE, TWO, Bench, group, suffix
 
 AT = LogId
-OUTSIDER = ServerId(9)
+OUTSIDER = 9
 MINIMUM_MS = lan().election_timeout_min_ms
 REFUSED = "leader outside the configuration, in a later term than the leader that is heard"
 PUSHED = (

@@ -9,13 +9,13 @@ from consensus.core.configuration import possible_configuration
 from consensus.core.model import Configuration, Server, ServerId
 from consensus.core.quorum import VoteResult, held_by_majorities, tally
 
-ids = st.integers(1, 8).map(ServerId)
+ids = st.integers(1, 8)
 majorities = st.lists(st.frozensets(ids, min_size=1, max_size=6), min_size=1, max_size=2)
 Sets = list[frozenset[ServerId]]
 
 
 def servers(*numbers: int) -> tuple[Server, ...]:
-    return tuple(Server(ServerId(number), f"tcp://{number}") for number in numbers)
+    return tuple(Server(number, f"tcp://{number}") for number in numbers)
 
 
 def holds(sets: Sets, agreeing: set[ServerId]) -> bool:
@@ -29,7 +29,7 @@ def holds(sets: Sets, agreeing: set[ServerId]) -> bool:
 def test_an_index_is_held_when_every_set_has_a_majority_that_reached_it(
     sets: Sets, values: dict[ServerId, int]
 ) -> None:
-    everybody = {ServerId(number) for number in range(1, 9)}
+    everybody = set(range(1, 9))
     reached = [
         value for value in range(7) if holds(sets, {voter for voter in everybody if values.get(voter, 0) >= value})
     ]
@@ -41,7 +41,7 @@ def test_a_vote_is_won_by_all_majorities_and_lost_when_one_of_them_has_become_im
     sets: Sets, votes: dict[ServerId, bool]
 ) -> None:
     granted = {voter for voter, vote in votes.items() if vote}
-    not_denied = {ServerId(voter) for voter in range(1, 9) if votes.get(ServerId(voter)) is not False}
+    not_denied: set[ServerId] = {voter for voter in range(1, 9) if votes.get(voter) is not False}
     expected = VoteResult.OPEN
     if holds(sets, granted):
         expected = VoteResult.WON
@@ -52,7 +52,7 @@ def test_a_vote_is_won_by_all_majorities_and_lost_when_one_of_them_has_become_im
 
 def test_one_of_two_joint_majorities_is_not_enough() -> None:
     """(1,2) and (3,4) with yes, yes, no is lost; and one majority alone leaves the vote open."""
-    one, two, three, four = map(ServerId, range(1, 5))
+    one, two, three, four = range(1, 5)
     joint = Configuration(servers(3, 4), old_voters=servers(1, 2)).majorities
     assert tally({one: True, two: True, three: False}, joint) is VoteResult.LOST
     assert tally({one: True, two: True, three: True}, joint) is VoteResult.OPEN
@@ -67,7 +67,7 @@ def test_disjoint_majorities_cannot_both_win() -> None:
     joint = Configuration(servers(3, 4, 5), old_voters=servers(1, 2)).majorities
     for size in range(6):
         for camp in combinations(range(1, 6), size):
-            votes = {ServerId(number): number in camp for number in range(1, 6)}
+            votes: dict[ServerId, bool] = {number: number in camp for number in range(1, 6)}
             against = {voter: not vote for voter, vote in votes.items()}
             assert (tally(votes, joint), tally(against, joint)) != (VoteResult.WON, VoteResult.WON)
 

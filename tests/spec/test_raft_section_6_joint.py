@@ -9,7 +9,7 @@ import pytest
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Persist, Role, Send
 from consensus.core.entry_data import configuration_entry, configuration_in
 from consensus.core.messages import RequestVote
-from consensus.core.model import LogId, ServerId
+from consensus.core.model import LogId
 from tests.spec.membership_bench import Group, in_joint_consensus, joint, plain
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench
 
@@ -45,7 +45,7 @@ def test_elections_require_separate_majorities_from_both_the_old_and_new_configu
     """Agreement (for elections and entry commitment) requires separate majorities from both ... configurations."""
     bench = Bench(configuration=joint((1, 2, 3), (4, 5, 6)), voters=6)
     bench.expire()
-    bench.grant(*map(ServerId, granting))
+    bench.grant(*granting)
     assert bench.is_(role)
 
 
@@ -161,8 +161,8 @@ def test_once_the_joint_configuration_is_committed_nobody_is_elected_without_it(
     stored = (configuration_entry(1, plain(1, 2, 3)), configuration_entry(1, joint((1, 2, 3), (3, 4, 5))))
     for voter in (2, 3, 4):
         bench = Bench(configuration=plain(1, 2, 3), entries=stored, term=1)
-        assert not bench.ask(2, LogId(1, 1), sender=ServerId(6 - voter)).granted
-        assert bench.ask(2, LogId(2, 1), sender=ServerId(6 - voter)).granted
+        assert not bench.ask(2, LogId(1, 1), sender=6 - voter).granted
+        assert bench.ask(2, LogId(2, 1), sender=6 - voter).granted
 
 
 @pytest.mark.parametrize("granting", [(2, 3), (4, 5)])
@@ -170,7 +170,7 @@ def test_neither_the_old_nor_the_new_servers_decide_without_the_others(granting:
     """Neither C_old nor C_new can make decisions without approval of the other."""
     bench = Bench(configuration=joint((1, 2, 3), (1, 4, 5)), voters=5)
     bench.expire()
-    bench.grant(*map(ServerId, granting))
+    bench.grant(*granting)
     assert bench.is_(Role.CANDIDATE)
 
 

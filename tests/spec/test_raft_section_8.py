@@ -37,7 +37,7 @@ def leading(*, voters: int = 3, committed: bool = True, options: Options | None 
     """Server 1 leads term 1; with `committed`, an entry of its own is committed and all hold it."""
     bench = Bench(voters=voters, options=options)
     bench.lead()
-    first = heartbeats(bench, *(ServerId(number) for number in range(2, voters + 1)))
+    first = heartbeats(bench, *(number for number in range(2, voters + 1)))
     for peer, append in first.items():
         bench.step(PeerExtensions(peer, OURS))
         if committed:

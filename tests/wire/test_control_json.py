@@ -32,7 +32,7 @@ from bridge.wire.control_json import (
 from bridge.wire.trace import event_text
 from bridge.wire.view_json import ViewError
 from consensus.core.entry_data import configuration_entry
-from consensus.core.model import Configuration, Entry, Server, ServerId
+from consensus.core.model import Configuration, Entry, Server
 
 numbers = st.integers(0, 2**53)
 
@@ -54,14 +54,14 @@ def test_an_entry_of_text_is_readable_and_one_of_other_bytes_is_base64() -> None
 
 
 def test_a_configuration_entry_is_json_text() -> None:
-    entry = configuration_entry(3, Configuration((Server(ServerId(1), "tcp://127.0.0.1:7669"),)))
+    entry = configuration_entry(3, Configuration((Server(1, "tcp://127.0.0.1:7669"),)))
     shown = log_entry(4, entry, None)
     assert shown.kind is EntryKind.CONFIGURATION
     assert json.loads(shown.value) == {"voters": [{"id": 1, "endpoint": "tcp://127.0.0.1:7669"}]}
 
 
 def test_a_joint_configuration_shows_the_old_voters_and_the_learners() -> None:
-    one, two, three = (Server(ServerId(number), f"tcp://{number}") for number in (1, 2, 3))
+    one, two, three = (Server(number, f"tcp://{number}") for number in (1, 2, 3))
     value = json.loads(log_entry(4, configuration_entry(3, Configuration((two,), (one,), (three,))), None).value)
     assert {name: [server["id"] for server in servers] for name, servers in value.items()} == {
         "voters": [2],

@@ -6,7 +6,7 @@ import pytest
 
 from consensus.core import messages as core
 from consensus.core.entry_data import configuration_entry
-from consensus.core.model import Configuration, Entry, LogId, Server, ServerId
+from consensus.core.model import Configuration, Entry, LogId, Server, integer_id
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import decode_reply, decode_request, encode_reply, encode_request
 from consensus.protocols.garlic_farm.wire.entries import decode_value, encode_value
@@ -34,11 +34,11 @@ from consensus.protocols.garlic_farm.wire.values import (
 )
 from consensus.protocols.garlic_farm.wire.values import Configuration as WireConfiguration
 
-ALICE, BOB = ServerId(1), ServerId(2)
+ALICE, BOB = 1, 2
 SERVERS = Configuration((Server(ALICE, "tcp://localhost:9001"), Server(BOB, "tcp://localhost:9002")))
 
 JOINT = Configuration(SERVERS.voters[1:], old_voters=SERVERS.voters, learners=(Server(ALICE, "tcp://localhost:9001"),))
-OBSERVED = Configuration(SERVERS.voters, learners=(Server(ServerId(3), "tcp://localhost:9003"),))
+OBSERVED = Configuration(SERVERS.voters, learners=(Server(3, "tcp://localhost:9003"),))
 EXTENDED: list[core.Request] = [
     core.AppendEntries(
         5, ALICE, LogId(9, 4), (Entry.command(4, b"{}"), configuration_entry(5, JOINT)), 8, correlation=21
@@ -162,7 +162,9 @@ def test_a_refused_pack_names_no_index_beyond_itself() -> None:
 def test_a_configuration_of_voters_has_the_bytes_of_the_document() -> None:
     plain = configuration_to_wire(SERVERS, 11, 7)
     servers = b"".join(
-        server.server_id.to_bytes(4, "big") + len(server.endpoint).to_bytes(4, "big") + server.endpoint.encode()
+        integer_id(server.server_id).to_bytes(4, "big")
+        + len(server.endpoint).to_bytes(4, "big")
+        + server.endpoint.encode()
         for server in SERVERS.voters
     )
     assert encode_value(plain) == (ValueType.CONFIGURATION, (11).to_bytes(8, "big") + (7).to_bytes(8, "big") + servers)
@@ -212,10 +214,10 @@ def test_a_piece_of_a_snapshot_and_its_answers_keep_their_meaning(done: bool) ->
 
 
 def test_a_run_of_the_log_travels_as_a_pack_and_back() -> None:
-    members = Configuration((Server(ServerId(1), "tcp://a:1"),), (), (Server(ServerId(2), "tcp://b:1"),))
+    members = Configuration((Server(1, "tcp://a:1"),), (), (Server(2, "tcp://b:1"),))
     entries = (Entry.command(2, b"x"), configuration_entry(3, members))
-    append = core.AppendEntries(3, ServerId(1), LogId(7, 2), entries, 8, 5)
-    asked = sync_to_wire(append, ServerId(4), lambda _: 1)
+    append = core.AppendEntries(3, 1, LogId(7, 2), entries, 8, 5)
+    asked = sync_to_wire(append, 4, lambda _: 1)
     again = decode_request(encode_request(asked))
     assert isinstance(again, wire.SyncLogRequest)
     assert again == asked

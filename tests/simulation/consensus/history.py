@@ -113,7 +113,7 @@ class World:
         self._show = show
         self.trouble = True
         self.now = 0
-        ids = [ServerId(number) for number in range(1, profile.servers + profile.strangers + 1)]
+        ids: list[ServerId] = list(range(1, profile.servers + profile.strangers + 1))
         configuration = Configuration(named(ids[: profile.servers]))
         self.checker = Checker(ids, configuration)
         self.network = Network(self._random, profile, self, self._deliver, self._tell)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from consensus.core.effects import ReadEntries
-from consensus.core.model import Index, ServerId
+from consensus.core.model import Index, ServerId, integer_id
 from consensus.server.executor import SnapshotWrite, WriteJob
 from consensus.storage.disk import DiskOperation, RemoveFile
 from consensus.storage.planner import Owner, Recovery, Storage, StorageOptions, read_extents, recover
@@ -31,8 +31,10 @@ class Keeper:
     def open(self, operate: Callable[[Sequence[DiskOperation]], None]) -> Recovery:
         """Recover, and have the judge look at what came out; raises `StorageError`, and whatever `operate` does."""
         self._generation += 1
-        owner = Owner(self._server_id.to_bytes(8, "big"), self._generation, place=1)
-        recovery = recover(self.disk, owner, self._server_id.to_bytes(16, "big"), self._options)
+        own = integer_id(self._server_id)
+        own = integer_id(self._server_id)
+        owner = Owner(own.to_bytes(8, "big"), self._generation, place=1)
+        recovery = recover(self.disk, owner, own.to_bytes(16, "big"), self._options)
         operate(recovery.operations)
         storage = recovery.storage
         first = storage.start.index + 1

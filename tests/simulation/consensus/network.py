@@ -10,7 +10,7 @@ from typing import Protocol
 
 from consensus.core.events import AppendNotSent
 from consensus.core.messages import AppendEntries, Message, Reply
-from consensus.core.model import ServerId
+from consensus.core.model import ServerId, integer_id
 from tests.simulation.consensus.connections import Connections, Wiring
 from tests.simulation.consensus.profile import Profile
 
@@ -164,7 +164,7 @@ class Network:
 
     def _is_unready(self, sender: ServerId, recipient: ServerId) -> bool:
         """A link keeps appends back from a newcomer that has not answered its invitation."""
-        is_newcomer = recipient > self._profile.servers and self._profile.wiring is not Wiring.MESSAGES
+        is_newcomer = integer_id(recipient) > self._profile.servers and self._profile.wiring is not Wiring.MESSAGES
         return is_newcomer and not self.reaches(sender, recipient)
 
     def _arrive(self, sender: ServerId, recipient: ServerId, message: Message) -> None:

@@ -19,7 +19,7 @@ from random import Random
 import trio
 
 from consensus.core.effects import Outcome
-from consensus.core.model import LogId, ServerId
+from consensus.core.model import LogId
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
 from consensus.protocols.garlic_farm.node.dialer import Dialer
 from consensus.protocols.garlic_farm.node.links import Backoff, Resolve
@@ -37,7 +37,7 @@ class Submission:
 
     outcome: Outcome
     position: LogId | None = None
-    leader: ServerId | None = None
+    leader: int | None = None
     reason: str = ""
     forgotten: bool = False
     """The outcome is unknown and will not be known: the table of sessions has forgotten whether it was executed."""
@@ -61,7 +61,7 @@ class GarlicFarmClient:
         self,
         dialer: Dialer,
         resolve: Resolve,
-        servers: Sequence[ServerId],
+        servers: Sequence[int],
         *,
         random: Random,
         options: ClientOptions | None = None,
@@ -75,13 +75,13 @@ class GarlicFarmClient:
         self._random = random
         self._options = options or ClientOptions()
         self._limits = limits
-        self._pipes: dict[ServerId, ClientConnection] = {}
-        self._extensions: dict[ServerId, frozenset[Extension]] = {}
-        self._locks: dict[ServerId, trio.Lock] = {}
+        self._pipes: dict[int, ClientConnection] = {}
+        self._extensions: dict[int, frozenset[Extension]] = {}
+        self._locks: dict[int, trio.Lock] = {}
         self._nursery: trio.Nursery | None = None
         self._favourite = self._random.choice(self._servers)
 
-    def servers_are(self, servers: Sequence[ServerId]) -> None:
+    def servers_are(self, servers: Sequence[int]) -> None:
         """These are to be asked from now on; an empty list changes nothing, for then there is nobody better to ask."""
         if servers:
             self._servers = tuple(servers)
@@ -116,7 +116,7 @@ class GarlicFarmClient:
         data = encode_request(wire.ReadIndexRequest(0, 0, 0, 0, 0, 0), self._limits)
         return await self._pursue(data, Extension.READ_INDEX, patience_s, repeat_unknown=True)
 
-    async def exchange(self, server: ServerId, request: wire.Request) -> wire.Reply | Lost:
+    async def exchange(self, server: int, request: wire.Request) -> wire.Reply | Lost:
         """Ask one server one thing, and return what it says. Raises `GarlicFarmError` if it cannot be reached."""
         done = trio.Event()
         answers: list[wire.Reply | Lost] = []
@@ -175,12 +175,12 @@ class GarlicFarmClient:
         elif attempt.outcome is not Outcome.COMMITTED and attempt.outcome is not Outcome.BUSY:
             self._look_elsewhere(server)
 
-    def _look_elsewhere(self, failed: ServerId) -> None:
+    def _look_elsewhere(self, failed: int) -> None:
         if self._favourite == failed:
             others = [server for server in self._servers if server != failed]
             self._favourite = self._random.choice(others or [failed])
 
-    async def _pipe(self, server: ServerId) -> ClientConnection:
+    async def _pipe(self, server: int) -> ClientConnection:
         pipe = self._pipes.get(server)
         if pipe is not None and pipe.open:
             return pipe
@@ -219,9 +219,9 @@ class _Attempt:
 
     outcome: Outcome | None = None
     position: LogId | None = None
-    leader: ServerId | None = None
+    leader: int | None = None
     reason: str = "no server was asked yet"
-    asked: ServerId | None = None
+    asked: int | None = None
     under_way: bool = False
     pause: bool = False
     doubtful: bool = False
@@ -249,7 +249,7 @@ class _Attempt:
                     Outcome.UNKNOWN,
                 )
             case wire.Reply() if answer.accepted:
-                self.outcome, self.leader, self.reason = Outcome.COMMITTED, ServerId(answer.source), ""
+                self.outcome, self.leader, self.reason = Outcome.COMMITTED, answer.source, ""
                 self.position = LogId(max(0, answer.next_index - 1), answer.term)
             case wire.Reply() if answer.destination == answer.source and answer.next_index > 0:
                 self.turned_away("the table of sessions has forgotten whether it was executed", Outcome.UNKNOWN)
@@ -258,7 +258,7 @@ class _Attempt:
                 self.turned_away(f"server {answer.source} leads and is busy", Outcome.BUSY)
             case wire.Reply() if answer.destination > 0:
                 self.turned_away(f"server {answer.source} names server {answer.destination} as the leader")
-                self.leader = ServerId(answer.destination)
+                self.leader = answer.destination
                 # The first redirect of a term is followed at once: it is news, be it after a long wait for a leader.
                 # Servers that send each other's clients to and fro make them wait.
                 self.pause = answer.term <= self.redirect_term

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from consensus.core.effects import Outcome, ProposalResolved, ReadReady, ReadRefusal, ReadRefused, Role
-from consensus.core.model import ServerId
 from consensus.protocols.garlic_farm.node.connection import ClientAnswer, GiveUp, client_answer
 from consensus.protocols.garlic_farm.node.membership_requests import refuse
 from consensus.protocols.garlic_farm.wire import messages as wire
@@ -42,7 +41,7 @@ class Sessioned(Protocol):
 class ClientRequests:
     """Answers the clients of one server, numbered `own_id`."""
 
-    def __init__(self, server: ConsensusServer, own_id: ServerId, sessioned: Sessioned | None = None) -> None:
+    def __init__(self, server: ConsensusServer, own_id: int, sessioned: Sessioned | None = None) -> None:
         self._server = server
         self._own_id = own_id
         self._sessioned = sessioned

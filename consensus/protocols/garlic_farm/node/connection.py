@@ -36,7 +36,7 @@ import trio
 
 from consensus.core import messages as core
 from consensus.core.effects import Outcome, ProposalResolved, RoleChanged
-from consensus.core.model import Index, LogId, ServerId, Term
+from consensus.core.model import Index, LogId, ServerId, Term, integer_id
 from consensus.net.receive_budget import FREE_BYTES, ReceiveBudget
 from consensus.net.tls_stream import TlsStream
 from consensus.protocols.garlic_farm.node.client_quota import ClientQuota
@@ -79,7 +79,7 @@ class ClientAnswer:
     forgotten: bool = False
 
 
-def client_answer(found: ProposalResolved, role: RoleChanged, own_id: ServerId) -> ClientAnswer | None:
+def client_answer(found: ProposalResolved, role: RoleChanged, own_id: int) -> ClientAnswer | None:
     """What a client is told of its proposal's end by server `own_id`; None: unknown, so the connection ends."""
     match found.outcome:
         case Outcome.COMMITTED:
@@ -348,7 +348,7 @@ class ServerConnection:
             ):
                 asked = request_from_wire(request, next(_correlations))
                 return self._handler.request(
-                    ServerId(request.source),
+                    request.source,
                     asked,
                     lambda reply: self._settle(slot, None if reply is None else reply_to_wire(reply, request)),
                 )
@@ -381,9 +381,9 @@ class ServerConnection:
                 text = f"a {type(request).__name__}, which this server does not answer"
                 raise GarlicFarmError(Fault.OUT_OF_TURN, text)
 
-    def _own_server_id(self) -> ServerId | None:
+    def _own_server_id(self) -> int | None:
         own_id = self._identity().server_id
-        return None if own_id is None else ServerId(own_id)
+        return None if own_id is None else own_id
 
     def _settle(self, slot: _Slot, reply: wire.Reply | None) -> None:
         """The slot's answer is known; without a reply the connection ends when it is this slot's turn."""
@@ -417,7 +417,7 @@ class ServerConnection:
     def _client_reply(self, reply: type[wire.Reply], answer: ClientAnswer | None) -> wire.Reply | None:
         if answer is None or (answer.forgotten and Extension.SESSIONS not in self._upgraded.extensions):
             return None
-        leader = UNKNOWN_SERVER if answer.leader is None else answer.leader
+        leader = UNKNOWN_SERVER if answer.leader is None else integer_id(answer.leader)
         ours = self._identity().server_id or UNKNOWN_SERVER
         return reply(ours, leader, answer.term, answer.next_index, accepted=answer.accepted)
 

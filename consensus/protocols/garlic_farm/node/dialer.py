@@ -19,7 +19,6 @@ from typing import Protocol
 
 import trio
 
-from consensus.core.model import ServerId
 from consensus.net.connectors import Connector, PeerAddress, TlsConnector
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
@@ -51,7 +50,7 @@ class Dialed:
 class Dials(Protocol):
     """Opens a connection that carries messages."""
 
-    async def dial(self, address: PeerAddress, expected: ServerId | None = None) -> Dialed:
+    async def dial(self, address: PeerAddress, expected: int | None = None) -> Dialed:
         """To `expected` at `address`; any failure is a `GarlicFarmError` that explains it."""
 
 
@@ -73,7 +72,7 @@ class Dialer:
         self._timeout_s = timeout_s
         self._sessions: dict[PeerAddress, Session] = {}
 
-    async def dial(self, address: PeerAddress, expected: ServerId | None = None) -> Dialed:
+    async def dial(self, address: PeerAddress, expected: int | None = None) -> Dialed:
         """An upgraded connection to `expected` at `address`; any failure is a GarlicFarmError that explains it."""
         try:
             with trio.move_on_after(self._timeout_s):
@@ -87,7 +86,7 @@ class Dialer:
             Fault.UNREACHABLE, f"{address} did not complete a connection within {self._timeout_s:g} s"
         )
 
-    async def _dial(self, address: PeerAddress, expected: ServerId | None) -> Dialed:
+    async def _dial(self, address: PeerAddress, expected: int | None) -> Dialed:
         best, *others = self._caller.shown_to(str(address))
         try:
             return await self._dial_as(best, address, expected)
@@ -96,7 +95,7 @@ class Dialer:
                 raise
         return await self._dial_as(others[0], address, expected)
 
-    async def _dial_as(self, credentials: Credentials, address: PeerAddress, expected: ServerId | None) -> Dialed:
+    async def _dial_as(self, credentials: Credentials, address: PeerAddress, expected: int | None) -> Dialed:
         session = self._session(address)
         via = self._transport.via(address)
         attempts = _ATTEMPTS if via is None else _ATTEMPTS_BY_PROXY

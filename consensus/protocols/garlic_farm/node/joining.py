@@ -41,7 +41,7 @@ Answered = Callable[[wire.Reply | None], None]
 class _Invitation:
     """By whom, in which term, and how far that leader's packs have brought us."""
 
-    leader: ServerId
+    leader: int
     term: Term
     synced: LogId = field(default_factory=lambda: LogId(0, 0))
 
@@ -50,7 +50,7 @@ class Joining:
     """Answers the three requests for one server. `told_to_leave` hears which leader said so."""
 
     def __init__(
-        self, server: ConsensusServer, own_id: ServerId, told_to_leave: Callable[[ServerId], None] = lambda _: None
+        self, server: ConsensusServer, own_id: int, told_to_leave: Callable[[ServerId], None] = lambda _: None
     ) -> None:
         self._server = server
         self._own_id = own_id
@@ -104,7 +104,7 @@ class Joining:
         role = self._server.role
         accepted = request.source == role.leader and request.term == role.term
         if accepted:
-            self._told_to_leave(ServerId(request.source))
+            self._told_to_leave(request.source)
         last = self._server.describe().raft.last.index
         return wire.LeaveClusterResponse(self._own_id, request.source, role.term, last + 1, accepted=accepted)
 

@@ -24,7 +24,7 @@ import trio
 
 from consensus.core import messages as core
 from consensus.core.extensions import Extensions
-from consensus.core.model import Index, ServerId
+from consensus.core.model import Index, ServerId, integer_id
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
 from consensus.protocols.garlic_farm.node.dialer import Dialed, Dials, PeerAddress
 from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
@@ -37,7 +37,7 @@ from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
 from consensus.protocols.garlic_farm.wire.mapping import ConfigurationBefore, extensions_to_core, reply_from_wire
 from consensus.protocols.garlic_farm.wire.upgrade import Extension
 
-Resolve = Callable[[ServerId], PeerAddress | None]
+Resolve = Callable[[int], PeerAddress | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Backoff:
 class LinkView:
     """What an operator sees of one link."""
 
-    peer: ServerId
+    peer: int
     connected: bool
     extensions: frozenset[Extension]
     waiting: int
@@ -179,7 +179,7 @@ class PeerLinks:
     def _link_to(self, peer: ServerId) -> "_Link | None":
         link = self._links.get(peer)
         if link is None and self._nursery is not None and self._has_room():
-            link = self._links[peer] = _Link(self, peer)
+            link = self._links[peer] = _Link(self, integer_id(peer))
             self._nursery.start_soon(link.run)
         return link
 
@@ -208,7 +208,7 @@ class PeerLinks:
 
 
 class _Link:
-    def __init__(self, links: PeerLinks, peer: ServerId) -> None:
+    def __init__(self, links: PeerLinks, peer: int) -> None:
         self.scope = trio.CancelScope()
         self._connected = trio.CancelScope()
         self._links = links

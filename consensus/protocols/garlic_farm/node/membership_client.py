@@ -40,7 +40,7 @@ async def ask_to_add(client: GarlicFarmClient, server: ClusterServer, *, patienc
     return await _ask(client, wire.AddServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, server),)), patience_s)
 
 
-async def ask_to_remove(client: GarlicFarmClient, server: ServerId, *, patience_s: float = 10.0) -> Asked:
+async def ask_to_remove(client: GarlicFarmClient, server: int, *, patience_s: float = 10.0) -> Asked:
     """Ask whoever leads to remove `server`."""
     named = LogEntry(0, ClusterServer(server, None))
     return await _ask(client, wire.RemoveServerRequest(0, 0, 0, 0, 0, 0, (named,)), patience_s)

@@ -28,7 +28,7 @@ import trio
 
 from consensus.core.configuration import MAX_MEMBERS
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Role
-from consensus.core.model import Configuration, Server, ServerId
+from consensus.core.model import Configuration, Server, ServerId, integer_id
 from consensus.protocols.garlic_farm.node.client_connection import Lost
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
@@ -69,7 +69,7 @@ class MemberRequests:
     def __init__(
         self,
         server: ConsensusServer,
-        own_id: ServerId,
+        own_id: int,
         links: PeerLinks,
         rules: MemberRules,
         tally: Metrics,
@@ -126,7 +126,7 @@ class MemberRequests:
             return f"the cluster has {MAX_MEMBERS} members already; remove one first"
         return self._refusal_at_present() or self._rules.may_add(newcomer)
 
-    def _begin_to_remove(self, leaving: ServerId) -> bool:
+    def _begin_to_remove(self, leaving: int) -> bool:
         if self._under_way == leaving:
             return True
         refusal = self._refusal_to_remove(leaving)
@@ -134,7 +134,7 @@ class MemberRequests:
             return self._refuse(_removing(leaving), refusal)
         return self._begin(leaving, lambda: self._remove(leaving))
 
-    def _refusal_to_remove(self, leaving: ServerId) -> str | None:
+    def _refusal_to_remove(self, leaving: int) -> str | None:
         configuration = self._server.describe().raft.configuration
         if leaving not in configuration.member_ids:
             return "it is no member"
@@ -158,7 +158,7 @@ class MemberRequests:
     def _answer(self) -> tuple[int, int, int, int]:
         """Source, destination, term and next index of an answer: the destination names the leader."""
         raft, role = self._server.describe().raft, self._server.role
-        leader = UNKNOWN_SERVER if role.leader is None else role.leader
+        leader = UNKNOWN_SERVER if role.leader is None else integer_id(role.leader)
         return self._own_id, leader, role.term, raft.last.index + 1
 
     # -- and how -------------------------------------------------------------------------------------------------------
@@ -178,7 +178,9 @@ class MemberRequests:
         return True
 
     async def _add(self, newcomer: Server, address: PeerAddress) -> None:
-        guest = JoiningPeer(address, lambda extended: self._invitation(newcomer.server_id, extended=extended))
+        guest = JoiningPeer(
+            address, lambda extended: self._invitation(integer_id(newcomer.server_id), extended=extended)
+        )
         try:
             if not self._links.invite(newcomer.server_id, guest):
                 self._refuse(_adding(newcomer), "this server has links to too many already")
@@ -198,7 +200,7 @@ class MemberRequests:
             self._count(guest)
         self._ended(resolved, "servers-added", _adding(newcomer))
 
-    async def _remove(self, leaving: ServerId) -> None:
+    async def _remove(self, leaving: int) -> None:
         await self.farewell(leaving)
         voters, learners = _without(self._server.describe().raft.configuration, leaving)
         resolved = await self._server.change_configuration(voters, learners)
@@ -209,7 +211,7 @@ class MemberRequests:
 
         It is a member at once, and gets log packs until it is where the leader was when it came.
         """
-        guest = JoiningPeer(None, lambda extended: self._invitation(newcomer.server_id, extended=extended))
+        guest = JoiningPeer(None, lambda extended: self._invitation(integer_id(newcomer.server_id), extended=extended))
         resolved, joined = None, False
         try:
             if self._links.invite(newcomer.server_id, guest):
@@ -221,12 +223,12 @@ class MemberRequests:
         finally:
             begun = resolved is not None and resolved.outcome is ChangeOutcome.COMMITTED
             if begun and self._nursery is not None:
-                self._nursery.start_soon(self._bring_up, newcomer.server_id, guest)
+                self._nursery.start_soon(self._bring_up, integer_id(newcomer.server_id), guest)
             else:
                 self._links.uninvite(newcomer.server_id)
         return resolved
 
-    async def _bring_up(self, newcomer: ServerId, guest: JoiningPeer) -> None:
+    async def _bring_up(self, newcomer: int, guest: JoiningPeer) -> None:
         """Wait until the learner holds what the log held at the beginning, or is none any more."""
         goal = self._server.describe().raft.last.index
         try:
@@ -244,7 +246,7 @@ class MemberRequests:
         self._tally.add("log-packs-sent", guest.packs)
         self._tally.add("snapshot-chunks-sent", guest.chunks)
 
-    async def farewell(self, leaving: ServerId) -> None:
+    async def farewell(self, leaving: int) -> None:
         """Tell a server that it is about to be removed, if it can be reached; its answer changes nothing."""
         raft, told = self._server.describe().raft, trio.Event()
         farewell = wire.LeaveClusterRequest(
@@ -262,7 +264,7 @@ class MemberRequests:
         heard = any(isinstance(each, wire.LeaveClusterResponse) for each in answers)
         self._tally.count("farewells-answered" if heard else "farewells-unanswered")
 
-    def _invitation(self, newcomer: ServerId, *, extended: bool) -> wire.JoinClusterRequest:
+    def _invitation(self, newcomer: int, *, extended: bool) -> wire.JoinClusterRequest:
         raft, before = self._server.describe().raft, self._links.configuration_before
         configuration = raft.configuration if extended else Configuration(raft.configuration.voters)
         index = before(raft.last.index + 1)
@@ -286,7 +288,7 @@ def _adding(newcomer: Server) -> str:
     return f"adding server {newcomer.server_id} at {newcomer.endpoint}"
 
 
-def _removing(leaving: ServerId) -> str:
+def _removing(leaving: int) -> str:
     return f"removing server {leaving}"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import assert_never
 
-from consensus.core.model import ServerId
+from consensus.core.model import integer_id
 from consensus.protocols.garlic_farm.node.connection import GiveUp
 from consensus.protocols.garlic_farm.node.joining import Joining
 from consensus.protocols.garlic_farm.node.membership_leader import MemberRequests
@@ -39,10 +39,10 @@ class Members:
         return _nothing_to_give_up
 
 
-def refuse(request: wire.MembershipRequest, server: ConsensusServer, own_id: ServerId) -> wire.Reply:
+def refuse(request: wire.MembershipRequest, server: ConsensusServer, own_id: int) -> wire.Reply:
     """The answer of a server whose members do not change by requests."""
     role, last = server.role, server.describe().raft.last.index
-    leader = UNKNOWN_SERVER if role.leader is None else role.leader
+    leader = UNKNOWN_SERVER if role.leader is None else integer_id(role.leader)
     asked_by_client = isinstance(request, wire.AddServerRequest | wire.RemoveServerRequest)
     destination = leader if asked_by_client else request.source
     return wire.ANSWERS[type(request)](own_id, destination, role.term, last + 1, accepted=False)

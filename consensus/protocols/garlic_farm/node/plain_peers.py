@@ -16,7 +16,6 @@ from ipaddress import ip_address
 
 import trio
 
-from consensus.core.model import ServerId
 from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
 from consensus.protocols.garlic_farm.node.connection import ConnectionOptions, RequestHandler, ServerConnection
 from consensus.protocols.garlic_farm.node.dialer import Dialed, Dials, PeerAddress
@@ -41,19 +40,19 @@ _SOURCE = slice(1, 5)
 class PlainPeers:
     """The servers of another make, and where each listens. Raises ValueError for a host that is no single address."""
 
-    addresses: Mapping[ServerId, tuple[str, int]]
+    addresses: Mapping[int, tuple[str, int]]
 
     def __post_init__(self) -> None:
         """Check the list."""
         for host, _ in self.addresses.values():
             check_host(host)
 
-    def address(self, server: ServerId) -> PeerAddress | None:
+    def address(self, server: int) -> PeerAddress | None:
         """Where a server of the list listens."""
         found = self.addresses.get(server)
         return None if found is None else PeerAddress(*found, None)
 
-    def at(self, host: str) -> frozenset[ServerId]:
+    def at(self, host: str) -> frozenset[int]:
         """The servers of the list at one address."""
         return frozenset(server for server, (listed, _) in self.addresses.items() if _same(listed, host))
 
@@ -79,7 +78,7 @@ class PlainDialer:
         self._peers = peers
         self._ordinary = ordinary
 
-    async def dial(self, address: PeerAddress, expected: ServerId | None = None) -> Dialed:
+    async def dial(self, address: PeerAddress, expected: int | None = None) -> Dialed:
         """An open connection; any failure is a `GarlicFarmError` that explains it."""
         if expected is None or self._peers.address(expected) != address:
             return await self._ordinary.dial(address, expected)
@@ -147,7 +146,7 @@ class PlainListener:
         head = await _first_head(stream.receive_some)
         if not head:
             return
-        speaker = ServerId(int.from_bytes(head[_SOURCE], "big", signed=True))
+        speaker = int.from_bytes(head[_SOURCE], "big", signed=True)
         if speaker and speaker not in allowed:
             text = f"it speaks as server {speaker}, which the list does not have at this address"
             raise GarlicFarmError(Fault.PLAIN_REFUSED, text)
@@ -165,7 +164,7 @@ class PlainListener:
         ).run()
 
 
-def _upgraded(head: bytes, speaker: ServerId) -> Upgraded:
+def _upgraded(head: bytes, speaker: int) -> Upgraded:
     """In place of what a handshake proves: the sender of the first message is believed, since its address is listed."""
     believed = ProvenPeer(ConnectionRole.SERVER, b"", speaker) if speaker else None
     return Upgraded(b"", head, "", Identity(None, speaker or None), frozenset(), believed)

@@ -8,7 +8,7 @@ entries from the same index on have equal logs before them (Raft section 5.3), s
 """
 
 from consensus.core import messages as core
-from consensus.core.model import Entry, Index, ServerId
+from consensus.core.model import Entry, Index, integer_id
 from consensus.protocols.garlic_farm.wire.codec import encode_log, encode_request
 from consensus.protocols.garlic_farm.wire.joining_mapping import sync_to_wire
 from consensus.protocols.garlic_farm.wire.limits import Limits
@@ -41,7 +41,7 @@ class EncodedEntries:
             return (), b""
         if (first, append.entries) != (self._first, self._entries):
             entries = entries_to_wire(first, append.entries, self._configuration_before)
-            log = encode_log(append_to_wire(append, append.leader, entries), self._limits)
+            log = encode_log(append_to_wire(append, integer_id(append.leader), entries), self._limits)
             self._first, self._entries, self._known = first, append.entries, (entries, log)
         return self._known
 
@@ -54,7 +54,7 @@ class RequestEncoder:
         self._limits = limits
         self._same_log = EncodedEntries(configuration_before, limits)
 
-    def of(self, request: core.Request, peer: ServerId, extensions: frozenset[Extension]) -> bytes:
+    def of(self, request: core.Request, peer: int, extensions: frozenset[Extension]) -> bytes:
         """The bytes for `peer`; raises `GarlicFarmError` for what it or the protocol has no word for."""
         log = None
         if not isinstance(request, core.AppendEntries):
@@ -66,7 +66,7 @@ class RequestEncoder:
         return encode_request(asked, self._limits, log)
 
     def of_pack(
-        self, append: core.AppendEntries, peer: ServerId, extensions: frozenset[Extension], offset: int
+        self, append: core.AppendEntries, peer: int, extensions: frozenset[Extension], offset: int
     ) -> tuple[bytes, int]:
         """The bytes of an append that goes to a newcomer as a log pack, and what it adds to a data file of its records.
 

@@ -25,7 +25,7 @@ from consensus.protocols.garlic_farm.wire.values import Application, Configurati
 
 def sync_to_wire(
     append: core.AppendEntries,
-    recipient: model.ServerId,
+    recipient: int,
     configuration_before: ConfigurationBefore,
     first_offset: int = 0,
 ) -> wire.SyncLogRequest:
@@ -40,7 +40,13 @@ def sync_to_wire(
     )
     at, pack = append.previous, LogPack(first_offset, packed)
     return wire.SyncLogRequest(
-        append.leader, recipient, append.term, at.term, at.index, append.commit, (LogEntry(append.term, pack),)
+        model.integer_id(append.leader),
+        recipient,
+        append.term,
+        at.term,
+        at.index,
+        append.commit,
+        (LogEntry(append.term, pack),),
     )
 
 
@@ -67,8 +73,8 @@ def sync_reply_to_wire(reply: core.AppendReply, asked: wire.SyncLogRequest) -> w
 
 
 def invitation_to_wire(
-    leader: model.ServerId,
-    recipient: model.ServerId,
+    leader: int,
+    recipient: int,
     term: model.Term,
     last: model.Index,
     commit: model.Index,

@@ -45,18 +45,16 @@ ConfigurationBefore = Callable[[model.Index], model.Index]
 """The index of the last configuration below an index, 0 if there is none."""
 
 
-def request_to_wire(
-    request: core.Request, recipient: model.ServerId, configuration_before: ConfigurationBefore
-) -> wire.Request:
+def request_to_wire(request: core.Request, recipient: int, configuration_before: ConfigurationBefore) -> wire.Request:
     """The wire's form of a request to `recipient`."""
     match request:
         case core.RequestVote(term, candidate, last, _, pre_vote, transfer):
             kind = (
                 wire.PreVoteRequest if pre_vote else wire.TransferVoteRequest if transfer else wire.RequestVoteRequest
             )
-            return kind(candidate, recipient, term, last.term, last.index, 0)
+            return kind(model.integer_id(candidate), recipient, term, last.term, last.index, 0)
         case core.TimeoutNow(term, leader, _):
-            return wire.TimeoutNowRequest(leader, recipient, term, 0, 0, 0)
+            return wire.TimeoutNowRequest(model.integer_id(leader), recipient, term, 0, 0, 0)
         case core.AppendEntries(previous=previous, entries=entries):
             return append_to_wire(
                 request, recipient, entries_to_wire(previous.index + 1, entries, configuration_before)
@@ -70,11 +68,13 @@ def request_to_wire(
 
 
 def append_to_wire(
-    append: core.AppendEntries, recipient: model.ServerId, entries: tuple[LogEntry, ...]
+    append: core.AppendEntries, recipient: int, entries: tuple[LogEntry, ...]
 ) -> wire.AppendEntriesRequest:
     """The wire's form of an append whose entries have it already."""
     at = append.previous
-    return wire.AppendEntriesRequest(append.leader, recipient, append.term, at.term, at.index, append.commit, entries)
+    return wire.AppendEntriesRequest(
+        model.integer_id(append.leader), recipient, append.term, at.term, at.index, append.commit, entries
+    )
 
 
 def _no_word(message: core.Message) -> GarlicFarmError:
@@ -82,7 +82,7 @@ def _no_word(message: core.Message) -> GarlicFarmError:
 
 
 def _snapshot_to_wire(
-    piece: core.InstallSnapshot, recipient: model.ServerId, configuration_before: ConfigurationBefore
+    piece: core.InstallSnapshot, recipient: int, configuration_before: ConfigurationBefore
 ) -> wire.Request:
     index = configuration_before(piece.last.index + 1)
     configuration = configuration_to_wire(piece.configuration, index, configuration_before(index))
@@ -91,7 +91,13 @@ def _snapshot_to_wire(
     )
     entries = (LogEntry(piece.term, chunk),)
     return wire.InstallSnapshotRequest(
-        piece.leader, recipient, piece.term, piece.last.term, piece.last.index, piece.last.index, entries
+        model.integer_id(piece.leader),
+        recipient,
+        piece.term,
+        piece.last.term,
+        piece.last.index,
+        piece.last.index,
+        entries,
     )
 
 
@@ -224,7 +230,10 @@ def configuration_to_wire(configuration: model.Configuration, index: model.Index
     return Configuration(
         index,
         before,
-        *(tuple(ClusterServer(server.server_id, server.endpoint) for server in servers) for servers in lists),
+        *(
+            tuple(ClusterServer(model.integer_id(server.server_id), server.endpoint) for server in servers)
+            for servers in lists
+        ),
     )
 
 
@@ -290,11 +299,11 @@ def _is_extended(value: Value) -> bool:
             return False
 
 
-def server_id(number: int) -> model.ServerId:
+def server_id(number: int) -> int:
     """A Raft id: positive."""
     if number <= 0:
         raise malformed(f"{number} is no server's id")
-    return model.ServerId(number)
+    return number
 
 
 def _entry(entry: LogEntry) -> model.Entry:
