@@ -20,7 +20,7 @@ from consensus.server.clock import now_ms
 from consensus.server.errors import ServerStoppedError
 from consensus.server.executor import Executor, Job, Released, StorageReadResult
 from consensus.server.interfaces import Core
-from consensus.server.mailbox import Batches, JobDone, Mailbox, Urgent
+from consensus.server.mailbox import Batches, JobBlocked, JobDone, Mailbox, Urgent
 
 
 class EventLoop:
@@ -115,7 +115,16 @@ class EventLoop:
         self._start_job()
 
     def _take(self, urgent: Urgent | None) -> None:
-        event = self._end_job(urgent.job, urgent.answer) if isinstance(urgent, JobDone) else urgent
+        match urgent:
+            case None:
+                return
+            case JobBlocked(job, resume_at):
+                self._carry_out(self._executor.blocked(job, resume_at))
+                return
+            case JobDone(job, answer):
+                event = self._end_job(job, answer)
+            case _:
+                event = urgent
         if event is not None:
             self._step(event)
 

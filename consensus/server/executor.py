@@ -1,7 +1,7 @@
 """Carries out a core's effects in the order that durability demands: a planner, without threads or files.
 
     accept(effects) ──▶ effects to carry out now        what waits for a Persist is held
-    next_job()      ──▶ WriteJob | ReadJob | SnapshotWrite | None       one at a time; the shell performs it on the disk
+    next_job()      ──▶ WriteJob | ReadJob | …        one at a time; the shell performs it on the disk
     written(job)    ──▶ Sends that waited for it; the shell then steps the core with Persisted(job.number)
 
 *Group commit.* While one write is under way, Persists gather; the next job carries them all, with one sync. Nobody
@@ -16,6 +16,10 @@ own disk. Applies, answers to clients and role changes wait for nothing; the cor
 read sees every Persist that was emitted before it: while one of those waits, the disk may still hold the entries that
 it is going to truncate, which were never committed.
 
+*A full disk* blocks a group in its midst. Terms and votes overwrite a few bytes, so they need no space, and an election
+must not wait until somebody has cleared the disk: the newest hard state is written beside the blocked group
+(`HardStateJob`), and replies that speak of nothing else leave. Entries that are durable are read as ever.
+
 *Snapshots* being taken are written aside, piece by piece, in the reads' turns. Nothing rests on them until the Persist
 that makes one the stored snapshot, and that one forms a group of its own, behind everything that was emitted before.
 
@@ -25,7 +29,7 @@ server refuses new proposals while `backlog_bytes` is above its limit.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from consensus.core.effects import (
@@ -52,10 +56,12 @@ from consensus.core.effects import (
 )
 from consensus.core.events import EntriesRead, SnapshotChecked, SnapshotRead
 from consensus.core.log import entry_bytes
+from consensus.core.messages import AppendReply, Message, SnapshotReply, VoteReply
+from consensus.core.pull_messages import BeginQuorumEpochReply, EndQuorumEpochReply
 from consensus.server.content_checks import ContentChecks
 from consensus.storage.disk import DiskOperation, DiskReader
 from consensus.storage.journal import Extent
-from consensus.storage.planner import Storage, read_extents
+from consensus.storage.planner import Storage, read_extents, writes_hard_state
 from consensus.storage.records import Binding
 from consensus.storage.snapshots import Piece, received_snapshot, received_state
 
@@ -112,7 +118,15 @@ class SnapshotWrite:
     given_up: bool = False
 
 
-Job = WriteJob | ReadJob | SnapshotWrite
+@dataclass(frozen=True, slots=True)
+class HardStateJob:
+    """Perform `operations` beside a blocked group; then the hard state of every Persist up to `number` is durable."""
+
+    number: int
+    operations: tuple[DiskOperation, ...]
+
+
+Job = WriteJob | HardStateJob | ReadJob | SnapshotWrite
 
 
 class Executor:
@@ -130,6 +144,9 @@ class Executor:
         self._reads: deque[tuple[StorageRead | SnapshotWrite, int]] = deque()
         self._held: deque[Send] = deque()
         self._job: Job | None = None
+        self._blocked: WriteJob | None = None
+        self._blocked_rest: tuple[DiskOperation, ...] = ()
+        self._hard_state_durable = 0
         self._job_bytes = 0
         self._waiting_bytes = 0
         self._wrote_last = False
@@ -156,8 +173,8 @@ class Executor:
                     self._waiting.append((effect, size))
                     self._emitted = effect.number
                     self._waiting_bytes += size
-                case Send(after=after):
-                    if after <= self._durable:
+                case Send():
+                    if self._may_leave(effect):
                         released.append(effect)
                     else:
                         self._held.append(effect)
@@ -182,24 +199,49 @@ class Executor:
 
     def next_job(self) -> Job | None:
         """The next thing to do on the disk; None while one is under way, or if there is nothing."""
-        if self._job is None:
-            self._job = self._choose()
-        else:
+        if self._job is not None:
             return None
+        self._job = self._choose() if self._blocked is None else self._choose_beside_blocked()
         return self._job
 
     def written(self, job: WriteJob) -> list[Released]:
         """`job` was performed: everything it carries is durable. Step the core with `Persisted(job.number)` next."""
-        self._end(job)
+        if job is self._blocked:
+            self._blocked = None
+        else:
+            self._end(job)
         self._job_bytes = 0
         self._storage.done()
         self._durable = job.number
+        return self._release()
+
+    def blocked(self, job: WriteJob, resume_at: int) -> list[Released]:
+        """`job` waits for space, and goes on from operation `resume_at`; what needs no space is done meanwhile."""
+        if job is not self._blocked:
+            self._end(job)
+            self._blocked = job
+        self._blocked_rest = job.operations[resume_at:]
+        if not writes_hard_state(self._blocked_rest):
+            self._hard_state_durable = max(self._hard_state_durable, job.number)
+        return self._release()
+
+    def hard_state_written(self, job: HardStateJob) -> list[Released]:
+        """`job` was performed."""
+        self._end(job)
+        self._hard_state_durable = job.number
+        return self._release()
+
+    def _release(self) -> list[Released]:
+        """What was held and may leave by now, in order."""
         released: list[Released] = []
         still_held: deque[Send] = deque()
         for send in self._held:
-            (released if send.after <= self._durable else still_held).append(send)
+            (released if self._may_leave(send) else still_held).append(send)
         self._held = still_held
         return released
+
+    def _may_leave(self, send: Send) -> bool:
+        return send.after <= self._durable or (send.after <= self._hard_state_durable and _tells_no_log(send.message))
 
     def write_aside(self, job: SnapshotWrite) -> None:
         """Do something that no Persist waits for, in turn with everything else."""
@@ -232,6 +274,26 @@ class Executor:
         self.persists += len(group)
         return WriteJob(group[-1].number, tuple(self._storage.plan(group)))
 
+    def _choose_beside_blocked(self) -> HardStateJob | ReadJob | None:
+        """A vote, or a read of what is durable and stays: neither needs the space that the blocked group waits for."""
+        unwritten = [each for each, _ in self._waiting if each.hard_state and each.number > self._hard_state_durable]
+        if unwritten and unwritten[-1].hard_state is not None and not writes_hard_state(self._blocked_rest):
+            return HardStateJob(self._emitted, tuple(self._storage.plan_hard_state(unwritten[-1].hard_state)))
+        for position, (wanted, _) in enumerate(self._reads):
+            durable_part = self._durable_part(wanted)
+            if durable_part is not None:
+                del self._reads[position]
+                return ReadJob(durable_part, self._storage.binding, extents=tuple(self._storage.extents(durable_part)))
+        return None
+
+    def _durable_part(self, wanted: StorageRead | SnapshotWrite) -> ReadEntries | None:
+        """What may be read of the wanted entries although Persists wait, which may remove some; None: nothing."""
+        if not isinstance(wanted, ReadEntries) or any(each.snapshot is not None for each, _ in self._waiting):
+            return None
+        cuts = [each.truncate_from - 1 for each, _ in self._waiting if each.truncate_from is not None]
+        last = min(wanted.last, self._storage.durable, *cuts)
+        return replace(wanted, last=last) if wanted.first <= last else None
+
     def _may_join(self, newest: Persist, persist: Persist, size: int) -> bool:
         """Whether one more Persist goes into the group; a change of the snapshot stands alone."""
         alone = newest.snapshot is not None or persist.snapshot is not None
@@ -250,6 +312,17 @@ class Executor:
                 return ReadJob(wanted, storage.binding, checks=self._checks)
             case _:
                 assert_never(wanted)
+
+
+def _tells_no_log(message: Message) -> bool:
+    """Whether the message speaks of term and vote only, so that it need not wait for entries."""
+    match message:
+        case VoteReply() | AppendReply(success=False) | SnapshotReply(accepted=False):
+            return True
+        case BeginQuorumEpochReply() | EndQuorumEpochReply():
+            return True
+        case _:
+            return False
 
 
 def persist_bytes(persist: Persist) -> int:

@@ -40,7 +40,7 @@ import trio
 from consensus.core.effects import Outcome, ProposalResolved
 from consensus.core.events import AppendNotSent, DiskSpace, PeerExtensions, Proposed, Received, Rejected, Requested
 from consensus.core.model import LogId
-from consensus.server.executor import Job, StorageReadResult
+from consensus.server.executor import Job, StorageReadResult, WriteJob
 
 T = TypeVar("T")
 
@@ -72,7 +72,15 @@ class JobDone:
     answer: StorageReadResult | None = None
 
 
-Urgent = Received | Rejected | AppendNotSent | PeerExtensions | Requested | JobDone | DiskSpace
+@dataclass(frozen=True, slots=True)
+class JobBlocked:
+    """The disk is full: the job goes on from operation `resume_at` when there is space."""
+
+    job: WriteJob
+    resume_at: int
+
+
+Urgent = Received | Rejected | AppendNotSent | PeerExtensions | Requested | JobDone | JobBlocked | DiskSpace
 
 
 @dataclass(slots=True)
@@ -175,7 +183,7 @@ class Mailbox:
 
         What the disk says always fits: there is one job at a time, and nobody would say again that it is full.
         """
-        if len(self._urgent) >= self._max_urgent and not isinstance(event, JobDone | DiskSpace):
+        if len(self._urgent) >= self._max_urgent and not isinstance(event, JobDone | JobBlocked | DiskSpace):
             return False
         self._urgent.append(event)
         if not self.run_pending():

@@ -64,6 +64,7 @@ from consensus.server.errors import HaltedError
 from consensus.server.event_loop import EventLoop
 from consensus.server.executor import (
     Executor,
+    HardStateJob,
     Job,
     ReadJob,
     Released,
@@ -73,7 +74,7 @@ from consensus.server.executor import (
     WriteJob,
 )
 from consensus.server.interfaces import Core, PeerLink
-from consensus.server.mailbox import Admission, Batches, JobDone, Mailbox, Proposal
+from consensus.server.mailbox import Admission, Batches, JobBlocked, JobDone, Mailbox, Proposal
 from consensus.server.options import ServerOptions
 from consensus.server.proposing import Proposing
 from consensus.server.questions import Questions
@@ -139,7 +140,9 @@ class ConsensusServer:
         self._snapshots = Snapshotting(self, storage, self.applying, options, keep_from)
         if storage.snapshot is not None:
             self.applying.push_restore(Restore(storage.snapshot))
-        self._worker = DiskWorker(disk, self._job_done, self._set_disk_full, options.full_disk_retry_ms)
+        self._worker = DiskWorker(
+            disk, self._job_done, self._blocked, lambda: self._set_disk_full(full=False), options.full_disk_retry_ms
+        )
         self._disk_full = False
         self._dropped: Counter[str] = Counter()
         self._requests = Requests(self._mailbox, options.max_requests, self._dropped, self._rejects)
@@ -304,6 +307,9 @@ class ConsensusServer:
             case WriteJob(number=number):
                 self._carry_out(self._executor.written(job))
                 return Persisted(number)
+            case HardStateJob():
+                self._carry_out(self._executor.hard_state_written(job))
+                return None
             case ReadJob(request=request):
                 self._executor.read(job)
                 if isinstance(answer, SnapshotChecked) and answer.objection is not None:
@@ -380,7 +386,11 @@ class ConsensusServer:
     def _job_done(self, job: Job, answer: StorageReadResult | None) -> None:
         self._mailbox.put(JobDone(job, answer))
 
-    def _set_disk_full(self, full: bool) -> None:  # noqa: FBT001 - the one fact that this callback carries
+    def _blocked(self, job: WriteJob, resume_at: int) -> None:
+        self._set_disk_full(full=True)
+        self._mailbox.put(JobBlocked(job, resume_at))
+
+    def _set_disk_full(self, *, full: bool) -> None:
         if full != self._disk_full:
             self._disk_full = full
             self._mailbox.put(DiskSpace(full))

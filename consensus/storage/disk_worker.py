@@ -1,15 +1,17 @@
 """The disk worker: performs one job at a time, and waits out a full disk.
 
-Everything else that goes wrong ends it, and with it the server: after a failed sync nobody knows what the
-disk holds. A job that met a full disk is resumed where `OutOfSpaceError` says, every `retry_ms`, until there is space.
+Everything else that goes wrong ends it, and with it the server: after a failed sync nobody knows what the disk holds.
+A group that met a full disk is resumed where `OutOfSpaceError` says, every `retry_ms`, until there is space. Between
+two tries the worker does what the executor finds to do beside it: votes and reads.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 import trio
 
-from consensus.server.executor import Job, ReadJob, SnapshotWrite, StorageReadResult, WriteJob
+from consensus.server.executor import HardStateJob, Job, ReadJob, SnapshotWrite, StorageReadResult, WriteJob
 from consensus.storage.directory import OutOfSpaceError
 from consensus.storage.disk import DiskOperation, DiskReader, RemoveFile
 
@@ -24,33 +26,52 @@ class ServerDisk(Protocol):
         """Have a question answered from the disk; raises `StorageError` or `OSError`."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Blocked:
+    """A group that waits for space, from where it goes on, and when (by the clock of trio)."""
+
+    job: WriteJob
+    resume_at: int
+    retry_at_s: float
+
+
 class DiskWorker:
-    """Give it a job by `submit`; it answers by `done(job, answer)`, and tells by `set_full` when the disk fills."""
+    """Give it a job by `submit`; it answers by `done(job, answer)`.
+
+    It tells by `blocked(job, resume_at)` that a group has found no space, and by `unblocked` that it has gone on.
+    """
 
     def __init__(
         self,
         disk: ServerDisk,
         done: Callable[[Job, StorageReadResult | None], None],
-        set_full: Callable[[bool], None],
+        blocked: Callable[[WriteJob, int], None],
+        unblocked: Callable[[], None],
         retry_ms: int,
     ) -> None:
         self._disk = disk
         self._done = done
-        self._set_full = set_full
+        self._tell_blocked = blocked
+        self._tell_unblocked = unblocked
         self._retry_ms = retry_ms
         self._jobs, self._jobs_to_do = trio.open_memory_channel[Job](1)
+        self._blocked: _Blocked | None = None
 
     def submit(self, job: Job) -> None:
-        """Begin a job; the one before must be done."""
+        """Begin a job; the one before must be done, or blocked."""
         self._jobs.send_nowait(job)
 
     async def run(self) -> None:
         """Work until cancelled, or until the disk fails."""
-        async for job in self._jobs_to_do:
+        while True:
+            job = await self._next_job()
             answer: StorageReadResult | None = None
             match job:
-                case WriteJob(operations=operations):
-                    await self._write(operations)
+                case WriteJob():
+                    if not await self._write(job):
+                        continue
+                case HardStateJob(operations=operations):
+                    await self._overwrite(operations)
                 case ReadJob():
                     answer = await self._disk.ask(job.answer)
                 case SnapshotWrite():
@@ -59,17 +80,36 @@ class DiskWorker:
                     assert_never(job)
             self._done(job, answer)
 
-    async def _write(self, operations: Sequence[DiskOperation]) -> None:
+    async def _next_job(self) -> Job:
+        """What was submitted, or the blocked group when it is to be tried again."""
+        if self._blocked is None:
+            return await self._jobs_to_do.receive()
+        with trio.move_on_at(self._blocked.retry_at_s):
+            return await self._jobs_to_do.receive()
+        return self._blocked.job
+
+    async def _write(self, job: WriteJob) -> bool:
+        """Perform a group, or what is left of it; returns False if there is no space."""
+        before, self._blocked = self._blocked, None
+        try:
+            await self._disk.perform_all(job.operations, 0 if before is None else before.resume_at)
+        except OutOfSpaceError as error:
+            self._blocked = _Blocked(job, error.resume_at, trio.current_time() + self._retry_ms / 1000)
+            self._tell_blocked(job, error.resume_at)
+            return False
+        self._tell_unblocked()
+        return True
+
+    async def _overwrite(self, operations: Sequence[DiskOperation]) -> None:
+        """Perform what needs no space, except on file systems that never overwrite in place."""
         start = 0
         while True:
             try:
                 await self._disk.perform_all(operations, start)
             except OutOfSpaceError as error:
                 start = error.resume_at
-                self._set_full(True)  # noqa: FBT003 - the one fact that this callback carries
                 await trio.sleep(self._retry_ms / 1000)
             else:
-                self._set_full(False)  # noqa: FBT003 - the one fact that this callback carries
                 return
 
     async def _write_aside(self, job: SnapshotWrite) -> None:

@@ -14,7 +14,7 @@ node, in another directory (a copy has another inode), or by a later generation 
 vote twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -29,6 +29,7 @@ from consensus.storage.disk import (
     RemoveFile,
     SyncDirectory,
     SyncFile,
+    WriteBytes,
 )
 from consensus.storage.hard_state import FILE, HardStateFile, StoredState
 from consensus.storage.journal import NEW_SUFFIX, SEGMENT_SUFFIX, Extent, Journal
@@ -132,7 +133,8 @@ class Storage:
             raise ValueError("a change of the snapshot shares its group with others")
         group = merge(persists)
         state = self._stored_state.state
-        hard_state = group.hard_state or state.hard_state
+        # The stored one may be later than the group's: `plan_hard_state` writes it ahead of the groups.
+        hard_state = _later(group.hard_state or state.hard_state, state.hard_state)
         operations: list[DiskOperation] = []
         cut = group.truncate_from
         if cut is not None and cut <= self._journal.last.index:
@@ -147,6 +149,13 @@ class Storage:
             operations += self._plan_snapshot(group.snapshot, hard_state)
         self._in_flight = True
         return operations
+
+    def plan_hard_state(self, hard_state: HardState) -> list[DiskOperation]:
+        """Write term and vote ahead of the group under way, which waits for space; they overwrite, so they need none.
+
+        Only if what is left of that group does not write the file itself (`writes_hard_state`).
+        """
+        return self._stored_state.plan_hard_state(hard_state, self._journal.durable)
 
     def _plan_snapshot(self, change: SnapshotChange, hard_state: HardState) -> list[DiskOperation]:
         """What is kept instead goes only after the snapshot is durable under its name."""
@@ -208,6 +217,16 @@ class Storage:
     def extents(self, request: ReadEntries) -> list[Extent]:
         """Where the asked entries lie; empty if the range does not exist (any more)."""
         return self._journal.extents(request.first, request.last, request.limit_bytes)
+
+
+def writes_hard_state(operations: Iterable[DiskOperation]) -> bool:
+    """Whether one of the operations writes the file of the hard state."""
+    return any(isinstance(operation, WriteBytes) and operation.file == FILE for operation in operations)
+
+
+def _later(one: HardState, other: HardState) -> HardState:
+    """The one that a server came to later: terms rise, and a vote is not taken back within a term."""
+    return max(one, other, key=lambda state: (state.term, state.voted_for is not None))
 
 
 def read_extents(reader: DiskReader, binding: Binding, extents: Sequence[Extent]) -> tuple[Entry, ...]:

@@ -112,6 +112,7 @@ def test_reads_and_writes_take_turns() -> None:
         if isinstance(job, WriteJob):
             executor.written(job)
         else:
+            assert isinstance(job, ReadJob)
             executor.read(job)
     assert kinds == [ReadJob, WriteJob] * 3
 

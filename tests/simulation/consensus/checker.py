@@ -62,6 +62,8 @@ class Shadow:
     durable: list[Entry] = field(default_factory=list)
     hard_state: HardState = field(default_factory=lambda: HardState(0))
     writing: list[Persist] = field(default_factory=list)
+    hard_state_number: int = 0
+    """`hard_state` is that of the Persists up to this one."""
     applied: Index = 0
     term: Term = 0
     leads: Term | None = None
@@ -162,6 +164,14 @@ class Checker:
         shadow = self.shadows[server]
         while shadow.writing and shadow.writing[0].number <= number:
             self._now_durable(shadow, shadow.writing.pop(0))
+
+    def hard_state_persisted(self, server: ServerId, number: int) -> None:
+        """The disk of `server` holds the hard states of the Persists up to `number`, but perhaps not their entries."""
+        shadow = self.shadows[server]
+        for persist in shadow.writing:
+            if persist.hard_state is not None and shadow.hard_state_number < persist.number <= number:
+                shadow.hard_state = persist.hard_state
+        shadow.hard_state_number = max(shadow.hard_state_number, number)
 
     def sent(self, server: ServerId, message: Message) -> None:
         """A message leaves the machine."""
@@ -267,7 +277,11 @@ class Checker:
         shadow = self.shadows[server]
         hard_states = [
             shadow.hard_state,
-            *(persist.hard_state for persist in shadow.writing if persist.hard_state is not None),
+            *(
+                persist.hard_state
+                for persist in shadow.writing
+                if persist.hard_state is not None and persist.number > shadow.hard_state_number
+            ),
         ]
         logs = [list(shadow.durable)]
         for persist in shadow.writing:
@@ -278,6 +292,7 @@ class Checker:
                 f"server {server} recovered {hard_state} and {len(entries)} entries, which no crash can have left"
             )
         shadow.writing.clear()
+        shadow.hard_state_number = 0
         shadow.term = hard_state.term
         shadow.hard_state, shadow.durable, shadow.volatile = hard_state, list(found), list(found)
 
@@ -315,7 +330,7 @@ class Checker:
 
     def _now_durable(self, shadow: Shadow, persist: Persist) -> None:
         apply_persist(shadow.durable, persist, self.committed)
-        if persist.hard_state is not None:
+        if persist.hard_state is not None and persist.number > shadow.hard_state_number:
             shadow.hard_state = persist.hard_state
 
     def _elected(self, server: ServerId, term: Term) -> None:

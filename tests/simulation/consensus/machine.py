@@ -44,7 +44,7 @@ from consensus.core.messages import AppendReply, SnapshotReply, VoteReply
 from consensus.core.model import Configuration, Index, ServerId, SnapshotDescription, Term
 from consensus.core.raft import Raft
 from consensus.core.replication.progress import ProgressState
-from consensus.server.executor import Executor, Job, ReadJob, Released, SnapshotWrite, WriteJob
+from consensus.server.executor import Executor, HardStateJob, Job, ReadJob, Released, SnapshotWrite, WriteJob
 from consensus.storage.disk import DamagedStorageError, DiskOperation
 from consensus.storage.planner import Recovery, Storage
 from tests.simulation.consensus.checker import Checker, ViolationError
@@ -80,8 +80,10 @@ class Life:
     """Entries up to here are durable, and something else on the disk says so: their rot is never taken for a tear."""
     job: Job | None = None
     timer: int = -1
+    blocked: WriteJob | None = None
+    """The group that waits for space; other jobs go on beside it."""
     done: int = 0
-    """Operations of the job that need not be repeated."""
+    """Operations of that group that need not be repeated."""
     full: bool = False
 
 
@@ -188,9 +190,11 @@ class Machine:
         if life is None:
             return
         self._trace(f"crash {self.server_id}")
-        if isinstance(life.job, WriteJob):
-            done = self._random.randint(life.done, len(life.job.operations))
-            self._keeper.disk.run(life.job.operations[life.done : done])
+        # The disk does one thing at a time: a group that waits for space goes on between other jobs, not during one.
+        writing, begun = (life.job, 0) if life.job is not None else (life.blocked, life.done)
+        if isinstance(writing, WriteJob | HardStateJob):
+            done = self._random.randint(begun, len(writing.operations))
+            self._keeper.disk.run(writing.operations[begun:done])
         self._power_off()
         self._checker.crashed(self.server_id)
         if self._random.random() < self._profile.rot and self._world.may_lose(self.server_id):
@@ -360,36 +364,47 @@ class Machine:
     def _start_job(self, life: Life) -> None:
         job = life.executor.next_job()
         if job is not None:
-            life.job, life.done = job, 0
+            life.job = job
             self._world.after(self._disk_delay_ms(), lambda: self._finish(life, job))
 
     def _finish(self, life: Life, job: Job, start: int = 0) -> None:
         """The disk has done its job: let go what waited, tell the core, go on with the next."""
         if self.life is not life:
             return
-        if not isinstance(job, ReadJob) and self._is_full(job, start):
-            if isinstance(job, WriteJob):
-                self._wait_for_space(life, job, start)
-                return
-            job = self._keeper.give_up(job)
-        life.job = None
+        if job is life.blocked:
+            life.blocked = None
+        else:
+            life.job = None
         try:
-            match job:
-                case ReadJob():
-                    self._answer(life, job)
-                case SnapshotWrite():
-                    self._operate(job.operations)
-                    life.executor.read(job)
-                    self._go_on_with_snapshot(life, given_up=job.given_up)
-                case WriteJob():
-                    self._operate(job.operations[start:])
-                    self._written(life, job)
-                case _:
-                    assert_never(job)
+            if isinstance(job, WriteJob | SnapshotWrite) and self._is_full(job, start):
+                if isinstance(job, WriteJob):
+                    self._wait_for_space(life, job, start)
+                    return
+                job = self._keeper.give_up(job)
+            self._perform(life, job, start)
         except CrashedError:
             self.crash()
         if self.life is life:
             self._start_job(life)
+
+    def _perform(self, life: Life, job: Job, start: int) -> None:
+        match job:
+            case ReadJob():
+                self._answer(life, job)
+            case SnapshotWrite():
+                self._operate(job.operations)
+                life.executor.read(job)
+                self._go_on_with_snapshot(life, given_up=job.given_up)
+            case WriteJob():
+                self._operate(job.operations[start:])
+                self._written(life, job)
+            case HardStateJob():
+                self._operate(job.operations)
+                self._checker.marks.see("term or vote written beside a group that waits for space")
+                self._checker.hard_state_persisted(self.server_id, job.number)
+                self._carry_out(life.executor.hard_state_written(job))
+            case _:
+                assert_never(job)
 
     def _written(self, life: Life, job: WriteJob) -> None:
         if life.full:
@@ -411,12 +426,16 @@ class Machine:
 
     def _wait_for_space(self, life: Life, job: WriteJob, start: int) -> None:
         """The job stops in its midst, and goes on from behind the last sync when there is space."""
-        life.done = resume_at = self._keeper.break_off(job, start)
+        life.blocked, life.done = job, self._keeper.break_off(job, start)
+        resume_at = life.done
         self._world.after(_FULL_RETRY_MS, lambda: self._finish(life, job, resume_at))
         if not life.full:
             life.full = True
             self.full_disks += 1
             self.step(DiskSpace(full=True))
+        if self.life is life:
+            self._carry_out(life.executor.blocked(job, resume_at))
+            self._start_job(life)
 
     def _begin_with_snapshot(self, life: Life, effect: Restore | TakeSnapshot) -> None:
         match effect:

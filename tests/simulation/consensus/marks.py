@@ -68,6 +68,7 @@ COMMON = (
     "server that rotted replaced by a configuration change",
     "leader gave way for want of disk space",
     "write went on after a full disk",
+    "term or vote written beside a group that waits for space",
     "snapshot given up for want of disk space",
 )
 PUSH = (
