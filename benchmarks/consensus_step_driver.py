@@ -60,6 +60,7 @@ HERE = BASE | {
     "ServerId": "model",
     "lan": "options",
     "GARLIC_FARM": "features",
+    "Extensions": "features",
 }
 LAYOUTS = {"base": BASE, "here": HERE}
 

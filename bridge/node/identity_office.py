@@ -38,8 +38,7 @@ from bridge.node.replica import Replica
 from bridge.node.roster import Listed, Roster
 from bridge.wire.application import encode
 from bridge.wire.backup import Backup, BackupHead, encode_backup
-from consensus.core.configuration import ChangeRefusal
-from consensus.core.effects import ChangeOutcome, Outcome
+from consensus.core.effects import ChangeOutcome, ChangeRefusal, Outcome
 from consensus.core.model import Configuration, LogId, integer_id
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 

@@ -40,8 +40,7 @@ from bridge.node.replica import UNKNOWN_ENDPOINT, Replica
 from bridge.node.roster import Listed, Roster
 from bridge.wire.application import encode
 from bridge.wire.metadata import ADMISSIONS_LIMIT, RoleHint
-from consensus.core.configuration import ChangeRefusal
-from consensus.core.effects import ChangeOutcome, Outcome, TransferOutcome
+from consensus.core.effects import ChangeOutcome, ChangeRefusal, Outcome, TransferOutcome
 from consensus.core.model import Server, integer_id
 from consensus.core.status import Description
 from consensus.server.clock import now_ms

@@ -61,8 +61,8 @@ from bridge.node.state_reading import (
 from bridge.wire.farm_snapshot import decode_farm, encode_farm
 from bridge.wire.formation_state import encode_formation_state
 from consensus.core.effects import Install, Persist, SnapshotChange, StoreChunk
-from consensus.core.model import Configuration, HardState, Index, LogId, Server, integer_id
-from consensus.core.replica import MAX_NUMBER, TERM_STEP_MAX
+from consensus.core.model import MAX_NUMBER, Configuration, HardState, Index, LogId, Server, integer_id
+from consensus.core.replica import TERM_STEP_MAX
 from consensus.sessions.table import SessionTable
 from consensus.storage.directory import Directory, OutOfSpaceError, open_directory
 from consensus.storage.disk import StorageError

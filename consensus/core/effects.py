@@ -8,7 +8,6 @@ nothing. Completion comes back as the event `Persisted(n)`.
 from dataclasses import dataclass
 from enum import Enum
 
-from consensus.core.configuration import ChangeRefusal
 from consensus.core.messages import Message
 from consensus.core.model import (
     Configuration,
@@ -143,6 +142,34 @@ class ProposalResolved:
     outcome: Outcome
     position: LogId | None = None
     leader: ServerId | None = None
+
+
+class ChangeRefusal(Enum):
+    """Why a change of the configuration was refused; nothing was appended, and asking again may be right later."""
+
+    NOT_LEADER = "not-leader"
+    NO_COMMIT_IN_TERM = "no-commit-in-term"
+    """The leader has not committed an entry of its own term yet: a change of a leader before may be unfinished."""
+    BUSY = "busy"
+    CHANGE_UNDER_WAY = "change-under-way"
+    NO_VOTERS = "no-voters"
+    SERVER_TWICE = "server-twice"
+    """A server stands twice in the target, or as a voter and as a learner."""
+    IMPOSSIBLE_ID = "impossible-id"
+    """The target names an id that no server can have, or one of another kind than the group's."""
+    TOO_MANY_SERVERS = "too-many-servers"
+    MORE_THAN_ONE_SERVER = "more-than-one-server"
+    """The protocol, or a server that lacks joint consensus, allows one server more or less at a time."""
+    NO_LEARNERS = "no-learners"
+    """The protocol, or a server that lacks the extension, cannot name learners."""
+    CATCH_UP_TOO_SLOW = "catch-up-too-slow"
+    """A new server could not come within an election timeout of the leader's log in the rounds that it had."""
+    CATCH_UP_STALLED = "catch-up-stalled"
+    """A new server does not answer, or makes no progress."""
+    NEW_SERVER_IN_LATER_TERM = "new-server-in-later-term"
+    """A new server has seen a later term than the leader's: it brings a history, and must begin with an empty one."""
+    LEADERSHIP_LOST = "leadership-lost"
+    """The leader stepped down before anything was appended."""
 
 
 class ChangeOutcome(Enum):

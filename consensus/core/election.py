@@ -1,4 +1,6 @@
-"""A campaign: first the question whether it could be won (pre-vote), then the vote itself (Raft section 5.2).
+"""Elections: how a candidate asks for votes (Raft section 5.2), and who gets a vote (sections 5.4.1 and 6).
+
+*A campaign* first asks whether it could be won (pre-vote), then asks for the vote itself.
 
     timeout ──▶ pre-vote ──majority would──▶ vote in term + 1 ──majority did──▶ leader
                    │                            │
@@ -12,15 +14,68 @@ follower that was cut off before it ever dialled anybody would otherwise raise i
 pre-vote is there to prevent. Asking it makes the transport dial it, and the handshake settles the matter, within the
 round. During pre-vote the server is still a follower to the outside, for nothing about it has changed. Our own vote
 counts when it is durable, like everybody's.
+
+*A vote request* is answered thus. A server that leads or hears a leader refuses before it gets here
+(`ServerRole.sticks_to_leader`); without that, one server that hears no heartbeats deposes leader after leader.
+
+    pre-vote        "would you vote for me?": no term or vote changes, so a cut-off server cannot raise anybody's term
+    vote            at most one in a term, first come first served, only for a log at least as up to date as ours
+
+The vote itself is durable before its answer leaves: otherwise a crash and restart could vote twice in one term.
 """
 
 from dataclasses import dataclass, field
 
 from consensus.core import quorum
-from consensus.core.messages import RequestVote, VoteReply
-from consensus.core.model import HardState, Milliseconds, ServerId, Term
+from consensus.core.messages import PullError, RequestVote, VoteReply
+from consensus.core.model import HardState, LogId, Milliseconds, ServerId, Term
 from consensus.core.quorum import VoteResult
 from consensus.core.replica import Replica
+
+
+def may_vote(hard_state: HardState, last: LogId, request: RequestVote) -> bool:
+    """Whether the vote of the current term goes to the candidate."""
+    return (
+        request.term == hard_state.term
+        and hard_state.voted_for in (None, request.candidate)
+        and request.last.at_least_as_up_to_date_as(last)
+    )
+
+
+def would_vote(hard_state: HardState, last: LogId, request: RequestVote) -> bool:
+    """Whether a real request would get a vote, were its term to begin."""
+    return request.term > hard_state.term and request.last.at_least_as_up_to_date_as(last)
+
+
+def objection(replica: Replica, request: RequestVote) -> PullError | None:
+    """Why this candidate gets no vote, where the protocol has more rules than Raft (KIP-595, Vote).
+
+    A stranger is refused, unless its log goes beyond ours: then an entry that we lack may have made it a voter. Were it
+    refused nevertheless, a change of the voters that reached one server only could leave nobody who can win.
+    """
+    if replica.is_foreign(request.cluster_id):
+        return PullError.INCONSISTENT_CLUSTER_ID
+    is_stranger = replica.features.votes_for_members_only and request.candidate not in replica.voters
+    if is_stranger and replica.log.last.at_least_as_up_to_date_as(request.last):
+        return PullError.INCONSISTENT_VOTER_SET
+    return None
+
+
+def answer_pre_vote(replica: Replica, request: RequestVote) -> None:
+    """Answer a pre-vote: nothing changes here."""
+    error = objection(replica, request)
+    granted = error is None and would_vote(replica.hard_state, replica.log.last, request)
+    replica.answer_vote(request, granted=granted, error=error)
+
+
+def answer_vote(replica: Replica, request: RequestVote) -> bool:
+    """Answer a vote request of the current term or an older one; returns whether it was granted."""
+    error = objection(replica, request)
+    granted = error is None and may_vote(replica.hard_state, replica.log.last, request)
+    if granted and replica.hard_state.voted_for is None:
+        replica.set_hard_state(HardState(request.term, request.candidate))
+    replica.answer_vote(request, granted=granted, error=error)
+    return granted
 
 
 @dataclass(slots=True)

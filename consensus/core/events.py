@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from consensus.core.extensions import Extensions
+from consensus.core.features import Extensions
 from consensus.core.messages import AppendEntries, Message
 from consensus.core.model import Configuration, Entry, Index, LogId, ServerId, SnapshotDescription
 

@@ -1,4 +1,6 @@
-"""What each wire protocol permits, as a table, so that no protocol leaks into the core.
+"""What each wire protocol permits, and what two servers may say to each other beyond it.
+
+`Features` is a table, so that no protocol leaks into the core.
 
 garlic-farm   replies in connection order, so any number of requests may be in flight; pre-vote, TimeoutNow, joint and
               learner configurations are extensions that our own servers negotiate in the handshake
@@ -8,13 +10,35 @@ zmq-raft      one request per follower in flight; joint configurations of voters
               no word for pre-vote or for a transfer; a CHECKPOINT entry is the no-op; an entry begins with its
               submission's id
 kraft         the follower fetches, one request at a time; Vote carries a pre-vote flag (KIP-996); voters come and go
-              one at a time (KIP-853), and a stranger gets no vote that it could not explain; whoever else fetches is
-              an observer; a leader that goes names its successors in EndQuorumEpoch; a LeaderChange control record is
-              the no-op; an id travels in a record's header
+              one at a time (KIP-853), and a stranger gets no vote that it could not explain; any other server that
+              fetches is an observer; a leader that goes names its successors in EndQuorumEpoch; a LeaderChange control
+              record is the no-op; an id travels in a record's header
+
+A wire protocol has a fixed vocabulary; servers of our own make agree on more when they connect (`Extensions`). The core
+is told what each handshake settled and keeps to it: an extension message never goes to a peer that lacks the word, and
+what the extension would have done is done by slower means. A peer that no handshake has reached yet is unknown, and
+each extension says what is assumed of it.
 """
 
 from dataclasses import dataclass
 from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class Extensions:
+    """What one peer understands; the default is a server that knows its protocol and nothing else."""
+
+    pre_vote: bool = False
+    """The question before a vote (`candidate`)."""
+    transfer: bool = False
+    """TimeoutNow, and the flag of a vote request that was caused by one (`transfer`)."""
+    configurations: bool = False
+    """Joint configurations, and learners in them (`configuration`)."""
+    lease_ms: int | None = None
+    """How long it refuses other candidates after a word of the leader, and after a restart; None: no promise."""
+
+
+NO_EXTENSIONS = Extensions()
 
 
 class Strategy(Enum):

@@ -4,9 +4,8 @@ A replica that breaks one of these would corrupt the log of others next. It stop
 and a restart begins from what is durable.
 """
 
-from consensus.core.applier import Applier
 from consensus.core.leader import Leader
-from consensus.core.replica import Replica
+from consensus.core.replica import Applier, Replica
 
 
 class InvariantBrokenError(Exception):

@@ -25,11 +25,11 @@ from consensus.core.entry_data import configuration_entry, no_op_entry
 from consensus.core.events import Proposed
 from consensus.core.log import entry_bytes
 from consensus.core.membership import Reconfiguration
-from consensus.core.model import Entry, Index, LogId, Milliseconds, NoOp, ServerId
+from consensus.core.model import MAX_NUMBER, Entry, Index, LogId, Milliseconds, NoOp, ServerId
 from consensus.core.reads import Lease, Reads
-from consensus.core.replica import MAX_NUMBER, Replica
+from consensus.core.replica import Replica
 from consensus.core.replication.port import Office, Replication
-from consensus.core.replication.standing import Standing
+from consensus.core.replication.progress import Standing
 
 Strategy = Callable[[Replica, Office, dict[ServerId, Standing]], Replication]
 
@@ -116,7 +116,7 @@ class Leader:
         self.replication.appended()
         self._resolve_committed()
 
-    def settle(self) -> bool:
+    def advance(self) -> bool:
         """At the end of a step: go on with a change of the configuration; returns False when it has dismissed us."""
         self._adjust_followers()
         configuration = self.reconfiguration.advance()

@@ -4,16 +4,36 @@
                      │                     (or C_new at once, where voters differ by one server)
                      └── given up: refused, nothing was appended
 
-*One at a time.* A request is refused while another is under way or the latest configuration is not committed, and
-before the leader has committed an entry of its own term. Without the last rule a single-server change may miss an
-unfinished one of an older leader, and two majorities that share nobody can decide differently.
+*Two ways* (`first_step`, `leave_joint`).
 
-*Whose log carries C_old,new finishes it.* What to append next follows from the log alone: a joint configuration that
-is committed is followed by its C_new. A leader that inherits one goes on where the other fell, although nobody asked.
+    joint    C_old ──▶ C_old,new ──committed──▶ C_new ──committed──▶ done     any number of servers at once
+    single   C_old ──▶ C_new ──committed──▶ done                              voters differ by one server at most
+
+Switching directly is only safe while every majority of C_old shares a server with every majority of C_new, which one
+server more or less leaves so; otherwise two leaders could be elected in one term, one by each. In between, joint
+consensus needs both majorities. Learners and endpoints count in no majority, so they may change with any step.
+
+*Catching up* (`CatchUp`, thesis section 4.2.1). A new server catches up before it votes, in rounds.
+
+    round    everything that the leader's log held when the round began has been stored by the new server
+
+While it catches up, entries go on arriving, so it is never quite there. But each round carries only what arrived during
+the one before. When a round lasts no longer than an election timeout, little enough is left: the new server may vote,
+and the time until it can help to commit is shorter than one that clients live through anyway. After a bounded number of
+rounds it is given up, and so it is when it does not get further for a while: a server that votes and cannot keep pace
+would cost the group the failure that it was meant to survive.
+
+*One at a time* (`Reconfiguration`). A request is refused while another is under way or the latest configuration is not
+committed, and before the leader has committed an entry of its own term. Without the last rule a single-server change
+may miss an unfinished one of an older leader, and two majorities that share nobody can decide differently.
+
+*The leader whose log carries C_old,new finishes it.* What to append next follows from the log alone: a joint
+configuration that is committed is followed by its C_new. A leader that inherits one goes on from there, although nobody
+asked it.
 
 *Who is replicated to.* All members; newcomers while they catch up, though no configuration names them yet; and those
-who leave, until the configuration without them is committed and they had time to hear of it: a server that knows itself
-to be removed does not campaign.
+who leave, until the configuration without them is committed and a removal grace has passed, in which they may hear of
+it: a server that knows itself to be removed does not campaign.
 
 *A leader that is not in C_new* leads on without counting itself, and steps down when C_new is committed: before, C_old
 or C_old,new may still be what counts, and nobody else may be electable.
@@ -21,15 +41,92 @@ or C_old,new may still be what counts, and nobody else may be electable.
 
 from dataclasses import dataclass, field
 
-from consensus.core import configuration as planner
-from consensus.core.catch_up import CatchUp
-from consensus.core.configuration import ChangeRefusal
-from consensus.core.effects import ChangeOutcome, ConfigurationResolved
+from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved
 from consensus.core.events import ChangeConfiguration
-from consensus.core.model import Configuration, Index, LogId, Milliseconds, Server, ServerId
+from consensus.core.model import (
+    MAX_MEMBERS,
+    Configuration,
+    Index,
+    LogId,
+    Milliseconds,
+    Server,
+    ServerId,
+    names_each_once,
+    possible_ids,
+)
+from consensus.core.options import Options
 from consensus.core.replica import Replica
-from consensus.core.replication.standing import Standing
+from consensus.core.replication.progress import Standing
 from consensus.core.status import ChangeProgress, NewcomerProgress
+
+
+def target_refusal(current: Configuration, target: Configuration) -> ChangeRefusal | None:
+    """Why `target` can be no configuration to change to, whatever the protocol; None if it can."""
+    if not target.voters:
+        return ChangeRefusal.NO_VOTERS
+    if target.is_joint or not names_each_once(target):
+        return ChangeRefusal.SERVER_TWICE
+    if not possible_ids(current, target):
+        return ChangeRefusal.IMPOSSIBLE_ID
+    if len(current.member_ids | target.member_ids) > MAX_MEMBERS:
+        return ChangeRefusal.TOO_MANY_SERVERS
+    return None
+
+
+def newcomers(current: Configuration, target: Configuration) -> tuple[Server, ...]:
+    """Who would vote and does not yet: they catch up first, or the group could not commit until they have."""
+    return tuple(server for server in target.voters if server.server_id not in current.voter_ids)
+
+
+def first_step(
+    current: Configuration, target: Configuration, *, joint: bool, learners: bool
+) -> Configuration | ChangeRefusal:
+    """What to append first on the way from `current`, which is not joint, to `target`."""
+    if target.learners and not learners:
+        return ChangeRefusal.NO_LEARNERS
+    if len(current.voter_ids ^ target.voter_ids) <= 1:
+        return target
+    if not joint:
+        return ChangeRefusal.MORE_THAN_ONE_SERVER
+    return Configuration(target.voters, current.voters, target.learners)
+
+
+def leave_joint(configuration: Configuration) -> Configuration:
+    """C_new of C_old,new."""
+    return Configuration(configuration.voters, (), configuration.learners)
+
+
+@dataclass(slots=True)
+class CatchUp:
+    """One new server's way to the end of the leader's log. `goal` is where the present round ends.
+
+    A learner that becomes a voter may have stood still for long, so its patience begins with `asked_ms`.
+    """
+
+    goal: Index
+    asked_ms: Milliseconds
+    began_ms: Milliseconds
+    round_number: int = 1
+    caught_up: bool = False
+
+    def check(self, standing: Standing, last_index: Index, now: Milliseconds, options: Options) -> ChangeRefusal | None:
+        """Take note of how far the server has come; returns why it is given up, if it is."""
+        while not self.caught_up and standing.match >= self.goal:
+            if now - self.began_ms <= options.election_timeout_min_ms:
+                self.caught_up = True
+            elif self.round_number == options.catch_up_rounds:
+                return ChangeRefusal.CATCH_UP_TOO_SLOW
+            else:
+                self.round_number += 1
+                self.goal = last_index
+                self.began_ms = now
+        if not self.caught_up and now >= self.deadline(standing, options):
+            return ChangeRefusal.CATCH_UP_STALLED
+        return None
+
+    def deadline(self, standing: Standing, options: Options) -> Milliseconds:
+        """When the server is given up unless it gets further."""
+        return max(self.asked_ms, standing.advanced_ms) + options.catch_up_stall_ms
 
 
 @dataclass(slots=True)
@@ -50,7 +147,7 @@ class Reconfiguration:
         self._replica = replica
         self._followers = followers
         self._known: tuple[Index, bool, int] | None = None
-        self._farewell_ms: Milliseconds | None = None
+        self._removal_grace_ms: Milliseconds | None = None
         self.change: Change | None = None
         self._under_way = self._is_uncommitted()
         self.adjust_followers()
@@ -58,7 +155,7 @@ class Reconfiguration:
     @property
     def deadline(self) -> Milliseconds | None:
         """When a newcomer is given up unless it gets further, or those who left are forgotten."""
-        due = [] if self._farewell_ms is None else [self._farewell_ms]
+        due = [] if self._removal_grace_ms is None else [self._removal_grace_ms]
         if self.change is not None:
             due += [
                 catch_up.deadline(self._followers[newcomer], self._replica.options)
@@ -86,11 +183,11 @@ class Reconfiguration:
         """Somebody wants `target`: begin, or refuse."""
         current = self._replica.log.configuration
         target = request.target
-        refusal = planner.target_refusal(current, target) or self._refusal_at_present()
+        refusal = target_refusal(current, target) or self._refusal_at_present()
         if refusal is not None:
             self._answer(request.change_id, refusal)
             return
-        change = Change(request.change_id, target, planner.newcomers(current, target))
+        change = Change(request.change_id, target, newcomers(current, target))
         if target == current:
             change.appended = True
         elif isinstance(step := self._first_step(target), ChangeRefusal):
@@ -108,9 +205,9 @@ class Reconfiguration:
         configuration = self._replica.log.configuration
         if self._under_way:
             self._under_way = False
-            self._farewell_ms = self._replica.now + self._replica.options.election_timeout_min_ms
+            self._removal_grace_ms = self._replica.now + self._replica.options.election_timeout_min_ms
         if configuration.is_joint:
-            return planner.leave_joint(configuration)
+            return leave_joint(configuration)
         change = self.change
         if change is None:
             return None
@@ -122,7 +219,7 @@ class Reconfiguration:
     def appended(self) -> None:
         """What `advance` wanted is in the log, and in effect."""
         self._under_way = True
-        self._farewell_ms = None
+        self._removal_grace_ms = None
         if self.change is not None:
             self.change.appended = True
             self.change.catching_up.clear()
@@ -158,9 +255,9 @@ class Reconfiguration:
     def adjust_followers(self) -> bool:
         """Make `followers` those who are to be replicated to now; returns whether they changed."""
         replica, log = self._replica, self._replica.log
-        if self._farewell_ms is not None and replica.now >= self._farewell_ms:
-            self._farewell_ms = None
-        leaving = self._under_way or self._farewell_ms is not None
+        if self._removal_grace_ms is not None and replica.now >= self._removal_grace_ms:
+            self._removal_grace_ms = None
+        leaving = self._under_way or self._removal_grace_ms is not None
         known = (log.configuration_index, leaving, len(self.newcomers))
         if known == self._known:
             return False
@@ -202,7 +299,7 @@ class Reconfiguration:
         everybody = (current.member_ids | target.member_ids) - {replica.server_id}
         extended = not any(replica.lacks_configurations(server_id) for server_id in everybody)
         features = replica.features
-        return planner.first_step(
+        return first_step(
             current,
             target,
             joint=features.joint and extended,

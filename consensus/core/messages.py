@@ -3,12 +3,159 @@
 Every request carries `correlation`, a number that its sender chose; the reply repeats it. Wires that lack the word
 (Garlic Farm answers in connection order) translate it in their mapping. Every request that reaches a server is answered
 exactly once, even a refused one: wires that answer in order would stall otherwise.
+
+Both ways of replication use `RequestVote`. A leader that sends entries uses AppendEntries, InstallSnapshot and
+TimeoutNow (Raft figures 2 and 13). A follower that fetches them uses Kafka's words (KIP-595, KIP-630):
+
+    Kafka                                   core
+    leader epoch                            term
+    fetch offset, last fetched epoch        LogId: where the fetcher's log ends
+    high watermark                          commit index
+    DivergingEpoch (epoch, end offset)      LogId: the newest place where both logs may agree
+    error code                              PullError; None is success
+
+With indexes from 1 the numbers are the same: an exclusive end offset equals the index of the last entry. Every reply to
+a fetch names the sender's term and the leader it knows, so that a server that asked the wrong one need not ask again.
+The cluster id is None where it is not known yet, and then not compared.
 """
 
 from dataclasses import dataclass
+from enum import Enum
 
-from consensus.core.model import Configuration, Entry, Index, LogId, ServerId, Term
-from consensus.core.pull_messages import PullError, PullReply, PullRequest
+from consensus.core.model import Configuration, Entry, Index, LogId, Milliseconds, ServerId, Term
+
+
+class PullError(Enum):
+    """Why a request was refused."""
+
+    INCONSISTENT_CLUSTER_ID = "INCONSISTENT_CLUSTER_ID"
+    """The two belong to different clusters."""
+    FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"
+    """The request's term is older than the receiver's."""
+    UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"
+    """The request's term was newer than the receiver's."""
+    NOT_LEADER = "NOT_LEADER"
+    """Only a leader can answer this."""
+    INVALID_QUORUM_STATE = "INVALID_QUORUM_STATE"
+    """The request contradicts what the receiver knows of this term."""
+    INCONSISTENT_VOTER_SET = "INCONSISTENT_VOTER_SET"
+    """The receiver is not among the successors that the request names."""
+    SNAPSHOT_NOT_FOUND = "SNAPSHOT_NOT_FOUND"
+    """The leader has another snapshot by now, or none."""
+    POSITION_OUT_OF_RANGE = "POSITION_OUT_OF_RANGE"
+    """The snapshot ends before the byte that is asked for."""
+    THROTTLED = "THROTTLING_QUOTA_EXCEEDED"
+    """Too many pieces of the snapshot are being read already."""
+    INVALID_REQUEST = "INVALID_REQUEST"
+    """No correct server sends this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A replica asks its leader for what follows `position`, all of which it holds durably.
+
+    The answer may wait for `max_wait_ms`, until there are entries, or a commit index above `commit`.
+    """
+
+    term: Term
+    replica: ServerId
+    position: LogId
+    commit: Index
+    max_wait_ms: Milliseconds
+    correlation: int
+    cluster_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReply:
+    """Answer to a Fetch: the entries after its position, or one of three reasons why there are none.
+
+    `diverging`: where the logs may still agree. `snapshot`: what stands for these entries, to be fetched instead.
+    `leader` is the sender when `error` is None.
+    """
+
+    term: Term
+    leader: ServerId | None
+    commit: Index
+    correlation: int
+    entries: tuple[Entry, ...] = ()
+    diverging: LogId | None = None
+    snapshot: LogId | None = None
+    error: PullError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSnapshot:
+    """A replica asks its leader for bytes of the snapshot of `snapshot`, from `offset` on (KIP-630)."""
+
+    term: Term
+    replica: ServerId
+    snapshot: LogId
+    offset: int
+    max_bytes: int
+    correlation: int
+    cluster_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSnapshotReply:
+    """Answer to FetchSnapshot: at least one byte unless the snapshot ends at `offset`, or why not."""
+
+    term: Term
+    leader: ServerId | None
+    snapshot: LogId
+    offset: int
+    correlation: int
+    data: bytes = b""
+    size_bytes: int = 0
+    """Of the whole snapshot."""
+    error: PullError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BeginQuorumEpoch:
+    """A new leader tells the voters, again and again until each has answered or fetched."""
+
+    term: Term
+    leader: ServerId
+    correlation: int
+    cluster_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BeginQuorumEpochReply:
+    """Answer to BeginQuorumEpoch."""
+
+    term: Term
+    leader: ServerId | None
+    correlation: int
+    error: PullError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndQuorumEpoch:
+    """A leader resigns; who holds the most of its log stands first among `preferred` and campaigns at once."""
+
+    term: Term
+    leader: ServerId
+    preferred: tuple[ServerId, ...]
+    correlation: int
+    cluster_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndQuorumEpochReply:
+    """Answer to EndQuorumEpoch. Nobody waits for it: the sender has resigned, whatever it says."""
+
+    term: Term
+    leader: ServerId | None
+    correlation: int
+    error: PullError | None = None
+
+
+PullRequest = Fetch | FetchSnapshot | BeginQuorumEpoch | EndQuorumEpoch
+PullReply = FetchReply | FetchSnapshotReply | BeginQuorumEpochReply | EndQuorumEpochReply
+PullMessage = PullRequest | PullReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +172,7 @@ class RequestVote:
     pre_vote: bool = False
     transfer: bool = False
     cluster_id: str | None = None
-    """Where the protocol's vote carries it (`pull_messages`)."""
+    """Where the protocol's vote carries it; None otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,11 @@ Term = int
 Index = int
 Milliseconds = int
 
+MAX_NUMBER = 2**63 - 1
+"""Terms, indexes and correlations are signed 64-bit on the wires."""
+MAX_MEMBERS = 64
+"""Servers that one configuration may name."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogId:
@@ -135,6 +140,31 @@ class Configuration:
         """Every member once, with its latest endpoint, in order of id."""
         latest = {server.server_id: server for server in (*self.old_voters, *self.learners, *self.voters)}
         return tuple(latest[server_id] for server_id in sorted(latest))
+
+
+def possible_configuration(configuration: Configuration) -> bool:
+    """Whether it has voters, names nobody twice in one list, makes no voter a learner, and has possible ids."""
+    return (
+        bool(configuration.voters)
+        and names_each_once(configuration)
+        and len(configuration.member_ids) <= MAX_MEMBERS
+        and possible_ids(configuration)
+    )
+
+
+def possible_ids(*configurations: Configuration) -> bool:
+    """Whether all ids are in range and of one kind: ids of different kinds have no order among each other."""
+    ids = [server_id for configuration in configurations for server_id in configuration.member_ids]
+    return len(set(map(type, ids))) == 1 and all(map(possible_id, ids))
+
+
+def names_each_once(configuration: Configuration) -> bool:
+    """Whether no server stands twice among the members of C_new, or twice in C_old."""
+    lists = (
+        (*configuration.voters, *configuration.learners),
+        configuration.old_voters,
+    )
+    return all(len({server.server_id for server in servers}) == len(servers) for servers in lists)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,38 @@
-"""What a replica has in every role: the state of Raft's figure 2, and the few acts that touch it.
+"""What a server has in every role: the state of Raft's figure 2, and the few acts that touch it.
 
-`hard_state` (currentTerm, votedFor) and `log` are durable once the Persist that carries them is; commit and applied
-index are volatile. Roles decide, this module changes: a term is adopted, a vote cast and an entry appended here and
-nowhere else, so the numbers of the Persists that these rest on are kept in one place.
+`Replica` has the durable state, `hard_state` (currentTerm, votedFor) and `log`, which is durable once the Persist that
+carries it is. Roles decide, this module changes: a term is adopted, a vote cast and an entry appended here and nowhere
+else, so the numbers of the Persists that these rest on are kept in one place.
+
+`Outbox` collects the effects of one step, in order, with at most one Persist, which comes first. All that a step
+changes durably (hard state, truncation, entries) goes into it, so one fsync covers it. Its number is known before it is
+drained: effects that rest on it name it as `after`. Effects that rest on nothing (an established leader's appends)
+carry 0 and need not wait although they come later in the list.
+
+`Applier` has the volatile state, commit and applied index, and hands committed entries to the state machine: in order,
+each once, however old they are. After a restart the commit index is that of the snapshot, or 0, and rises with the
+first contact of a leader, so the state machine sees the log again from there on. Entries that left the tail are read
+back, one `ReadEntries` at a time; while a read is under way nothing newer is applied, which keeps the order.
 """
 
 from collections import Counter
 from random import Random
 
-from consensus.core.applier import Applier
-from consensus.core.assembly import IncomingSnapshot
-from consensus.core.configuration import possible_configuration
-from consensus.core.effects import Install
-from consensus.core.extensions import NO_EXTENSIONS, Extensions
-from consensus.core.features import Features
+from consensus.core.effects import (
+    Apply,
+    Effect,
+    Install,
+    Persist,
+    ReadEntries,
+    Restore,
+    Send,
+    SnapshotChange,
+)
+from consensus.core.features import NO_EXTENSIONS, Extensions, Features
 from consensus.core.log import Log, RecoveredLog
-from consensus.core.messages import AppendReply, RequestVote, VoteReply
+from consensus.core.messages import AppendReply, Message, PullError, RequestVote, VoteReply
 from consensus.core.model import (
+    MAX_NUMBER,
     Configuration,
     Entry,
     HardState,
@@ -25,13 +41,138 @@ from consensus.core.model import (
     ServerId,
     SnapshotDescription,
     Term,
+    possible_configuration,
 )
 from consensus.core.options import Options
-from consensus.core.outbox import Outbox
-from consensus.core.pull_messages import PullError
 
-MAX_NUMBER = 2**63 - 1
-"""Terms, indexes and correlations are signed 64-bit on the wires."""
+
+class Outbox:
+    """Collects what a step wants done."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._hard_state: HardState | None = None
+        self._truncate_from: Index | None = None
+        self._first: Index = 0
+        self._entries: list[Entry] = []
+        self._snapshot: SnapshotChange | None = None
+        self._effects: list[Effect] = []
+
+    @property
+    def staged_number(self) -> int:
+        """The number of the Persist that carries what this step changes durably."""
+        return self._number + 1
+
+    @property
+    def changes_snapshot(self) -> bool:
+        """Whether this step changes the snapshot, and so may change no entries."""
+        return self._snapshot is not None
+
+    def stage_hard_state(self, hard_state: HardState) -> int:
+        """Make `hard_state` durable; returns the number of the Persist that does."""
+        self._hard_state = hard_state
+        return self.staged_number
+
+    def stage_log(self, truncate_from: Index | None, first: Index, entries: tuple[Entry, ...]) -> int:
+        """Make a change of the log durable; returns the number of the Persist that does.
+
+        Within a step a truncation comes first, and entries only continue those that are staged already.
+        """
+        if self._entries and truncate_from is None:
+            self._entries.extend(entries)
+        else:
+            self._truncate_from = truncate_from
+            self._first = first
+            self._entries = list(entries)
+        return self.staged_number
+
+    def stage_snapshot(self, change: SnapshotChange) -> int:
+        """Make a change of the snapshot durable; a step with one changes no entries. Returns the Persist's number."""
+        self._snapshot = change
+        return self.staged_number
+
+    def send(self, recipient: ServerId, message: Message, after: int = 0) -> None:
+        """Send `message` once Persist `after` is durable."""
+        self._effects.append(Send(recipient, message, after))
+
+    def add(self, effect: Effect) -> None:
+        """Any other effect."""
+        self._effects.append(effect)
+
+    def drain(self) -> list[Effect]:
+        """The effects of the step that ends."""
+        effects, self._effects = self._effects, []
+        if self._hard_state is None and self._truncate_from is None and not self._entries and self._snapshot is None:
+            return effects
+        self._number += 1
+        entries = tuple(self._entries)
+        persist = Persist(self._number, self._hard_state, self._truncate_from, self._first, entries, self._snapshot)
+        self._snapshot = None
+        self._hard_state = None
+        self._truncate_from = None
+        self._first = 0
+        self._entries = []
+        return [persist, *effects]
+
+
+class Applier:
+    """The commit index, and how far the state machine has come."""
+
+    def __init__(self, log: Log, outbox: Outbox, options: Options) -> None:
+        self._log = log
+        self._outbox = outbox
+        self._options = options
+        self._read: int | None = None
+        self._reads = 0
+        covered = log.snapshot.last.index if log.snapshot is not None else 0
+        self.commit: Index = covered
+        self.applied: Index = covered
+
+    def next_read_id(self) -> int:
+        """A number for a `ReadEntries`, unique in this process."""
+        self._reads += 1
+        return self._reads
+
+    def commit_up_to(self, index: Index) -> bool:
+        """Raise the commit index (it never falls) and apply what it covers; returns whether it rose."""
+        if index <= self.commit:
+            return False
+        self.commit = index
+        self._apply()
+        return True
+
+    def restore(self, snapshot: SnapshotDescription) -> None:
+        """The state machine begins anew from `snapshot`, which is ahead of all that it has seen."""
+        self._read = None
+        self.commit = self.applied = snapshot.last.index
+        self._outbox.add(Restore(snapshot))
+
+    def entries_read(self, request_id: int, first: Index, entries: tuple[Entry, ...]) -> bool:
+        """Storage answered; returns False if the read is not one of ours."""
+        if request_id != self._read:
+            return False
+        self._read = None
+        if first == self.applied + 1 and entries and self.applied + len(entries) <= self.commit:
+            self._hand_over(entries)
+        self._apply()
+        return True
+
+    def _apply(self) -> None:
+        while self.applied < self.commit and self._read is None:
+            first = self.applied + 1
+            last = min(self.commit, self.applied + self._options.max_entries_per_append)
+            entries = self._log.entries(first, last, self._options.max_bytes_per_append)
+            if entries is None:
+                self._read = self.next_read_id()
+                self._outbox.add(ReadEntries(self._read, first, last, self._options.max_bytes_per_append))
+            else:
+                self._hand_over(entries)
+
+    def _hand_over(self, entries: tuple[Entry, ...]) -> None:
+        self._outbox.add(Apply(self.applied + 1, entries))
+        self.applied += len(entries)
+
+
 TERM_STEP_MAX = 2**24
 """How far one message moves our term at most: otherwise a single message of the highest term would end all elections.
 
@@ -79,7 +220,6 @@ class Replica:
         self.outbox = Outbox()
         self.applier = Applier(self.log, self.outbox, options)
         self.extensions_of: dict[ServerId, Extensions] = {}
-        self.assembly: IncomingSnapshot | None = None
         self.durable_number = 0
         self.disk_full = False
         self.dropped: Counter[str] = Counter()

@@ -1,41 +1,200 @@
-"""What the receivers of messages (`pushing`, `pulling`) see of a replica's roles, and the transitions they may ask for.
+"""The role that a server has, and how it changes (Raft figure 4).
 
-`raft` alone changes the role. The receivers know what a message means, not who is what; so they ask by these few words.
+                      times out              majority of votes
+          Follower ─────────────▶ Candidate ───────────────────▶ Leader
+              ▲                       │                             │
+              └───────────────────────┴─────────────────────────────┘
+                 a higher term, a leader of this term, or no majority in reach
+
+`ServerRole` alone changes the role. `raft` and the receivers of messages (`append_follower`, `fetch_follower`) know
+what a message means for the role, and ask for the transition.
+
+*Leader stickiness* (section 6). A server that has heard from a leader within the minimum election timeout refuses every
+other candidate, its term unchanged. It also refuses a leader of a later term that is no voter of its configuration or
+of the one before (`refuses_outsider`). A redirect, that is another server's word about which server leads, names the
+server to fetch from, but does not count as contact.
+
+*Terms.* A higher term in any message makes a follower. To a term that is too far ahead the server goes one step, and
+refuses what carried it (`Replica.adopt_term`).
 """
 
-from typing import Protocol
+from dataclasses import dataclass
 
-from consensus.core.follower import Follower
-from consensus.core.model import Milliseconds, ServerId, Term
-from consensus.core.replication.port import Replication
+from consensus.core import election
+from consensus.core.election import Candidate
+from consensus.core.features import Strategy
+from consensus.core.leader import Leader
+from consensus.core.model import MAX_NUMBER, Milliseconds, ServerId, Term
+from consensus.core.quorum import VoteResult
+from consensus.core.replica import Replica
+from consensus.core.replication.append_leader import AppendLeader
+from consensus.core.replication.fetch_leader import FetchLeader
 
 
-class Roles(Protocol):
-    """The replica's roles as this module sees them: who is what, and the transitions that it may ask for."""
+@dataclass(slots=True)
+class Follower:
+    """The role of follower, of a known leader or of none."""
+
+    deadline: Milliseconds
+    leader: ServerId | None = None
+    contact_ms: Milliseconds | None = None
+    """When the leader last spoke to us itself."""
+    former: ServerId | None = None
+    """The server that led this term and said that it does so no more."""
+
+    def leader_resigned(self) -> None:
+        """The leader leads no more: know none, and hear candidates."""
+        self.former, self.leader, self.contact_ms = self.leader, None, None
+
+    def hears_a_leader(self, replica: Replica) -> bool:
+        """Whether less than the minimum election timeout has passed since the leader spoke to us."""
+        if self.contact_ms is None:
+            return False
+        return replica.now < self.contact_ms + replica.options.election_timeout_min_ms
+
+    def on_leader_contact(self, replica: Replica, leader: ServerId) -> None:
+        """The leader of our term has spoken to us."""
+        self.leader = leader
+        self.contact_ms = replica.now
+        self.deadline = replica.random_election_deadline()
+
+
+class ServerRole:
+    """The present role of one server, and the transitions."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        # With leases a voter may not forget over a restart that it has just confirmed one.
+        contact_ms = None if replica.options.lease_clock_bound_ms is None else replica.now
+        self.current: Follower | Candidate | Leader = Follower(
+            replica.random_election_deadline(), contact_ms=contact_ms
+        )
 
     @property
-    def strategy(self) -> Replication | None:
-        """The leader's strategy, if this replica leads."""
+    def as_follower(self) -> Follower | None:
+        """The role of follower, if this server has it."""
+        return self.current if isinstance(self.current, Follower) else None
 
     @property
-    def follower(self) -> Follower | None:
-        """The role of follower, if this replica has it."""
+    def as_leader(self) -> Leader | None:
+        """The role of leader, if this server has it."""
+        return self.current if isinstance(self.current, Leader) else None
 
     @property
     def leader(self) -> ServerId | None:
-        """Who leads this term, as far as is known."""
-
-    def keeps_its_leader(self, claimant: ServerId, term: Term) -> bool:
-        """Whether `claimant` speaks as the leader of a later term from outside the group while ours is heard."""
+        """The server that leads this term, as far as is known."""
+        match self.current:
+            case Follower(leader=leader):
+                return leader
+            case Candidate():
+                return None
+            case Leader():
+                return self._replica.server_id
 
     def check_term(self, term: Term, *, of_a_leader: bool = False) -> bool:
-        """Adopt a higher term and become a follower; returns False if the term is still beyond ours."""
+        """All servers: if RPC request or response contains term > currentTerm, set currentTerm and convert.
+
+        Returns False if the term is still beyond ours, because one message moves it by TERM_STEP_MAX only: what came is
+        refused or dropped then, at our term, and an honest sender tries again.
+        """
+        replica = self._replica
+        if term > replica.term:
+            replica.adopt_term(term, of_a_leader=of_a_leader)
+            self.become_follower()
+        if term > replica.term:
+            replica.dropped["term too far ahead to be adopted at once"] += 1
+            return False
+        return True
+
+    def sticks_to_leader(self) -> bool:
+        """Whether we lead, or hear a leader, and therefore refuse candidates."""
+        match self.current:
+            case Leader():
+                return True
+            case Follower() as role:
+                return role.hears_a_leader(self._replica)
+            case Candidate():
+                return False
+
+    def refuses_outsider(self, claimant: ServerId, term: Term) -> bool:
+        """Whether `claimant` speaks as the leader of a later term from outside the group while ours is heard.
+
+        A leader was elected, so it is a voter of the newest configuration or of the one before it. A follower whose
+        configuration is older than that loses nothing but time: it listens when its leader has been silent for the
+        minimum election timeout. At term 0 nobody was followed yet, whatever a lease makes us assume after a start.
+        """
+        replica = self._replica
+        if not 0 < replica.term < term or replica.may_lead(claimant) or not self.sticks_to_leader():
+            return False
+        replica.dropped["leader outside the configuration, in a later term than the leader that is heard"] += 1
+        return True
 
     def follow(self, leader: ServerId) -> None:
-        """Be a follower of the leader of our term, who has just spoken to us."""
+        """Be a follower of the leader of our term, which has just spoken to us."""
+        if not isinstance(self.current, Follower):
+            self.become_follower()
+        if isinstance(self.current, Follower):
+            self.current.on_leader_contact(self._replica, leader)
 
-    def follow_hearsay(self, leader: ServerId) -> None:
-        """Be a follower of the leader of our term, of whom somebody else has told us."""
+    def follow_redirect(self, leader: ServerId) -> None:
+        """Be a follower of the leader of our term, which another server has named to us."""
+        self.current = Follower(self._replica.random_election_deadline(), leader)
 
-    def campaign_at(self, deadline: Milliseconds) -> None:
-        """The leader resigned: be a follower of nobody, and campaign then, or now if that has come."""
+    def follow_nobody_until(self, deadline: Milliseconds) -> None:
+        """Be a follower of nobody, which campaigns at `deadline`."""
+        self.current = Follower(deadline)
+
+    def become_follower(self) -> None:
+        """Follow nobody yet. A follower keeps its timer: only the leader's contact or a vote given may reset it."""
+        match self.current:
+            case Follower(deadline=deadline, contact_ms=contact_ms):
+                self.current = Follower(deadline, contact_ms=contact_ms)
+            case Candidate():
+                self.current = Follower(self._replica.random_election_deadline())
+            case Leader() as role:
+                role.resign()
+                self.current = Follower(self._replica.random_election_deadline())
+
+    def expire(self) -> None:
+        """Do what is due, if the deadline of the role has come."""
+        replica = self._replica
+        if replica.now < self.current.deadline:
+            return
+        match self.current:
+            case Leader() as role:
+                if not role.expire():
+                    self.become_follower()
+            case Follower() | Candidate():
+                if not replica.may_campaign or replica.term == MAX_NUMBER or replica.disk_full:
+                    self._wait_for_another()
+                else:
+                    self.current = election.begin_pre_vote(replica)
+                    self.conclude_campaign()
+
+    def campaign_for_transfer(self) -> None:
+        """The leader hands over: campaign now, as if our timer had expired, and without a pre-vote."""
+        self.current = election.begin_vote(self._replica, transfer=True)
+        self.conclude_campaign()
+
+    def conclude_campaign(self) -> None:
+        """A vote was counted: go on, give up, or wait."""
+        role = self.current
+        if not isinstance(role, Candidate):
+            return
+        match role.verdict(self._replica):
+            case VoteResult.WON if role.pre_vote:
+                self.current = election.begin_vote(self._replica)
+            case VoteResult.WON:
+                strategy = self._replica.features.replication
+                replication = AppendLeader if strategy is Strategy.PUSH else FetchLeader
+                self.current = Leader(self._replica, replication, role.granted_by)
+            case VoteResult.LOST:
+                self.become_follower()
+            case VoteResult.OPEN:
+                pass
+
+    def _wait_for_another(self) -> None:
+        """Our timer expired, but we cannot be elected."""
+        self.become_follower()
+        if isinstance(self.current, Follower):
+            self.current.deadline = self._replica.random_election_deadline()

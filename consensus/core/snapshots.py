@@ -1,131 +1,348 @@
-"""A follower takes its leader's snapshot (Raft section 7, InstallSnapshot RPC).
+"""Snapshots: each server takes its own, and a leader brings its own to a follower that lags too far (Raft section 7).
 
-    piece ──▶ is it the one that is wanted? ──▶ stored ──▶ answered when durable, with the offset of the next
+*Taking one* (`take_snapshot`, `snapshot_taken`). Every server does so without asking the leader: what it covers is
+committed, so no decision can conflict.
+
+    SnapshotWanted(index) ──▶ TakeSnapshot(last, configuration) ──▶ … ──▶ SnapshotTaken ──▶ Persist with `Compact`
+
+The core adds what only the log knows, the term at the index and the configuration in force there. The log is shortened
+by the Persist that makes the snapshot the stored one; a crash before leaves the old snapshot and the whole log.
+
+*Sending it with InstallSnapshot* (`OutgoingSnapshot`). One chunk is under way at a time, so the follower sets the pace.
+
+    begin ──▶ read a chunk ──▶ send it ──▶ answered: read the next
+                  ▲                │
+                  └── resume ◀─────┴── refused (another offset is wanted), or no answer: wait for a sign of life
+
+The offset is what the follower says that it has, so nothing is sent twice after a loss or a new connection. A transfer
+begins anew when the leader's snapshot was replaced meanwhile. The leader answers a refusal not at once but after a
+heartbeat interval, so that two servers that disagree do not do so at the speed of the network.
+
+*Sending it by FetchSnapshot* (`SnapshotServer`, KIP-630). The follower remembers the offset, so the leader keeps only
+the reads under way, and their number is bounded. A chunk of a snapshot that has been replaced is not sent, because the
+bytes of two snapshots must not be mixed. The follower then forgets what it has and fetches entries, and the answer
+names the newest snapshot.
+
+*Receiving it* (`SnapshotReceiver`), the same for both ways.
+
+    chunk ──▶ is it the one that is wanted? ──▶ stored ──▶ answered when durable, with the offset of the next
                      │ no                                   the last one: everything is read back and checked first
                      └──▶ refused, with the offset that is wanted: the transfer goes on from there
 
-What becomes of the log (receiver's rules 6 to 8): a snapshot of what is committed here already changes nothing. One
-whose last entry is in our log brings nothing that we do not hold: the log keeps what follows, and all up to that entry
-is committed. Neither is transferred at all, the first piece is answered as the end. Any other contradicts our log or
-goes beyond it: the whole log is discarded, the configuration and the state machine become those of the snapshot.
+The receiver's rules 6 to 8 say what becomes of the log. A snapshot of what is committed here changes nothing. If the
+log has the snapshot's last entry, the snapshot brings nothing new: the log keeps what follows, and all up to that entry
+is committed. Neither snapshot is transferred; the first chunk is answered as the end. Any other snapshot contradicts
+the log or goes beyond it: then the whole log is discarded, and configuration and state machine become the snapshot's.
 
-Only what is checked is installed. The pieces are read back from the disk, so that neither a wire nor a page cache nor a
+Only what is checked is installed. The chunks are read back from the disk, so that neither a wire nor a page cache nor a
 leader's rotten file can replace a good log by a bad snapshot.
 """
 
-from consensus.core.assembly import IncomingSnapshot
-from consensus.core.effects import CheckSnapshot, StoreChunk
-from consensus.core.events import SnapshotChecked
+from dataclasses import dataclass
+
+from consensus.core.effects import CheckSnapshot, Compact, ReadSnapshot, StoreChunk, TakeSnapshot
+from consensus.core.events import SnapshotChecked, SnapshotRead
 from consensus.core.features import Strategy
-from consensus.core.messages import InstallSnapshot, SnapshotReply
-from consensus.core.model import LogId, ServerId
+from consensus.core.messages import FetchSnapshot, FetchSnapshotReply, InstallSnapshot, PullError, SnapshotReply
+from consensus.core.model import Index, LogId, Milliseconds, ServerId, SnapshotDescription, Term
 from consensus.core.replica import Replica
 
+MAX_SNAPSHOT_READS = 64
+"""Chunks that are read for servers that fetch them, at one time."""
 
-def receive(replica: Replica, request: InstallSnapshot) -> None:
-    """A piece from the leader of our term."""
-    if _is_superfluous(replica, request.last):
-        abandon(replica)
-        _settle_superfluous(replica, request.leader, request.last, request.correlation)
+
+def take_snapshot(replica: Replica, index: Index) -> None:
+    """The state machine stands at `index`; have it written down unless the stored snapshot is as new already."""
+    log = replica.log
+    term = log.term_at(index)
+    covered = log.snapshot.last.index if log.snapshot is not None else 0
+    if not covered < index <= replica.applier.applied or term is None:
+        replica.dropped["snapshot wanted of what is covered already or not applied yet"] += 1
         return
-    assembly = replica.assembly
-    if assembly is None or not assembly.is_of(request.term, request.last):
-        if request.offset != 0:
-            refuse(replica, request.leader, request.correlation, 0)
+    replica.outbox.add(TakeSnapshot(LogId(index, term), log.configuration_at(index)))
+
+
+def snapshot_taken(replica: Replica, snapshot: SnapshotDescription, first_kept: Index) -> None:
+    """The snapshot is written: it becomes the stored one, and the log before `first_kept` may go."""
+    log = replica.log
+    if (log.snapshot is not None and snapshot.last.index <= log.snapshot.last.index) or not log.matches(snapshot.last):
+        # The leader's came in between.
+        replica.dropped["snapshot taken of what is covered already"] += 1
+        return
+    kept = max(log.start.index + 1, min(first_kept, snapshot.last.index + 1, log.durable_index + 1))
+    log.compact(snapshot, kept)
+    replica.outbox.stage_snapshot(Compact(snapshot, kept))
+
+
+@dataclass(slots=True)
+class OutgoingSnapshot:
+    """The transfer to one follower. It has everything before `offset`; what was sent ends at `end`."""
+
+    last: LogId
+    offset: int = 0
+    read_id: int | None = None
+    correlation: int | None = None
+    sent_ms: Milliseconds | None = None
+    """When the chunk that is under way was sent; None if none is, or if it was taken for lost."""
+    end: int = 0
+    resume_ms: Milliseconds = 0
+    round_number: int = 0
+
+    def due_ms(self, retry_ms: Milliseconds) -> Milliseconds | None:
+        """When something is to be done although nobody answers."""
+        if self.read_id is not None:
+            return None
+        return self.resume_ms if self.sent_ms is None else self.sent_ms + retry_ms
+
+    def send(self, replica: Replica, peer: ServerId, event: SnapshotRead, round_number: int) -> bool:
+        """Storage gave a chunk; send it. False if it is not the one that is wanted any more."""
+        self.read_id = None
+        snapshot = replica.log.snapshot
+        current = snapshot is not None and snapshot.last == self.last == event.last
+        if snapshot is None or not current or event.data is None or event.offset != self.offset:
+            return False
+        self.correlation = replica.next_correlation()
+        self.sent_ms = replica.now
+        self.end = event.offset + len(event.data)
+        self.round_number = round_number
+        message = InstallSnapshot(
+            replica.term,
+            replica.server_id,
+            snapshot.last,
+            snapshot.configuration,
+            event.offset,
+            event.data,
+            event.done,
+            self.correlation,
+        )
+        replica.outbox.send(peer, message)
+        return True
+
+    def answered(self, replica: Replica, reply: SnapshotReply) -> None:
+        """The follower answered the chunk under way, maybe late: go on from where it says."""
+        self.correlation = self.sent_ms = None
+        if reply.accepted and reply.next_offset == self.end:
+            self.offset = self.end
             return
-        abandon(replica)
-        assembly = replica.assembly = IncomingSnapshot(request.term, request.leader, request.last)
-    problem = _problem_of(replica, assembly, request)
-    if problem is not None:
-        replica.dropped[problem] += 1
-        refuse(replica, request.leader, request.correlation, assembly.received)
-        return
-    _store(replica, assembly, request)
+        size = replica.log.snapshot.size_bytes if replica.log.snapshot is not None else 0
+        self.offset = reply.next_offset if reply.next_offset <= size else 0
+        self.resume_ms = replica.now + replica.options.heartbeat_ms
 
 
-def checked(replica: Replica, event: SnapshotChecked) -> bool:
-    """The received pieces were read back; returns False if nobody waits for this."""
-    assembly = replica.assembly
-    if assembly is None or assembly.check_id != event.request_id:
-        return False
-    replica.assembly = None
-    snapshot = event.snapshot
-    if snapshot is None or snapshot.last != assembly.last:
-        replica.dropped["snapshot that failed its checksums"] += 1
-        refuse(replica, assembly.leader, assembly.correlation, 0)
-    elif event.objection is not None:
-        replica.dropped["snapshot that the state machine cannot take"] += 1
-        refuse(replica, assembly.leader, assembly.correlation, 0)
-    elif assembly.term != replica.term:
-        # Somebody else leads by now, or we ask to: the next leader's word decides what we lack.
-        refuse(replica, assembly.leader, assembly.correlation, 0)
-    elif _is_superfluous(replica, assembly.last):
-        _settle_superfluous(replica, assembly.leader, assembly.last, assembly.correlation)
-    else:
-        number = replica.install(snapshot)
-        _answer_installed(replica, assembly.leader, assembly.correlation, snapshot.size_bytes, number)
-    return True
+def read_next_chunk(replica: Replica, outgoing: OutgoingSnapshot | None) -> OutgoingSnapshot | None:
+    """Read the next chunk, if nothing is under way; begins (anew) with the newest snapshot. None: there is none."""
+    snapshot = replica.log.snapshot
+    if snapshot is None:
+        return None
+    if outgoing is None or outgoing.last != snapshot.last:
+        outgoing = OutgoingSnapshot(snapshot.last)
+    if outgoing.read_id is None and outgoing.sent_ms is None and replica.now >= outgoing.resume_ms:
+        outgoing.read_id = replica.applier.next_read_id()
+        limit = replica.options.snapshot_chunk_bytes
+        replica.outbox.add(ReadSnapshot(outgoing.read_id, outgoing.last, outgoing.offset, limit))
+    return outgoing
 
 
-def refuse(replica: Replica, leader: ServerId, correlation: int, wanted: int) -> None:
-    """Answer a piece that changed nothing."""
-    reply = SnapshotReply(replica.term, accepted=False, next_offset=wanted, installed=False, correlation=correlation)
-    _answer(replica, leader, reply, replica.hard_state_number)
+class SnapshotServer:
+    """The chunks that a leader reads for servers that fetch them, in one term."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._reads: dict[int, FetchSnapshot] = {}
+
+    def asked(self, fetch: FetchSnapshot) -> None:
+        """A server wants a chunk."""
+        replica, snapshot = self._replica, self._replica.log.snapshot
+        if snapshot is None or snapshot.last != fetch.snapshot:
+            self._refuse(fetch, PullError.SNAPSHOT_NOT_FOUND)
+        elif fetch.offset > snapshot.size_bytes:
+            self._refuse(fetch, PullError.POSITION_OUT_OF_RANGE)
+        elif len(self._reads) >= MAX_SNAPSHOT_READS:
+            self._refuse(fetch, PullError.THROTTLED)
+        else:
+            read_id = replica.applier.next_read_id()
+            limit = min(fetch.max_bytes, replica.options.snapshot_chunk_bytes)
+            self._reads[read_id] = fetch
+            replica.outbox.add(ReadSnapshot(read_id, snapshot.last, fetch.offset, limit))
+
+    def read(self, event: SnapshotRead) -> bool:
+        """Storage answered; returns False if nobody waits for this."""
+        fetch = self._reads.pop(event.request_id, None)
+        if fetch is None:
+            return False
+        replica, snapshot = self._replica, self._replica.log.snapshot
+        current = snapshot is not None and snapshot.last == fetch.snapshot == event.last
+        if snapshot is None or not current or event.data is None or event.offset != fetch.offset:
+            self._refuse(fetch, PullError.SNAPSHOT_NOT_FOUND)
+            return True
+        reply = FetchSnapshotReply(
+            term=replica.term,
+            leader=replica.server_id,
+            snapshot=snapshot.last,
+            offset=event.offset,
+            correlation=fetch.correlation,
+            data=event.data,
+            size_bytes=snapshot.size_bytes,
+        )
+        replica.outbox.send(fetch.replica, reply)
+        return True
+
+    def resign(self) -> None:
+        """Leadership ended: answer everybody who waits."""
+        for fetch in self._reads.values():
+            refuse_fetch_snapshot(self._replica, fetch, None, PullError.NOT_LEADER)
+        self._reads.clear()
+
+    def _refuse(self, fetch: FetchSnapshot, error: PullError) -> None:
+        refuse_fetch_snapshot(self._replica, fetch, self._replica.server_id, error)
 
 
-def abandon(replica: Replica) -> None:
-    """Forget the transfer under way; a request that waits for its check is answered."""
-    assembly, replica.assembly = replica.assembly, None
-    if assembly is not None and assembly.check_id is not None:
-        refuse(replica, assembly.leader, assembly.correlation, 0)
+def refuse_fetch_snapshot(replica: Replica, fetch: FetchSnapshot, leader: ServerId | None, error: PullError) -> None:
+    """Answer a request for a chunk with the reason why there is none."""
+    reply = FetchSnapshotReply(replica.term, leader, fetch.snapshot, fetch.offset, fetch.correlation, error=error)
+    replica.outbox.send(fetch.replica, reply, replica.hard_state_number)
 
 
-def _is_superfluous(replica: Replica, last: LogId) -> bool:
-    return last.index <= replica.applier.commit or replica.log.matches(last)
+@dataclass(slots=True)
+class IncomingSnapshot:
+    """How far one transfer has come. `received` bytes came without a gap; the newest are durable with Persist `number`.
+
+    The leader's term and the snapshot's last position name it: another leader may have other bytes for the same
+    position, so a transfer begins anew when either changes. The bytes themselves are on the disk.
+    """
+
+    term: Term
+    leader: ServerId
+    last: LogId
+    received: int = 0
+    number: int = 0
+    check_id: int | None = None
+    """All is there and is being read back; the request that brought the last chunk, `correlation`, waits for that."""
+    correlation: int = 0
+
+    def is_of(self, term: Term, last: LogId) -> bool:
+        """Whether a chunk belongs to this transfer."""
+        return (self.term, self.last) == (term, last)
 
 
-def _settle_superfluous(replica: Replica, leader: ServerId, last: LogId, correlation: int) -> None:
-    """We hold all that the snapshot covers, and it covers only what is committed."""
-    replica.applier.commit_up_to(last.index)
-    _answer_installed(replica, leader, correlation, 0, replica.log.writing_number)
+class SnapshotReceiver:
+    """A server takes its leader's snapshot, one transfer at a time."""
 
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self.incoming: IncomingSnapshot | None = None
 
-def _problem_of(replica: Replica, assembly: IncomingSnapshot, request: InstallSnapshot) -> str | None:
-    if request.offset != assembly.received or assembly.check_id is not None:
-        return "snapshot piece at another offset than is wanted"
-    if assembly.number > replica.durable_number:
-        return "snapshot piece while the one before is being written"
-    if request.offset + len(request.data) > replica.options.max_snapshot_bytes:
-        return "snapshot beyond the size that is allowed"
-    if replica.disk_full:
-        return "snapshot piece while the disk is full"
-    return None
+    @property
+    def is_writing(self) -> bool:
+        """Whether the disk stores or checks the newest chunk."""
+        incoming = self.incoming
+        return incoming is not None and (
+            incoming.check_id is not None or incoming.number > self._replica.durable_number
+        )
 
+    def begin(self, term: Term, leader: ServerId, last: LogId) -> None:
+        """Begin a transfer, in the place of the one under way."""
+        self.abandon()
+        self.incoming = IncomingSnapshot(term, leader, last)
 
-def _store(replica: Replica, assembly: IncomingSnapshot, request: InstallSnapshot) -> None:
-    chunk = StoreChunk(request.last, request.offset, request.data)
-    assembly.number = replica.outbox.stage_snapshot(chunk)
-    assembly.received += len(request.data)
-    if request.done:
-        assembly.check_id, assembly.correlation = replica.applier.next_read_id(), request.correlation
-        replica.outbox.add(CheckSnapshot(assembly.check_id, request.last))
-        return
-    reply = SnapshotReply(
-        replica.term,
-        accepted=True,
-        next_offset=assembly.received,
-        installed=False,
-        correlation=request.correlation,
-    )
-    _answer(replica, request.leader, reply, assembly.number)
+    def receive(self, request: InstallSnapshot) -> None:
+        """A chunk from the leader of our term."""
+        if self._is_superfluous(request.last):
+            self.abandon()
+            self._answer_superfluous(request.leader, request.last, request.correlation)
+            return
+        incoming = self.incoming
+        if incoming is None or not incoming.is_of(request.term, request.last):
+            if request.offset != 0:
+                self._refuse(request.leader, request.correlation, 0)
+                return
+            self.abandon()
+            incoming = self.incoming = IncomingSnapshot(request.term, request.leader, request.last)
+        problem = self._problem_of(incoming, request)
+        if problem is not None:
+            self._replica.dropped[problem] += 1
+            self._refuse(request.leader, request.correlation, incoming.received)
+            return
+        self._store(incoming, request)
 
+    def checked(self, event: SnapshotChecked) -> bool:
+        """The received chunks were read back; returns False if nobody waits for this."""
+        replica, incoming = self._replica, self.incoming
+        if incoming is None or incoming.check_id != event.request_id:
+            return False
+        self.incoming = None
+        snapshot = event.snapshot
+        if snapshot is None or snapshot.last != incoming.last:
+            replica.dropped["snapshot that failed its checksums"] += 1
+            self._refuse(incoming.leader, incoming.correlation, 0)
+        elif event.objection is not None:
+            replica.dropped["snapshot that the state machine cannot take"] += 1
+            self._refuse(incoming.leader, incoming.correlation, 0)
+        elif incoming.term != replica.term:
+            # Another server leads by now, or we ask to: the next leader decides what we lack.
+            self._refuse(incoming.leader, incoming.correlation, 0)
+        elif self._is_superfluous(incoming.last):
+            self._answer_superfluous(incoming.leader, incoming.last, incoming.correlation)
+        else:
+            number = replica.install(snapshot)
+            self._answer_installed(incoming.leader, incoming.correlation, snapshot.size_bytes, number)
+        return True
 
-def _answer_installed(replica: Replica, leader: ServerId, correlation: int, offset: int, after: int) -> None:
-    reply = SnapshotReply(replica.term, accepted=True, next_offset=offset, installed=True, correlation=correlation)
-    _answer(replica, leader, reply, max(replica.hard_state_number, after))
+    def abandon(self) -> None:
+        """Forget the transfer under way; a request that waits for its check is answered."""
+        incoming, self.incoming = self.incoming, None
+        if incoming is not None and incoming.check_id is not None:
+            self._refuse(incoming.leader, incoming.correlation, 0)
 
+    def _is_superfluous(self, last: LogId) -> bool:
+        return last.index <= self._replica.applier.commit or self._replica.log.matches(last)
 
-def _answer(replica: Replica, leader: ServerId, reply: SnapshotReply, after: int) -> None:
-    """Tell the leader, who pushes. One who is fetched from learns it by the next fetch (`fetcher`)."""
-    if replica.features.replication is Strategy.PUSH:
-        replica.outbox.send(leader, reply, after)
+    def _answer_superfluous(self, leader: ServerId, last: LogId, correlation: int) -> None:
+        """We hold all that the snapshot covers, and it covers only what is committed."""
+        self._replica.applier.commit_up_to(last.index)
+        self._answer_installed(leader, correlation, 0, self._replica.log.writing_number)
+
+    def _problem_of(self, incoming: IncomingSnapshot, request: InstallSnapshot) -> str | None:
+        if request.offset != incoming.received or incoming.check_id is not None:
+            return "snapshot chunk at another offset than is wanted"
+        if incoming.number > self._replica.durable_number:
+            return "snapshot chunk while the one before is being written"
+        if request.offset + len(request.data) > self._replica.options.max_snapshot_bytes:
+            return "snapshot beyond the size that is allowed"
+        if self._replica.disk_full:
+            return "snapshot chunk while the disk is full"
+        return None
+
+    def _store(self, incoming: IncomingSnapshot, request: InstallSnapshot) -> None:
+        replica = self._replica
+        chunk = StoreChunk(request.last, request.offset, request.data)
+        incoming.number = replica.outbox.stage_snapshot(chunk)
+        incoming.received += len(request.data)
+        if request.done:
+            incoming.check_id, incoming.correlation = replica.applier.next_read_id(), request.correlation
+            replica.outbox.add(CheckSnapshot(incoming.check_id, request.last))
+            return
+        reply = SnapshotReply(
+            replica.term,
+            accepted=True,
+            next_offset=incoming.received,
+            installed=False,
+            correlation=request.correlation,
+        )
+        self._answer(request.leader, reply, incoming.number)
+
+    def _refuse(self, leader: ServerId, correlation: int, wanted: int) -> None:
+        """Answer a chunk that changed nothing."""
+        term = self._replica.term
+        reply = SnapshotReply(term, accepted=False, next_offset=wanted, installed=False, correlation=correlation)
+        self._answer(leader, reply, self._replica.hard_state_number)
+
+    def _answer_installed(self, leader: ServerId, correlation: int, offset: int, after: int) -> None:
+        term = self._replica.term
+        reply = SnapshotReply(term, accepted=True, next_offset=offset, installed=True, correlation=correlation)
+        self._answer(leader, reply, max(self._replica.hard_state_number, after))
+
+    def _answer(self, leader: ServerId, reply: SnapshotReply, after: int) -> None:
+        """Tell a leader that sends; one that is fetched from learns it by the next fetch."""
+        if self._replica.features.replication is Strategy.PUSH:
+            self._replica.outbox.send(leader, reply, after)

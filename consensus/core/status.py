@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from consensus.core.effects import Role
-from consensus.core.extensions import Extensions
+from consensus.core.features import Extensions
 from consensus.core.model import Configuration, Index, LogId, Milliseconds, ServerId, SnapshotDescription, Term
 from consensus.core.replication.progress import ProgressState
 
@@ -17,7 +17,7 @@ class FollowerProgress:
     next: Index
     in_flight: int
     contact_ms: Milliseconds | None
-    pace: ProgressState
+    state: ProgressState
 
 
 @dataclass(frozen=True, slots=True)

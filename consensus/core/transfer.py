@@ -111,7 +111,7 @@ class LeadershipTransfers:
         if not reply.accepted:
             transfer.declined, transfer.deadline = True, self._replica.now
 
-    def pursue(self, leader: Leader | None, known_leader: ServerId | None) -> bool:
+    def advance(self, leader: Leader | None, known_leader: ServerId | None) -> bool:
         """Something happened: go on with the transfer. Returns True if the leader is to abdicate now."""
         replica, transfer = self._replica, self._transfer
         if transfer is None:

@@ -10,24 +10,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import assert_never
 
-from consensus.core.configuration import possible_configuration
 from consensus.core.entry_data import EntryDataError, decode_configuration, decode_no_op
 from consensus.core.features import Features, Strategy
 from consensus.core.messages import (
     AppendEntries,
     AppendReply,
-    InstallSnapshot,
-    Message,
-    PushReply,
-    PushRequest,
-    RequestVote,
-    SnapshotReply,
-    TimeoutNow,
-    TimeoutNowReply,
-    VoteReply,
-)
-from consensus.core.model import Entry, EntryKind, LogId, NoOp, ServerId, possible_id
-from consensus.core.pull_messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
     EndQuorumEpoch,
@@ -36,9 +23,27 @@ from consensus.core.pull_messages import (
     FetchReply,
     FetchSnapshot,
     FetchSnapshotReply,
+    InstallSnapshot,
+    Message,
     PullMessage,
+    PushReply,
+    PushRequest,
+    RequestVote,
+    SnapshotReply,
+    TimeoutNow,
+    TimeoutNowReply,
+    VoteReply,
 )
-from consensus.core.replica import MAX_NUMBER
+from consensus.core.model import (
+    MAX_NUMBER,
+    Entry,
+    EntryKind,
+    LogId,
+    NoOp,
+    ServerId,
+    possible_configuration,
+    possible_id,
+)
 
 _FOREIGN_WORDS = {Strategy.PUSH: PullMessage, Strategy.PULL: PushRequest | PushReply}
 _MAX_NAMED_SERVERS = 1024

@@ -4,8 +4,7 @@ The core takes one change at a time and refuses the others, so nobody queues her
 and its caller waits for the answer. A caller that goes away leaves its change to run its course.
 """
 
-from consensus.core.configuration import ChangeRefusal
-from consensus.core.effects import ChangeOutcome, ConfigurationResolved
+from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved
 from consensus.core.events import ChangeConfiguration
 from consensus.core.model import Configuration
 from consensus.server.mailbox import Awaited, Mailbox

@@ -56,8 +56,14 @@ from consensus.core.effects import (
 )
 from consensus.core.events import EntriesRead, SnapshotChecked, SnapshotRead
 from consensus.core.log import entry_bytes
-from consensus.core.messages import AppendReply, Message, SnapshotReply, VoteReply
-from consensus.core.pull_messages import BeginQuorumEpochReply, EndQuorumEpochReply
+from consensus.core.messages import (
+    AppendReply,
+    BeginQuorumEpochReply,
+    EndQuorumEpochReply,
+    Message,
+    SnapshotReply,
+    VoteReply,
+)
 from consensus.server.content_checks import ContentChecks
 from consensus.storage.disk import DiskOperation, DiskReader
 from consensus.storage.journal import Extent

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from consensus.core.events import Received, Rejected
-from consensus.core.messages import AppendEntries, Reply, Request
+from consensus.core.messages import AppendEntries, FetchReply, Reply, Request
 from consensus.core.model import Entry, ServerId
-from consensus.core.pull_messages import FetchReply
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.mailbox import Awaited, Mailbox
 

@@ -52,10 +52,9 @@ from consensus.core.events import (
     Persisted,
     SnapshotChecked,
 )
-from consensus.core.extensions import Extensions
-from consensus.core.messages import Reply, Request
+from consensus.core.features import Extensions
+from consensus.core.messages import PullMessage, Reply, Request
 from consensus.core.model import Configuration, Entry, Index, Server, ServerId, SnapshotDescription
-from consensus.core.pull_messages import PullMessage
 from consensus.server.applying import Applying, StateMachine
 from consensus.server.changes import Changes
 from consensus.server.content_checks import ContentChecks

@@ -165,4 +165,4 @@ class Snapshotting:
 
     def _feeds_a_follower(self) -> bool:
         """Whether a follower is being sent the snapshot now."""
-        return any(follower.pace is ProgressState.SNAPSHOT for follower in self._host.describe().raft.followers)
+        return any(follower.state is ProgressState.SNAPSHOT for follower in self._host.describe().raft.followers)

@@ -11,7 +11,7 @@ from consensus.core import messages as core
 from consensus.core.effects import Role
 from consensus.core.entry_data import configuration_entry
 from consensus.core.events import AppendNotSent, Received
-from consensus.core.extensions import NO_EXTENSIONS, Extensions
+from consensus.core.features import NO_EXTENSIONS, Extensions
 from consensus.core.model import Configuration as CoreConfiguration
 from consensus.core.model import Entry, Index, LogId, Server, ServerId
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost

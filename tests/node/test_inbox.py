@@ -6,7 +6,7 @@ import trio.testing
 
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved
 from consensus.core.events import DiskSpace, PeerExtensions
-from consensus.core.extensions import NO_EXTENSIONS
+from consensus.core.features import NO_EXTENSIONS
 from consensus.core.model import Configuration, Server
 from consensus.server.changes import Changes
 from consensus.server.mailbox import Admission, Mailbox, Proposal

@@ -20,8 +20,7 @@ from bridge.node.state_reading import FarmOnDisk, read_directory
 from bridge.wire.backup import encode_backup
 from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
 from consensus.core.effects import Persist
-from consensus.core.model import Entry, HardState, LogId
-from consensus.core.replica import MAX_NUMBER
+from consensus.core.model import MAX_NUMBER, Entry, HardState, LogId
 from consensus.storage.directory import open_directory, verify_directory
 from consensus.storage.planner import StorageOptions
 from tests.authored import signed

@@ -3,8 +3,7 @@
 import trio
 import trio.testing
 
-from consensus.core.configuration import ChangeRefusal
-from consensus.core.effects import ChangeOutcome, ConfigurationChanged, Role
+from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationChanged, Role
 from consensus.core.model import Configuration, Server, ServerId
 from tests.node.memory_server import MemoryDisk, Node, build, data, until
 

@@ -20,8 +20,7 @@ from bridge.wire.backup import BackupError, decode_backup, encode_backup
 from bridge.wire.formation_state import encode_formation_state
 from consensus.core.effects import Compact, Persist
 from consensus.core.entry_data import configuration_entry
-from consensus.core.model import Configuration, Entry, HardState, LogId, Server
-from consensus.core.replica import MAX_NUMBER
+from consensus.core.model import MAX_NUMBER, Configuration, Entry, HardState, LogId, Server
 from consensus.storage.directory import Directory, open_directory
 from consensus.storage.planner import StorageOptions
 from consensus.storage.snapshots import SnapshotWriter

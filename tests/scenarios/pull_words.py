@@ -9,8 +9,7 @@
 
 from typing import assert_never
 
-from consensus.core.model import LogId
-from consensus.core.pull_messages import (
+from consensus.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
     EndQuorumEpoch,
@@ -22,6 +21,7 @@ from consensus.core.pull_messages import (
     PullError,
     PullMessage,
 )
+from consensus.core.model import LogId
 
 
 def told(message: PullMessage) -> str:

@@ -78,14 +78,14 @@ from consensus.core.events import (
     SnapshotWanted,
     TransferLeadership,
 )
-from consensus.core.extensions import Extensions
-from consensus.core.features import GARLIC_FARM, KRAFT
+from consensus.core.features import GARLIC_FARM, KRAFT, Extensions
 from consensus.core.log import describe_entries
 from consensus.core.messages import (
     AppendEntries,
     AppendReply,
     InstallSnapshot,
     Message,
+    PullMessage,
     PushReply,
     PushRequest,
     RequestVote,
@@ -105,7 +105,6 @@ from consensus.core.model import (
     integer_id,
 )
 from consensus.core.options import lan
-from consensus.core.pull_messages import PullMessage
 from consensus.core.raft import Raft
 from tests.scenarios import pull_words
 
@@ -188,7 +187,7 @@ class Story:
 
     def _do_campaign(self, words: list[str]) -> None:
         actor = self._actors[int(words[0])]
-        actor.now = max(actor.now, actor.core._role.deadline)
+        actor.now = max(actor.now, actor.core._role.current.deadline)
         self._step(int(words[0]), DeadlineReached())
 
     def _do_pass(self, words: list[str]) -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Send
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
-from consensus.core.extensions import Extensions
-from consensus.core.features import GARLIC_FARM, KRAFT, ZMQ_RAFT, Features
+from consensus.core.features import GARLIC_FARM, KRAFT, ZMQ_RAFT, Extensions, Features
 from consensus.core.log import describe_entries
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
 from consensus.core.model import Entry, HardState, LogId, integer_id

@@ -6,17 +6,17 @@ from typing import Any, TypeVar
 from consensus.core.effects import Effect, Role, Send
 from consensus.core.events import DeadlineReached
 from consensus.core.features import KRAFT
-from consensus.core.messages import Message
-from consensus.core.model import ORIGIN, Entry, LogId, ServerId
-from consensus.core.pull_messages import (
+from consensus.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
     EndQuorumEpoch,
     EndQuorumEpochReply,
     Fetch,
     FetchReply,
+    Message,
     PullError,
 )
+from consensus.core.model import ORIGIN, Entry, LogId, ServerId
 from tests.spec.raft_bench import TWO, Bench
 
 M = TypeVar("M", bound=Message)
@@ -45,7 +45,7 @@ class PullBench(Bench):
 
     def campaign(self) -> list[Effect]:
         """The election timer runs out, whatever else is due before."""
-        self.now = max(self.now, self.raft._role.deadline)
+        self.now = max(self.now, self.raft._role.current.deadline)
         return self.step(DeadlineReached())
 
     def lead(self) -> list[Effect]:

@@ -6,8 +6,7 @@ from typing import TypeVar
 
 from consensus.core.effects import Effect, Persist, Role, Send
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
-from consensus.core.extensions import Extensions
-from consensus.core.features import GARLIC_FARM, Features
+from consensus.core.features import GARLIC_FARM, Extensions, Features
 from consensus.core.log import describe_entries
 from consensus.core.messages import AppendEntries, AppendReply, Message, RequestVote, VoteReply
 from consensus.core.model import ORIGIN, Configuration, Entry, HardState, LogId, Server, ServerId

@@ -4,17 +4,18 @@ import pytest
 
 from consensus.core.effects import Halt, Persist, Role, Send
 from consensus.core.events import ClusterIdKnown, DeadlineReached
-from consensus.core.messages import RequestVote, VoteReply
-from consensus.core.model import Configuration, HardState, LogId, ServerId
-from consensus.core.options import lan
-from consensus.core.pull_messages import (
+from consensus.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
     EndQuorumEpoch,
     Fetch,
     FetchReply,
     PullError,
+    RequestVote,
+    VoteReply,
 )
+from consensus.core.model import Configuration, HardState, LogId, ServerId
+from consensus.core.options import lan
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, group
 
@@ -334,7 +335,7 @@ def test_a_confirmation_counts_only_by_an_answer_to_a_request_of_its_round() -> 
     """A fetch says nothing about it: it may have been sent before another leader was elected."""
     bench = PullBench(1)
     bench.lead()
-    leader = bench.raft._leader
+    leader = bench.raft._role.as_leader
     assert leader is not None
     leader.replication.confirm(5)
     bench.fetch(TWO, LogId(2, 2))

@@ -3,8 +3,8 @@
 from consensus.core.effects import Apply, Persist, Send
 from consensus.core.entry_data import no_op_entry
 from consensus.core.events import DeadlineReached
+from consensus.core.messages import Fetch, FetchReply, PullError
 from consensus.core.model import ORIGIN, LogId, NoOp
-from consensus.core.pull_messages import Fetch, FetchReply, PullError
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, suffix
 

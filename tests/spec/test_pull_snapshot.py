@@ -2,8 +2,8 @@
 
 from consensus.core.effects import CheckSnapshot, Persist, ReadSnapshot, Restore, StoreChunk
 from consensus.core.events import DeadlineReached, SnapshotChecked, SnapshotRead, SnapshotTaken, SnapshotWanted
+from consensus.core.messages import Fetch, FetchReply, FetchSnapshot, FetchSnapshotReply, PullError
 from consensus.core.model import LogId, SnapshotDescription
-from consensus.core.pull_messages import Fetch, FetchReply, FetchSnapshot, FetchSnapshotReply, PullError
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import THREE, TWO, group, suffix
 

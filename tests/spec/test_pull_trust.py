@@ -4,15 +4,9 @@ from dataclasses import replace
 
 from consensus.core.effects import Role, Send
 from consensus.core.events import DeadlineReached, ReadRequested, Received
+from consensus.core.messages import BeginQuorumEpoch, BeginQuorumEpochReply, Fetch, FetchReply, PullError
 from consensus.core.model import ORIGIN
 from consensus.core.options import lan
-from consensus.core.pull_messages import (
-    BeginQuorumEpoch,
-    BeginQuorumEpochReply,
-    Fetch,
-    FetchReply,
-    PullError,
-)
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import THREE, TWO
 

@@ -5,22 +5,14 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consensus.core.catch_up import CatchUp
-from consensus.core.configuration import (
-    ChangeRefusal,
-    first_step,
-    leave_joint,
-    newcomers,
-    possible_configuration,
-    target_refusal,
-)
-from consensus.core.effects import Persist
+from consensus.core.effects import ChangeRefusal, Persist
 from consensus.core.entry_data import configuration_entry, no_op_entry
 from consensus.core.features import ZMQ_RAFT
 from consensus.core.log import Log, RecoveredLog
-from consensus.core.model import Configuration, EntryKind, NoOp, Server, ServerId
+from consensus.core.membership import CatchUp, first_step, leave_joint, newcomers, target_refusal
+from consensus.core.model import Configuration, EntryKind, NoOp, Server, ServerId, possible_configuration
 from consensus.core.options import lan
-from consensus.core.replication.standing import Standing
+from consensus.core.replication.progress import Standing
 from tests.spec.raft_bench import Bench
 
 TIMEOUT_MS = lan().election_timeout_min_ms

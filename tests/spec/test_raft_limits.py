@@ -7,12 +7,11 @@ import pytest
 from consensus.core.effects import Apply, Outcome, ProposalResolved, ReadEntries, Role
 from consensus.core.entry_data import configuration_entry
 from consensus.core.events import EntriesRead, PeerExtensions
-from consensus.core.extensions import Extensions
+from consensus.core.features import Extensions
 from consensus.core.log import Log, RecoveredLog, TermRun, describe_entries
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
-from consensus.core.model import Configuration, Entry, LogId, Server
+from consensus.core.model import MAX_NUMBER, Configuration, Entry, LogId, Server
 from consensus.core.options import lan
-from consensus.core.replica import MAX_NUMBER
 from consensus.core.replication.progress import MAX_REMEMBERED_REQUESTS, ProgressState
 from tests.spec.raft_bench import THREE, TWO, Bench, entries_of, group, suffix
 
@@ -37,7 +36,7 @@ def test_too_many_proposals_are_refused_as_busy_and_accepted_again_after_a_commi
 
 def _append_in_flight(bench: Bench) -> int:
     """The correlation of the first append with entries to server 2 that has no answer yet."""
-    progress = bench.raft._role.replication.progress[TWO]  # type: ignore[union-attr] # the bench leads here
+    progress = bench.raft._role.current.replication.progress[TWO]  # type: ignore[union-attr] # the bench leads here
     correlations: list[int] = [number for number, sent in progress.in_flight.items() if sent.carries_entries]
     return correlations[0]
 
@@ -161,7 +160,7 @@ def test_an_answer_counts_once_and_a_foreign_correlation_never() -> None:
 def test_a_vote_counts_once_and_a_foreign_correlation_never() -> None:
     bench = Bench(voters=5)
     bench.expire()
-    question = bench.raft._role.asked[TWO]  # type: ignore[union-attr] # the bench campaigns here
+    question = bench.raft._role.current.asked[TWO]  # type: ignore[union-attr] # the bench campaigns here
     for correlation in (question, question, question + 50):
         bench.receive(TWO, VoteReply(1, granted=True, correlation=correlation))
     assert bench.is_(Role.CANDIDATE)
@@ -238,7 +237,7 @@ def test_requests_to_a_follower_that_never_answers_are_remembered_within_bounds(
         for append in bench.appends(THREE):
             bench.matched(THREE, append)
     two = bench.about.followers[0]
-    assert two.pace is ProgressState.SILENT
+    assert two.state is ProgressState.UNREACHABLE
     assert two.in_flight <= MAX_REMEMBERED_REQUESTS
 
 
@@ -257,7 +256,7 @@ def test_a_late_answer_of_a_slow_follower_still_counts() -> None:
     (append,) = bench.appends(TWO)
     for _ in range(6):
         bench.expire()
-    assert bench.about.followers[0].pace is ProgressState.SILENT
+    assert bench.about.followers[0].state is ProgressState.UNREACHABLE
     bench.matched(TWO, append)
     assert bench.about.followers[0].match == 1
 

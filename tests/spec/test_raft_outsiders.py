@@ -8,14 +8,20 @@ then is told by the stories `new_server_leads_before_one_knows_it` and `pull_new
 
 import pytest
 
-from consensus.core.configuration import ChangeRefusal
-from consensus.core.effects import Persist, Role, Send
+from consensus.core.effects import ChangeRefusal, Persist, Role, Send
 from consensus.core.entry_data import configuration_entry
-from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, Message, RequestVote
-from consensus.core.model import LogId, ServerId
+from consensus.core.messages import (
+    AppendEntries,
+    AppendReply,
+    BeginQuorumEpoch,
+    EndQuorumEpoch,
+    InstallSnapshot,
+    Message,
+    PullError,
+    RequestVote,
+)
+from consensus.core.model import MAX_NUMBER, LogId, ServerId
 from consensus.core.options import lan
-from consensus.core.pull_messages import BeginQuorumEpoch, EndQuorumEpoch, PullError
-from consensus.core.replica import MAX_NUMBER
 from tests.spec.membership_bench import Group, plain
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import FOUR, ONE, THREE, TWO, Bench, group, suffix

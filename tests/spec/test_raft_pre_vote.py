@@ -2,7 +2,7 @@
 
 from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Send
 from consensus.core.events import DeadlineReached, PeerExtensions
-from consensus.core.extensions import NO_EXTENSIONS, Extensions
+from consensus.core.features import NO_EXTENSIONS, Extensions
 from consensus.core.messages import RequestVote
 from consensus.core.model import Configuration, LogId
 from consensus.core.options import lan

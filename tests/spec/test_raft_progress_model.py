@@ -43,7 +43,7 @@ class _LeaderAndFollower(RuleBasedStateMachine):
 
     @rule()
     def sends_a_heartbeat(self) -> None:
-        previous = self.progress.match if self.progress.pace is ProgressState.SILENT else self.progress.next - 1
+        previous = self.progress.match if self.progress.state is ProgressState.UNREACHABLE else self.progress.next - 1
         self.send(previous, previous)
 
     @rule(data=st.data(), keep=st.booleans())
@@ -75,7 +75,7 @@ class _LeaderAndFollower(RuleBasedStateMachine):
 
     @rule()
     def answers_are_overdue(self) -> None:
-        self.progress.fell_silent()
+        self.progress.became_unreachable()
 
     @invariant()
     def the_belief_never_runs_ahead_of_the_truth(self) -> None:
@@ -90,13 +90,13 @@ class _LeaderAndFollower(RuleBasedStateMachine):
     @invariant()
     def what_is_remembered_is_bounded(self) -> None:
         assert len(self.progress.in_flight) <= MAX_REMEMBERED_REQUESTS
-        assert len(self.progress.written_off) <= MAX_REMEMBERED_REQUESTS
+        assert len(self.progress.expired) <= MAX_REMEMBERED_REQUESTS
         assert self.progress.appends_in_flight <= WINDOW
 
     def teardown(self) -> None:
         """The network is whole again: within a few rounds the follower has everything, and the leader knows it."""
         self.everything_under_way_is_lost()
-        self.progress.fell_silent()
+        self.progress.became_unreachable()
         for _ in range(2 * self.end + 4):
             self.now += 1
             self.sends_a_heartbeat()
@@ -145,9 +145,9 @@ def test_the_leader_never_believes_more_than_is_true_and_learns_all_of_it_in_the
 
 
 def test_an_answer_that_was_given_up_and_comes_late_does_not_lower_the_belief() -> None:
-    progress = Progress(1, pace=ProgressState.REPLICATING)
+    progress = Progress(1, state=ProgressState.REPLICATING)
     progress.sent(1, 0, 1, 10)
-    progress.fell_silent()
+    progress.became_unreachable()
     progress.sent(2, 0, 0, 20)
     for correlation, previous, last in ((2, 0, 0), (3, 0, 3)):
         if correlation not in progress.in_flight:

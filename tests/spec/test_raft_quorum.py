@@ -5,8 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consensus.core.configuration import possible_configuration
-from consensus.core.model import Configuration, Server, ServerId
+from consensus.core.model import Configuration, Server, ServerId, possible_configuration
 from consensus.core.quorum import VoteResult, held_by_majorities, tally
 
 ids = st.integers(1, 8)

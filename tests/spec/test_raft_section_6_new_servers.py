@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from consensus.core.configuration import ChangeRefusal
-from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Role
+from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved, Role
 from consensus.core.options import lan
 from tests.spec.membership_bench import Group, joint, plain
 from tests.spec.raft_bench import FOUR, ONE, Bench

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from consensus.core.configuration import ChangeRefusal
-from consensus.core.effects import ChangeOutcome, ConfigurationResolved
+from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved
 from consensus.core.entry_data import configuration_entry
 from consensus.core.events import ChangeConfiguration
 from consensus.core.features import GARLIC_FARM, ZMQ_RAFT

@@ -390,7 +390,7 @@ def test_an_installed_snapshot_counts_as_held_and_the_entries_behind_it_follow()
     assert append.previous == LogId(4, 2)
     (two,) = (follower for follower in bench.about.followers if follower.server_id == TWO)
     assert two.match == 4
-    assert two.pace is ProgressState.PROBING
+    assert two.state is ProgressState.PROBING
 
 
 def test_a_transfer_begins_anew_when_the_snapshot_was_replaced() -> None:

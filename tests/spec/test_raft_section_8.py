@@ -22,8 +22,7 @@ from consensus.core.effects import (
 )
 from consensus.core.entry_data import configuration_entry, no_op_entry
 from consensus.core.events import PeerExtensions, ReadRequested, TransferLeadership
-from consensus.core.extensions import Extensions
-from consensus.core.features import GARLIC_FARM, ZMQ_RAFT
+from consensus.core.features import GARLIC_FARM, ZMQ_RAFT, Extensions
 from consensus.core.messages import AppendEntries, RequestVote, TimeoutNow, TimeoutNowReply, VoteReply
 from consensus.core.model import ORIGIN, LogId, NoOp, ServerId
 from consensus.core.options import Options, lan

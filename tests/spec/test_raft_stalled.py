@@ -9,10 +9,9 @@ import pytest
 
 from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Send
 from consensus.core.events import DeadlineReached, Proposed, SnapshotTaken
-from consensus.core.messages import AppendEntries
+from consensus.core.messages import AppendEntries, EndQuorumEpoch, FetchSnapshot
 from consensus.core.model import LogId, SnapshotDescription
 from consensus.core.options import lan
-from consensus.core.pull_messages import EndQuorumEpoch, FetchSnapshot
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import TWO, Bench, group
 

@@ -13,24 +13,22 @@ from consensus.core.features import GARLIC_FARM, ZMQ_RAFT, Features
 from consensus.core.messages import (
     AppendEntries,
     AppendReply,
+    BeginQuorumEpoch,
+    BeginQuorumEpochReply,
+    EndQuorumEpoch,
+    EndQuorumEpochReply,
+    Fetch,
     InstallSnapshot,
     Message,
+    PullError,
     RequestVote,
     SnapshotReply,
     TimeoutNow,
     TimeoutNowReply,
     VoteReply,
 )
-from consensus.core.model import ORIGIN, LogId
-from consensus.core.pull_messages import (
-    BeginQuorumEpoch,
-    BeginQuorumEpochReply,
-    EndQuorumEpoch,
-    EndQuorumEpochReply,
-    Fetch,
-    PullError,
-)
-from consensus.core.replica import MAX_NUMBER, TERM_STEP_MAX
+from consensus.core.model import MAX_NUMBER, ORIGIN, LogId
+from consensus.core.replica import TERM_STEP_MAX
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import THREE, TWO, Bench, group, suffix
 

@@ -1,6 +1,6 @@
 """The push strategy: AppendEntries with entries, or empty as heartbeats (Raft sections 5.2, 5.3).
 
-`_replicate` sends as much as pace, window and the follower's place in the log allow, in batches limited by count and
+`_replicate` sends as much as state, window and the follower's place in the log allow, in batches limited by count and
 bytes. Entries that left the tail are read back first; one read per follower at a time. Appends never wait for the
 leader's own disk: replication runs while it writes, and a slow disk silences nobody. The commit index travels with
 every append, and at once by a heartbeat of its own to whoever has nothing under way.
@@ -14,13 +14,12 @@ from consensus.core.messages import AppendEntries, AppendReply, Message, Snapsho
 from consensus.core.model import Entry, Index, LogId, Milliseconds, ServerId
 from consensus.core.replica import Replica
 from consensus.core.replication.port import Office
-from consensus.core.replication.progress import MAX_REMEMBERED_REQUESTS, Progress, ProgressState
-from consensus.core.replication.standing import Standing
-from consensus.core.snapshot_sending import answered, go_on, send
+from consensus.core.replication.progress import MAX_REMEMBERED_REQUESTS, Progress, ProgressState, Standing
+from consensus.core.snapshots import read_next_chunk
 from consensus.core.status import FollowerProgress
 
 
-class Push:
+class AppendLeader:
     """The leader's side of the strategy, in one term."""
 
     def __init__(self, replica: Replica, office: Office, followers: dict[ServerId, Standing]) -> None:
@@ -39,15 +38,15 @@ class Push:
         for progress in self.progress.values():
             oldest = progress.oldest_sent_ms()
             due.append(now if progress.sent_ms is None else progress.sent_ms + options.heartbeat_ms)
-            if oldest is not None and progress.pace is not ProgressState.SILENT:
+            if oldest is not None and progress.state is not ProgressState.UNREACHABLE:
                 due.append(oldest + options.retry_ms)
             if (
                 progress.commit_due_ms is not None
-                and progress.pace is ProgressState.REPLICATING
+                and progress.state is ProgressState.REPLICATING
                 and not progress.in_flight
             ):
                 due.append(max(now, progress.commit_due_ms))
-            if progress.transfer is not None and progress.pace is ProgressState.SNAPSHOT:
+            if progress.transfer is not None and progress.state is ProgressState.SNAPSHOT:
                 overdue = progress.transfer.due_ms(options.retry_ms)
                 due += [] if overdue is None else [max(now, overdue)]
         return min(due, default=None)
@@ -68,7 +67,7 @@ class Push:
         """Retry and send heartbeats as they are due."""
         for peer, progress in self.progress.items():
             self._check_silence(progress)
-            if self._is_due(progress) or progress.pace is ProgressState.SNAPSHOT:
+            if self._is_due(progress) or progress.state is ProgressState.SNAPSHOT:
                 self._replicate(peer, progress)
             if self._is_due(progress):
                 self._send(peer, progress, ())
@@ -90,9 +89,9 @@ class Push:
         if progress is not None and isinstance(message, AppendReply):
             self._append_answered(sender, progress, message)
         elif progress is not None and isinstance(message, SnapshotReply):
-            self._piece_answered(sender, progress, message)
+            self._chunk_answered(sender, progress, message)
         else:
-            replica.dropped["message that a leader who pushes does not take"] += 1
+            replica.dropped["message that a leader that appends does not take"] += 1
 
     def _append_answered(self, sender: ServerId, progress: Progress, message: AppendReply) -> None:
         replica = self._replica
@@ -121,7 +120,7 @@ class Push:
         request = None if progress is None else progress.answered(correlation)
         if progress is None or request is None:
             return
-        reachable_again = progress.pace is ProgressState.SILENT
+        reachable_again = progress.state is ProgressState.UNREACHABLE
         went_back = progress.refused(request, next_index)
         if went_back or reachable_again or progress.next <= self._replica.log.start.index:
             self._replicate(peer, progress)
@@ -139,14 +138,14 @@ class Push:
         return False
 
     def snapshot_read(self, event: SnapshotRead) -> bool:
-        """Storage gave back a piece of the snapshot; returns False if it is not for one of our followers."""
+        """Storage gave back a chunk of the snapshot; returns False if it is not for one of our followers."""
         for peer, progress in self.progress.items():
             transfer = progress.transfer
             if transfer is None or transfer.read_id != event.request_id:
                 continue
-            if progress.pace is not ProgressState.SNAPSHOT:
+            if progress.state is not ProgressState.SNAPSHOT:
                 transfer.read_id = None
-            elif send(self._replica, peer, transfer, event, self._round_number):
+            elif transfer.send(self._replica, peer, event, self._round_number):
                 progress.sent_ms = self._replica.now
             else:
                 self._replicate(peer, progress)
@@ -172,7 +171,7 @@ class Push:
                 progress.next,
                 len(progress.in_flight),
                 now - self._followers[peer].contact_ms if self._followers[peer].heard else None,
-                progress.pace,
+                progress.state,
             )
             for peer, progress in self.progress.items()
         )
@@ -182,7 +181,7 @@ class Push:
         for progress in self.progress.values():
             if not 0 <= progress.match < progress.next <= self._replica.log.last_index + 1:
                 yield "progress out of range"
-            if max(len(progress.in_flight), len(progress.written_off)) > MAX_REMEMBERED_REQUESTS:
+            if max(len(progress.in_flight), len(progress.expired)) > MAX_REMEMBERED_REQUESTS:
                 yield "too many requests remembered"
 
     @property
@@ -194,9 +193,9 @@ class Push:
         """Send the follower the entries that it lacks, or the snapshot instead, as far as is allowed now."""
         options, log = self._replica.options, self._replica.log
         if progress.next <= log.start.index:
-            if progress.pace is not ProgressState.SILENT:
+            if progress.state is not ProgressState.UNREACHABLE:
                 progress.needs_snapshot()
-                progress.transfer = go_on(self._replica, progress.transfer)
+                progress.transfer = read_next_chunk(self._replica, progress.transfer)
             return
         while progress.next <= log.last_index and progress.may_send_entries(self._window):
             last = min(log.last_index, progress.next + options.max_entries_per_append - 1)
@@ -208,7 +207,7 @@ class Push:
             else:
                 self._send(peer, progress, entries)
 
-    def _piece_answered(self, sender: ServerId, progress: Progress, message: SnapshotReply) -> None:
+    def _chunk_answered(self, sender: ServerId, progress: Progress, message: SnapshotReply) -> None:
         replica, transfer = self._replica, progress.transfer
         if transfer is None or transfer.correlation != message.correlation:
             replica.dropped["stale or foreign snapshot reply"] += 1
@@ -221,8 +220,8 @@ class Push:
         else:
             if message.accepted:
                 self._followers[sender].advanced_ms = replica.now
-            answered(replica, transfer, message)
-            if progress.pace is ProgressState.SILENT:
+            transfer.answered(replica, message)
+            if progress.state is ProgressState.UNREACHABLE:
                 progress.needs_snapshot()
         self._replicate(sender, progress)
 
@@ -230,7 +229,7 @@ class Push:
         """Tell an idle follower soon, not with the next heartbeat; the next append tells it for nothing."""
         replica = self._replica
         behind = progress.sent_commit < replica.applier.commit
-        if not behind or progress.pace is not ProgressState.REPLICATING or progress.in_flight:
+        if not behind or progress.state is not ProgressState.REPLICATING or progress.in_flight:
             return
         if progress.commit_due_ms is None:
             progress.commit_due_ms = replica.now + replica.options.commit_notice_ms
@@ -246,15 +245,15 @@ class Push:
         """Notice that answers are overdue."""
         replica, oldest = self._replica, progress.oldest_sent_ms()
         if (
-            progress.pace is not ProgressState.SILENT
+            progress.state is not ProgressState.UNREACHABLE
             and oldest is not None
             and replica.now >= oldest + replica.options.retry_ms
         ):
-            progress.fell_silent()
+            progress.became_unreachable()
         transfer = progress.transfer
-        sent_ms = transfer.sent_ms if transfer is not None and progress.pace is ProgressState.SNAPSHOT else None
+        sent_ms = transfer.sent_ms if transfer is not None and progress.state is ProgressState.SNAPSHOT else None
         if sent_ms is not None and replica.now >= sent_ms + replica.options.retry_ms:
-            progress.fell_silent()
+            progress.became_unreachable()
 
     def _send(self, peer: ServerId, progress: Progress, entries: tuple[Entry, ...]) -> None:
         """An append; without entries a heartbeat, which keeps leadership and finds out whether the logs still agree."""

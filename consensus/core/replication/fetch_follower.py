@@ -1,4 +1,6 @@
-"""The follower's side of pulling: whom to ask, when, and which answers still mean something (KIP-595, Fetch).
+"""A follower that fetches: whom it asks, when, what an answer does to its log, and what all this means for its role.
+
+*Whom to ask, and when* (`FetchSchedule`; KIP-595, Fetch).
 
     leader known      ask it; the answer (entries, a new commit index, or nothing after a while) is followed by the next
     leader unknown    ask the voters in random order until one of them knows
@@ -10,19 +12,64 @@ A reply answers the position that was asked for, and means nothing for another o
 would cut entries that came, and were committed, since. So what was asked is remembered, by correlation, and a reply
 whose position is no longer the end of the log is dropped (`still_answers`).
 
-Where the leader no longer has the entries it names its snapshot, and `assembly` says how much of that has come: pieces
-are fetched one after the other, each when the one before is durable, and entries again when all is installed.
+Where the leader no longer has the entries it names its snapshot. Chunks of it are fetched one after the other, each
+when the one before is durable, and entries again when all is installed (`snapshots`).
 
 One fetch at a time. An answer that brings nothing is not followed by the next fetch before its time, whatever made the
 leader answer early; otherwise the two would keep each other busy for nothing.
+
+*What the answer does* (`take`, `take_chunk`).
+
+    entries      appended at the end, which is where they were asked for
+    diverging    the log is cut to the newest place where both may agree: no entry that the leader has is lost by it,
+                 for terms never fall along a log, so what lies beyond has a term that the leader's log has not there
+    snapshot     the entries are gone there: chunks of the snapshot are fetched next
+    a chunk      stored, read back when it is the last, and installed
+
+The commit index is the leader's as far as our log goes: it has just been found to be a part of the leader's.
+
+*What arrives, in any role* (`FetchFollower`).
+
+    Fetch               the leader serves it (`fetch_leader`); any other server names the leader if it knows it
+    FetchSnapshot       likewise, for a chunk of the snapshot
+    FetchReply          the follower takes it
+    FetchSnapshotReply  the follower stores the chunk, and asks for the next when it is durable
+    BeginQuorumEpoch    follow its sender, unless it contradicts what is known of the term
+    EndQuorumEpoch      the leader resigned: campaign, at once or after a back-off that grows with the place in its list
+
+A cluster id that contradicts ours is refused. It ends this process only when an elected leader says it, by refusing our
+fetch or by announcing itself: were every contradiction fatal, one misconfigured server could stop a healthy majority,
+and a vote request's is therefore a refusal like any other. An id that either side does not know yet is not compared.
+
+A follower that learns of the leader from a redirect fetches from it and restarts its timer once, but goes on hearing
+candidates. Only the leader's own contact makes it refuse them. While it does, a leader of a later term that is outside
+the group as our log knows it is refused, and a fetch reply that names one is dropped (`ServerRole.refuses_outsider`).
 """
 
 from dataclasses import dataclass
+from typing import assert_never
 
-from consensus.core.assembly import IncomingSnapshot
+from consensus.core.effects import Halt
+from consensus.core.messages import (
+    BeginQuorumEpoch,
+    BeginQuorumEpochReply,
+    EndQuorumEpoch,
+    EndQuorumEpochReply,
+    Fetch,
+    FetchReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
+    InstallSnapshot,
+    PullError,
+    PullMessage,
+    PullRequest,
+)
 from consensus.core.model import LogId, Milliseconds, ServerId, Term
-from consensus.core.pull_messages import Fetch, FetchSnapshot
 from consensus.core.replica import Replica
+from consensus.core.replication.fetch_leader import refuse_fetch
+from consensus.core.replication.port import Replication
+from consensus.core.roles import ServerRole
+from consensus.core.snapshots import IncomingSnapshot, SnapshotReceiver, refuse_fetch_snapshot
 
 MAX_REMEMBERED_FETCHES = 16
 
@@ -45,11 +92,12 @@ def still_answers(last: LogId, asked: Asked) -> bool:
     return asked.offset is None and asked.position == last
 
 
-class Fetcher:
+class FetchSchedule:
     """What is asked, and when to ask next."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, snapshots: SnapshotReceiver) -> None:
         self._replica = replica
+        self._snapshots = snapshots
         self._asked: dict[int, Asked] = {}
         self._waiting: Asked | None = None
         self._sent_ms: Milliseconds = replica.now
@@ -70,7 +118,7 @@ class Fetcher:
         """Fetches without an answer."""
         return len(self._asked)
 
-    def tend(self, leader: ServerId | None) -> None:
+    def maybe_fetch(self, leader: ServerId | None) -> None:
         """Ask what is to be asked now, given who leads."""
         replica, waiting = self._replica, self._waiting
         if waiting is not None:
@@ -86,11 +134,11 @@ class Fetcher:
         target = self._next_voter() if leader is None else leader
         if target is None:
             return
-        assembly = replica.assembly
-        if assembly is None or self._is_busy or (assembly.term, assembly.leader) != (replica.term, leader):
+        incoming = self._snapshots.incoming
+        if incoming is None or self._is_busy or (incoming.term, incoming.leader) != (replica.term, leader):
             self._ask(target)
         else:
-            self._ask_for_piece(assembly)
+            self._ask_for_chunk(incoming)
 
     def answered(self, sender: ServerId, correlation: int) -> Asked | None:
         """What this reply answers, once; None if it was never asked of the sender, or is forgotten."""
@@ -131,11 +179,7 @@ class Fetcher:
     @property
     def _is_busy(self) -> bool:
         """The disk writes or checks what came last, so the next fetch waits."""
-        assembly = self._replica.assembly
-        is_storing = assembly is not None and (
-            assembly.check_id is not None or assembly.number > self._replica.durable_number
-        )
-        return self._is_writing or is_storing
+        return self._is_writing or self._snapshots.is_writing
 
     @property
     def _sign_of_life_ms(self) -> Milliseconds:
@@ -170,21 +214,21 @@ class Fetcher:
         replica.outbox.send(target, fetch, max(replica.hard_state_number, after))
         self._remember(correlation, target, position, replica.now + max_wait_ms + replica.options.retry_ms)
 
-    def _ask_for_piece(self, assembly: IncomingSnapshot) -> None:
+    def _ask_for_chunk(self, incoming: IncomingSnapshot) -> None:
         replica = self._replica
         correlation = replica.next_correlation()
         fetch = FetchSnapshot(
             term=replica.term,
             replica=replica.server_id,
-            snapshot=assembly.last,
-            offset=assembly.received,
+            snapshot=incoming.last,
+            offset=incoming.received,
             max_bytes=replica.options.snapshot_chunk_bytes,
             correlation=correlation,
             cluster_id=replica.cluster_id,
         )
-        replica.outbox.send(assembly.leader, fetch, max(replica.hard_state_number, assembly.number))
+        replica.outbox.send(incoming.leader, fetch, max(replica.hard_state_number, incoming.number))
         overdue_ms = replica.now + replica.options.retry_ms
-        self._remember(correlation, assembly.leader, assembly.last, overdue_ms, assembly.received)
+        self._remember(correlation, incoming.leader, incoming.last, overdue_ms, incoming.received)
 
     def _remember(
         self,
@@ -200,3 +244,299 @@ class Fetcher:
         self._sent_ms = replica.now
         if len(self._asked) > MAX_REMEMBERED_FETCHES:
             del self._asked[next(iter(self._asked))]
+
+
+def take(replica: Replica, snapshots: SnapshotReceiver, asked: Asked, reply: FetchReply) -> bool:
+    """Do what the leader's answer says; returns whether it brought anything."""
+    if not still_answers(replica.log.last, asked):
+        replica.dropped["fetch reply for another end of the log"] += 1
+        return False
+    if reply.snapshot is not None:
+        return _begin_snapshot(replica, snapshots, asked, reply.snapshot)
+    if reply.diverging is not None:
+        return _cut(replica, reply.diverging)
+    return _append(replica, reply)
+
+
+def _cut(replica: Replica, diverging: LogId) -> bool:
+    keep = replica.log.divergence(diverging).index
+    if keep < replica.applier.commit:
+        replica.dropped["fetch reply that contradicts committed entries"] += 1
+        return False
+    if keep < replica.log.last_index:
+        replica.append((), truncate_from=keep + 1)
+    return True
+
+
+def _append(replica: Replica, reply: FetchReply) -> bool:
+    if reply.entries and reply.entries[0].term < replica.log.last.term:
+        replica.dropped["fetch reply with terms out of order"] += 1
+        return False
+    if reply.entries and replica.disk_full:
+        replica.dropped["fetch reply while the disk is full"] += 1
+        return False
+    if reply.entries:
+        replica.append(reply.entries)
+    rose = replica.applier.commit_up_to(min(reply.commit, replica.log.last_index))
+    return rose or bool(reply.entries)
+
+
+def _begin_snapshot(replica: Replica, snapshots: SnapshotReceiver, asked: Asked, snapshot: LogId) -> bool:
+    """The leader has a snapshot where we want entries: chunks are fetched next; returns whether that is news."""
+    incoming = snapshots.incoming
+    if snapshot.index <= replica.applier.commit:
+        replica.dropped["snapshot of what is committed here"] += 1
+        return False
+    if incoming is not None and incoming.is_of(asked.term, snapshot):
+        return False
+    snapshots.begin(asked.term, asked.target, snapshot)
+    return True
+
+
+def take_chunk(replica: Replica, snapshots: SnapshotReceiver, asked: Asked, reply: FetchSnapshotReply) -> bool:
+    """Store a chunk of the snapshot, if it is the one that was asked for; returns whether it was."""
+    if (asked.position, asked.offset) != (reply.snapshot, reply.offset):
+        replica.dropped["another chunk of a snapshot than was asked for"] += 1
+        return False
+    done = reply.offset + len(reply.data) == reply.size_bytes
+    if not reply.data and not done:
+        replica.dropped["empty chunk of a snapshot"] += 1
+        return False
+    chunk = InstallSnapshot(
+        term=reply.term,
+        leader=asked.target,
+        last=reply.snapshot,
+        configuration=replica.log.configuration,  # not looked at: what counts is inside the snapshot
+        offset=reply.offset,
+        data=reply.data,
+        done=done,
+        correlation=reply.correlation,
+    )
+    snapshots.receive(chunk)
+    return True
+
+
+class FetchFollower:
+    """The fetching side of one server, whatever its role."""
+
+    def __init__(self, replica: Replica, role: ServerRole, snapshots: SnapshotReceiver) -> None:
+        self._replica = replica
+        self._role = role
+        self._snapshots = snapshots
+        self._schedule = FetchSchedule(replica, snapshots)
+
+    @property
+    def deadline(self) -> Milliseconds | None:
+        """When `maybe_fetch` has something to do; None if we do not follow, or have nobody to ask."""
+        return None if self._role.as_follower is None else self._schedule.deadline
+
+    def maybe_fetch(self) -> None:
+        """After every step: a follower asks for what comes next, if it is time."""
+        follower = self._role.as_follower
+        if follower is not None:
+            self._schedule.maybe_fetch(follower.leader)
+
+    def receive(self, sender: ServerId, message: PullMessage) -> None:
+        """A plausible message of the strategy arrives."""
+        match message:
+            case Fetch() | FetchSnapshot():
+                self._fetch_requested(message)
+            case BeginQuorumEpoch():
+                self._begin_requested(message)
+            case EndQuorumEpoch():
+                self._end_requested(message)
+            case FetchReply() | FetchSnapshotReply():
+                self._fetch_replied(sender, message)
+            case BeginQuorumEpochReply() | EndQuorumEpochReply():
+                self._announcement_replied(sender, message)
+            case _:
+                assert_never(message)
+
+    def _refuse(self, sender: ServerId, request: PullRequest, error: PullError) -> None:
+        refuse(self._replica, sender, request, self._role.leader, error)
+
+    def _fetch_requested(self, fetch: Fetch | FetchSnapshot) -> None:
+        """KIP-595, Fetch request handling, steps 1 and 2; the strategy does the others."""
+        replica, strategy = self._replica, self._replication
+        if replica.is_foreign(fetch.cluster_id):
+            foreign = PullError.NOT_LEADER if strategy is None else PullError.INCONSISTENT_CLUSTER_ID
+            self._refuse(fetch.replica, fetch, foreign)
+        elif fetch.term > replica.term:
+            # Of a voter: it may know more than we. Anybody else, such as a removed server that campaigns in vain, would
+            # depose leader after leader.
+            if fetch.replica in replica.voters:
+                self._role.check_term(fetch.term)
+            self._refuse(fetch.replica, fetch, PullError.UNKNOWN_LEADER_EPOCH)
+        elif fetch.term < replica.term:
+            self._refuse(fetch.replica, fetch, PullError.FENCED_LEADER_EPOCH)
+        elif strategy is None:
+            self._refuse(fetch.replica, fetch, PullError.NOT_LEADER)
+        else:
+            strategy.receive(fetch.replica, fetch)
+
+    def _begin_requested(self, begin: BeginQuorumEpoch) -> None:
+        replica, sender = self._replica, begin.leader
+        if replica.is_foreign(begin.cluster_id):
+            self._refuse(sender, begin, PullError.INCONSISTENT_CLUSTER_ID)
+            if sender in replica.voters and begin.term >= replica.term:
+                self._halt(f"server {sender}, the leader of term {begin.term}, belongs to cluster {begin.cluster_id}")
+            return
+        if begin.term < replica.term:
+            self._refuse(sender, begin, PullError.FENCED_LEADER_EPOCH)
+            return
+        outside = self._role.refuses_outsider(sender, begin.term)
+        if outside or not self._role.check_term(begin.term, of_a_leader=True):
+            self._refuse(sender, begin, PullError.UNKNOWN_LEADER_EPOCH)
+            return
+        if self._role.leader not in (None, sender):
+            replica.dropped["announcement of a second leader of the term"] += 1
+            self._refuse(sender, begin, PullError.INVALID_QUORUM_STATE)
+            return
+        if not self._leader_has_spoken:
+            self._schedule.begin_anew()
+        self._role.follow(sender)
+        reply = BeginQuorumEpochReply(replica.term, sender, begin.correlation)
+        replica.outbox.send(sender, reply, after=replica.hard_state_number)
+
+    def _end_requested(self, end: EndQuorumEpoch) -> None:
+        replica, sender = self._replica, end.leader
+        if replica.is_foreign(end.cluster_id):
+            self._refuse(sender, end, PullError.INCONSISTENT_CLUSTER_ID)
+            return
+        if end.term < replica.term:
+            self._refuse(sender, end, PullError.FENCED_LEADER_EPOCH)
+            return
+        if self._role.refuses_outsider(sender, end.term) or not self._role.check_term(end.term):
+            self._refuse(sender, end, PullError.UNKNOWN_LEADER_EPOCH)
+            return
+        follower = self._role.as_follower
+        if follower is None or sender not in (follower.leader, follower.former):
+            self._refuse(sender, end, PullError.INVALID_QUORUM_STATE)
+        elif replica.server_id not in end.preferred:
+            self._refuse(sender, end, PullError.INCONSISTENT_VOTER_SET)
+        else:
+            replica.outbox.send(
+                sender, EndQuorumEpochReply(replica.term, None, end.correlation), replica.hard_state_number
+            )
+            backoff_ms = succession_backoff_ms(replica, end.preferred.index(replica.server_id))
+            # Now, if that has come.
+            self._role.follow_nobody_until(replica.now + backoff_ms)
+            self._role.expire()
+
+    def _announcement_replied(self, sender: ServerId, reply: BeginQuorumEpochReply | EndQuorumEpochReply) -> None:
+        replica = self._replica
+        if sender not in replica.voters:
+            replica.dropped["reply from a server outside the configuration"] += 1
+            return
+        if not self._role.check_term(reply.term):
+            return
+        strategy = self._replication
+        if reply.term < replica.term:
+            replica.dropped["reply of an older term"] += 1
+        elif strategy is not None and isinstance(reply, BeginQuorumEpochReply) and reply.error is None:
+            strategy.receive(sender, reply)
+        elif reply.error is not None:
+            self._redirected(reply.leader)
+
+    def _fetch_replied(self, sender: ServerId, reply: FetchReply | FetchSnapshotReply) -> None:
+        """KIP-595, Fetch response handling."""
+        replica, role = self._replica, self._role
+        asked = self._schedule.answered(sender, reply.correlation)
+        if asked is None:
+            replica.dropped["stale or foreign fetch reply"] += 1
+            return
+        self._schedule.rest()
+        if reply.error is PullError.INCONSISTENT_CLUSTER_ID and reply.leader == sender:
+            self._halt(f"the leader, server {sender}, belongs to another cluster")
+            return
+        named = sender if reply.leader is None else reply.leader
+        if role.refuses_outsider(sender, reply.term) or role.refuses_outsider(named, reply.term):
+            return
+        if not role.check_term(reply.term, of_a_leader=reply.error is None and reply.leader == sender):
+            return
+        if reply.term < replica.term:
+            replica.dropped["reply of an older term"] += 1
+        elif reply.error is not None:
+            self._turned_away(sender, reply)
+        elif role.as_leader is not None or reply.leader != sender or role.leader not in (None, sender):
+            replica.dropped["fetch reply of a second leader of the term"] += 1
+        else:
+            self._follow(sender)
+            if self._take(asked, reply):
+                self._schedule.go_on()
+
+    def _take(self, asked: Asked, reply: FetchReply | FetchSnapshotReply) -> bool:
+        if isinstance(reply, FetchReply):
+            return take(self._replica, self._snapshots, asked, reply)
+        return take_chunk(self._replica, self._snapshots, asked, reply)
+
+    @property
+    def _replication(self) -> Replication | None:
+        leader = self._role.as_leader
+        return None if leader is None else leader.replication
+
+    @property
+    def _leader_has_spoken(self) -> bool:
+        """Whether the leader of this term has told us itself that it leads; a redirect is no such word."""
+        follower = self._role.as_follower
+        return follower is not None and None not in {follower.leader, follower.contact_ms}
+
+    def _follow(self, leader: ServerId) -> None:
+        """The leader has answered a fetch. With its first word, what was asked before it led becomes meaningless."""
+        if not self._leader_has_spoken:
+            self._schedule.forget_others()
+        self._role.follow(leader)
+
+    def _turned_away(self, sender: ServerId, reply: FetchReply | FetchSnapshotReply) -> None:
+        """Who was asked does not lead: go to whom it names, else try the next. A leader lacks what was asked for."""
+        if reply.leader == sender:
+            self._follow(sender)
+            if reply.error is not PullError.THROTTLED:
+                self._snapshots.abandon()
+            return
+        follower = self._role.as_follower
+        if follower is not None and follower.leader == sender:
+            follower.leader_resigned()
+        self._redirected(reply.leader)
+
+    def _redirected(self, leader: ServerId | None) -> None:
+        follower = self._role.as_follower
+        known = self._role.leader is not None
+        if leader is None or known or leader == self._replica.server_id:
+            return
+        if follower is None or follower.former != leader:
+            self._role.follow_redirect(leader)
+            self._schedule.go_on()
+
+    def _halt(self, contradiction: str) -> None:
+        own = self._replica.cluster_id
+        self._replica.outbox.add(
+            Halt(
+                f"{contradiction}, this server to cluster {own}: stop it, and correct the addresses of its peers or "
+                f"give it the storage that belongs to this cluster"
+            )
+        )
+
+
+def succession_backoff_ms(replica: Replica, place: int) -> Milliseconds:
+    """How long the successor at this place of the list waits: nothing, then one unit, doubled from place to place."""
+    if place == 0:
+        return 0
+    return min(replica.options.election_timeout_min_ms, replica.options.heartbeat_ms << min(place - 1, 32))
+
+
+def refuse(replica: Replica, sender: ServerId, request: PullRequest, leader: ServerId | None, error: PullError) -> None:
+    """Answer a request that changes nothing."""
+    match request:
+        case Fetch():
+            refuse_fetch(replica, request, leader, error)
+        case FetchSnapshot():
+            refuse_fetch_snapshot(replica, request, leader, error)
+        case BeginQuorumEpoch(correlation=correlation):
+            reply = BeginQuorumEpochReply(replica.term, leader, correlation, error)
+            replica.outbox.send(sender, reply, replica.hard_state_number)
+        case EndQuorumEpoch(correlation=correlation):
+            refusal = EndQuorumEpochReply(replica.term, leader, correlation, error)
+            replica.outbox.send(sender, refusal, replica.hard_state_number)
+        case _:
+            assert_never(request)

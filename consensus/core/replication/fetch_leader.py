@@ -20,22 +20,21 @@ from dataclasses import dataclass
 
 from consensus.core.effects import ReadEntries
 from consensus.core.events import EntriesRead, SnapshotRead
-from consensus.core.messages import Message
-from consensus.core.model import Entry, Index, LogId, Milliseconds, ServerId
-from consensus.core.pull_messages import (
+from consensus.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
     EndQuorumEpoch,
     Fetch,
     FetchReply,
     FetchSnapshot,
+    Message,
     PullError,
 )
+from consensus.core.model import Entry, Index, LogId, Milliseconds, ServerId
 from consensus.core.replica import Replica
 from consensus.core.replication.port import Office
-from consensus.core.replication.progress import MAX_REMEMBERED_REQUESTS, ProgressState
-from consensus.core.replication.standing import Standing
-from consensus.core.snapshot_serving import SnapshotServer
+from consensus.core.replication.progress import MAX_REMEMBERED_REQUESTS, ProgressState, Standing
+from consensus.core.snapshots import SnapshotServer
 from consensus.core.status import FollowerProgress
 
 MAX_OBSERVERS = 256
@@ -58,7 +57,7 @@ class Observer:
     contact_ms: Milliseconds
 
 
-class Pull:
+class FetchLeader:
     """The leader's side of the strategy, in one term."""
 
     def __init__(self, replica: Replica, office: Office, followers: dict[ServerId, Standing]) -> None:
@@ -73,7 +72,7 @@ class Pull:
         """Voters and newcomers that have not shown yet that they know of us, and when they were last told."""
         self._unconfirmed: dict[ServerId, Milliseconds] = {}
         """Voters that have not answered in the newest round of `confirm`, and when they were last asked."""
-        self._pieces = SnapshotServer(replica)
+        self._chunks = SnapshotServer(replica)
         self._behind: set[ServerId] = set()
         """Who was pointed to our snapshot, and has not fetched entries from our log since."""
         self._begun: dict[int, tuple[ServerId, int]] = {}
@@ -138,11 +137,11 @@ class Pull:
                 self._heard(sender)
                 if sender in self._followers:
                     self._followers[sender].took(message.snapshot.index, message.offset, self._replica.now)
-                self._pieces.asked(message)
+                self._chunks.asked(message)
             case BeginQuorumEpochReply(correlation=correlation, error=None):
                 self._endorsed(sender, correlation)
             case _:
-                self._replica.dropped["message that a leader who is pulled from does not take"] += 1
+                self._replica.dropped["message that a leader that is fetched from does not take"] += 1
 
     def not_sent(self, _peer: ServerId, _correlation: int, _next_index: Index) -> None:
         """Entries leave with the answer to a fetch only, which says where the log of the peer ends."""
@@ -158,8 +157,8 @@ class Pull:
         return False
 
     def snapshot_read(self, event: SnapshotRead) -> bool:
-        """Storage gave back a piece of the snapshot for somebody who fetches it."""
-        return self._pieces.read(event)
+        """Storage gave back a chunk of the snapshot for somebody who fetches it."""
+        return self._chunks.read(event)
 
     def confirm(self, round_number: int) -> None:
         """Announce ourselves again, until it is answered: whoever does has not seen a later term before it was sent.
@@ -183,7 +182,7 @@ class Pull:
         for parked in self._parked.values():
             refuse_fetch(replica, parked.fetch, None, PullError.NOT_LEADER)
         self._parked.clear()
-        self._pieces.resign()
+        self._chunks.resign()
 
     def describe(self) -> tuple[FollowerProgress, ...]:
         """Voters, then observers, as plain data."""
@@ -336,14 +335,14 @@ class Pull:
         replica = self._replica
         ago_ms = None if contact_ms is None else replica.now - contact_ms
         if ago_ms is None:
-            pace = ProgressState.PROBING
+            state = ProgressState.PROBING
         elif peer in self._behind:
-            pace = ProgressState.SNAPSHOT
+            state = ProgressState.SNAPSHOT
         elif ago_ms > replica.options.retry_ms + replica.options.heartbeat_ms:
-            pace = ProgressState.SILENT
+            state = ProgressState.UNREACHABLE
         else:
-            pace = ProgressState.REPLICATING
-        return FollowerProgress(peer, match, match + 1, int(peer in self._parked), ago_ms, pace)
+            state = ProgressState.REPLICATING
+        return FollowerProgress(peer, match, match + 1, int(peer in self._parked), ago_ms, state)
 
 
 def refuse_fetch(replica: Replica, fetch: Fetch, leader: ServerId | None, error: PullError) -> None:

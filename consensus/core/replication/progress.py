@@ -2,20 +2,49 @@
 
     PROBING      ──success──▶  REPLICATING        one request at a time until a place is found where the logs agree
     REPLICATING  ──refusal──▶  PROBING            pipelined: `next` runs ahead of the answers, up to the window
-    either       ──timeout──▶  SILENT             only heartbeats, which ask from `match` on
-    SILENT       ──any answer──▶ one of the others
-    any          ──needs what is compacted──▶ SNAPSHOT ──installed──▶ PROBING      see `snapshot_sending`
+    either       ──timeout──▶  UNREACHABLE        only heartbeats, which ask from `match` on
+    UNREACHABLE  ──any answer──▶ one of the others
+    any          ──needs what is compacted──▶ SNAPSHOT ──installed──▶ PROBING      see `snapshots`
 
 A dead follower thus costs a heartbeat per interval, not a batch of entries per retry. Requests whose answer is overdue
-are remembered for a while (`written_off`), because a follower with a slow disk may answer late and truthfully; an
-answer to anything else is stale or foreign and tells nothing. Both tables are bounded.
+are remembered for a while (`expired`), because a follower with a slow disk may answer late and truthfully; an answer to
+anything else is stale or foreign and tells nothing. Both tables are bounded.
 """
 
 from dataclasses import dataclass, field
 from enum import Enum
 
 from consensus.core.model import Index, Milliseconds
-from consensus.core.snapshot_sending import SnapshotTransfer
+from consensus.core.snapshots import OutgoingSnapshot
+
+
+@dataclass(slots=True)
+class Standing:
+    """One follower. `match` and `round` only rise; all three count towards majorities."""
+
+    contact_ms: Milliseconds
+    advanced_ms: Milliseconds = 0
+    """When it last got further: `match` rose, or it took a piece of a snapshot."""
+    taken: tuple[Index, int] = (0, 0)
+    """Of the snapshot that it fetches: its last index, and the offset up to which it holds the bytes."""
+    heard: bool = False
+    """Whether it sent a word in this term; until then `contact_ms` is when the term's leader took office."""
+    match: Index = 0
+    round_number: int = 0
+    """The newest round of `confirm` in which it answered."""
+
+    def reached(self, index: Index, now: Milliseconds) -> None:
+        """It holds our log up to `index`."""
+        if index > self.match:
+            self.match = index
+            self.advanced_ms = now
+
+    def took(self, snapshot: Index, offset: int, now: Milliseconds) -> None:
+        """It holds this snapshot up to `offset`; it has not got further if it asks for the same piece again."""
+        if offset and (snapshot, offset) != self.taken:
+            self.taken = snapshot, offset
+            self.advanced_ms = now
+
 
 MAX_REMEMBERED_REQUESTS = 128
 
@@ -25,7 +54,7 @@ class ProgressState(Enum):
 
     PROBING = "probing"
     REPLICATING = "replicating"
-    SILENT = "silent"
+    UNREACHABLE = "unreachable"
     SNAPSHOT = "snapshot"
 
 
@@ -51,15 +80,15 @@ class Progress:
 
     next: Index
     match: Index = 0
-    pace: ProgressState = ProgressState.PROBING
+    state: ProgressState = ProgressState.PROBING
     sent_ms: Milliseconds | None = None
     sent_commit: Index = 0
     commit_due_ms: Milliseconds | None = None
     """When it is to be told of a higher commit index, unless an append tells it before."""
     in_flight: dict[int, SentAppend] = field(default_factory=dict)
-    written_off: dict[int, SentAppend] = field(default_factory=dict)
+    expired: dict[int, SentAppend] = field(default_factory=dict)
     read_id: int | None = None
-    transfer: SnapshotTransfer | None = None
+    transfer: OutgoingSnapshot | None = None
 
     @property
     def appends_in_flight(self) -> int:
@@ -68,27 +97,27 @@ class Progress:
 
     def may_send_entries(self, window: int) -> bool:
         """Whether the pace and the window leave room for one more request with entries."""
-        match self.pace:
+        match self.state:
             case ProgressState.REPLICATING:
                 return self.read_id is None and self.appends_in_flight < window
             case ProgressState.PROBING:
                 return self.read_id is None and not self.in_flight
-            case ProgressState.SILENT | ProgressState.SNAPSHOT:
+            case ProgressState.UNREACHABLE | ProgressState.SNAPSHOT:
                 return False
 
     def sent(self, correlation: int, previous: Index, last: Index, now: Milliseconds, round_number: int = 0) -> None:
         """Remember a request; while replicating, `next` runs ahead."""
         self.in_flight[correlation] = SentAppend(previous, last, now, round_number)
         self.sent_ms = now
-        if self.pace is ProgressState.REPLICATING:
+        if self.state is ProgressState.REPLICATING:
             self.next = last + 1
         if len(self.in_flight) > MAX_REMEMBERED_REQUESTS:
             oldest = next(iter(self.in_flight))
-            self._write_off(oldest, self.in_flight.pop(oldest))
+            self._expire(oldest, self.in_flight.pop(oldest))
 
     def answered(self, correlation: int) -> SentAppend | None:
         """The request that this answers, once; None if the answer is stale or foreign."""
-        return self.in_flight.pop(correlation, None) or self.written_off.pop(correlation, None)
+        return self.in_flight.pop(correlation, None) or self.expired.pop(correlation, None)
 
     def oldest_sent_ms(self) -> Milliseconds | None:
         """When the longest unanswered request was sent, or last known to have arrived."""
@@ -99,10 +128,10 @@ class Progress:
         self.match = max(self.match, match)
         if request.carries_entries and match < request.last:
             # Its backlog is full. Asking again at once would ask for ever; the next heartbeat finds out.
-            self.fell_silent()
+            self.became_unreachable()
             return
-        if self.pace is not ProgressState.REPLICATING:
-            self.pace = ProgressState.REPLICATING
+        if self.state is not ProgressState.REPLICATING:
+            self.state = ProgressState.REPLICATING
             self.next = self.match + 1
         self.next = max(self.next, self.match + 1)
         for correlation, sent in list(self.in_flight.items()):
@@ -117,43 +146,43 @@ class Progress:
 
     def refused(self, request: SentAppend, hint: Index) -> bool:
         """The logs differ at the request's `previous`: back off by the hint. Returns False if that taught nothing."""
-        if self.pace is ProgressState.SILENT:
-            self.pace = ProgressState.PROBING
+        if self.state is ProgressState.UNREACHABLE:
+            self.state = ProgressState.PROBING
         if not self.match < request.previous < self.next:
             return False
         self.next = max(self.match + 1, min(hint, request.previous))
-        self.pace = ProgressState.PROBING
-        self._write_off_all()
+        self.state = ProgressState.PROBING
+        self._expire_all()
         return True
 
     def needs_snapshot(self) -> None:
         """The entries that the follower lacks are gone."""
-        if self.pace is not ProgressState.SNAPSHOT:
-            self.pace = ProgressState.SNAPSHOT
-            self._write_off_all()
+        if self.state is not ProgressState.SNAPSHOT:
+            self.state = ProgressState.SNAPSHOT
+            self._expire_all()
 
     def installed(self, last: Index) -> None:
         """The follower holds everything up to `last` durably; find out what it lacks beyond."""
         self.transfer = None
         self.match = max(self.match, last)
         self.next = max(self.next, self.match + 1)
-        self.pace = ProgressState.PROBING
-        self._write_off_all()
+        self.state = ProgressState.PROBING
+        self._expire_all()
 
-    def fell_silent(self) -> None:
+    def became_unreachable(self) -> None:
         """Answers are overdue: take what is under way for lost and wait for a sign of life."""
-        self.pace = ProgressState.SILENT
+        self.state = ProgressState.UNREACHABLE
         if self.transfer is not None:
             self.transfer.sent_ms = None
         self.next = self.match + 1
-        self._write_off_all()
+        self._expire_all()
 
-    def _write_off_all(self) -> None:
+    def _expire_all(self) -> None:
         for correlation, sent in self.in_flight.items():
-            self._write_off(correlation, sent)
+            self._expire(correlation, sent)
         self.in_flight.clear()
 
-    def _write_off(self, correlation: int, sent: SentAppend) -> None:
-        self.written_off[correlation] = sent
-        if len(self.written_off) > MAX_REMEMBERED_REQUESTS:
-            del self.written_off[next(iter(self.written_off))]
+    def _expire(self, correlation: int, sent: SentAppend) -> None:
+        self.expired[correlation] = sent
+        if len(self.expired) > MAX_REMEMBERED_REQUESTS:
+            del self.expired[next(iter(self.expired))]

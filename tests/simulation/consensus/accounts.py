@@ -8,17 +8,21 @@ crash settles the accounts of the server that dies. What clients and operators a
 from collections import Counter
 
 from consensus.core.effects import Answer, Effect, Send
-from consensus.core.messages import InstallSnapshot, Message, PushRequest, RequestVote, SnapshotReply
-from consensus.core.model import ServerId
-from consensus.core.pull_messages import (
+from consensus.core.messages import (
     BeginQuorumEpoch,
     EndQuorumEpoch,
     Fetch,
     FetchReply,
     FetchSnapshot,
     FetchSnapshotReply,
+    InstallSnapshot,
+    Message,
     PullRequest,
+    PushRequest,
+    RequestVote,
+    SnapshotReply,
 )
+from consensus.core.model import ServerId
 
 _MAX_READS = 64
 _WAITING = {Fetch: FetchReply, FetchSnapshot: FetchSnapshotReply, InstallSnapshot: SnapshotReply}

@@ -38,9 +38,8 @@ from consensus.core.effects import (
 )
 from consensus.core.entry_data import configuration_in, encode_configuration
 from consensus.core.events import Event, Received
-from consensus.core.messages import AppendEntries, Message, RequestVote, VoteReply
+from consensus.core.messages import AppendEntries, FetchReply, Message, RequestVote, VoteReply
 from consensus.core.model import Configuration, Entry, EntryKind, HardState, Index, ServerId, SnapshotDescription, Term
-from consensus.core.pull_messages import FetchReply
 from tests.simulation.consensus.accounts import AccountError, Accounts
 from tests.simulation.consensus.marks import Marks
 from tests.simulation.consensus.state import chained

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from consensus.core import follower
 from consensus.core.leader import Leader
 from consensus.core.log import Log
 from consensus.core.messages import AppendEntries
-from consensus.core.model import Configuration, Index, Milliseconds, ServerId
+from consensus.core.model import MAX_NUMBER, Configuration, Index, Milliseconds, ServerId
 from consensus.core.reads import Lease, Reads
-from consensus.core.replica import MAX_NUMBER, Replica
+from consensus.core.replica import Replica
+from consensus.core.replication import append_follower
 from consensus.sessions.dedup_state_machine import DedupStateMachine
 from consensus.sessions.table import RequestId, RequestStatus, SessionTable
 from tests.simulation.consensus.mutants import Mutant
@@ -120,6 +120,6 @@ CLIENT_MUTANTS = (
     Mutant(
         "truncation-below-commit",
         "an append cuts the log even where it is committed",
-        ((follower, "first_new_index", _cut_what_is_committed),),
+        ((append_follower, "first_new_index", _cut_what_is_committed),),
     ),
 )

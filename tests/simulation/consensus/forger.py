@@ -11,10 +11,20 @@ it would be of no use until the voters' term has come so far, and its operator w
 from collections.abc import Callable
 from random import Random
 
-from consensus.core.messages import AppendEntries, AppendReply, Message, RequestVote, TimeoutNow, VoteReply
-from consensus.core.model import LogId, ServerId
-from consensus.core.pull_messages import BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchReply, PullError
-from consensus.core.replica import MAX_NUMBER
+from consensus.core.messages import (
+    AppendEntries,
+    AppendReply,
+    BeginQuorumEpoch,
+    EndQuorumEpoch,
+    Fetch,
+    FetchReply,
+    Message,
+    PullError,
+    RequestVote,
+    TimeoutNow,
+    VoteReply,
+)
+from consensus.core.model import MAX_NUMBER, LogId, ServerId
 from tests.simulation.consensus.checker import Checker
 from tests.simulation.consensus.network import Network
 from tests.simulation.consensus.profile import Profile

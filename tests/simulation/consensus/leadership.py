@@ -19,6 +19,8 @@ from consensus.core.events import DeadlineReached, Event, Received
 from consensus.core.messages import (
     AppendEntries,
     AppendReply,
+    BeginQuorumEpoch,
+    BeginQuorumEpochReply,
     InstallSnapshot,
     Message,
     RequestVote,
@@ -26,7 +28,6 @@ from consensus.core.messages import (
     VoteReply,
 )
 from consensus.core.model import Configuration, Index, ServerId, Term
-from consensus.core.pull_messages import BeginQuorumEpoch, BeginQuorumEpochReply
 from tests.simulation.consensus.checker import ViolationError
 from tests.simulation.consensus.machine import Life, Machine
 from tests.simulation.consensus.profile import Profile

@@ -39,7 +39,7 @@ from consensus.core.events import (
     SnapshotRead,
     SnapshotWanted,
 )
-from consensus.core.extensions import Extensions
+from consensus.core.features import Extensions
 from consensus.core.messages import AppendReply, SnapshotReply, VoteReply
 from consensus.core.model import Configuration, Index, ServerId, SnapshotDescription, Term
 from consensus.core.raft import Raft
@@ -142,7 +142,7 @@ class Machine:
     @property
     def has_lease(self) -> bool:
         """Whether it would answer a read from memory now, as a leader."""
-        leader = None if self.life is None else self.life.core._leader
+        leader = None if self.life is None else self.life.core._role.as_leader
         return leader is not None and leader.lease.holds(self.clock_ms)
 
     @property
@@ -477,7 +477,9 @@ class Machine:
             or state.writer is not None
         ):
             return
-        if self.healthy and any(follower.pace is ProgressState.SNAPSHOT for follower in life.core.describe().followers):
+        if self.healthy and any(
+            follower.state is ProgressState.SNAPSHOT for follower in life.core.describe().followers
+        ):
             return
         state.covered = state.applied
         self._world.after(0, lambda: self._want_snapshot(life))

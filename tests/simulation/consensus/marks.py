@@ -8,9 +8,9 @@ become too kind, or the path is dead.
 from collections import Counter
 from collections.abc import Sequence
 
-from consensus.core.configuration import ChangeRefusal
 from consensus.core.effects import (
     ChangeOutcome,
+    ChangeRefusal,
     Compact,
     ConfigurationResolved,
     Effect,
@@ -26,9 +26,17 @@ from consensus.core.effects import (
     TransferOutcome,
 )
 from consensus.core.events import DeadlineReached, DiskSpace, Event, ReadRequested, Received
-from consensus.core.messages import AppendReply, RequestVote, SnapshotReply, VoteReply
+from consensus.core.messages import (
+    AppendReply,
+    EndQuorumEpoch,
+    Fetch,
+    FetchReply,
+    FetchSnapshot,
+    RequestVote,
+    SnapshotReply,
+    VoteReply,
+)
 from consensus.core.model import Configuration, Entry, EntryKind, ServerId, Term
-from consensus.core.pull_messages import EndQuorumEpoch, Fetch, FetchReply, FetchSnapshot
 from consensus.storage.recovery_report import RecoveryReport
 
 COMMON = (

@@ -10,18 +10,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from consensus.core import configuration, follower, snapshots, votes
+from consensus.core import election, membership
 from consensus.core.effects import Outcome, ProposalResolved
 from consensus.core.leader import Leader
 from consensus.core.log import Log
 from consensus.core.membership import Reconfiguration
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
 from consensus.core.model import Configuration, HardState, Index, LogId, Term
-from consensus.core.outbox import Outbox
 from consensus.core.raft import Raft
-from consensus.core.replica import Replica
-from consensus.core.replication.append_follower import Pushing
+from consensus.core.replica import Outbox, Replica
+from consensus.core.replication import append_follower
+from consensus.core.replication.append_follower import AppendFollower
 from consensus.core.replication.progress import Progress, SentAppend
+from consensus.core.roles import ServerRole
+from consensus.core.snapshots import SnapshotReceiver
 from tests.simulation.consensus.profile import Kind
 
 
@@ -90,12 +92,12 @@ def _commit_whatever_is_there(replica: Replica, request: AppendEntries, _matched
     return min(request.commit, replica.log.last_index)
 
 
-def _accept_stale_appends(self: Pushing, request: AppendEntries) -> None:
-    self._roles.check_term(request.term)
-    follower = self._roles.follower
+def _accept_stale_appends(self: AppendFollower, request: AppendEntries) -> None:
+    self._role.check_term(request.term)
+    follower = self._role.as_follower
     if follower is not None:
-        follower.heed(self._replica, request.leader)
-        follower.receive(self._replica, request)
+        follower.on_leader_contact(self._replica, request.leader)
+        append_follower.append(self._replica, request)
     else:
         self._replica.refuse_append(request.leader, request.correlation, 1)
 
@@ -188,7 +190,7 @@ def _newest_configuration(self: Log, _index: Index) -> Configuration:
     return self.configuration
 
 
-def _never_superfluous(_replica: Replica, _last: LogId) -> bool:
+def _never_superfluous(_self: SnapshotReceiver, _last: LogId) -> bool:
     return False
 
 
@@ -197,10 +199,10 @@ def _adopt_any_term(self: Replica, term: Term, *, of_a_leader: bool = False) -> 
     self.set_hard_state(HardState(term))
 
 
-_check_term: Callable[..., bool] = Raft.check_term
+_check_term: Callable[..., bool] = ServerRole.check_term
 
 
-def _follow_who_is_far_ahead(self: Raft, term: Term, *, of_a_leader: bool = False) -> bool:
+def _follow_who_is_far_ahead(self: ServerRole, term: Term, *, of_a_leader: bool = False) -> bool:
     _check_term(self, term, of_a_leader=of_a_leader)
     return True
 
@@ -235,23 +237,23 @@ MUTANTS = (
     Mutant(
         "vote-for-any-log",
         "votes are given without the up-to-date check",
-        ((votes, "may_vote", _vote_for_any_log), (votes, "would_vote", _would_vote_for_any_log)),
+        ((election, "may_vote", _vote_for_any_log), (election, "would_vote", _would_vote_for_any_log)),
     ),
-    Mutant("vote-twice", "a second candidate gets a vote in the same term", ((votes, "may_vote", _vote_again),)),
+    Mutant("vote-twice", "a second candidate gets a vote in the same term", ((election, "may_vote", _vote_again),)),
     Mutant(
         "truncate-matching-prefix",
         "an append cuts the log even where it agrees, so a delayed one loses acknowledged entries",
-        ((follower, "first_new_index", _cut_before_every_append),),
+        ((append_follower, "first_new_index", _cut_before_every_append),),
     ),
     Mutant(
         "commit-beyond-match",
         "a follower commits up to the leader's index although its own suffix was not compared",
-        ((follower, "proven_commit", _commit_whatever_is_there),),
+        ((append_follower, "proven_commit", _commit_whatever_is_there),),
     ),
     Mutant(
         "stale-append-accepted",
         "an append of an older term is taken",
-        ((Pushing, "_append_requested", _accept_stale_appends),),
+        ((AppendFollower, "_append_requested", _accept_stale_appends),),
         kind=Kind.STORM,
     ),
     Mutant(
@@ -312,7 +314,7 @@ MUTANTS = (
     Mutant(
         "switch-without-joint-consensus",
         "a leader appends C_new at once, however many servers change",
-        ((configuration, "first_step", _switch_directly),),
+        ((membership, "first_step", _switch_directly),),
         kind=Kind.MEMBERSHIP,
     ),
     Mutant(
@@ -341,7 +343,7 @@ MUTANTS = (
     Mutant(
         "snapshot-over-a-better-log",
         "a snapshot replaces the log although the log holds all that it covers",
-        ((snapshots, "_is_superfluous", _never_superfluous),),
+        ((SnapshotReceiver, "_is_superfluous", _never_superfluous),),
     ),
     Mutant(
         "term-without-bound",
@@ -353,7 +355,7 @@ MUTANTS = (
     Mutant(
         "leader-of-a-term-not-reached",
         "whoever speaks of a term that is too far ahead is taken for the leader of the term that was stepped to",
-        ((Raft, "check_term", _follow_who_is_far_ahead),),
+        ((ServerRole, "check_term", _follow_who_is_far_ahead),),
         kind=Kind.FAR_TERMS,
     ),
 )

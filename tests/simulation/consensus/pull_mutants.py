@@ -4,18 +4,18 @@ from typing import Any
 
 from consensus.core.leader import Leader
 from consensus.core.log import Log
+from consensus.core.messages import Fetch
 from consensus.core.model import Index, LogId, ServerId
-from consensus.core.outbox import Outbox
-from consensus.core.pull_messages import Fetch
-from consensus.core.replication import taking
-from consensus.core.replication.fetch_follower import Asked, Fetcher
+from consensus.core.replica import Outbox
+from consensus.core.replication import fetch_follower
+from consensus.core.replication.fetch_follower import Asked, FetchSchedule
 from tests.simulation.consensus.mutants import Mutant
 from tests.simulation.consensus.profile import Kind
 
 _send = Outbox.send
 
 
-def _answers_anything(self: Fetcher, sender: ServerId, _correlation: int) -> Asked:
+def _answers_anything(self: FetchSchedule, sender: ServerId, _correlation: int) -> Asked:
     replica = self._replica
     self._waiting = None
     return Asked(sender, replica.term, replica.log.last, replica.now, replica.now)
@@ -45,19 +45,19 @@ PULL_MUTANTS = (
     Mutant(
         "fetch-without-correlation",
         "any fetch reply counts as the answer to what would be asked now, so a late one cuts what came since",
-        ((Fetcher, "answered", _answers_anything),),
+        ((FetchSchedule, "answered", _answers_anything),),
         "pull",
     ),
     Mutant(
         "fetch-reply-for-another-end",
         "a fetch reply is taken although the log has grown since it was asked for",
-        ((taking, "still_answers", lambda _last, _asked: True),),
+        ((fetch_follower, "still_answers", lambda _last, _asked: True),),
         "pull",
     ),
     Mutant(
         "fetch-before-durable",
         "a follower fetches from the end of its log, and so acknowledges it, before it is durable",
-        ((Outbox, "send", _send_fetches_at_once), (Fetcher, "_is_writing", False)),
+        ((Outbox, "send", _send_fetches_at_once), (FetchSchedule, "_is_writing", False)),
         "pull",
     ),
     Mutant(

@@ -6,19 +6,19 @@ Two of them have no disk or network at fault: a transport, or a follower, that a
 from collections.abc import Callable
 from typing import Any
 
-from consensus.core import raft, refusing
+from consensus.core import raft
 from consensus.core.leader import Leader
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, Request
 from consensus.core.model import Index, ServerId
 from consensus.core.replica import Replica
 from consensus.core.replication import append_follower
-from consensus.core.replication.append_leader import Push
+from consensus.core.replication.append_leader import AppendLeader
 from tests.simulation.consensus import connections
 from tests.simulation.consensus.connections import Wiring
 from tests.simulation.consensus.mutants import Mutant
 from tests.simulation.consensus.profile import Kind
 
-_not_sent: Callable[..., None] = Push.not_sent
+_not_sent: Callable[..., None] = AppendLeader.not_sent
 
 
 def _one_for_all(_wiring: Wiring, _request: Request) -> int:
@@ -29,7 +29,7 @@ def _never(_self: Leader) -> bool:
     return False
 
 
-def _count_what_was_not_sent(self: Push, peer: ServerId, correlation: int, next_index: Index) -> None:
+def _count_what_was_not_sent(self: AppendLeader, peer: ServerId, correlation: int, next_index: Index) -> None:
     progress = self.progress.get(peer)
     request = None if progress is None else progress.in_flight.get(correlation)
     if request is not None:
@@ -38,7 +38,7 @@ def _count_what_was_not_sent(self: Push, peer: ServerId, correlation: int, next_
     _not_sent(self, peer, correlation, next_index)
 
 
-_refuse_leader: Callable[..., None] = refusing.refuse_leader
+_refuse_leader: Callable[..., None] = append_follower.refuse_leader
 
 
 def _refuse_in_its_term(replica: Replica, sender: ServerId, request: AppendEntries | InstallSnapshot) -> None:
@@ -66,13 +66,13 @@ TRANSPORT_MUTANTS = (
     Mutant(
         "append-not-sent-counts",
         "an append that the leader's own link keeps back counts as answered by its peer",
-        ((Push, "not_sent", _count_what_was_not_sent),),
+        ((AppendLeader, "not_sent", _count_what_was_not_sent),),
         kind=Kind.MEMBERSHIP,
     ),
     Mutant(
         "refusal-of-a-stranger-counts",
         "a server that does not follow a leader refuses its append in its term, as a follower would",
-        tuple((owner, "refuse_leader", _refuse_in_its_term) for owner in (append_follower, raft, refusing)),
+        tuple((owner, "refuse_leader", _refuse_in_its_term) for owner in (append_follower, raft)),
         kind=Kind.LEASE,
     ),
 )

@@ -23,7 +23,7 @@ from random import Random
 import trio
 
 from consensus.core import messages as core
-from consensus.core.extensions import Extensions
+from consensus.core.features import Extensions
 from consensus.core.model import Index, ServerId, integer_id
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
 from consensus.protocols.garlic_farm.node.dialer import Dialed, Dials, PeerAddress

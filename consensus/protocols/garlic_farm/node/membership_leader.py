@@ -26,9 +26,8 @@ from typing import Protocol
 
 import trio
 
-from consensus.core.configuration import MAX_MEMBERS
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Role
-from consensus.core.model import Configuration, Server, ServerId, integer_id
+from consensus.core.model import MAX_MEMBERS, Configuration, Server, ServerId, integer_id
 from consensus.protocols.garlic_farm.node.client_connection import Lost
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer

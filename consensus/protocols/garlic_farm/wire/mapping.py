@@ -23,9 +23,8 @@ from typing import assert_never
 
 from consensus.core import messages as core
 from consensus.core import model
-from consensus.core import pull_messages as pull
 from consensus.core.entry_data import configuration_entry, decode_configuration
-from consensus.core.extensions import Extensions
+from consensus.core.features import Extensions
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed
 from consensus.protocols.garlic_farm.wire.limits import LONG_MAX
@@ -61,7 +60,7 @@ def request_to_wire(request: core.Request, recipient: int, configuration_before:
             )
         case core.InstallSnapshot():
             return _snapshot_to_wire(request, recipient, configuration_before)
-        case pull.Fetch() | pull.FetchSnapshot() | pull.BeginQuorumEpoch() | pull.EndQuorumEpoch():
+        case core.Fetch() | core.FetchSnapshot() | core.BeginQuorumEpoch() | core.EndQuorumEpoch():
             raise _no_word(request)
         case _:
             assert_never(request)
@@ -156,7 +155,7 @@ def reply_to_wire(reply: core.Reply, asked: wire.Request) -> wire.Reply:
         case core.SnapshotReply(term, accepted, next_offset, installed, _):
             offset = LONG_MAX if installed else next_offset
             return wire.InstallSnapshotResponse(asked.destination, asked.source, term, offset, accepted=accepted)
-        case pull.FetchReply() | pull.FetchSnapshotReply() | pull.BeginQuorumEpochReply() | pull.EndQuorumEpochReply():
+        case core.FetchReply() | core.FetchSnapshotReply() | core.BeginQuorumEpochReply() | core.EndQuorumEpochReply():
             raise _no_word(reply)
         case _:
             assert_never(reply)
