@@ -27,10 +27,16 @@ from bridge.node.transport_settings import ProxySettings
 from bridge.node.users import Users, read_password
 from bridge.wire.entry_proof import ends_like_proof
 from consensus.net.accepting import AcceptOptions
-from consensus.net.connectors import Connector, HttpProxy, I2pConnector, TlsConnector, authority_context
 from consensus.net.tls import NodeCertificate, load_or_create_certificate, operators_certificate
 from consensus.protocols.garlic_farm.node.client_quota import ClientQuota
 from consensus.protocols.garlic_farm.node.connection import RequestHandler
+from consensus.protocols.garlic_farm.node.connectors import (
+    Connector,
+    HttpProxy,
+    I2pConnector,
+    TlsConnector,
+    authority_context,
+)
 from consensus.protocols.garlic_farm.node.dialer import Dialer
 from consensus.protocols.garlic_farm.node.listener import GarlicFarmServer
 from consensus.protocols.garlic_farm.node.metrics import Metrics

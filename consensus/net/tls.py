@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from consensus.net.tls_stream import TlsStream
-from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 
 FILE_NAME = "tls.pem"
 _COMMON_NAME = "localhost"
@@ -34,6 +33,10 @@ _BACKDATED = timedelta(days=2)
 
 class CertificateError(Exception):
     """The certificate file cannot be used; the text tells the operator what to do."""
+
+
+class UntrustedCertificateError(Exception):
+    """A server shows a certificate that is not the expected one, or is not valid now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +100,7 @@ def check_pinned(certificate: bytes | None, fingerprint: bytes, now: datetime) -
     """Accept only the certificate (DER) with this SHA-256, and only while it is valid."""
     found = hashlib.sha256(certificate or b"").digest()
     if certificate is None or not hmac.compare_digest(found, fingerprint):
-        raise GarlicFarmError(
-            Fault.WRONG_CERTIFICATE,
+        raise UntrustedCertificateError(
             f"the server shows the certificate {found.hex()[:16]}…, gossip announced {fingerprint.hex()[:16]}…: "
             "either it has just made a new one, or somebody else listens at its address",
         )
@@ -107,12 +109,11 @@ def check_pinned(certificate: bytes | None, fingerprint: bytes, now: datetime) -
         begins, ends = parsed.not_valid_before_utc, parsed.not_valid_after_utc
     except ValueError as error:
         # Who announces a fingerprint chooses what it is of, and TLS looks less closely than this.
-        raise GarlicFarmError(
-            Fault.WRONG_CERTIFICATE, f"the server's certificate cannot be read ({error}): restart that node to renew it"
+        raise UntrustedCertificateError(
+            f"the server's certificate cannot be read ({error}): restart that node to renew it"
         ) from error
     if not begins <= now <= ends:
-        raise GarlicFarmError(
-            Fault.WRONG_CERTIFICATE,
+        raise UntrustedCertificateError(
             f"the server's certificate is valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}: "
             "check both clocks, or restart that node to renew it",
         )
@@ -132,8 +133,7 @@ async def secured_by_authority(transport: trio.SocketStream, authority: ssl.SSLC
     try:
         await stream.do_handshake()
     except ssl.SSLCertVerificationError as error:
-        raise GarlicFarmError(
-            Fault.WRONG_CERTIFICATE,
+        raise UntrustedCertificateError(
             f"the server's certificate is refused ({error.verify_message}): it must be signed by an authority of "
             f"[consensus] ca_file, be valid now, and name {host}; otherwise somebody else may listen there",
         ) from error

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from bridge.core.view import FarmView
-from consensus.net.connectors import HttpProxy, I2pConnector
+from consensus.protocols.garlic_farm.node.connectors import HttpProxy, I2pConnector
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import GarlicFarmError

@@ -15,8 +15,8 @@ from bridge.core.control import SubmitOutcome
 from bridge.node.key_files import load_farm_key
 from bridge.node.local_farm import LOOPBACK
 from bridge.wire.farm_key import FarmKey
-from consensus.net.connectors import TlsConnector
 from consensus.net.tls import load_or_create_certificate
+from consensus.protocols.garlic_farm.node.connectors import TlsConnector
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError

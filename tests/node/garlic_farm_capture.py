@@ -14,7 +14,7 @@ from pathlib import Path
 
 import trio
 
-from consensus.net.connectors import Reached, TlsConnector
+from consensus.protocols.garlic_farm.node.connectors import Reached, TlsConnector
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from consensus.protocols.garlic_farm.node.membership_client import ask_to_add
 from consensus.protocols.garlic_farm.wire.messages import EXCHANGES, MessageType

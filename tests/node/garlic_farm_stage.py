@@ -13,10 +13,10 @@ from trio.testing import memory_stream_pair
 
 from consensus.core import messages as core
 from consensus.core.model import ServerId
-from consensus.net.connectors import Reached
 from consensus.net.receive_budget import BudgetOptions
 from consensus.protocols.garlic_farm.node.client_quota import ClientQuota
 from consensus.protocols.garlic_farm.node.connection import ClientAnswer, ConnectionOptions, GiveUp
+from consensus.protocols.garlic_farm.node.connectors import Reached
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.listener import ConnectionLimits, GarlicFarmServer
 from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics

@@ -17,11 +17,11 @@ from consensus.core.features import GARLIC_FARM
 from consensus.core.model import Configuration, Entry, EntryKind, Index, LogId, Server, ServerId, integer_id
 from consensus.core.options import Options
 from consensus.core.raft import Raft
-from consensus.net.connectors import Connector
 from consensus.net.tls import load_or_create_certificate
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.client_requests import ClientRequests
 from consensus.protocols.garlic_farm.node.connection import GiveUp
+from consensus.protocols.garlic_farm.node.connectors import Connector
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.joining import Joining
 from consensus.protocols.garlic_farm.node.links import PeerLinks

@@ -9,9 +9,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from consensus.core.effects import Outcome
 from consensus.core.model import LogId
-from consensus.net.connectors import Reached
 from consensus.protocols.garlic_farm.node.client import ClientOptions, GarlicFarmClient
 from consensus.protocols.garlic_farm.node.connection import ClientAnswer, GiveUp
+from consensus.protocols.garlic_farm.node.connectors import Reached
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage
 

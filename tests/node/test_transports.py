@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from consensus.core.effects import Outcome
-from consensus.net.connectors import (
+from consensus.protocols.garlic_farm.node.connectors import (
     Connector,
     HttpProxy,
     I2pConnector,
@@ -16,8 +16,6 @@ from consensus.net.connectors import (
     authority_context,
     is_i2p_name,
 )
-from consensus.net.tls import CertificateError, operators_certificate
-from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import trio
 
-from consensus.net.connectors import Connector, PeerAddress, TlsConnector
+from consensus.protocols.garlic_farm.node.connectors import Connector, PeerAddress, TlsConnector
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.peers import ProvenPeer

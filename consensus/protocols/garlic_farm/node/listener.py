@@ -23,12 +23,12 @@ from typing import assert_never
 import trio
 
 from consensus.net.accepting import AcceptOptions, AcceptQueue, Handle, KnownSources, Unheard
-from consensus.net.connectors import is_loopback
 from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
 from consensus.net.tls import NodeCertificate
 from consensus.net.tls_stream import TlsStream
 from consensus.protocols.garlic_farm.node.client_quota import ClientQuota
 from consensus.protocols.garlic_farm.node.connection import ConnectionOptions, RequestHandler, ServerConnection
+from consensus.protocols.garlic_farm.node.connectors import is_loopback
 from consensus.protocols.garlic_farm.node.metrics import Metrics
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits

@@ -23,7 +23,7 @@ from typing import Protocol
 
 import trio
 
-from consensus.net.tls import CertificateError, secured, secured_by_authority
+from consensus.net.tls import CertificateError, UntrustedCertificateError, secured, secured_by_authority
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.proof import i2p_channel, tls_channel
@@ -111,6 +111,9 @@ class TlsConnector:
                 stream = await secured_by_authority(transport, self._authority, address.host)
             else:
                 stream = await secured(transport, address.fingerprint or b"")
+        except UntrustedCertificateError as error:
+            await trio.aclose_forcefully(transport)
+            raise GarlicFarmError(Fault.WRONG_CERTIFICATE, str(error)) from error
         except BaseException:
             await trio.aclose_forcefully(transport)
             raise
