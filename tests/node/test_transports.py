@@ -8,6 +8,8 @@ import pytest
 import trio
 
 from consensus.core.effects import Outcome
+from consensus.net.tls import CertificateError, operators_certificate
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.connectors import (
     Connector,
     HttpProxy,

@@ -15,7 +15,7 @@ CORE_MODULES = [path for path in MODULES if "core" in path.relative_to(ROOT).par
 PURE = frozenset(
     {
         "abc", "array", "base64", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq",
-        "itertools", "math", "operator", "random", "statistics", "string", "types", "typing",
+        "itertools", "math", "operator", "random", "statistics", "string", "struct", "types", "typing",
     }
 )  # fmt: skip
 """What of the standard library a core may use: nothing that reads a clock, a file, a socket or the environment."""
