@@ -37,7 +37,6 @@ BASE = {
     "Configuration": "position",
     "HardState": "position.Ballot",
     "Server": "position",
-    "ServerId": "position",
     "lan": "tuning",
     "GARLIC_FARM": "dialect",
     "describe_entries": "log",
@@ -57,7 +56,6 @@ HERE = BASE | {
     "Configuration": "model",
     "HardState": "model",
     "Server": "model",
-    "ServerId": "model",
     "lan": "options",
     "GARLIC_FARM": "features",
     "Extensions": "features",
@@ -87,7 +85,7 @@ class Group:
     def __init__(self, names: Names, seed: int) -> None:
         self._names = names
         self.now = 0
-        servers = tuple(names.Server(names.ServerId(each), f"tcp://127.0.0.1:{each}") for each in SERVERS)
+        servers = tuple(names.Server(each, f"tcp://127.0.0.1:{each}") for each in SERVERS)
         self.replicas = {
             server.server_id: names.Raft(
                 server.server_id,
