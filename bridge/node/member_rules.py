@@ -19,7 +19,7 @@ from bridge.node.profile import Profile
 from consensus.core.model import Configuration, Server, ServerId
 from consensus.core.status import Description
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
-from consensus.protocols.garlic_farm.node.membership_leader import MembershipOptions
+from consensus.protocols.garlic_farm.node.membership import MembershipOptions
 from consensus.server.server import ConsensusServer
 
 

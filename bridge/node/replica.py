@@ -39,16 +39,14 @@ from consensus.core.effects import ConfigurationChanged, Outcome, ProposalResolv
 from consensus.core.features import GARLIC_FARM
 from consensus.core.model import Configuration, Index, Server, ServerId, integer_id
 from consensus.core.raft import Raft
-from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, read_barrier_anywhere
 from consensus.protocols.garlic_farm.node.client_requests import ClientRequests, Sessioned
 from consensus.protocols.garlic_farm.node.connection import ClientAnswer, GiveUp
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.joining import Joining
 from consensus.protocols.garlic_farm.node.links import PeerLinks
-from consensus.protocols.garlic_farm.node.membership_leader import MemberRequests
-from consensus.protocols.garlic_farm.node.membership_requests import Members
+from consensus.protocols.garlic_farm.node.membership import MemberRequests, Members
 from consensus.protocols.garlic_farm.node.metrics import Metrics
-from consensus.protocols.garlic_farm.node.read_barrier import read_barrier_anywhere
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole

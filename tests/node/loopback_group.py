@@ -26,8 +26,7 @@ from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.joining import Joining
 from consensus.protocols.garlic_farm.node.links import PeerLinks
 from consensus.protocols.garlic_farm.node.listener import GarlicFarmServer
-from consensus.protocols.garlic_farm.node.membership_leader import MemberRequests
-from consensus.protocols.garlic_farm.node.membership_requests import Members
+from consensus.protocols.garlic_farm.node.membership import MemberRequests, Members
 from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
 from consensus.protocols.garlic_farm.node.plain_peers import PlainDialer, PlainListener, PlainPeers
 from consensus.protocols.garlic_farm.wire import messages as wire

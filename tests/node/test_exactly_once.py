@@ -13,8 +13,7 @@ from trio.testing import MockClock
 from consensus.core.effects import Outcome, TransferOutcome
 from consensus.core.model import Entry, LogId
 from consensus.core.options import Options
-from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, Submission
-from consensus.protocols.garlic_farm.node.read_barrier import read_barrier_anywhere
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, Submission, read_barrier_anywhere
 from consensus.server.errors import NotLeaderError
 from consensus.sessions.client import ExactlyOnceClient, SessionForgottenError
 from consensus.sessions.dedup_state_machine import OPENING_ENTRY, DedupStateMachine, clock_entry, request_entry

@@ -21,7 +21,7 @@ from consensus.core.model import ORIGIN, LogId, ServerId
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, Submission
 from consensus.protocols.garlic_farm.node.connection import ClientAnswer
 from consensus.protocols.garlic_farm.node.links import PeerLinks
-from consensus.protocols.garlic_farm.node.membership_requests import Members
+from consensus.protocols.garlic_farm.node.membership import Members
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.mailbox import Admission, Proposal

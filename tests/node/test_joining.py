@@ -14,8 +14,8 @@ from consensus.core.model import Server, ServerId
 from consensus.core.options import Options
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.client_connection import Lost
+from consensus.protocols.garlic_farm.node.membership import MemberRequests, MembershipOptions
 from consensus.protocols.garlic_farm.node.membership_client import ask_to_add, ask_to_remove, join
-from consensus.protocols.garlic_farm.node.membership_leader import MemberRequests, MembershipOptions
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.values import (

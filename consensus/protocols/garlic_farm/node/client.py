@@ -10,6 +10,11 @@
 `read_index` goes the same way. Many submissions share one connection per server and travel in a pipeline. A
 submission whose outcome is unknown may have been committed; it is repeated only if the caller says that a second copy
 does no harm.
+
+`read_barrier_anywhere` makes a read linearizable at any server. One that does not lead asks the leader for its index,
+which the leader gives once a majority has confirmed that it leads, and waits until it has applied that index itself.
+Everything that was acknowledged before the read lies at or below it. The leader sends a few bytes, however large the
+answer of the read is.
 """
 
 from collections.abc import Sequence
@@ -19,7 +24,7 @@ from random import Random
 import trio
 
 from consensus.core.effects import Outcome
-from consensus.core.model import LogId
+from consensus.core.model import Index, LogId
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
 from consensus.protocols.garlic_farm.node.dialer import Dialer
 from consensus.protocols.garlic_farm.node.links import Backoff, Resolve
@@ -29,6 +34,11 @@ from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
 from consensus.protocols.garlic_farm.wire.upgrade import Extension
 from consensus.protocols.garlic_farm.wire.values import Application, LogEntry
+from consensus.server.errors import NotLeaderError, ServerBusyError
+from consensus.server.server import ConsensusServer
+
+ASK_PATIENCE_S = 2.0
+"""How long other servers are asked before this one looks whether it leads by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,3 +291,29 @@ async def _carry(pipe: ClientConnection) -> None:
         await pipe.run()
     except GarlicFarmError:
         return  # every submission on it has been told
+
+
+async def read_barrier_anywhere(
+    server: ConsensusServer, client: GarlicFarmClient | None, *, patience_s: float = 10.0
+) -> Index:
+    """Wait until `server` has applied everything acknowledged before the call; returns the applied index.
+
+    `client` asks the other servers and must be running; None: there are no others. Raises `NotLeaderError` if no leader
+    answered in time, `ServerBusyError`, or `ServerStoppedError`.
+    """
+    deadline_s = trio.current_time() + patience_s
+    refusal: NotLeaderError | ServerBusyError = NotLeaderError(None)
+    with trio.move_on_at(deadline_s):
+        while True:
+            try:
+                return await server.read_barrier()
+            except NotLeaderError as error:
+                refusal = error
+            if client is None:
+                raise refusal
+            left_s = deadline_s - trio.current_time()
+            answer = await client.read_index(patience_s=min(ASK_PATIENCE_S, left_s))
+            if answer.position is not None:
+                refusal = ServerBusyError("this server lags behind what the leader has committed")
+                return await server.wait_applied(answer.position.index)
+    raise refusal

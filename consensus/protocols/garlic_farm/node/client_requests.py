@@ -15,7 +15,7 @@ from typing import Protocol
 
 from consensus.core.effects import Outcome, ProposalResolved, ReadReady, ReadRefusal, ReadRefused, Role
 from consensus.protocols.garlic_farm.node.connection import ClientAnswer, GiveUp, client_answer
-from consensus.protocols.garlic_farm.node.membership_requests import refuse
+from consensus.protocols.garlic_farm.node.membership import refuse
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.server.errors import ServerBusyError, ServerStoppedError

@@ -1,4 +1,4 @@
-"""The leader's side of the document's sequences by which servers are added and removed.
+"""The document's sequences by which servers are added and removed: the leader's side, and who answers which request.
 
     AddServerRequest ──▶ refuse │ accept: AddServerResponse, and then, in its own time,
         JoinClusterRequest ──accepted──▶ the core replicates to the newcomer: log packs, or the snapshot, in rounds
@@ -18,18 +18,23 @@ Who has no vote to give yet, as a farm's own newcomers, comes by `add_learner`: 
 
 Who may be added and removed is for `MemberRules` to say; what is refused is told to the operator in words, since the
 answer on the wire has only a bit for it.
+
+`Members` answers all five requests of a server: those to the leader by `MemberRequests`, those to a server that is to
+join or to leave by `Joining`. A server whose members do not change by requests answers each by `refuse`.
 """
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, assert_never
 
 import trio
 
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Role
 from consensus.core.model import MAX_MEMBERS, Configuration, Server, ServerId, integer_id
 from consensus.protocols.garlic_farm.node.client_connection import Lost
+from consensus.protocols.garlic_farm.node.connection import GiveUp
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
+from consensus.protocols.garlic_farm.node.joining import Joining
 from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
 from consensus.protocols.garlic_farm.node.links import PeerLinks
 from consensus.protocols.garlic_farm.node.metrics import Metrics
@@ -315,3 +320,43 @@ def _server_of(request: wire.AddServerRequest) -> Server:
         # It would stand in the log for good, and on operators' screens.
         raise malformed(f"the endpoint of server {named.server_id} has characters that cannot be printed")
     return Server(server_id(named.server_id), named.endpoint)
+
+
+class Members:
+    """Answers the five requests."""
+
+    def __init__(self, joining: Joining, requests: MemberRequests) -> None:
+        self.joining = joining
+        self.requests = requests
+
+    def membership_request(
+        self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
+    ) -> GiveUp:
+        """Answer, at once or, where the disk has to be waited for, later. May raise `GarlicFarmError` instead."""
+        match request:
+            case wire.SyncLogRequest():
+                return self.joining.sync(request, correlation, answered)
+            case wire.JoinClusterRequest():
+                answered(self.joining.join(request))
+            case wire.LeaveClusterRequest():
+                answered(self.joining.leave(request))
+            case wire.AddServerRequest():
+                answered(self.requests.add(request))
+            case wire.RemoveServerRequest():
+                answered(self.requests.remove(request))
+            case _:
+                assert_never(request)
+        return _nothing_to_give_up
+
+
+def refuse(request: wire.MembershipRequest, server: ConsensusServer, own_id: int) -> wire.Reply:
+    """The answer of a server whose members do not change by requests."""
+    role, last = server.role, server.describe().raft.last.index
+    leader = UNKNOWN_SERVER if role.leader is None else integer_id(role.leader)
+    asked_by_client = isinstance(request, wire.AddServerRequest | wire.RemoveServerRequest)
+    destination = leader if asked_by_client else request.source
+    return wire.ANSWERS[type(request)](own_id, destination, role.term, last + 1, accepted=False)
+
+
+def _nothing_to_give_up() -> None:
+    """The answer has been given."""
