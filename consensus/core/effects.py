@@ -5,7 +5,7 @@ be merged into one fsync. An effect with `after=n` must not happen before Persis
 nothing. Completion comes back as the event `Persisted(n)`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from consensus.core.messages import Message
@@ -63,6 +63,8 @@ class Persist:
     first: Index = 0
     entries: tuple[Entry, ...] = ()
     snapshot: SnapshotChange | None = None
+    encoded: bytes = field(default=b"", compare=False, repr=False)
+    """The bytes of `entries`, where they are at hand (`entry_data`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ class Apply:
 
     first: Index
     entries: tuple[Entry, ...]
+    size_bytes: int = field(default=0, compare=False)
+    """The size of the entries, by `log.entry_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
-"""What the data of an entry say that is not an application's: configurations and no-ops, in one canonical form each.
+"""Entries as bytes, and what the data of configurations and no-ops say, in one canonical form each.
 
+    group         = entry …                            adjacent entries, as a log stores them
+    entry         = term 8 │ kind 1 │ length 4 │ data
     configuration = voters │ old voters │ learners     the last two only if there is any of either
     servers       = count 2 │ server …
     server        = id 4 │ length 2 │ endpoint (UTF-8)
@@ -14,15 +16,20 @@ general form, in which each id says what it is:
     no-op         = -2**31 (4 bytes) │ voters 2 │ granted 2 │ leaders 2 (0 or 1) │ id …
     id            = 1 │ integer 8      or  2 │ length 2 │ UTF-8      or  3 │ integer 8 │ length 1 │ directory
 
-All integers are big-endian. One form each: equal configurations have equal bytes, and bytes of any other form are
-refused, so an entry that a server passes on never differs from the one that it was given. The log keeps configurations
+All integers are big-endian. A group's bytes are made once, by the leader that gives its entries their term; messages
+and Persists carry them along beside the entries (`encoded`), so that what a follower receives is what it writes, and
+no value is encoded again on the way. Where the sender's bytes are not at hand, as for entries out of several groups,
+`encoded` is empty, and the disk makes them.
+
+Configurations and no-ops have one form each: equal configurations have equal bytes, and bytes of any other form are
+refused. The log keeps configurations
 decoded beside its entries; whoever else needs one decodes it where it stands.
 
 Decoders raise `EntryDataError` and nothing else.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
 from consensus.core.model import (
@@ -37,6 +44,7 @@ from consensus.core.model import (
     possible_id,
 )
 
+ENTRY_HEAD: Final = struct.Struct(">QBI")
 _COUNT: Final = struct.Struct(">H")
 _SERVER: Final = struct.Struct(">iH")
 _NO_OP: Final = struct.Struct(">iHH")
@@ -54,6 +62,21 @@ _KEY_ID: Final = struct.Struct(">BQB")
 
 class EntryDataError(ValueError):
     """These bytes are not what they should be, or something has no such bytes; the text says why."""
+
+
+def encode_group(entries: Sequence[Entry]) -> bytes:
+    """The bytes of adjacent entries: of each its head and its data."""
+    parts: list[bytes] = []
+    pack = ENTRY_HEAD.pack
+    for entry in entries:
+        data = entry.data
+        parts += (pack(entry.term, entry.kind, len(data)), data)
+    return b"".join(parts)
+
+
+def group_bytes(entries: Sequence[Entry]) -> int:
+    """How long the bytes of these entries are."""
+    return ENTRY_HEAD.size * len(entries) + sum([len(entry.data) for entry in entries])
 
 
 def configuration_entry(term: Term, configuration: Configuration) -> Entry:

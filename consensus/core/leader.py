@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 from consensus.core import quorum
 from consensus.core.effects import Outcome, ProposalResolved, ReadReady, ReadRefusal, ReadRefused
-from consensus.core.entry_data import configuration_entry, no_op_entry
+from consensus.core.entry_data import configuration_entry, encode_group, no_op_entry
 from consensus.core.events import Proposed
-from consensus.core.log import entry_bytes
+from consensus.core.log import ENTRY_OVERHEAD_BYTES
 from consensus.core.membership import Reconfiguration
-from consensus.core.model import MAX_NUMBER, Entry, Index, LogId, Milliseconds, NoOp, ServerId
+from consensus.core.model import COMMAND, MAX_NUMBER, Entry, Index, LogId, Milliseconds, NoOp, ServerId
 from consensus.core.reads import Lease, Reads
 from consensus.core.replica import Replica
 from consensus.core.replication.port import Office, Replication
@@ -98,8 +98,9 @@ class Leader:
     def propose(self, proposed: Proposed) -> None:
         """Append the commands, or refuse when too much waits already."""
         replica = self._replica
-        entries = tuple(Entry.command(replica.term, data) for data in proposed.commands)
-        size = sum(map(entry_bytes, entries))
+        term = replica.term
+        entries = tuple([Entry(term, COMMAND, data) for data in proposed.commands])
+        size = ENTRY_OVERHEAD_BYTES * len(entries) + sum(map(len, proposed.commands))
         if (
             len(self._pending) >= replica.options.max_pending_proposals
             or self._pending_bytes + size > replica.options.max_pending_bytes
@@ -108,7 +109,7 @@ class Leader:
             replica.outbox.add(ProposalResolved(proposed.proposal_id, Outcome.BUSY, leader=replica.server_id))
             return
         if entries:
-            replica.append(entries)
+            replica.append(entries, encoded=encode_group(entries))
         if not self._pending:
             self._progress_ms = replica.now
         self._pending.append(Pending(proposed.proposal_id, replica.log.last_index, size))

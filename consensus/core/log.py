@@ -22,6 +22,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from consensus.core.entry_data import configuration_in, decode_configuration
 from consensus.core.model import ORIGIN, Configuration, Entry, EntryKind, Index, LogId, SnapshotDescription, Term
@@ -88,7 +89,10 @@ class Log:
         self._runs = list(recovered.runs)
         self._tail = deque(recovered.tail)
         self._tail_first = recovered.tail_first
-        self._tail_bytes = sum(map(entry_bytes, recovered.tail))
+        self._bytes_before = 0
+        self._bytes_up_to = deque(accumulate(map(entry_bytes, recovered.tail)))
+        self._newest: tuple[Entry, ...] = ()
+        self._newest_encoded = b""
         self._configurations = list(recovered.configurations)
         self._durable = self.last_index
         self._writing: deque[tuple[int, Index]] = deque()
@@ -126,7 +130,7 @@ class Log:
     @property
     def tail_bytes(self) -> int:
         """Size of the entries in memory."""
-        return self._tail_bytes
+        return self._bytes_up_to[-1] - self._bytes_before if self._bytes_up_to else 0
 
     @property
     def writing_number(self) -> int:
@@ -193,26 +197,44 @@ class Log:
         """Entries [first, last], at least one, cut at `limit_bytes`; None if they begin before the tail."""
         if first < self._tail_first:
             return None
-        chosen: list[Entry] = []
-        size = 0
+        tail, begin, end = self._tail, first - self._tail_first, min(last, self.last_index) + 1 - self._tail_first
+        if end <= begin:
+            return ()
+        end = bisect_right(self._bytes_up_to, self._size_before(begin) + limit_bytes, begin + 1, end)
+        if end == len(tail) and end - begin == len(self._newest):
+            return self._newest
         # By position, not by a slice: what is asked for lies near the end of a deque, which a slice would walk to.
-        for position in range(first - self._tail_first, min(last, self.last_index) + 1 - self._tail_first):
-            entry = self._tail[position]
-            size += entry_bytes(entry)
-            if chosen and size > limit_bytes:
-                break
-            chosen.append(entry)
-        return tuple(chosen)
+        return tuple([tail[position] for position in range(begin, end)])
 
-    def append(self, entries: Sequence[Entry]) -> None:
-        """Add entries at the end; they are durable only when the Persist that `written` names is."""
+    def size_bytes(self, first: Index, last: Index) -> int:
+        """The size of the entries [first, last], which are in memory."""
+        return self._size_before(last + 1 - self._tail_first) - self._size_before(first - self._tail_first)
+
+    def encoded(self, entries: tuple[Entry, ...]) -> bytes:
+        """The bytes of `entries` if they are the newest group as it was appended; else nothing."""
+        return self._newest_encoded if entries is self._newest else b""
+
+    def append(self, entries: tuple[Entry, ...], encoded: bytes = b"") -> None:
+        """Add entries at the end, whose bytes are `encoded` if those are at hand.
+
+        They are durable only when the Persist that `written` names is.
+        """
+        term = self._runs[-1].term if self._runs else None
+        size = self._size_before(len(self._tail))
         for index, entry in enumerate(entries, start=self.last_index + 1):
-            if not self._runs or self._runs[-1].term != entry.term:
-                self._runs.append(TermRun(index, entry.term))
+            if entry.term != term:
+                term = entry.term
+                self._runs.append(TermRun(index, term))
             if entry.kind == EntryKind.CONFIGURATION:
                 self._configure(index, decode_configuration(entry.data))
-            self._tail.append(entry)
-            self._tail_bytes += entry_bytes(entry)
+            size += ENTRY_OVERHEAD_BYTES + len(entry.data)
+            self._bytes_up_to.append(size)
+        self._tail.extend(entries)
+        self._newest, self._newest_encoded = entries, encoded
+
+    def _size_before(self, position: int) -> int:
+        """The cumulative size of what comes before a place in the tail."""
+        return self._bytes_up_to[position - 1] if position else self._bytes_before
 
     def _configure(self, index: Index, configuration: Configuration) -> None:
         """Keep the configuration of the entry at `index` decoded, if it is another than before."""
@@ -222,7 +244,9 @@ class Log:
     def truncate_from(self, index: Index) -> None:
         """Drop the entry at `index` and all that follow it."""
         while self._tail and self.last_index >= index:
-            self._tail_bytes -= entry_bytes(self._tail.pop())
+            self._tail.pop()
+            self._bytes_up_to.pop()
+        self._newest, self._newest_encoded = (), b""
         if not self._tail:
             self._tail_first = min(self._tail_first, index)
         while self._runs and self._runs[-1].first >= index:
@@ -240,8 +264,7 @@ class Log:
         base = self.configuration_at(first_kept - 1)
         self._start = LogId(first_kept - 1, self.term_at(first_kept - 1) or 0)
         while self._tail and self._tail_first < first_kept:
-            self._tail_bytes -= entry_bytes(self._tail.popleft())
-            self._tail_first += 1
+            self._forget_oldest()
         self._tail_first = max(self._tail_first, first_kept)
         self._runs = self._runs[self._run_at(first_kept) :] if first_kept <= self.last_index else []
         if self._runs and self._runs[0].first < first_kept:
@@ -257,7 +280,8 @@ class Log:
         self._runs.clear()
         self._configurations.clear()
         self._tail.clear()
-        self._tail_bytes = 0
+        self._bytes_up_to.clear()
+        self._newest, self._newest_encoded = (), b""
         self._tail_first = snapshot.last.index + 1
         self._durable = 0
         self._writing = deque((number, 0) for number, _ in self._writing)
@@ -276,10 +300,14 @@ class Log:
         while (
             self._tail
             and self._tail_first <= self._durable
-            and (len(self._tail) > keep_entries or self._tail_bytes > keep_bytes)
+            and (len(self._tail) > keep_entries or self.tail_bytes > keep_bytes)
         ):
-            self._tail_bytes -= entry_bytes(self._tail.popleft())
-            self._tail_first += 1
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        self._tail.popleft()
+        self._bytes_before = self._bytes_up_to.popleft()
+        self._tail_first += 1
 
     def _run_at(self, index: Index) -> int:
         return bisect_right(self._runs, index, key=_first_of) - 1

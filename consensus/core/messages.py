@@ -19,7 +19,7 @@ a fetch names the sender's term and the leader it knows, so that a server that a
 The cluster id is None where it is not known yet, and then not compared.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from consensus.core.model import Configuration, Entry, Index, LogId, Milliseconds, ServerId, Term
@@ -197,6 +197,8 @@ class AppendEntries:
     entries: tuple[Entry, ...]
     commit: Index
     correlation: int
+    encoded: bytes = field(default=b"", compare=False, repr=False)
+    """The bytes of `entries`, where they are at hand (`entry_data`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from consensus.core.effects import (
     SnapshotChange,
 )
 from consensus.core.features import NO_EXTENSIONS, Extensions, Features
-from consensus.core.log import Log, RecoveredLog
+from consensus.core.log import Log, RecoveredLog, entry_bytes
 from consensus.core.messages import AppendReply, Message, PullError, RequestVote, VoteReply
 from consensus.core.model import (
     MAX_NUMBER,
@@ -54,7 +54,8 @@ class Outbox:
         self._hard_state: HardState | None = None
         self._truncate_from: Index | None = None
         self._first: Index = 0
-        self._entries: list[Entry] = []
+        self._entries: tuple[Entry, ...] = ()
+        self._encoded = b""
         self._snapshot: SnapshotChange | None = None
         self._effects: list[Effect] = []
 
@@ -73,17 +74,21 @@ class Outbox:
         self._hard_state = hard_state
         return self.staged_number
 
-    def stage_log(self, truncate_from: Index | None, first: Index, entries: tuple[Entry, ...]) -> int:
+    def stage_log(
+        self, truncate_from: Index | None, first: Index, entries: tuple[Entry, ...], encoded: bytes = b""
+    ) -> int:
         """Make a change of the log durable; returns the number of the Persist that does.
 
         Within a step a truncation comes first, and entries only continue those that are staged already.
         """
         if self._entries and truncate_from is None:
-            self._entries.extend(entries)
+            self._encoded = self._encoded + encoded if self._encoded and encoded else b""
+            self._entries += entries
         else:
             self._truncate_from = truncate_from
             self._first = first
-            self._entries = list(entries)
+            self._entries = entries
+            self._encoded = encoded
         return self.staged_number
 
     def stage_snapshot(self, change: SnapshotChange) -> int:
@@ -105,13 +110,21 @@ class Outbox:
         if self._hard_state is None and self._truncate_from is None and not self._entries and self._snapshot is None:
             return effects
         self._number += 1
-        entries = tuple(self._entries)
-        persist = Persist(self._number, self._hard_state, self._truncate_from, self._first, entries, self._snapshot)
+        persist = Persist(
+            self._number,
+            self._hard_state,
+            self._truncate_from,
+            self._first,
+            self._entries,
+            self._snapshot,
+            self._encoded,
+        )
         self._snapshot = None
         self._hard_state = None
         self._truncate_from = None
         self._first = 0
-        self._entries = []
+        self._entries = ()
+        self._encoded = b""
         return [persist, *effects]
 
 
@@ -153,7 +166,7 @@ class Applier:
             return False
         self._read = None
         if first == self.applied + 1 and entries and self.applied + len(entries) <= self.commit:
-            self._hand_over(entries)
+            self._hand_over(entries, sum(map(entry_bytes, entries)))
         self._apply()
         return True
 
@@ -166,10 +179,10 @@ class Applier:
                 self._read = self.next_read_id()
                 self._outbox.add(ReadEntries(self._read, first, last, self._options.max_bytes_per_append))
             else:
-                self._hand_over(entries)
+                self._hand_over(entries, self._log.size_bytes(first, first + len(entries) - 1))
 
-    def _hand_over(self, entries: tuple[Entry, ...]) -> None:
-        self._outbox.add(Apply(self.applied + 1, entries))
+    def _hand_over(self, entries: tuple[Entry, ...], size_bytes: int) -> None:
+        self._outbox.add(Apply(self.applied + 1, entries, size_bytes))
         self.applied += len(entries)
 
 
@@ -329,13 +342,13 @@ class Replica:
         self.hard_state = hard_state
         self.hard_state_number = self.outbox.stage_hard_state(hard_state)
 
-    def append(self, entries: tuple[Entry, ...], truncate_from: Index | None = None) -> None:
-        """Change the log, in memory now and durably with this step's Persist."""
+    def append(self, entries: tuple[Entry, ...], truncate_from: Index | None = None, encoded: bytes = b"") -> None:
+        """Change the log, in memory now and durably with this step's Persist; `encoded` are the entries' bytes."""
         if truncate_from is not None:
             self.log.truncate_from(truncate_from)
         first = self.log.last_index + 1
-        self.log.append(entries)
-        self.log.written(self.outbox.stage_log(truncate_from, first, entries))
+        self.log.append(entries, encoded)
+        self.log.written(self.outbox.stage_log(truncate_from, first, entries, encoded))
 
     def install(self, snapshot: SnapshotDescription) -> int:
         """Discard the log for a snapshot that was received whole; returns the number of the Persist that does."""

@@ -7,7 +7,6 @@ refused here, so they are never adopted.
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import assert_never
 
 from consensus.core.entry_data import EntryDataError, decode_configuration, decode_no_op
@@ -35,12 +34,14 @@ from consensus.core.messages import (
     VoteReply,
 )
 from consensus.core.model import (
+    COMMAND,
     MAX_NUMBER,
     Entry,
     EntryKind,
     LogId,
     NoOp,
     ServerId,
+    Term,
     possible_configuration,
     possible_id,
 )
@@ -111,10 +112,9 @@ def _faults_of_append(sender: ServerId, append: AppendEntries) -> Iterator[str]:
         yield "append at an impossible position"
     if not 0 <= append.commit <= MAX_NUMBER:
         yield "commit index out of range"
-    terms = (append.previous.term, *(entry.term for entry in append.entries), append.term)
-    if any(later < earlier for earlier, later in pairwise(terms)) or 0 in terms[1:]:
+    if append.term == 0:
         yield "append with terms out of order"
-    yield from _faults_of_contents(append.entries)
+    yield from _faults_of_entries("append", append.previous.term, append.entries, append.term)
 
 
 def _faults_of_pieces(sender: ServerId, message: FetchSnapshot | FetchSnapshotReply) -> Iterator[str]:
@@ -152,18 +152,28 @@ def _faults_of_fetch_reply(reply: FetchReply) -> Iterator[str]:
     said = (reply.entries != (), reply.diverging is not None, reply.snapshot is not None, reply.error is not None)
     if sum(said) > 1:
         yield "fetch reply that says two things at once"
-    terms = (*(entry.term for entry in reply.entries), reply.term)
-    if any(later < earlier for earlier, later in pairwise(terms)) or 0 in terms[:-1]:
-        yield "fetch reply with terms out of order"
-    yield from _faults_of_contents(reply.entries)
+    yield from _faults_of_entries("fetch reply", 0, reply.entries, reply.term)
 
 
-def _faults_of_contents(entries: tuple[Entry, ...]) -> Iterator[str]:
+def _faults_of_entries(message: str, previous: Term, entries: tuple[Entry, ...], latest: Term) -> Iterator[str]:
+    """Terms must rise from that of the entry before to the sender's, and what is not a command must be readable."""
+    earlier = previous
     for entry in entries:
-        if entry.kind == EntryKind.CONFIGURATION and not _is_possible_configuration(entry.data):
-            yield "append with an impossible configuration"
-        if entry.kind == EntryKind.NO_OP and not _is_possible_no_op(entry.data):
-            yield "entry with an impossible no-op"
+        term = entry.term
+        if term < earlier or term == 0:
+            yield f"{message} with terms out of order"
+        earlier = term
+        if entry.kind != COMMAND:
+            yield from _faults_of_data(entry)
+    if earlier > latest:
+        yield f"{message} with terms out of order"
+
+
+def _faults_of_data(entry: Entry) -> Iterator[str]:
+    if entry.kind == EntryKind.CONFIGURATION and not _is_possible_configuration(entry.data):
+        yield "append with an impossible configuration"
+    if entry.kind == EntryKind.NO_OP and not _is_possible_no_op(entry.data):
+        yield "entry with an impossible no-op"
 
 
 def _faults_of_snapshot(sender: ServerId, piece: InstallSnapshot) -> Iterator[str]:

@@ -18,7 +18,6 @@ from typing import Protocol
 import trio
 
 from consensus.core.effects import Apply, Restore
-from consensus.core.log import entry_bytes
 from consensus.core.model import Entry, Index, LogId, SnapshotDescription
 
 
@@ -72,10 +71,9 @@ class Applying:
     def push(self, effect: Apply) -> None:
         """Entries are committed."""
         self.commit = effect.first + len(effect.entries) - 1
-        size_bytes = sum(map(entry_bytes, effect.entries))
-        if not self._queue or self._size_bytes + size_bytes <= self._queue_bytes:
+        if not self._queue or self._size_bytes + effect.size_bytes <= self._queue_bytes:
             self._queue.append(effect)
-            self._size_bytes += size_bytes
+            self._size_bytes += effect.size_bytes
         self._wake()
 
     def push_restore(self, effect: Restore) -> None:
@@ -150,7 +148,7 @@ class Applying:
         if self._queue and self._queue[0].first == first:
             effect = self._queue.popleft()
             entries = effect.entries
-            self._size_bytes -= sum(map(entry_bytes, entries))
+            self._size_bytes -= effect.size_bytes
         else:
             last = self._queue[0].first - 1 if self._queue else self.commit
             entries = await read(first, last, self._queue_bytes)

@@ -333,5 +333,5 @@ def _tells_no_log(message: Message) -> bool:
 
 def persist_bytes(persist: Persist) -> int:
     """What a Persist adds to the backlog of the disk."""
-    size = sum(map(entry_bytes, persist.entries))
+    size = len(persist.encoded) or sum(map(entry_bytes, persist.entries))
     return size + len(persist.snapshot.data) if isinstance(persist.snapshot, StoreChunk) else size

@@ -22,6 +22,7 @@ from bridge.node.ineffective_entries import ALARM
 from bridge.node.key_files import load_farm_key
 from bridge.wire.destination_keys import new_demo_leaf
 from bridge.wire.entry_proof import sign_entry
+from consensus.core.model import Entry
 from consensus.net.tls import load_or_create_certificate
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.wire.codec import encode_request
@@ -29,7 +30,6 @@ from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.messages import ClientRequest
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
-from consensus.protocols.garlic_farm.wire.values import Application, LogEntry
 from gossip.node.identity import load_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, local_farm
 from tests.end_to_end.settings import addresses
@@ -82,7 +82,7 @@ class Attacker:
         )
         try:
             for entry in entries:
-                request = ClientRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, Application(entry)),))
+                request = ClientRequest(0, 0, 0, 0, 0, 0, (Entry.command(0, entry),))
                 await dialed.stream.send_all(encode_request(request))
                 await dialed.stream.receive_some(4096)
         finally:

@@ -38,7 +38,7 @@ from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot,
 from consensus.core.model import ORIGIN, Entry, LogId
 from consensus.protocols.garlic_farm.node.joining import Joining
 from consensus.protocols.garlic_farm.wire import messages as wire
-from consensus.protocols.garlic_farm.wire.values import Application, LogEntry, LogPack, PackedEntry
+from consensus.protocols.garlic_farm.wire.values import LogEntry, LogPack
 from consensus.server.description import ContentRejected
 from consensus.sessions.table import RequestId, RequestStatus, SessionLimits, SessionTable
 from consensus.storage.snapshot_image import ImageWriter
@@ -103,7 +103,7 @@ async def test_a_log_pack_with_a_level_that_this_server_lacks_is_refused() -> No
         joining = Joining(node.server, ONE)
         configuration = wire.JoinClusterRequest(TWO, ONE, 1, 0, 0, 0, ())
         assert joining.join(configuration).accepted
-        pack = LogPack(0, (PackedEntry(1, Application(TOO_HIGH.data)),))
+        pack = LogPack(0, (Entry.command(1, TOO_HIGH.data),))
         answers: list[wire.Reply | None] = []
         joining.sync(wire.SyncLogRequest(TWO, ONE, 1, 0, 0, 1, (LogEntry(1, pack),)), 8, answers.append)
         await until(lambda: bool(answers))

@@ -1,12 +1,14 @@
 """The entries of an append are turned into bytes once for all followers, and never stand for other entries."""
 
-from consensus.core.entry_data import configuration_entry
+from dataclasses import replace
+
+from consensus.core.entry_data import configuration_entry, encode_group
 from consensus.core.messages import AppendEntries
 from consensus.core.model import Configuration, Entry, LogId, Server
-from consensus.protocols.garlic_farm.node.request_encoder import EncodedEntries
-from consensus.protocols.garlic_farm.wire.codec import encode_request
+from consensus.protocols.garlic_farm.node.request_encoder import EncodedEntries, RequestEncoder
+from consensus.protocols.garlic_farm.wire.codec import RequestReader, decode_request, encode_request
 from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS
-from consensus.protocols.garlic_farm.wire.mapping import append_to_wire, request_to_wire
+from consensus.protocols.garlic_farm.wire.mapping import append_to_wire, request_from_wire, request_to_wire
 
 LEADER, FOLLOWER, OTHER = 1, 2, 3
 MEMBERS = Configuration((Server(LEADER, "tcp://a:1"), Server(FOLLOWER, "tcp://b:1"), Server(OTHER, "tcp://c:1")))
@@ -53,3 +55,32 @@ def test_the_second_follower_gets_the_very_same_bytes() -> None:
     # equal, not the same: the core makes an append for each follower
     _, second = same_log.of(append(9, command(7, b"x" * 1000), commit=9))
     assert second is first
+
+
+def test_what_a_follower_is_to_write_are_the_bytes_that_the_leader_made() -> None:
+    # given a group of commands in the bytes that the leader's core made
+    entries = tuple(command(7, b"%d" % number * number) for number in range(100))
+    made = encode_group(entries)
+    request = replace(append(9, *entries), encoded=made)
+    # when they go over the wire
+    data = RequestEncoder(lambda _: 0, DEFAULT_LIMITS).of(request, FOLLOWER, frozenset())
+    reader = RequestReader()
+    reader.feed(data + data)
+    received = reader.next()
+    assert received is not None
+    taken = request_from_wire(received, 1)
+    # then the wire carries those bytes, and the follower's core is given them beside the entries
+    assert data.endswith(made)
+    assert isinstance(taken, AppendEntries)
+    assert taken == request
+    assert taken.encoded == made
+
+
+def test_of_a_log_with_a_configuration_no_bytes_are_passed_on_for_the_disk() -> None:
+    """A configuration has another form on the wire than in the log, so the follower's disk makes the bytes."""
+    request = append(9, command(7, b"one"), configuration_entry(7, MEMBERS))
+    data = RequestEncoder(lambda _: 4, DEFAULT_LIMITS).of(request, FOLLOWER, frozenset())
+    taken = request_from_wire(decode_request(data), 1)
+    assert isinstance(taken, AppendEntries)
+    assert taken == request
+    assert taken.encoded == b""

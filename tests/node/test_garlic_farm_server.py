@@ -31,12 +31,10 @@ from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 from consensus.protocols.garlic_farm.wire.values import (
-    Application,
     ClusterServer,
     Configuration,
     LogEntry,
     LogPack,
-    PackedEntry,
     SnapshotSyncRequest,
 )
 from consensus.storage.records import ENTRY_LIMIT_BYTES
@@ -88,8 +86,8 @@ async def closes(dialed: Dialed) -> bool:
 
 VOTE = wire.RequestVoteRequest(ALICE, BOB, 3, 2, 9, 0)
 PRE_VOTE = wire.PreVoteRequest(ALICE, BOB, 3, 2, 9, 0)
-APPEND = wire.AppendEntriesRequest(ALICE, BOB, 3, 2, 9, 8, (LogEntry(3, Application(b"{}")),))
-CLIENT = wire.ClientRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, Application(b"{}")),))
+APPEND = wire.AppendEntriesRequest(ALICE, BOB, 3, 2, 9, 8, (Entry.command(3, b"{}"),))
+CLIENT = wire.ClientRequest(0, 0, 0, 0, 0, 0, (Entry.command(0, b"{}"),))
 
 
 async def test_votes_and_appends_reach_the_core_and_are_answered(stage: Stage) -> None:
@@ -396,8 +394,8 @@ async def test_mutated_requests_end_in_replies_or_in_one_explained_close(
 
 
 def test_whatever_the_journal_can_store_fits_the_wire() -> None:
-    largest = LogEntry(1, Application(bytes(ENTRY_LIMIT_BYTES)))
-    small = LogEntry(1, Application(bytes(1000)))
+    largest = Entry.command(1, bytes(ENTRY_LIMIT_BYTES))
+    small = Entry.command(1, bytes(1000))
     request = wire.AppendEntriesRequest(ALICE, BOB, 1, 0, 0, 0, (*[small] * 250, largest))
     assert decode_request(encode_request(request)) == request
 
@@ -408,13 +406,13 @@ SERVERS_WORDS = (
     wire.RequestVoteRequest(ALICE, BOB, 9, 2, 9, 0),
     wire.PreVoteRequest(ALICE, BOB, 9, 2, 9, 0),
     wire.TransferVoteRequest(ALICE, BOB, 9, 2, 9, 0),
-    wire.AppendEntriesRequest(ALICE, BOB, 9, 2, 9, 8, (LogEntry(9, Application(b"{}")),)),
+    wire.AppendEntriesRequest(ALICE, BOB, 9, 2, 9, 8, (Entry.command(9, b"{}"),)),
     wire.InstallSnapshotRequest(
         ALICE, BOB, 9, 2, 9, 8, (LogEntry(9, SnapshotSyncRequest(9, 2, Configuration(1, 0, ()), 0, b"x", done=True)),)
     ),
     wire.TimeoutNowRequest(ALICE, BOB, 9, 2, 9, 8),
     wire.JoinClusterRequest(ALICE, BOB, 9, 0, 0, 0, (MEMBERS,)),
-    wire.SyncLogRequest(ALICE, BOB, 9, 0, 0, 0, (LogEntry(9, LogPack(0, (PackedEntry(9, Application(b"{}")),))),)),
+    wire.SyncLogRequest(ALICE, BOB, 9, 0, 0, 0, (LogEntry(9, LogPack(0, (Entry.command(9, b"{}"),))),)),
     wire.LeaveClusterRequest(ALICE, BOB, 9, 0, 0, 0),
 )
 
@@ -544,7 +542,7 @@ async def test_keys_that_belong_to_nobody_are_one_source_for_the_budget_of_bytes
 
 
 LARGE = encode_request(
-    wire.AppendEntriesRequest(ALICE, BOB, 3, 2, 9, 8, (LogEntry(3, Application(b'{"x":"' + b"y" * 300_000 + b'"}')),))
+    wire.AppendEntriesRequest(ALICE, BOB, 3, 2, 9, 8, (Entry.command(3, b'{"x":"' + b"y" * 300_000 + b'"}'),))
 )
 TIGHT = BudgetOptions(servers_bytes=700_000, per_server_bytes=400_000, others_bytes=400_000)
 

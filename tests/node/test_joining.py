@@ -10,7 +10,7 @@ import trio
 
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Outcome
 from consensus.core.model import Configuration as Members
-from consensus.core.model import Server, ServerId
+from consensus.core.model import Entry, Server, ServerId
 from consensus.core.options import Options
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.client_connection import Lost
@@ -19,12 +19,10 @@ from consensus.protocols.garlic_farm.node.membership_client import ask_to_add, a
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.values import (
-    Application,
     ClusterServer,
     Configuration,
     LogEntry,
     LogPack,
-    PackedEntry,
 )
 from tests.node.loopback_group import CALM, PATIENT, Life, LoopbackGroup, Service, until
 from tests.node.words_only_server import WordsOnlyServer
@@ -322,7 +320,7 @@ THEIRS = Configuration(1, 0, (ClusterServer(STRANGE, "tcp://127.0.0.1:9"),))
 
 
 def packed(after: int, commit: int, *values: Configuration | bytes) -> wire.SyncLogRequest:
-    entries = tuple(PackedEntry(5, Application(each) if isinstance(each, bytes) else each) for each in values)
+    entries = tuple(Entry.command(5, each) if isinstance(each, bytes) else LogEntry(5, each) for each in values)
     pack = LogEntry(5, LogPack(0, entries))
     return wire.SyncLogRequest(STRANGE, FOURTH, 5, 0, after, commit, (pack,))
 

@@ -12,6 +12,7 @@ from random import Random
 
 import trio
 
+from consensus.core.model import Entry
 from consensus.net.tls import load_or_create_certificate
 from consensus.net.tls_stream import TlsStream
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
@@ -23,12 +24,11 @@ from consensus.protocols.garlic_farm.wire.proof import tls_channel
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, Refused, UpgradeServer
 from consensus.protocols.garlic_farm.wire.values import (
-    Application,
     Configuration,
     LogEntry,
     LogPack,
-    PackedEntry,
     SnapshotSyncRequest,
+    WireEntry,
 )
 from consensus.server.clock import now_ms
 from tests.node.garlic_farm_stage import CREDENTIALS, SERVER_KEYS, key_of
@@ -46,7 +46,7 @@ class WordsOnlyServer:
     voted_for: int = -1
     commit: int = 0
     catching_up: bool = False
-    log: list[PackedEntry] = field(default_factory=list)
+    log: list[WireEntry] = field(default_factory=list)
     start: tuple[int, int] = (0, 0)
     """Index and term of the entry before the log: the end of the snapshot."""
     snapshot: bytes = b""
@@ -68,13 +68,14 @@ class WordsOnlyServer:
     @property
     def members(self) -> tuple[int, ...]:
         """The servers of the last configuration in the log."""
-        found = [entry.value for entry in self.log if isinstance(entry.value, Configuration)]
+        values = [entry.value for entry in self.log if isinstance(entry, LogEntry)]
+        found = [value for value in values if isinstance(value, Configuration)]
         return tuple(server.server_id for server in found[-1].servers) if found else ()
 
     def commands(self) -> list[bytes]:
         """What is committed."""
         committed = self.log[: max(0, self.commit - self.start[0])]
-        return [entry.value.data for entry in committed if isinstance(entry.value, Application)]
+        return [entry.data for entry in committed if isinstance(entry, Entry)]
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds that a request may bring about."""
@@ -175,7 +176,7 @@ class WordsOnlyServer:
         self.invited_to = tuple(server.server_id for server in configuration.servers)
         return True
 
-    def _sync(self, request: wire.SyncLogRequest, entries: tuple[PackedEntry, ...]) -> bool:
+    def _sync(self, request: wire.SyncLogRequest, entries: tuple[WireEntry, ...]) -> bool:
         if not self.catching_up:
             return False
         at = request.last_log_index - self.start[0]
@@ -201,10 +202,8 @@ class WordsOnlyServer:
         if not 0 <= at <= len(self.log) or self._term_at(request.last_log_index) != request.last_log_term:
             return False
         for place, entry in enumerate(request.entries, start=at):
-            assert isinstance(entry.value, Application | Configuration)
-            packed = PackedEntry(entry.term, entry.value)
-            if self.log[place : place + 1] != [packed]:
-                self.log[place:] = [packed]
+            if self.log[place : place + 1] != [entry]:
+                self.log[place:] = [entry]
         self.commit = max(self.commit, min(request.commit_index, request.last_log_index + len(request.entries)))
         if self.server_id in self.members:
             self.catching_up = False

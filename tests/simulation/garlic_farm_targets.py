@@ -34,6 +34,7 @@ from bridge.core.records import (
 )
 from bridge.node.introductions import introductions_in
 from bridge.wire.application import ENTRY_LIMIT_BYTES, decode, encode
+from consensus.core.model import Entry
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import (
     ReplyReader,
@@ -53,12 +54,10 @@ from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Caller, Session, UpgradeClient
 from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, Upgraded, UpgradeServer
 from consensus.protocols.garlic_farm.wire.values import (
-    Application,
     ClusterServer,
     Configuration,
     LogEntry,
     LogPack,
-    PackedEntry,
 )
 from gossip.core.member import Address, Incarnation, NodeInfo
 from gossip.wire.encoding import encode_node_info
@@ -274,8 +273,8 @@ class RequestTarget:
         self._known = [bytes.fromhex(each["hex"]) for each in recorded if each["msg"].endswith("Request")]
         server = ClusterServer(4, "tcp://name.b32.i2p:7669")
         extended = Configuration(7, 5, (server, server), (server,), (server,))
-        entry = LogEntry(3, Application(b'{"a": 1}'))
-        self._pack = LogPack(100, (PackedEntry(3, Application(b"x" * 50)), PackedEntry(4, extended)) * 3)
+        entry = Entry.command(3, b'{"a": 1}')
+        self._pack = LogPack(100, (Entry.command(3, b"x" * 50), LogEntry(4, extended)) * 3)
         self._known += [
             encode_request(each)
             for each in (
@@ -322,7 +321,9 @@ class RequestTarget:
         again = encode_request(request)
         if decode_request(again) != request:
             raise FuzzError("encoded and decoded again, it means something else")
-        if again != data and not any(isinstance(entry.value, LogPack) for entry in request.entries):
+        if again != data and not any(
+            isinstance(each, LogEntry) and isinstance(each.value, LogPack) for each in request.entries
+        ):
             raise FuzzError("it is encoded to other bytes")
         self._check_stream(data, request, random)
         return f"decoded{kind}"

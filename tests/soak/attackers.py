@@ -31,6 +31,7 @@ from bridge.node.key_files import load_farm_key
 from bridge.wire.destination_keys import new_demo_leaf
 from bridge.wire.entry_proof import sign_entry
 from bridge.wire.farm_key import FarmKey
+from consensus.core.model import Entry
 from consensus.net.tls import load_or_create_certificate
 from consensus.protocols.garlic_farm.node.dialer import Dialed, Dialer, PeerAddress
 from consensus.protocols.garlic_farm.wire import messages as wire
@@ -41,7 +42,6 @@ from consensus.protocols.garlic_farm.wire.peers import Claim, Refusal
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
-from consensus.protocols.garlic_farm.wire.values import Application, LogEntry
 from gossip.core.member import Address
 from gossip.node.config import ConfigError
 from gossip.node.identity import StateError, load_identity
@@ -227,9 +227,7 @@ class Attackers:
         with suppress(OSError, GarlicFarmError, trio.BrokenResourceError, trio.ClosedResourceError):
             dialed = await self._dial(target, None, ConnectionRole.CLIENT, None)
             self.deeds["dripping requests"] += 1
-            request = encode_request(
-                wire.ClientRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, Application(bytes(1_000_000))),))
-            )
+            request = encode_request(wire.ClientRequest(0, 0, 0, 0, 0, 0, (Entry.command(0, bytes(1_000_000)),)))
             brought = len(request) - 100_000
             try:
                 with trio.move_on_after(5):
@@ -262,7 +260,7 @@ class Attackers:
                 entry = self._random.choice([*self._forgeries(), *self._prey.seen[-40:]])
                 if self._random.random() < 0.5 and b'"proof"' not in entry:
                     entry = sign_entry(entry, key, bytes.fromhex(self._prey.cluster_id), number)
-                request = wire.ClientRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, Application(entry)),))
+                request = wire.ClientRequest(0, 0, 0, 0, 0, 0, (Entry.command(0, entry),))
                 await dialed.stream.send_all(encode_request(request))
                 self.deeds["forged and repeated entries"] += 1
                 with trio.move_on_after(0.3):
@@ -346,7 +344,7 @@ class Attackers:
                 entry = sign_entry(
                     msgspec.json.encode(said), identity.key, bytes.fromhex(self._prey.cluster_id), number
                 )
-                request = wire.ClientRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, Application(entry)),))
+                request = wire.ClientRequest(0, 0, 0, 0, 0, 0, (Entry.command(0, entry),))
                 await dialed.stream.send_all(encode_request(request))
                 self.deeds["entries of a hostile member"] += 1
                 with trio.move_on_after(0.3):

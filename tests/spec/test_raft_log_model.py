@@ -15,10 +15,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from consensus.core.entry_data import configuration_entry, configuration_in
+from consensus.core.effects import Persist
+from consensus.core.entry_data import configuration_entry, configuration_in, encode_group
 from consensus.core.log import Log, RecoveredLog, describe_entries, entry_bytes
-from consensus.core.model import Configuration, Entry, LogId, SnapshotDescription
+from consensus.core.messages import AppendEntries
+from consensus.core.model import ORIGIN, Configuration, Entry, LogId, SnapshotDescription
 from tests.spec.membership_bench import plain
+from tests.spec.raft_bench import TWO, Bench, entries_of
 
 INITIAL = plain(1, 2, 3)
 CONTENTS = st.one_of(st.binary(max_size=3), st.sampled_from([plain(1, 2, 3), plain(1, 2, 3, 4), plain(2, 3)]))
@@ -52,8 +55,8 @@ class _LogAndList(RuleBasedStateMachine):
     @rule(contents=st.lists(CONTENTS, max_size=4), later=st.integers(0, 2))
     def append(self, contents: list[bytes | Configuration], later: int) -> None:
         term = self.term_of(len(self.entries)) + later or 1
-        new = [entry_of(term, content) for content in contents]
-        self.log.append(new)
+        new = tuple(entry_of(term, content) for content in contents)
+        self.log.append(new, encode_group(new))
         self.entries += new
         self.write()
 
@@ -171,7 +174,18 @@ def test_the_log_is_as_a_list_would_have_it() -> None:
 def test_a_configuration_that_is_said_again_is_no_change() -> None:
     """A leader appends the configuration in effect as its first entry where it has no no-op."""
     log = Log(describe_entries([configuration_entry(1, plain(1, 2, 3))]), INITIAL)
-    log.append([configuration_entry(2, plain(1, 2, 3)), configuration_entry(3, plain(1, 2, 3))])
+    log.append((configuration_entry(2, plain(1, 2, 3)), configuration_entry(3, plain(1, 2, 3))))
     assert (log.configuration_index, log.configurations_after(1)) == (1, 0)
-    log.append([configuration_entry(3, plain(1, 2))])
+    log.append((configuration_entry(3, plain(1, 2)),))
     assert (log.configuration_index, log.previous_configuration) == (4, plain(1, 2, 3))
+
+
+def test_a_follower_passes_on_the_bytes_of_exactly_the_entries_that_it_appends() -> None:
+    """Of an append that begins with entries which it holds, the rest; they go to the disk as they came."""
+    bench = Bench()
+    bench.append(term=1, entries=entries_of(1, 1), sender=TWO)
+    more = entries_of(1, 1, 1, 1)
+    bench.receive(TWO, AppendEntries(1, TWO, ORIGIN, more, 0, 99, encode_group(more)))
+    (persist,) = bench.all(Persist)
+    assert persist.entries == more[2:]
+    assert persist.encoded == encode_group(more[2:])

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from consensus.core.entry_data import ENTRY_HEAD
+from consensus.core.model import Entry
 from consensus.protocols.garlic_farm.wire import messages
 from consensus.protocols.garlic_farm.wire.codec import (
     ReplyReader,
@@ -21,20 +23,19 @@ from consensus.protocols.garlic_farm.wire.codec import (
     encode_reply,
     encode_request,
 )
-from consensus.protocols.garlic_farm.wire.entries import ENTRY_HEAD, decode_entries, decode_value, encode_value
+from consensus.protocols.garlic_farm.wire.entries import decode_entries, decode_value, encode_value
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.limits import Limits
 from consensus.protocols.garlic_farm.wire.log_pack import decode_log_pack, encode_log_pack
 from consensus.protocols.garlic_farm.wire.values import (
-    Application,
     ClusterServer,
     Configuration,
     LogEntry,
     LogPack,
-    PackedEntry,
     SnapshotSyncRequest,
     Value,
     ValueType,
+    WireEntry,
 )
 
 VECTORS_PATH = Path(__file__).parent.parent / "vectors"
@@ -44,22 +45,21 @@ VECTORS = [*RECORDED, *BY_HAND]
 VECTOR_IDS = [f"{number}-{vector['msg']}" for number, vector in enumerate(VECTORS)]
 
 
+def described_entry(term: int, kind: str, value: Any) -> WireEntry:
+    return (
+        Entry.command(term, value.encode()) if kind == "Application" else LogEntry(term, described_value(kind, value))
+    )
+
+
 def described_value(kind: str, value: Any) -> Value:
     match kind:
-        case "Application":
-            return Application(value.encode())
         case "Configuration":
             servers = tuple(ClusterServer(server_id, endpoint) for server_id, endpoint in value["servers"])
             return Configuration(value["logIndex"], value["lastLogIndex"], servers)
         case "ClusterServer":
             return ClusterServer(value["id"], value.get("endpoint"))
         case "LogPack":
-            packed = []
-            for term, record_kind, record in value["entries"]:
-                record_value = described_value(record_kind, record)
-                assert isinstance(record_value, Application | Configuration)
-                packed.append(PackedEntry(term, record_value))
-            return LogPack(value["index"][0], tuple(packed))
+            return LogPack(value["index"][0], tuple(described_entry(*record) for record in value["entries"]))
         case "SnapshotSyncRequest":
             configuration = described_value("Configuration", value["configuration"])
             assert isinstance(configuration, Configuration)
@@ -83,7 +83,7 @@ def described_message(vector: dict[str, Any]) -> messages.Message:
         vector["lastLogTerm"],
         vector["lastLogIndex"],
         vector["commit"],
-        tuple(LogEntry(entry["term"], described_value(entry["type"], entry["value"])) for entry in vector["entries"]),
+        tuple(described_entry(entry["term"], entry["type"], entry["value"]) for entry in vector["entries"]),
     )
     return request
 
@@ -240,11 +240,11 @@ def test_a_header_is_45_bytes_and_a_reply_26() -> None:
     assert len(encode_reply(messages.RequestVoteResponse(1, 2, 3, 4, accepted=False))) == 26
 
 
-APPLICATION = LogEntry(1, Application(b"{}"))
+APPLICATION = Entry.command(1, b"{}")
 CONFIGURATION = LogEntry(1, Configuration(1, 0, ()))
 ADDED = LogEntry(1, ClusterServer(4, "tcp://localhost:9004"))
 REMOVED = LogEntry(1, ClusterServer(4, None))
-PACK = LogEntry(1, LogPack(7, (PackedEntry(1, Application(b"x")),)))
+PACK = LogEntry(1, LogPack(7, (Entry.command(1, b"x"),)))
 CHUNK = LogEntry(1, SnapshotSyncRequest(9, 1, Configuration(1, 0, ()), 0, b"s", done=False))
 EVERY_VALUE = (APPLICATION, CONFIGURATION, ADDED, REMOVED, PACK, CHUNK)
 
@@ -285,7 +285,7 @@ def test_a_request_carries_only_the_entries_that_the_document_gives_it(
 
 
 @pytest.mark.parametrize("entries", [(), (PACK, PACK)])
-def test_a_sync_log_request_carries_exactly_one_pack(entries: tuple[LogEntry, ...]) -> None:
+def test_a_sync_log_request_carries_exactly_one_pack(entries: tuple[WireEntry, ...]) -> None:
     with pytest.raises(GarlicFarmError, match="one log pack"):
         encode_request(messages.SyncLogRequest(1, 2, 3, 4, 5, 6, entries))
 
@@ -329,7 +329,7 @@ def test_mutated_and_random_bytes_decode_or_raise_the_one_error() -> None:
 def test_values_decode_or_raise_the_one_error_whatever_their_bytes() -> None:
     seed = 7
     random = Random(seed)
-    samples = [encode_value(entry.value) for entry in EVERY_VALUE]
+    samples = [encode_value(entry.value) for entry in EVERY_VALUE if isinstance(entry, LogEntry)]
     for round_number in range(20_000):
         value_type, original = random.choice(samples)
         data = bytearray(original)
@@ -348,23 +348,23 @@ def test_values_decode_or_raise_the_one_error_whatever_their_bytes() -> None:
 LONGS = st.integers(0, 2**63 - 1)
 IDS = st.integers(-(2**31), 2**31 - 1)
 SERVERS = st.builds(ClusterServer, IDS, st.text(max_size=40))
-APPLICATIONS = st.builds(Application, st.binary(max_size=200))
 CONFIGURATIONS = st.builds(Configuration, LONGS, LONGS, st.lists(SERVERS, max_size=5).map(tuple))
+ENTRIES = st.builds(Entry.command, LONGS, st.binary(max_size=200)) | st.builds(LogEntry, LONGS, CONFIGURATIONS)
 
 
-@given(LONGS, IDS, st.lists(st.builds(LogEntry, LONGS, APPLICATIONS | CONFIGURATIONS), max_size=6).map(tuple))
+@given(LONGS, IDS, st.lists(ENTRIES, max_size=6).map(tuple))
 @settings(max_examples=150, deadline=None)
-def test_append_entries_round_trips(long: int, server_id: int, entries: tuple[LogEntry, ...]) -> None:
+def test_append_entries_round_trips(long: int, server_id: int, entries: tuple[WireEntry, ...]) -> None:
     request = messages.AppendEntriesRequest(server_id, server_id, long, long, long, long, entries)
     assert decode_request(encode_request(request)) == request
 
 
 @given(
     st.integers(0, 2**40),
-    st.lists(st.builds(PackedEntry, LONGS, APPLICATIONS | CONFIGURATIONS), min_size=1, max_size=8).map(tuple),
+    st.lists(ENTRIES, min_size=1, max_size=8).map(tuple),
 )
 @settings(max_examples=100, deadline=None)
-def test_log_packs_round_trip(first_offset: int, entries: tuple[PackedEntry, ...]) -> None:
+def test_log_packs_round_trip(first_offset: int, entries: tuple[WireEntry, ...]) -> None:
     pack = LogPack(first_offset, entries)
     assert decode_log_pack(encode_log_pack(pack)) == pack
 
@@ -391,7 +391,7 @@ def test_a_gzip_bomb_is_refused_at_the_limit() -> None:
 
 
 def test_many_gzip_bombs_in_one_request_are_refused_before_the_second_is_inflated() -> None:
-    pack = encode_log_pack(LogPack(0, (PackedEntry(1, Application(bytes(2**20))),)))
+    pack = encode_log_pack(LogPack(0, (Entry.command(1, bytes(2**20)),)))
     entry = ENTRY_HEAD.pack(1, ValueType.LOG_PACK, len(pack)) + pack
     tracemalloc.start()
     try:
@@ -438,15 +438,15 @@ SMALL = Limits(log_bytes=100, entry_bytes=50, entries=3, servers=2, endpoint_byt
 @pytest.mark.parametrize(
     "entries",
     [
-        (LogEntry(1, Application(bytes(51))),),
-        tuple(LogEntry(1, Application(b"x")) for _ in range(4)),
-        tuple(LogEntry(1, Application(bytes(30))) for _ in range(3)),
+        (Entry.command(1, bytes(51)),),
+        tuple(Entry.command(1, b"x") for _ in range(4)),
+        tuple(Entry.command(1, bytes(30)) for _ in range(3)),
         (LogEntry(1, Configuration(1, 0, tuple(ClusterServer(1, "") for _ in range(3)))),),
         (LogEntry(1, Configuration(1, 0, (ClusterServer(1, "tcp://localhost"),))),),
     ],
     ids=["entry", "entries", "log", "servers", "endpoint"],
 )
-def test_each_limit_holds_in_both_directions(entries: tuple[LogEntry, ...]) -> None:
+def test_each_limit_holds_in_both_directions(entries: tuple[WireEntry, ...]) -> None:
     request = messages.AppendEntriesRequest(1, 2, 3, 4, 5, 6, entries)
     with pytest.raises(GarlicFarmError) as refused_by_encoder:
         encode_request(request, SMALL)

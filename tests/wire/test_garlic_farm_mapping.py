@@ -25,11 +25,9 @@ from consensus.protocols.garlic_farm.wire.mapping import (
 )
 from consensus.protocols.garlic_farm.wire.upgrade import Extension
 from consensus.protocols.garlic_farm.wire.values import (
-    Application,
     ClusterServer,
     LogEntry,
     LogPack,
-    PackedEntry,
     ValueType,
 )
 from consensus.protocols.garlic_farm.wire.values import Configuration as WireConfiguration
@@ -86,7 +84,9 @@ def test_a_request_and_its_reply_arrive_as_they_were_sent(request_: core.Request
 def test_a_configuration_names_its_index_and_that_of_the_one_before() -> None:
     entries = (configuration_entry(1, SERVERS), Entry.command(1, b"x"), configuration_entry(1, SERVERS))
     first, _, second = entries_to_wire(11, entries, lambda index: index - 4)
+    assert isinstance(first, LogEntry)
     assert isinstance(first.value, WireConfiguration)
+    assert isinstance(second, LogEntry)
     assert isinstance(second.value, WireConfiguration)
     assert (first.value.log_index, first.value.last_log_index) == (11, 7)
     assert (second.value.log_index, second.value.last_log_index) == (13, 11)
@@ -154,7 +154,7 @@ def test_no_configuration_but_the_first_says_that_none_came_before() -> None:
 
 def test_a_refused_pack_names_no_index_beyond_itself() -> None:
     """A leader of another make goes on there without a look at its own log, and ends its process beyond that."""
-    pack = wire.SyncLogRequest(1, 2, 5, 0, 7, 9, (LogEntry(5, LogPack(0, (PackedEntry(5, Application(b"x")),))),))
+    pack = wire.SyncLogRequest(1, 2, 5, 0, 7, 9, (LogEntry(5, LogPack(0, (Entry.command(5, b"x"),))),))
     refused = core.AppendReply(6, success=False, next_index=400, correlation=1)
     assert sync_reply_to_wire(refused, pack) == wire.SyncLogResponse(2, 1, 6, 8, accepted=False)
 

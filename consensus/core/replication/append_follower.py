@@ -27,6 +27,7 @@ The counterpart is `fetch_follower`, where the follower asks. Replies go to the 
 from dataclasses import replace
 from typing import assert_never
 
+from consensus.core.entry_data import group_bytes
 from consensus.core.log import Log
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
 from consensus.core.model import Index, LogId, ServerId, Term
@@ -140,7 +141,12 @@ def without_compacted(replica: Replica, request: AppendEntries) -> AppendEntries
         replica.dropped["append that contradicts committed entries"] += 1
         replica.refuse_append(request.leader, request.correlation, replica.applier.commit + 1)
         return None
-    return replace(request, previous=start, entries=request.entries[covered:])
+    return replace(request, previous=start, entries=request.entries[covered:], encoded=encoded_behind(request, covered))
+
+
+def encoded_behind(request: AppendEntries, count: int) -> bytes:
+    """The bytes of an append's entries but for the first `count`, if they are at hand."""
+    return request.encoded[group_bytes(request.entries[:count]) :] if count else request.encoded
 
 
 def next_to_try(log: Log, previous: LogId) -> Index:
@@ -173,7 +179,8 @@ def acknowledge(replica: Replica, request: AppendEntries, matched: Index, after:
 def _store(replica: Replica, request: AppendEntries, first_new: Index | None, matched: Index) -> None:
     if first_new is not None:
         truncate_from = first_new if first_new <= replica.log.last_index else None
-        replica.append(request.entries[first_new - request.previous.index - 1 :], truncate_from)
+        held = first_new - request.previous.index - 1
+        replica.append(request.entries[held:], truncate_from, encoded_behind(request, held))
     if not request.entries:
         acknowledge(replica, request, min(matched, replica.log.durable_index), replica.hard_state_number)
     else:

@@ -264,7 +264,8 @@ class AppendLeader:
         position = LogId(previous, replica.log.term_at(previous) or 0)
         correlation = replica.next_correlation()
         commit = replica.applier.commit
-        message = AppendEntries(replica.term, replica.server_id, position, entries, commit, correlation)
+        encoded = replica.log.encoded(entries)
+        message = AppendEntries(replica.term, replica.server_id, position, entries, commit, correlation, encoded)
         replica.outbox.send(peer, message)
         progress.sent(correlation, previous, previous + len(entries), replica.now, self._round_number)
         progress.sent_commit, progress.commit_due_ms = commit, None

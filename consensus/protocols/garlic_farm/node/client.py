@@ -24,7 +24,7 @@ from random import Random
 import trio
 
 from consensus.core.effects import Outcome
-from consensus.core.model import Index, LogId
+from consensus.core.model import Entry, Index, LogId
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
 from consensus.protocols.garlic_farm.node.dialer import Dialer
 from consensus.protocols.garlic_farm.node.links import Backoff, Resolve
@@ -33,7 +33,6 @@ from consensus.protocols.garlic_farm.wire.codec import encode_request
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
 from consensus.protocols.garlic_farm.wire.upgrade import Extension
-from consensus.protocols.garlic_farm.wire.values import Application, LogEntry
 from consensus.server.errors import NotLeaderError, ServerBusyError
 from consensus.server.server import ConsensusServer
 
@@ -113,7 +112,7 @@ class GarlicFarmClient:
     ) -> Submission:
         """Append `commands`, in order, in one request; without any, only find out who leads."""
         data = encode_request(
-            wire.ClientRequest(0, 0, 0, 0, 0, 0, tuple(LogEntry(0, Application(command)) for command in commands)),
+            wire.ClientRequest(0, 0, 0, 0, 0, 0, tuple(Entry.command(0, command) for command in commands)),
             self._limits,
         )
         return await self._pursue(data, None, patience_s, repeat_unknown=repeat_unknown)

@@ -54,7 +54,7 @@ from consensus.protocols.garlic_farm.wire.mapping import (
 from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
 from consensus.protocols.garlic_farm.wire.upgrade import Extension, Identity
 from consensus.protocols.garlic_farm.wire.upgrade_server import Upgraded
-from consensus.protocols.garlic_farm.wire.values import ClusterServer
+from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry
 
 _READ_BYTES = 65_536
 _UNANSWERED_BYTES_MAX = 16 * 2**20
@@ -460,7 +460,8 @@ def _nothing_to_give_up() -> None:
 
 def _check_own_removal(request: wire.RemoveServerRequest, proven: ProvenPeer | None) -> None:
     """A server may ask that it be removed itself."""
-    named = [each.value.server_id for each in request.entries if isinstance(each.value, ClusterServer)]
+    values = [each.value for each in request.entries if isinstance(each, LogEntry)]
+    named = [server.server_id for server in values if isinstance(server, ClusterServer)]
     if proven is None or proven.server_id is None or named != [proven.server_id]:
         who = "somebody who has shown no identity" if proven is None else f"server {proven.server_id}"
         whom = ", ".join(map(str, named)) or "nobody"

@@ -3,12 +3,13 @@
     of_pack   an append with entries for a newcomer ──▶ SyncLogRequest, one log pack
     of        anything else                         ──▶ its own word (`mapping`)
 
-Followers mostly get the same entries, and their bytes are most of the work: those of the last append are kept. Equal
-entries from the same index on have equal logs before them (Raft section 5.3), so nothing else need be equal.
+A group of commands goes out in the bytes that the core made of it. Of entries for which there are none, bytes are made
+here, and those of the last append are kept, since followers mostly get the same entries. Equal entries from the same
+index on have equal logs before them (Raft section 5.3), so nothing else need be equal.
 """
 
 from consensus.core import messages as core
-from consensus.core.model import Entry, Index, integer_id
+from consensus.core.model import COMMAND, Entry, Index, integer_id
 from consensus.protocols.garlic_farm.wire.codec import encode_log, encode_request
 from consensus.protocols.garlic_farm.wire.joining_mapping import sync_to_wire
 from consensus.protocols.garlic_farm.wire.limits import Limits
@@ -21,7 +22,7 @@ from consensus.protocols.garlic_farm.wire.mapping import (
     request_to_wire,
 )
 from consensus.protocols.garlic_farm.wire.upgrade import Extension
-from consensus.protocols.garlic_farm.wire.values import LogEntry, LogPack
+from consensus.protocols.garlic_farm.wire.values import LogEntry, LogPack, WireEntry
 
 
 class EncodedEntries:
@@ -32,18 +33,25 @@ class EncodedEntries:
         self._limits = limits
         self._first: Index = 0
         self._entries: tuple[Entry, ...] = ()
-        self._known: tuple[tuple[LogEntry, ...], bytes] = ((), b"")
+        self._known: tuple[tuple[WireEntry, ...], bytes] = ((), b"")
 
-    def of(self, append: core.AppendEntries) -> tuple[tuple[LogEntry, ...], bytes]:
+    def of(self, append: core.AppendEntries) -> tuple[tuple[WireEntry, ...], bytes]:
         """The entries of `append`; raises `GarlicFarmError` for what the protocol cannot carry."""
         first = append.previous.index + 1
         if not append.entries:
             return (), b""
         if (first, append.entries) != (self._first, self._entries):
-            entries = entries_to_wire(first, append.entries, self._configuration_before)
-            log = encode_log(append_to_wire(append, integer_id(append.leader), entries), self._limits)
-            self._first, self._entries, self._known = first, append.entries, (entries, log)
+            self._known = self._encode(first, append)
+            self._first, self._entries = first, append.entries
         return self._known
+
+    def _encode(self, first: Index, append: core.AppendEntries) -> tuple[tuple[WireEntry, ...], bytes]:
+        entries, log, limits = append.entries, append.encoded, self._limits
+        applications = all(entry.kind == COMMAND for entry in entries)
+        if log and applications and len(entries) <= limits.entries and len(log) <= limits.entry_bytes:
+            return entries, log
+        converted = entries_to_wire(first, entries, self._configuration_before)
+        return converted, encode_log(append_to_wire(append, integer_id(append.leader), converted), limits)
 
 
 class RequestEncoder:
@@ -61,7 +69,7 @@ class RequestEncoder:
             asked = request_to_wire(request, peer, self._configuration_before)
         else:
             entries, log = self._same_log.of(request)
-            asked = append_to_wire(request, peer, entries)
+            asked = append_to_wire(request, peer, entries, b"" if LogEntry in map(type, entries) else log)
         check_agreed(asked, extensions)
         return encode_request(asked, self._limits, log)
 
@@ -74,6 +82,6 @@ class RequestEncoder:
         """
         asked = sync_to_wire(append, peer, self._configuration_before, offset)
         check_agreed(asked, extensions)
-        packs = (each.value for each in asked.entries)
+        packs = (each.value for each in asked.entries if isinstance(each, LogEntry))
         added = sum(records_bytes(pack.entries, self._limits) for pack in packs if isinstance(pack, LogPack))
         return encode_request(asked, self._limits), added

@@ -22,12 +22,13 @@ from consensus.protocols.garlic_farm.wire.messages import (
     Reply,
     Request,
 )
-from consensus.protocols.garlic_farm.wire.values import checked_id, checked_long
+from consensus.protocols.garlic_farm.wire.values import LogEntry, checked_id, checked_long
 
 REQUEST_HEADER = struct.Struct(">BiiQQQQI")
 REPLY = struct.Struct(">BiiQQB")
 _REPLY_CLASSES = {message_type: reply for reply, message_type in REPLY_TYPES.items()}
 _LOG_SIZE_AT = REQUEST_HEADER.size - 4
+_TAKE_APPLICATIONS = frozenset({MessageType.APPEND_ENTRIES_REQUEST, MessageType.CLIENT_REQUEST})
 READ_AHEAD_BYTES = 65_536
 """How much beyond one whole message a reader holds."""
 
@@ -63,27 +64,30 @@ def decode_request(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Request:
     size = request_size(data, limits)
     if size is None or len(data) != size:
         raise malformed(f"{len(data)} bytes are not exactly one request")
-    return _decode_whole(data, limits)
+    return _decode_whole(data, 0, data[REQUEST_HEADER.size :], limits)
 
 
-def _decode_whole(data: bytes, limits: Limits) -> Request:
-    """The request that `data` is, whose size and type were checked."""
+def _decode_whole(data: bytes | bytearray, at: int, log: bytes, limits: Limits) -> Request:
+    """The request whose header is at `at`, and whose entries are `log`; its size and type were checked."""
     type_byte, source, destination, term, last_log_term, last_log_index, commit_index, _ = REQUEST_HEADER.unpack_from(
-        data
+        data, at
     )
     exchange = EXCHANGES[type_byte]
-    request = exchange.request(
+    entries = decode_entries(log, limits)
+    applications = LogEntry not in map(type, entries)
+    if not (applications and type_byte in _TAKE_APPLICATIONS) and not exchange.permits(entries):
+        raise _wrong_entries(MessageType(type_byte))
+    return exchange.request(
         source,
         destination,
         checked_long(term, "term"),
         checked_long(last_log_term, "last log term"),
         checked_long(last_log_index, "last log index"),
         checked_long(commit_index, "commit index"),
-        decode_entries(data[REQUEST_HEADER.size :], limits),
+        entries,
+        # Followers store what came; of a client's entries the leader makes its own.
+        log if applications and type_byte == MessageType.APPEND_ENTRIES_REQUEST else b"",
     )
-    if not exchange.permits(request.entries):
-        raise _wrong_entries(MessageType(type_byte))
-    return request
 
 
 def encode_reply(reply: Reply) -> bytes:
@@ -176,9 +180,14 @@ class RequestReader(_Reader):
 
     def next(self) -> Request | None:
         """The next whole request, or None until more bytes come."""
-        size = request_size(self._buffer, self._limits, self._at)
-        data = None if size is None else self._take(size)
-        return None if data is None else _decode_whole(data, self._limits)
+        size, at = request_size(self._buffer, self._limits, self._at), self._at
+        if size is None or len(self._buffer) - at < size:
+            return None
+        self._at = at + size
+        with memoryview(self._buffer) as view:
+            # A copy, so that entries do not keep what was received together with them.
+            log = bytes(view[at + REQUEST_HEADER.size : at + size])
+        return _decode_whole(self._buffer, at, log, self._limits)
 
 
 class ReplyReader(_Reader):

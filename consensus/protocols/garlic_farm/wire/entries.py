@@ -2,8 +2,10 @@
 
     entry = term 8 │ value type 1 │ size 4 │ value
 
-A value must be used up to its last byte. A request carries one log pack at most: each may inflate to
-`Limits.inflated_bytes`, and a request has room for hundreds. A snapshot chunk is
+For an application this is, byte for byte, the form in which the core and the journal keep entries
+(`entry_data.encode_group`): what arrives is stored as it came. A value must be used up to its last byte. A request
+carries one log pack at most: each may inflate to `Limits.inflated_bytes`, and a request has room for hundreds. A
+snapshot chunk is
 
     last index 8 │ last term 8 │ length 4 │ configuration │ offset 8 │ length 4 │ data │ done 1
 """
@@ -12,6 +14,8 @@ import struct
 from collections.abc import Sequence
 from typing import assert_never
 
+from consensus.core.entry_data import ENTRY_HEAD
+from consensus.core.model import COMMAND, Entry
 from consensus.protocols.garlic_farm.wire.configuration import (
     decode_cluster_server,
     decode_configuration,
@@ -19,10 +23,9 @@ from consensus.protocols.garlic_farm.wire.configuration import (
     encode_configuration,
 )
 from consensus.protocols.garlic_farm.wire.errors import malformed, too_large
-from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, LONG_MAX, Limits
 from consensus.protocols.garlic_farm.wire.log_pack import decode_log_pack, encode_log_pack
 from consensus.protocols.garlic_farm.wire.values import (
-    Application,
     ClusterServer,
     Configuration,
     LogEntry,
@@ -30,10 +33,10 @@ from consensus.protocols.garlic_farm.wire.values import (
     SnapshotSyncRequest,
     Value,
     ValueType,
+    WireEntry,
     checked_long,
 )
 
-ENTRY_HEAD = struct.Struct(">QBI")
 # Nearly all entries are an application's, so both directions treat them first, and as a plain number.
 APPLICATION = int(ValueType.APPLICATION)
 LOG_PACK = int(ValueType.LOG_PACK)
@@ -42,14 +45,14 @@ _LENGTH = struct.Struct(">I")
 _OFFSET_AND_LENGTH = struct.Struct(">QI")
 
 
-def encode_entries(entries: Sequence[LogEntry], limits: Limits = DEFAULT_LIMITS) -> bytes:
+def encode_entries(entries: Sequence[WireEntry], limits: Limits = DEFAULT_LIMITS) -> bytes:
     """The log entries of a request, one after the other."""
     if len(entries) > limits.entries:
         raise too_large(f"{len(entries)} log entries in one request; the limit is {limits.entries}")
     parts: list[bytes] = []
     for entry in entries:
-        if isinstance(entry.value, Application):
-            value_type, value = APPLICATION, entry.value.data
+        if isinstance(entry, Entry):
+            value_type, value = APPLICATION, entry.data
         else:
             value_type, value = encode_value(entry.value, limits)
         if len(value) > limits.entry_bytes:
@@ -61,9 +64,9 @@ def encode_entries(entries: Sequence[LogEntry], limits: Limits = DEFAULT_LIMITS)
     return encoded
 
 
-def decode_entries(data: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[LogEntry, ...]:
+def decode_entries(data: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[WireEntry, ...]:
     """The log entries of a request; `data` must end where the last of them does."""
-    entries: list[LogEntry] = []
+    entries: list[WireEntry] = []
     at, end, head_bytes, largest = 0, len(data), ENTRY_HEAD.size, limits.entry_bytes
     while at < end:
         if len(entries) == limits.entries:
@@ -76,20 +79,26 @@ def decode_entries(data: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[LogEnt
             raise too_large(f"a log entry announces {size} bytes; the limit is {largest}")
         if size > end - at:
             raise malformed(f"a log entry announces {size} bytes where {end - at} are left")
-        if value_type == LOG_PACK and any(isinstance(entry.value, LogPack) for entry in entries):
-            raise malformed("a request has more than one log pack")
-        taken = data[at : at + size]
-        value = Application(taken) if value_type == APPLICATION else decode_value(value_type, taken, limits)
-        entries.append(LogEntry(checked_long(term, "entry term"), value))
-        at += size
+        if term > LONG_MAX:
+            checked_long(term, "entry term")
+        end_of_value = at + size
+        if value_type == APPLICATION:
+            entries.append(Entry(term, COMMAND, data[at:end_of_value]))
+        else:
+            if value_type == LOG_PACK and any(isinstance(_value(entry), LogPack) for entry in entries):
+                raise malformed("a request has more than one log pack")
+            entries.append(LogEntry(term, decode_value(value_type, data[at:end_of_value], limits)))
+        at = end_of_value
     return tuple(entries)
+
+
+def _value(entry: WireEntry) -> Value | None:
+    return None if isinstance(entry, Entry) else entry.value
 
 
 def encode_value(value: Value, limits: Limits = DEFAULT_LIMITS) -> tuple[ValueType, bytes]:
     """A value's type byte and its bytes."""
     match value:
-        case Application():
-            return ValueType.APPLICATION, value.data
         case Configuration():
             kind = ValueType.EXTENDED_CONFIGURATION if value.is_extended else ValueType.CONFIGURATION
             return kind, encode_configuration(value, limits)
@@ -106,8 +115,6 @@ def encode_value(value: Value, limits: Limits = DEFAULT_LIMITS) -> tuple[ValueTy
 def decode_value(value_type: int, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Value:
     """The value that `data`, all of it, is."""
     match value_type:
-        case ValueType.APPLICATION:
-            return Application(data)
         case ValueType.CONFIGURATION | ValueType.EXTENDED_CONFIGURATION:
             configuration = decode_configuration(data, limits)
             if configuration.is_extended != (value_type == ValueType.EXTENDED_CONFIGURATION):

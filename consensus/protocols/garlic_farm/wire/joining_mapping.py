@@ -20,7 +20,7 @@ from consensus.protocols.garlic_farm.wire.mapping import (
     entries_to_wire,
     server_id,
 )
-from consensus.protocols.garlic_farm.wire.values import Application, Configuration, LogEntry, LogPack, PackedEntry
+from consensus.protocols.garlic_farm.wire.values import LogEntry, LogPack
 
 
 def sync_to_wire(
@@ -33,11 +33,7 @@ def sync_to_wire(
 
     `first_offset`: the size in bytes of the newcomer's data file. Only servers of another make look at it (`log_pack`).
     """
-    packed = tuple(
-        PackedEntry(entry.term, entry.value)
-        for entry in entries_to_wire(append.previous.index + 1, append.entries, configuration_before)
-        if isinstance(entry.value, Application | Configuration)
-    )
+    packed = entries_to_wire(append.previous.index + 1, append.entries, configuration_before)
     at, pack = append.previous, LogPack(first_offset, packed)
     return wire.SyncLogRequest(
         model.integer_id(append.leader),
@@ -54,7 +50,7 @@ def sync_from_wire(request: wire.SyncLogRequest, previous_term: model.Term, corr
     """The append that a log pack is, after an entry of `previous_term`."""
     match request.entries:
         case (LogEntry(value=LogPack(entries=packed)),):
-            entries = entries_from_wire(tuple(LogEntry(each.term, each.value) for each in packed))
+            entries = entries_from_wire(packed)
         case _:
             raise malformed("a sync log request without a log pack")
     previous = model.LogId(request.last_log_index, previous_term)

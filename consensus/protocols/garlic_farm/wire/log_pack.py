@@ -17,15 +17,16 @@ import struct
 import zlib
 from collections.abc import Sequence
 
+from consensus.core.model import Entry
 from consensus.protocols.garlic_farm.wire.configuration import decode_configuration, encode_configuration
 from consensus.protocols.garlic_farm.wire.errors import malformed, too_large
 from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
 from consensus.protocols.garlic_farm.wire.values import (
-    Application,
     Configuration,
+    LogEntry,
     LogPack,
-    PackedEntry,
     ValueType,
+    WireEntry,
     checked_long,
 )
 
@@ -57,13 +58,9 @@ def encode_log_pack(pack: LogPack, limits: Limits = DEFAULT_LIMITS) -> bytes:
     return b"".join((_GZIP_HEAD, deflated, _GZIP_TAIL.pack(zlib.crc32(plain), len(plain))))
 
 
-def records_bytes(entries: Sequence[PackedEntry], limits: Limits = DEFAULT_LIMITS) -> int:
+def records_bytes(entries: Sequence[WireEntry], limits: Limits = DEFAULT_LIMITS) -> int:
     """How many bytes the records of these entries add to a data file."""
-    return sum(
-        _RECORD_HEAD.size
-        + len(entry.value.data if isinstance(entry.value, Application) else encode_configuration(entry.value, limits))
-        for entry in entries
-    )
+    return sum(_RECORD_HEAD.size + len(_packed(entry, limits)[1]) for entry in entries)
 
 
 def decode_log_pack(data: bytes, limits: Limits = DEFAULT_LIMITS) -> LogPack:
@@ -84,7 +81,7 @@ def decode_log_pack(data: bytes, limits: Limits = DEFAULT_LIMITS) -> LogPack:
         return LogPack(0, ())
     first = checked_long(offsets[0], "first offset")
     ends = [*(checked_long(offset, "record offset") for offset in offsets[1:]), first + log_size]
-    entries: list[PackedEntry] = []
+    entries: list[WireEntry] = []
     for start, end in zip(offsets, ends, strict=True):
         if not first <= start <= end <= first + log_size:
             raise malformed(f"a log pack's record lies at {start} … {end}, outside {first} … {first + log_size}")
@@ -105,19 +102,23 @@ def _inflate(data: bytes, limits: Limits) -> bytes:
     return plain
 
 
-def _encode_record(entry: PackedEntry, limits: Limits) -> bytes:
-    match entry.value:
-        case Application(value):
-            value_type = ValueType.APPLICATION
-        case Configuration() as configuration:
-            value_type = ValueType.EXTENDED_CONFIGURATION if configuration.is_extended else ValueType.CONFIGURATION
-            value = encode_configuration(configuration, limits)
+def _packed(entry: WireEntry, limits: Limits) -> tuple[ValueType, bytes]:
+    if isinstance(entry, Entry):
+        return ValueType.APPLICATION, entry.data
+    if not isinstance(entry.value, Configuration):
+        raise malformed(f"a log pack has a {type(entry.value).__name__}, which no log contains")
+    kind = ValueType.EXTENDED_CONFIGURATION if entry.value.is_extended else ValueType.CONFIGURATION
+    return kind, encode_configuration(entry.value, limits)
+
+
+def _encode_record(entry: WireEntry, limits: Limits) -> bytes:
+    value_type, value = _packed(entry, limits)
     if len(value) > limits.entry_bytes:
         raise too_large(f"a log pack's record of {len(value)} bytes; the limit is {limits.entry_bytes}")
     return _RECORD_HEAD.pack(checked_long(entry.term, "record term"), value_type) + value
 
 
-def _decode_record(record: bytes, limits: Limits) -> PackedEntry:
+def _decode_record(record: bytes, limits: Limits) -> WireEntry:
     if len(record) < _RECORD_HEAD.size:
         raise malformed(f"a log pack's record of {len(record)} bytes is shorter than its {_RECORD_HEAD.size}-byte head")
     term, value_type = _RECORD_HEAD.unpack_from(record)
@@ -127,11 +128,11 @@ def _decode_record(record: bytes, limits: Limits) -> PackedEntry:
         raise too_large(f"a log pack's record of {len(value)} bytes; the limit is {limits.entry_bytes}")
     match value_type:
         case ValueType.APPLICATION:
-            return PackedEntry(term, Application(value))
+            return Entry.command(term, value)
         case ValueType.CONFIGURATION | ValueType.EXTENDED_CONFIGURATION:
             configuration = decode_configuration(value, limits)
             if configuration.is_extended != (value_type == ValueType.EXTENDED_CONFIGURATION):
                 raise malformed(f"a log pack has a configuration of the other form under value type {value_type}")
-            return PackedEntry(term, configuration)
+            return LogEntry(term, configuration)
         case _:
             raise malformed(f"a log pack's record has value type {value_type}, which no log contains")

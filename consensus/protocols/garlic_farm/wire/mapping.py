@@ -30,13 +30,12 @@ from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, 
 from consensus.protocols.garlic_farm.wire.limits import LONG_MAX
 from consensus.protocols.garlic_farm.wire.upgrade import Extension
 from consensus.protocols.garlic_farm.wire.values import (
-    Application,
     ClusterServer,
     Configuration,
     LogEntry,
     LogPack,
     SnapshotSyncRequest,
-    Value,
+    WireEntry,
 )
 from consensus.storage.snapshot_image import begins_image
 
@@ -67,12 +66,12 @@ def request_to_wire(request: core.Request, recipient: int, configuration_before:
 
 
 def append_to_wire(
-    append: core.AppendEntries, recipient: int, entries: tuple[LogEntry, ...]
+    append: core.AppendEntries, recipient: int, entries: tuple[WireEntry, ...], log: bytes = b""
 ) -> wire.AppendEntriesRequest:
-    """The wire's form of an append whose entries have it already."""
+    """The wire's form of an append whose entries have it already; `log` are their bytes if all are applications."""
     at = append.previous
     return wire.AppendEntriesRequest(
-        model.integer_id(append.leader), recipient, append.term, at.term, at.index, append.commit, entries
+        model.integer_id(append.leader), recipient, append.term, at.term, at.index, append.commit, entries, log
     )
 
 
@@ -114,8 +113,8 @@ def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
         case wire.TimeoutNowRequest():
             return core.TimeoutNow(request.term, sender, correlation)
         case wire.AppendEntriesRequest():
-            entries = entries_from_wire(request.entries)
-            return core.AppendEntries(request.term, sender, at, entries, request.commit_index, correlation)
+            entries, log = entries_from_wire(request.entries), request.log
+            return core.AppendEntries(request.term, sender, at, entries, request.commit_index, correlation, log)
         case wire.InstallSnapshotRequest(entries=(LogEntry(value=SnapshotSyncRequest() as chunk),)):
             _check_image(sender, chunk)
             return core.InstallSnapshot(
@@ -186,14 +185,14 @@ def reply_from_wire(reply: wire.Reply, asked: core.Request) -> core.Reply:
 
 def entries_to_wire(
     first: model.Index, entries: tuple[model.Entry, ...], configuration_before: ConfigurationBefore
-) -> tuple[LogEntry, ...]:
+) -> tuple[WireEntry, ...]:
     """Log entries from index `first` on."""
-    converted: list[LogEntry] = []
+    converted: list[WireEntry] = []
     latest: model.Index | None = None
     for index, entry in enumerate(entries, start=first):
         match entry.kind:
             case model.EntryKind.COMMAND:
-                converted.append(LogEntry(entry.term, Application(entry.data)))
+                converted.append(entry)
             case model.EntryKind.CONFIGURATION:
                 configuration = decode_configuration(entry.data)
                 before = configuration_before(index) if latest is None else latest
@@ -208,14 +207,14 @@ def entries_to_wire(
     return tuple(converted)
 
 
-def entries_from_wire(entries: tuple[LogEntry, ...]) -> tuple[model.Entry, ...]:
+def entries_from_wire(entries: tuple[WireEntry, ...]) -> tuple[model.Entry, ...]:
     """The core's log entries."""
-    return tuple(map(_entry, entries))
+    return tuple([entry if isinstance(entry, model.Entry) else _entry(entry) for entry in entries])
 
 
 def commands_from_wire(request: wire.ClientRequest) -> tuple[bytes, ...]:
     """What a client wants appended."""
-    return tuple(entry.value.data for entry in request.entries if isinstance(entry.value, Application))
+    return tuple([entry.data for entry in request.entries if isinstance(entry, model.Entry)])
 
 
 def configuration_to_wire(configuration: model.Configuration, index: model.Index, before: model.Index) -> Configuration:
@@ -282,18 +281,22 @@ def _extension_needed(request: wire.Request) -> Extension | None:
             return Extension.TRANSFER
         case wire.ReadIndexRequest():
             return Extension.READ_INDEX
-        case _ if any(_is_extended(entry.value) for entry in request.entries):
+        case wire.ClientRequest():
+            return None
+        case _ if not request.log and any(map(_is_extended, request.entries)):
             return Extension.CONFIGURATIONS
         case _:
             return None
 
 
-def _is_extended(value: Value) -> bool:
-    match value:
+def _is_extended(entry: WireEntry) -> bool:
+    if isinstance(entry, model.Entry):
+        return False
+    match entry.value:
         case SnapshotSyncRequest(configuration=configuration) | (Configuration() as configuration):
             return configuration.is_extended
         case LogPack(entries=packed):
-            return any(_is_extended(entry.value) for entry in packed)
+            return any(map(_is_extended, packed))
         case _:
             return False
 
@@ -307,8 +310,6 @@ def server_id(number: int) -> int:
 
 def _entry(entry: LogEntry) -> model.Entry:
     match entry.value:
-        case Application() as application:
-            return model.Entry.command(entry.term, application.data)
         case Configuration() as configuration:
             return configuration_entry(entry.term, configuration_from_wire(configuration))
         case _:

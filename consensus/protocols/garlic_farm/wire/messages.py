@@ -21,16 +21,17 @@ Codes 64 to 127 are ours; a server that did not agree to an extension in the han
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
+from consensus.core.model import Entry
 from consensus.protocols.garlic_farm.wire.values import (
-    Application,
     ClusterServer,
     Configuration,
     LogEntry,
     LogPack,
     SnapshotSyncRequest,
+    WireEntry,
 )
 
 
@@ -74,7 +75,9 @@ class Request:
     last_log_term: int
     last_log_index: int
     commit_index: int
-    entries: tuple[LogEntry, ...] = ()
+    entries: tuple[WireEntry, ...] = ()
+    log: bytes = field(default=b"", compare=False, repr=False)
+    """The bytes of `entries`, where they are at hand and all of them are applications."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,23 +253,27 @@ class Exchange:
     request: type[Request]
     reply: type[Reply]
     entries_rule: str
-    permits: Callable[[tuple[LogEntry, ...]], bool]
+    permits: Callable[[tuple[WireEntry, ...]], bool]
 
 
-def _none(entries: tuple[LogEntry, ...]) -> bool:
+def _none(entries: tuple[WireEntry, ...]) -> bool:
     return not entries
 
 
-def _only(*kinds: type) -> Callable[[tuple[LogEntry, ...]], bool]:
-    return lambda entries: all(type(entry.value) in kinds for entry in entries)
+def _applications(entries: tuple[WireEntry, ...]) -> bool:
+    return all(isinstance(entry, Entry) for entry in entries)
 
 
-def _single(kind: type) -> Callable[[tuple[LogEntry, ...]], bool]:
-    return lambda entries: len(entries) == 1 and type(entries[0].value) is kind
+def _of_a_log(entries: tuple[WireEntry, ...]) -> bool:
+    return all(isinstance(entry, Entry) or isinstance(entry.value, Configuration) for entry in entries)
 
 
-def _single_server(*, endpoint: bool) -> Callable[[tuple[LogEntry, ...]], bool]:
-    def permits(entries: tuple[LogEntry, ...]) -> bool:
+def _single(kind: type) -> Callable[[tuple[WireEntry, ...]], bool]:
+    return lambda entries: len(entries) == 1 and isinstance(entries[0], LogEntry) and type(entries[0].value) is kind
+
+
+def _single_server(*, endpoint: bool) -> Callable[[tuple[WireEntry, ...]], bool]:
+    def permits(entries: tuple[WireEntry, ...]) -> bool:
         match entries:
             case (LogEntry(value=ClusterServer(endpoint=found)),):
                 return (found is not None) is endpoint
@@ -283,11 +290,9 @@ EXCHANGES: dict[MessageType, Exchange] = {
         AppendEntriesRequest,
         AppendEntriesResponse,
         "application and configuration entries only",
-        _only(Application, Configuration),
+        _of_a_log,
     ),
-    _TYPE.CLIENT_REQUEST: Exchange(
-        ClientRequest, AppendEntriesResponse, "application entries only", _only(Application)
-    ),
+    _TYPE.CLIENT_REQUEST: Exchange(ClientRequest, AppendEntriesResponse, "application entries only", _applications),
     _TYPE.ADD_SERVER_REQUEST: Exchange(
         AddServerRequest, AddServerResponse, "one cluster server with its endpoint", _single_server(endpoint=True)
     ),

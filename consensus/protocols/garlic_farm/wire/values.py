@@ -1,12 +1,15 @@
 """What log entries carry: five kinds of value, as plain data.
 
-Application is opaque bytes here (JSON by the document's application layer). LogPack and SnapshotSyncRequest exist in
-requests only, never in a log; ClusterServer only in requests to add or remove a server.
+An application's entry is the core's own `Entry` from the socket on: its value is opaque bytes here (JSON by the
+document's application layer), and the wire's form of it is the log's. Every other value is a `LogEntry`, which the
+mapping translates. LogPack and SnapshotSyncRequest exist in requests only, never in a log; ClusterServer only in
+requests to add or remove a server.
 """
 
 from dataclasses import dataclass
 from enum import IntEnum
 
+from consensus.core.model import Entry
 from consensus.protocols.garlic_farm.wire.errors import malformed
 from consensus.protocols.garlic_farm.wire.limits import ID_MAX, ID_MIN, LONG_MAX
 
@@ -21,13 +24,6 @@ class ValueType(IntEnum):
     SNAPSHOT_SYNC_REQUEST = 5
     EXTENDED_CONFIGURATION = 66
     """Not in the document: a joint configuration, or one with learners; only where the handshake agreed on it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Application:
-    """What a client published: UTF-8 JSON, opaque to Raft."""
-
-    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +54,6 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedEntry:
-    """One record of a log pack."""
-
-    term: int
-    value: Application | Configuration
-
-
-@dataclass(frozen=True, slots=True)
 class LogPack:
     """A run of log entries for a server that catches up.
 
@@ -73,7 +61,7 @@ class LogPack:
     """
 
     first_offset: int
-    entries: tuple[PackedEntry, ...]
+    entries: "tuple[WireEntry, ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +76,19 @@ class SnapshotSyncRequest:
     done: bool
 
 
-Value = Application | Configuration | ClusterServer | LogPack | SnapshotSyncRequest
+Value = Configuration | ClusterServer | LogPack | SnapshotSyncRequest
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A value and the term in which a leader created it (0 in client requests)."""
+    """A value other than an application's, and the term in which a leader created it."""
 
     term: int
     value: Value
+
+
+WireEntry = Entry | LogEntry
+"""An application's entry (term 0 in client requests), or any other."""
 
 
 def checked_long(value: int, name: str) -> int:
