@@ -20,6 +20,9 @@ it is going to truncate, which were never committed.
 must not wait until somebody has cleared the disk: the newest hard state is written beside the blocked group
 (`HardStateJob`), and replies that speak of nothing else leave. Entries that are durable are read as ever.
 
+*The log's next segment* is prepared in the reads' turns, a small step at a time (`journal`): a group that crosses the
+end of a segment finds one that is ready.
+
 *Snapshots* being taken are written aside, piece by piece, in the reads' turns. Nothing rests on them until the Persist
 that makes one the stored snapshot, and that one forms a group of its own, behind everything that was emitted before.
 
@@ -66,7 +69,7 @@ from consensus.core.messages import (
 )
 from consensus.server.content_checks import ContentChecks
 from consensus.storage.disk import DiskOperation, DiskReader
-from consensus.storage.journal import Extent
+from consensus.storage.journal import SPARE, Extent
 from consensus.storage.planner import Storage, read_extents, writes_hard_state
 from consensus.storage.records import Binding
 from consensus.storage.snapshots import Piece, received_snapshot, received_state
@@ -124,6 +127,15 @@ class SnapshotWrite:
     given_up: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class PreparationJob:
+    """Perform `operations` on `file`: a step of the log's next segment. Given up on a full disk."""
+
+    operations: tuple[DiskOperation, ...]
+    file: str = SPARE
+    given_up: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class HardStateJob:
     """Perform `operations` beside a blocked group; then the hard state of every Persist up to `number` is durable."""
@@ -132,7 +144,7 @@ class HardStateJob:
     operations: tuple[DiskOperation, ...]
 
 
-Job = WriteJob | HardStateJob | ReadJob | SnapshotWrite
+Job = WriteJob | HardStateJob | ReadJob | SnapshotWrite | PreparationJob
 
 
 class Executor:
@@ -142,6 +154,7 @@ class Executor:
         self, storage: Storage, group_bytes: int = 4 * 1024 * 1024, checks: ContentChecks | None = None
     ) -> None:
         self._storage = storage
+        storage.prepare_ahead()
         self._checks = checks or ContentChecks()
         self._group_bytes = group_bytes
         self._emitted = 0
@@ -156,6 +169,7 @@ class Executor:
         self._job_bytes = 0
         self._waiting_bytes = 0
         self._wrote_last = False
+        self._read_last = False
         self.groups = 0
         self.persists = 0
 
@@ -262,11 +276,16 @@ class Executor:
             raise RuntimeError("a disk job ended that is not under way")
         self._job = None
 
+    def prepared(self, job: PreparationJob) -> None:
+        """`job` was performed, or given up."""
+        self._end(job)
+        self._storage.prepared(given_up=job.given_up)
+
     def _choose(self) -> Job | None:
-        readable = bool(self._reads) and self._reads[0][1] <= self._durable
-        if readable and (self._wrote_last or not self._waiting):
+        aside = self._choose_aside() if self._wrote_last or not self._waiting else None
+        if aside is not None:
             self._wrote_last = False
-            return self._begin_read(self._reads.popleft()[0])
+            return aside
         if not self._waiting:
             return None
         self._wrote_last = True
@@ -279,6 +298,17 @@ class Executor:
         self.groups += 1
         self.persists += len(group)
         return WriteJob(group[-1].number, tuple(self._storage.plan(group)))
+
+    def _choose_aside(self) -> ReadJob | SnapshotWrite | PreparationJob | None:
+        """A read or a step of the log's next segment, by turns."""
+        readable = bool(self._reads) and self._reads[0][1] <= self._durable
+        if not readable or self._read_last:
+            operations = self._storage.plan_preparation()
+            if operations:
+                self._read_last = False
+                return PreparationJob(tuple(operations))
+        self._read_last = readable
+        return self._begin_read(self._reads.popleft()[0]) if readable else None
 
     def _choose_beside_blocked(self) -> HardStateJob | ReadJob | None:
         """A vote, or a read of what is durable and stays: neither needs the space that the blocked group waits for."""

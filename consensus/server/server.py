@@ -65,6 +65,7 @@ from consensus.server.executor import (
     Executor,
     HardStateJob,
     Job,
+    PreparationJob,
     ReadJob,
     Released,
     SnapshotWrite,
@@ -315,6 +316,9 @@ class ConsensusServer:
                     self._observe(ContentRejected(self._role.leader, answer.objection))
                 asked_here = answer is None or self._disk_questions.answered(request.request_id, answer)
                 return None if asked_here else answer
+            case PreparationJob():
+                self._executor.prepared(job)
+                return None
             case SnapshotWrite():
                 self._executor.read(job)
                 self._snapshots.written(job)

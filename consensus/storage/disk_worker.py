@@ -11,7 +11,15 @@ from typing import Protocol, assert_never
 
 import trio
 
-from consensus.server.executor import HardStateJob, Job, ReadJob, SnapshotWrite, StorageReadResult, WriteJob
+from consensus.server.executor import (
+    HardStateJob,
+    Job,
+    PreparationJob,
+    ReadJob,
+    SnapshotWrite,
+    StorageReadResult,
+    WriteJob,
+)
 from consensus.storage.directory import OutOfSpaceError
 from consensus.storage.disk import DiskOperation, DiskReader, RemoveFile
 
@@ -74,7 +82,7 @@ class DiskWorker:
                     await self._overwrite(operations)
                 case ReadJob():
                     answer = await self._disk.ask(job.answer)
-                case SnapshotWrite():
+                case SnapshotWrite() | PreparationJob():
                     await self._write_aside(job)
                 case _:
                     assert_never(job)
@@ -112,7 +120,7 @@ class DiskWorker:
             else:
                 return
 
-    async def _write_aside(self, job: SnapshotWrite) -> None:
+    async def _write_aside(self, job: SnapshotWrite | PreparationJob) -> None:
         """Nothing waits for this: what finds no space gives back what it took, and is told as given up."""
         try:
             await self._disk.perform_all(job.operations)

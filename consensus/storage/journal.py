@@ -1,7 +1,8 @@
 """The log on disk, as a planner: it knows where every record lies and says what to write, but touches no file.
 
     plan_append(first, entries) ──▶ [WriteBytes, SyncFile]              one sync for a group of entries
-                                    … + [CreateFile, WriteBytes, SyncFile, RenameFile, SyncDirectory]   at a roll-over
+                                    … + [WriteBytes, SyncFile, RenameFile, SyncDirectory]   at a roll-over
+    plan_preparation() ──────────▶ [WriteBytes (zeros), SyncFile]       one step of the segment to come
     plan_compact(first_kept) ────▶ [RemoveFile, SyncDirectory …]        whole segments that a snapshot covers
     plan_truncate(first_removed) ─▶ [RemoveFile …, SyncDirectory, WriteBytes (zeros) …, SyncFile]
     done()                          the planned operations were performed: all planned entries are durable
@@ -20,6 +21,13 @@ state file.
 
 *A roll-over* syncs the old segment before the new one gets its name, so that a segment's existence says that everything
 before it is durable, and no hole can hide between two files.
+
+*The segment to come* is filled with zeros beside the log, in `SPARE`, step by step: a group that had to write a whole
+segment of zeros would take seconds on an SD card, on all replicas at the same index, and their leader would seem dead.
+A step is small, has a sync of its own, and is no part of a group. The spare is two bytes ahead of each byte that is
+appended, so it is complete when half of the present segment is used. A roll-over adopts it as it is, even if it is not
+complete: a segment may have any size. If there is none to adopt, the group makes a small segment. Recovery removes a
+spare, since nobody knows what a crash has left of it.
 
 *A truncation* must never resurface: were the old suffix only overwritten by a shorter new one, its last records would
 lie behind the new ones and could follow a torn tail. So the suffix is erased with zeros and synced before anything is
@@ -52,6 +60,12 @@ from consensus.storage.records import SEGMENT_HEADER_BYTES, Binding, SegmentHead
 
 SEGMENT_SUFFIX = ".segment"
 NEW_SUFFIX = ".new"
+SPARE = "spare" + SEGMENT_SUFFIX + NEW_SUFFIX
+"""The segment to come, while it is being filled with zeros."""
+STEP_BYTES = 256 * 1024
+"""One step of its preparation, which the next group may have to wait for: 25 ms on a disk of 10 MB/s."""
+SMALL_SEGMENT_BYTES = 1024 * 1024
+"""The least that is adopted, and the size of what a group has to make itself."""
 ZEROS_AT_ONCE_BYTES = 1024 * 1024
 
 
@@ -115,6 +129,13 @@ class Journal:
         self._runs: list[TermRun] = []
         self._begin = ORIGIN
         self._durable: Index = 0
+        self.prepares_ahead = False
+        """Whether somebody carries out `plan_preparation`."""
+        self._spare_bytes = 0
+        self._step_bytes = 0
+        self._unprepared_bytes = 0
+        """Bytes of records since the last step."""
+        self._no_space = False
 
     @property
     def binding(self) -> Binding:
@@ -181,8 +202,33 @@ class Journal:
                 self._runs.append(TermRun(index, run_term))
             segment.offsets.append(segment.end_bytes)
             segment.end_bytes += len(record)
+            self._unprepared_bytes += len(record)
             pending.append(record)
         return operations + self._plan_flush(pending)
+
+    def plan_preparation(self) -> list[DiskOperation]:
+        """The next step of the segment to come; empty if it is far enough ahead. Not while a group is under way."""
+        if self._no_space and self._unprepared_bytes < self._segment_bytes // 16:
+            return []
+        wanted_bytes = self._segment_bytes
+        if self._segments and self._segments[-1].size_bytes >= self._segment_bytes:
+            wanted_bytes = min(wanted_bytes, 2 * self._segments[-1].end_bytes)
+        missing_bytes = wanted_bytes - self._spare_bytes
+        if missing_bytes <= 0 or (missing_bytes < STEP_BYTES and wanted_bytes < self._segment_bytes):
+            return []
+        begin_bytes = self._spare_bytes
+        # Large groups would outrun small steps; a step is then no larger than what was written meanwhile.
+        keeps_pace = self._unprepared_bytes <= STEP_BYTES
+        self._step_bytes = min(missing_bytes, STEP_BYTES if keeps_pace else 2 * self._unprepared_bytes)
+        self._unprepared_bytes, self._no_space = 0, False
+        if not begin_bytes:
+            return [CreateFile(SPARE, self._step_bytes), SyncFile(SPARE)]
+        return [*plan_zeros(SPARE, begin_bytes, begin_bytes + self._step_bytes), SyncFile(SPARE)]
+
+    def prepared(self, *, given_up: bool) -> None:
+        """The step was performed; or there was no space, and the spare is removed until the log has grown further."""
+        self._spare_bytes = 0 if given_up else self._spare_bytes + self._step_bytes
+        self._no_space = given_up
 
     def plan_truncate(self, first_removed: Index) -> list[DiskOperation]:
         """Erase the entry at `first_removed` and all that follow it, so that nothing of them can resurface."""
@@ -287,16 +333,19 @@ class Journal:
     def _plan_segment(self, record_bytes: int) -> list[DiskOperation]:
         previous = self.last
         file = segment_file(previous.index + 1)
-        size_bytes = max(self._segment_bytes, SEGMENT_HEADER_BYTES + record_bytes)
+        needed_bytes = SEGMENT_HEADER_BYTES + record_bytes
+        small_bytes = max(min(self._segment_bytes, SMALL_SEGMENT_BYTES), needed_bytes)
+        operations: list[DiskOperation] = []
+        if self._spare_bytes >= small_bytes:
+            made, size_bytes = SPARE, self._spare_bytes
+            self._spare_bytes = self._unprepared_bytes = 0
+        else:
+            made = file + NEW_SUFFIX
+            size_bytes = small_bytes if self.prepares_ahead else max(self._segment_bytes, needed_bytes)
+            operations.append(CreateFile(made, size_bytes))
         header = encode_segment_header(SegmentHeader(self._binding, previous, size_bytes))
         self._segments.append(Segment(file, previous, size_bytes))
-        return [
-            CreateFile(file + NEW_SUFFIX, size_bytes),
-            WriteBytes(file + NEW_SUFFIX, 0, header),
-            SyncFile(file + NEW_SUFFIX),
-            RenameFile(file + NEW_SUFFIX, file),
-            SyncDirectory(),
-        ]
+        return [*operations, WriteBytes(made, 0, header), SyncFile(made), RenameFile(made, file), SyncDirectory()]
 
 
 def _first_of(segment: Segment) -> Index:

@@ -104,6 +104,8 @@ class Storage:
         self._journal = journal
         self._snapshots = snapshots
         self._in_flight = False
+        self._ahead: HardState | None = None
+        """What `plan_hard_state` wrote last: groups of before may come with an older one."""
 
     @property
     def binding(self) -> Binding:
@@ -133,8 +135,9 @@ class Storage:
             raise ValueError("a change of the snapshot shares its group with others")
         group = merge(persists)
         state = self._stored_state.state
-        # The stored one may be later than the group's: `plan_hard_state` writes it ahead of the groups.
-        hard_state = _later(group.hard_state or state.hard_state, state.hard_state)
+        hard_state = group.hard_state or state.hard_state
+        if self._ahead is not None:
+            hard_state = _later(hard_state, self._ahead)
         operations: list[DiskOperation] = []
         cut = group.truncate_from
         if cut is not None and cut <= self._journal.last.index:
@@ -155,6 +158,7 @@ class Storage:
 
         Only if what is left of that group does not write the file itself (`writes_hard_state`).
         """
+        self._ahead = hard_state
         return self._stored_state.plan_hard_state(hard_state, self._journal.durable)
 
     def _plan_snapshot(self, change: SnapshotChange, hard_state: HardState) -> list[DiskOperation]:
@@ -178,6 +182,18 @@ class Storage:
         operations = self._stored_state.plan_hard_state(hard_state, begin, begin + 1)
         operations += self._journal.plan_replace(start)
         return operations + self._stored_state.plan_hard_state(hard_state, start.index)
+
+    def prepare_ahead(self) -> None:
+        """The caller carries out `plan_preparation`, so groups need make no whole segment themselves."""
+        self._journal.prepares_ahead = True
+
+    def plan_preparation(self) -> list[DiskOperation]:
+        """A step of the segment to come, between two groups; empty if none is due."""
+        return [] if self._in_flight else self._journal.plan_preparation()
+
+    def prepared(self, *, given_up: bool) -> None:
+        """The step was performed, or there was no space and the spare segment is removed."""
+        self._journal.prepared(given_up=given_up)
 
     def done(self) -> None:
         """The planned group was performed."""

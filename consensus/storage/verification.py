@@ -17,7 +17,7 @@ from pathlib import Path
 from consensus.storage.directory import LOCK_FILE
 from consensus.storage.disk import StorageError
 from consensus.storage.hard_state import FILE, HardStateFile, StoredState
-from consensus.storage.journal import NEW_SUFFIX, SEGMENT_SUFFIX
+from consensus.storage.journal import NEW_SUFFIX, SEGMENT_SUFFIX, SPARE
 from consensus.storage.recovery import Scan, scan_segments
 from consensus.storage.snapshots import SNAPSHOT_SUFFIX, stored_snapshot
 
@@ -87,7 +87,7 @@ def verify_storage(path: Path) -> Verification:
     if state is not None:
         _check_place(path, state, result)
         _check_log(reader, state, result)
-    leftovers = [file for file in files if file.endswith(NEW_SUFFIX)]
+    leftovers = [file for file in files if file.endswith(NEW_SUFFIX) and file != SPARE]
     if leftovers:
         result.repairs.append(
             f"{len(leftovers)} unfinished files ('{leftovers[0]}' …) would be removed at the next start"

@@ -5,7 +5,7 @@ from random import Random
 from consensus.core.effects import Apply, Outcome, Persist, ProposalResolved, ReadEntries, Send
 from consensus.core.messages import AppendReply
 from consensus.core.model import Entry, HardState
-from consensus.server.executor import Executor, ReadJob, WriteJob
+from consensus.server.executor import Executor, PreparationJob, ReadJob, WriteJob
 from consensus.storage.planner import Owner, StorageOptions, read_extents, recover
 from tests.node.crash_disk import CrashDisk
 
@@ -135,10 +135,11 @@ def test_nothing_is_ever_released_before_the_disk_has_it() -> None:
                 first += 1
                 after = random.randint(0, number)
                 released = executor.accept([persist(number, first), send(number, after)])
-            elif (job := executor.next_job()) is not None:
-                assert isinstance(job, WriteJob)
+            elif isinstance(job := executor.next_job(), WriteJob):
                 durable = job.number
                 released = executor.written(job)
             else:
                 released = []
+                if isinstance(job, PreparationJob):
+                    executor.prepared(job)
             assert all(isinstance(effect, Send) and effect.after <= durable for effect in released), f"seed {seed}"

@@ -5,7 +5,7 @@ from random import Random
 
 from consensus.core.effects import ReadEntries
 from consensus.core.model import Index, ServerId, integer_id
-from consensus.server.executor import SnapshotWrite, WriteJob
+from consensus.server.executor import PreparationJob, SnapshotWrite, WriteJob
 from consensus.storage.disk import DiskOperation, RemoveFile
 from consensus.storage.planner import Owner, Recovery, Storage, StorageOptions, read_extents, recover
 from tests.simulation.consensus.checker import Checker
@@ -80,10 +80,10 @@ class Keeper:
         """A job stops in its midst for want of space; returns where to go on later."""
         return self.disk.fill_up(job.operations, start, self._random)
 
-    def give_up(self, job: SnapshotWrite) -> SnapshotWrite:
-        """Nothing waits for a snapshot that finds no space: its file is removed."""
-        self._checker.marks.see("snapshot given up for want of disk space")
+    def give_up(self, job: SnapshotWrite | PreparationJob) -> None:
+        """Nothing waits for a snapshot, or for the log's next segment, that finds no space: its file is removed."""
+        if isinstance(job, SnapshotWrite):
+            self._checker.marks.see("snapshot given up for want of disk space")
         self.disk.fill_up(job.operations, 0, self._random)
         self.disk.perform(RemoveFile(job.file))
         job.operations, job.given_up = (), True
-        return job

@@ -44,7 +44,16 @@ from consensus.core.messages import AppendReply, SnapshotReply, VoteReply
 from consensus.core.model import Configuration, Index, ServerId, SnapshotDescription, Term
 from consensus.core.raft import Raft
 from consensus.core.replication.progress import ProgressState
-from consensus.server.executor import Executor, HardStateJob, Job, ReadJob, Released, SnapshotWrite, WriteJob
+from consensus.server.executor import (
+    Executor,
+    HardStateJob,
+    Job,
+    PreparationJob,
+    ReadJob,
+    Released,
+    SnapshotWrite,
+    WriteJob,
+)
 from consensus.storage.disk import DamagedStorageError, DiskOperation
 from consensus.storage.planner import Recovery, Storage
 from tests.simulation.consensus.checker import Checker, ViolationError
@@ -192,7 +201,7 @@ class Machine:
         self._trace(f"crash {self.server_id}")
         # The disk does one thing at a time: a group that waits for space goes on between other jobs, not during one.
         writing, begun = (life.job, 0) if life.job is not None else (life.blocked, life.done)
-        if isinstance(writing, WriteJob | HardStateJob):
+        if isinstance(writing, WriteJob | HardStateJob | PreparationJob):
             done = self._random.randint(begun, len(writing.operations))
             self._keeper.disk.run(writing.operations[begun:done])
         self._power_off()
@@ -376,11 +385,11 @@ class Machine:
         else:
             life.job = None
         try:
-            if isinstance(job, WriteJob | SnapshotWrite) and self._is_full(job, start):
+            if isinstance(job, WriteJob | SnapshotWrite | PreparationJob) and self._is_full(job, start):
                 if isinstance(job, WriteJob):
                     self._wait_for_space(life, job, start)
                     return
-                job = self._keeper.give_up(job)
+                self._keeper.give_up(job)
             self._perform(life, job, start)
         except CrashedError:
             self.crash()
@@ -395,6 +404,9 @@ class Machine:
                 self._operate(job.operations)
                 life.executor.read(job)
                 self._go_on_with_snapshot(life, given_up=job.given_up)
+            case PreparationJob():
+                self._operate(job.operations)
+                life.executor.prepared(job)
             case WriteJob():
                 self._operate(job.operations[start:])
                 self._written(life, job)
@@ -421,7 +433,7 @@ class Machine:
             raise CrashedError
         self.step(Persisted(job.number))
 
-    def _is_full(self, job: WriteJob | SnapshotWrite, start: int) -> bool:
+    def _is_full(self, job: WriteJob | SnapshotWrite | PreparationJob, start: int) -> bool:
         return not self.healthy and self._keeper.is_full(self._world.now) and start < len(job.operations)
 
     def _wait_for_space(self, life: Life, job: WriteJob, start: int) -> None:

@@ -1,0 +1,248 @@
+"""The log's next segment is prepared ahead: the group that crosses a boundary writes its entries, and no zeros."""
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+import trio.testing
+
+from consensus.core.effects import Persist, ReadEntries
+from consensus.core.model import Entry
+from consensus.server.executor import Executor, PreparationJob, ReadJob, WriteJob
+from consensus.storage.directory import Directory, OutOfSpaceError, open_directory
+from consensus.storage.disk import CreateFile, DiskOperation, RemoveFile, SyncFile, WriteBytes
+from consensus.storage.journal import SMALL_SEGMENT_BYTES, SPARE, STEP_BYTES
+from consensus.storage.planner import Owner, StorageOptions, recover
+from consensus.storage.records import SEGMENT_HEADER_BYTES
+from consensus.storage.verification import verify_storage
+from tests.node.crash_disk import CrashDisk
+from tests.node.memory_server import MemoryDisk, leader_alone
+
+SEGMENT_BYTES = 4 * 1024 * 1024
+OPTIONS = StorageOptions(segment_bytes=SEGMENT_BYTES, tail_entries=10)
+NODE = Owner(b"node-one", 1, 1)
+ENTRY_BYTES = 3_000
+
+
+def written_bytes(operations: tuple[DiskOperation, ...]) -> int:
+    """What a job writes, zeros and all."""
+    return sum(
+        operation.size_bytes if isinstance(operation, CreateFile) else len(operation.data)
+        for operation in operations
+        if isinstance(operation, CreateFile | WriteBytes)
+    )
+
+
+class Log:
+    """A log that grows by entries of the same size, on a disk in memory."""
+
+    def __init__(self, options: StorageOptions = OPTIONS) -> None:
+        self.disk = CrashDisk()
+        recovery = recover(self.disk, NODE, bytes(16), options)
+        self.disk.run(recovery.operations)
+        self.storage = recovery.storage
+        self.executor = Executor(recovery.storage, 64 * 1024)
+        self.groups: list[WriteJob] = []
+        self.steps: list[PreparationJob] = []
+        self.number = 0
+
+    def append(self, count: int) -> None:
+        """Entries that are to be made durable, one Persist each."""
+        for _ in range(count):
+            self.number += 1
+            entry = Entry.command(1, bytes([1]) * ENTRY_BYTES)
+            self.executor.accept([Persist(self.number, None, None, self.number, (entry,))])
+
+    def work(self, jobs: int = 1_000_000) -> None:
+        """Let the disk do its next jobs."""
+        for _ in range(jobs):
+            job = self.executor.next_job()
+            match job:
+                case None:
+                    return
+                case WriteJob():
+                    self.disk.run(job.operations)
+                    self.executor.written(job)
+                    self.groups.append(job)
+                case PreparationJob():
+                    self.disk.run(job.operations)
+                    self.executor.prepared(job)
+                    self.steps.append(job)
+                case ReadJob():
+                    job.answer(self.disk)
+                    self.executor.read(job)
+                case _:
+                    raise AssertionError(job)
+
+    def excess_bytes(self) -> int:
+        """The most that a group wrote beyond its entries."""
+        entries = 0
+        most = 0
+        for group in self.groups:
+            most = max(most, written_bytes(group.operations) - (group.number - entries) * (ENTRY_BYTES + 100))
+            entries = group.number
+        return most
+
+
+def test_the_group_that_crosses_a_boundary_writes_no_zeros() -> None:
+    log = Log()
+    log.work()
+    for _ in range(400):
+        log.append(10)
+        log.work()
+    assert log.storage.segment_count >= 3
+    assert log.excess_bytes() <= SEGMENT_HEADER_BYTES
+    assert max(written_bytes(step.operations) for step in log.steps) == STEP_BYTES
+
+
+def test_under_full_load_reads_included_the_segment_is_ready_in_time() -> None:
+    log = Log()
+    log.work()
+    # Given that a group and a read wait at every moment
+    for _ in range(1_000):
+        log.append(4)
+        log.executor.accept([ReadEntries(log.number, 1, 1, 10)])
+        log.work(2)
+    assert log.executor.reads_waiting > 0
+    assert log.storage.segment_count >= 3
+    assert log.excess_bytes() <= SEGMENT_HEADER_BYTES
+    assert max(written_bytes(step.operations) for step in log.steps) <= 4 * 64 * 1024
+
+
+def test_an_idle_log_prepares_no_more_than_it_will_need_soon() -> None:
+    log = Log()
+    log.work()
+    log.append(10)
+    log.work()
+    assert log.storage.segment_count == 1
+    before = len(log.steps)
+    log.append(100)
+    log.work()
+    assert len(log.steps) - before <= 100 * (ENTRY_BYTES + 100) * 2 // STEP_BYTES + 1
+
+
+def test_a_spare_that_is_not_complete_is_adopted_as_it_is_and_a_group_makes_a_small_segment_at_most() -> None:
+    early = Log()
+    early.work(jobs=6)
+    early.append(1)
+    early.work(jobs=2)
+    assert written_bytes(early.groups[0].operations) < SEGMENT_HEADER_BYTES + ENTRY_BYTES + 100
+    first = Log()
+    first.append(1)
+    first.work(jobs=2)
+    assert written_bytes(first.groups[0].operations) < SMALL_SEGMENT_BYTES + SEGMENT_HEADER_BYTES + ENTRY_BYTES + 100
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_after_a_crash_a_half_prepared_segment_is_removed_and_the_log_is_whole(seed: int) -> None:
+    random, log = Random(seed), Log()
+    durable = 0
+    for _ in range(random.randint(1, 60)):
+        log.append(random.randint(0, 60))
+        log.work(jobs=random.randint(0, 12))
+    durable = log.groups[-1].number if log.groups else 0
+    job = log.executor.next_job()
+    if isinstance(job, WriteJob | PreparationJob):
+        log.disk.run(job.operations[: random.randint(0, len(job.operations))])
+    disk = log.disk.crash(random)
+    again = recover(disk, NODE, bytes(16), OPTIONS)
+    assert again.log.last.index >= durable, f"seed {seed}"
+    assert (SPARE in disk.files()) == (RemoveFile(SPARE) in again.operations), f"seed {seed}"
+    disk.run(again.operations)
+    assert SPARE not in disk.files()
+
+
+def test_a_preparation_that_finds_no_space_gives_back_what_it_took_and_is_tried_again_later() -> None:
+    log = Log()
+    log.work()
+    log.append(10)
+    log.work()
+    log.append(100)
+    log.work(jobs=1)
+    job = log.executor.next_job()
+    while not isinstance(job, PreparationJob):
+        assert isinstance(job, WriteJob)
+        log.disk.run(job.operations)
+        log.executor.written(job)
+        job = log.executor.next_job()
+    log.disk.run([RemoveFile(job.file)])
+    job.given_up = True
+    log.executor.prepared(job)
+    steps = len(log.steps)
+    log.append(1)
+    log.work()
+    assert len(log.steps) == steps
+    log.append(SEGMENT_BYTES // 16 // ENTRY_BYTES + 1)
+    log.work()
+    assert len(log.steps) > steps
+
+
+async def test_a_server_acknowledges_what_crosses_a_boundary_without_having_written_zeros(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+
+    class Counting(MemoryDisk):
+        def run(self, operations: Sequence[DiskOperation]) -> None:
+            groups.append(tuple(operations))
+            super().run(operations)
+
+    groups: list[tuple[DiskOperation, ...]] = []
+    disk = Counting()
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, disk)
+        segments = node.server.describe().segments
+        for _ in range(120):
+            groups.clear()
+            await node.server.propose((bytes([1]) * 9_000,))
+            steps = [each for each in groups if all(_is_of_spare(operation) for operation in each)]
+            others = sum(written_bytes(each) for each in groups if each not in steps)
+            assert others <= 9_000 + 200 + SEGMENT_HEADER_BYTES
+        assert node.server.describe().segments >= segments + 3
+        nursery.cancel_scope.cancel()
+
+
+def _is_of_spare(operation: DiskOperation) -> bool:
+    """Whether a step of the preparation would do this."""
+    return isinstance(operation, CreateFile | WriteBytes | SyncFile) and operation.file == SPARE
+
+
+def test_on_a_real_disk_the_spare_is_adopted_by_its_name_and_is_no_leftover(tmp_path: Path) -> None:
+    disk, recovery = open_directory(tmp_path / "raft", b"node-one", 1, StorageOptions(segment_bytes=64 * 1024))
+    executor = Executor(recovery.storage)
+    for number in range(1, 60):
+        executor.accept([Persist(number, None, None, number, (Entry.command(1, b"x" * ENTRY_BYTES),))])
+        while (job := executor.next_job()) is not None:
+            assert isinstance(job, WriteJob | PreparationJob)
+            disk.perform_all(job.operations)
+            if isinstance(job, WriteJob):
+                executor.written(job)
+            else:
+                executor.prepared(job)
+    disk.perform_all(recovery.storage.plan_close())
+    disk.close()
+    assert (tmp_path / "raft" / SPARE).exists()
+    assert recovery.storage.segment_count == 3
+    assert verify_storage(tmp_path / "raft").repairs == []
+    disk, again = open_directory(tmp_path / "raft", b"node-one", 2, StorageOptions(segment_bytes=64 * 1024))
+    disk.close()
+    assert again.log.last.index == 59
+    assert not (tmp_path / "raft" / SPARE).exists()
+
+
+def test_a_step_that_fails_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, recovery = open_directory(tmp_path / "raft", b"node-one", 1, StorageOptions(segment_bytes=64 * 1024))
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    operations = recovery.storage.plan_preparation()
+    monkeypatch.setattr("os.pwrite", full)
+    with pytest.raises(OutOfSpaceError):
+        disk.perform_all(operations)
+    assert not (tmp_path / "raft" / SPARE).exists()
+    assert isinstance(disk, Directory)
+    disk.close()
