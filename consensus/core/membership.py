@@ -268,7 +268,7 @@ class Reconfiguration:
         wanted -= {replica.server_id}
         for gone in self._followers.keys() - wanted:
             del self._followers[gone]
-        for server_id in sorted(wanted - self._followers.keys()):
+        for server_id in sorted(wanted.difference(self._followers)):
             self._followers[server_id] = Standing(replica.now, advanced_ms=replica.now)
         return True
 

@@ -1,0 +1,56 @@
+"""The tests of core, codecs and simulator, on the modules that mypyc has compiled.
+
+    PYTHONSAFEPATH=1 PYTHONPATH=build/compiled:. python -m tests.run_compiled     (`make test-compiled`)
+
+    make compiled ─▶ build/compiled ─▶ each module that should be compiled is ─▶ tests ─▶ histories of the simulator
+
+mypyc checks every annotation while the program runs: a value that an annotation does not describe is an error there and
+none in Python. So what decides and what reads untrusted bytes is tested in both forms. Planted bugs replace methods,
+which a compiled class does not allow: they, and all tests of what is not compiled, run on the pure modules alone.
+"""
+
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.consensus import command
+
+ROOT = Path(__file__).parents[1]
+COMPILED = ROOT / "build" / "compiled"
+TESTS = (
+    "tests/spec/test_raft*.py",
+    "tests/spec/test_pull*.py",
+    "tests/wire/test_garlic_farm*.py",
+    "tests/wire/test_record.py",
+)
+HISTORIES = ("--seeds", "60", "--short", "--jobs", "2")
+
+
+def main() -> int:
+    """The exit status: 0 if everything held."""
+    wrong = not_compiled()
+    if wrong:
+        sys.exit(f"not compiled: {', '.join(wrong)}; `make compiled` builds them")
+    files = [str(path.relative_to(ROOT)) for pattern in TESTS for path in sorted(ROOT.glob(pattern))]
+    failed = pytest.main(["-q", "-n", "2", "-p", "no:cacheprovider", "-o", f"pythonpath={COMPILED} {ROOT}", *files])
+    return failed or command.main(HISTORIES)
+
+
+def not_compiled() -> list[str]:
+    """The modules of [tool.garlicfarm] compiled that Python would take from somewhere else, or as source."""
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["garlicfarm"]["compiled"]
+    paths = [path.relative_to(ROOT) for pattern in patterns for path in ROOT.glob(pattern)]
+    names = {".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths}
+    wrong = []
+    for name in sorted(names):
+        found = Path(str(import_module(name).__file__))
+        if found.suffix != ".so" or not found.is_relative_to(COMPILED):
+            wrong.append(name)
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())
