@@ -44,11 +44,11 @@ from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator
-from consensus.server.clock import now_ms
-from consensus.server.description import Notice
 from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.event_loop import now_ms
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
+from consensus.server.status import Notice
 from consensus.storage.directory import open_storage
 from consensus.storage.planner import StorageOptions
 
@@ -132,10 +132,10 @@ class Door:
         if server is None:
             raise GarlicFarmError(Fault.BUSY, "not started")
         try:
-            number = server.ask(sender, request, answered)
+            server.ask(sender, request, answered)
         except (ServerBusyError, ServerStoppedError) as error:
             raise GarlicFarmError(Fault.BUSY, str(error)) from error
-        return lambda: server.forget(number)
+        return lambda: server.forget(request.correlation)
 
     def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
         """A client's entries; without any, only who leads."""
@@ -192,9 +192,6 @@ async def _run(specification: Specification) -> None:
     links = PeerLinks(
         Dialer(Caller(CLUSTER, lambda: (credentials,), lambda: identity, os.urandom, group, ConnectionRole.SERVER)),
         peers.get,
-        deliver_reply=lambda sender, reply: server.deliver_reply(sender, reply),  # noqa: PLW0108 - made below
-        append_not_sent=lambda *kept_back: server.append_not_sent(*kept_back),  # noqa: PLW0108 - likewise
-        peer_extensions=lambda peer, extensions: server.peer_extensions(peer, extensions),  # noqa: PLW0108 - likewise
         tally=tally,
         random=Random(),
     )
@@ -213,7 +210,6 @@ async def _run(specification: Specification) -> None:
         for line in json.loads(await trio.to_thread.run_sync(sys.stdin.readline)):
             told = Announcement(**line)
             peers[told.server_id] = PeerAddress(LISTENS, told.port, bytes.fromhex(told.fingerprint))
-        await nursery.start(links.run)
         await nursery.start(server.run)
         door.server = server
         print(READY, flush=True)

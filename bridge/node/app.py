@@ -77,7 +77,7 @@ from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from consensus.protocols.garlic_farm.node.metrics import Metrics
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.server.description import ContentRejected, Notice
+from consensus.server.status import ContentRejected, Notice
 from consensus.storage.directory import check_place
 from gossip.node.identity import load_identity
 

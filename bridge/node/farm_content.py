@@ -22,8 +22,8 @@ from bridge.wire.application import decode
 from bridge.wire.entry_proof import ends_like_proof
 from bridge.wire.farm_snapshot import FarmSnapshotError, decode_farm_at_once
 from consensus.core.model import COMMAND, Entry, integer_id
-from consensus.server.content_checks import ContentChecks
-from consensus.server.description import ContentRejected
+from consensus.server.interfaces import ContentChecks
+from consensus.server.status import ContentRejected
 from consensus.sessions.table import SessionTableError
 
 ALARM = "content-rejected"

@@ -26,7 +26,7 @@ from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.metrics import Metrics
 from consensus.protocols.garlic_farm.wire.errors import GarlicFarmError
 from consensus.protocols.garlic_farm.wire.upgrade import INTRODUCTIONS_MAX, Identity
-from consensus.server.clock import now_ms
+from consensus.server.event_loop import now_ms
 from gossip.core.description import Description, MemberDescription
 from gossip.core.effects import AdoptGeneration, Alarm, MembershipChanged
 from gossip.core.keychain import KeyChain

@@ -78,7 +78,7 @@ from bridge.wire.application import EntryReader, decode
 from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm, encode_farm
 from consensus.core.entry_data import decode_configuration
 from consensus.core.model import Configuration, Entry, EntryKind, Index, LogId, integer_id
-from consensus.server.clock import now_ms
+from consensus.server.event_loop import now_ms
 from consensus.sessions.table import RequestId, parse_request_id
 
 MOMENTS_MAX = 500_000

@@ -24,8 +24,8 @@ from bridge.node.farm_member import Member
 from bridge.node.ledger import majorities_of
 from consensus.core.entry_data import decode_configuration
 from consensus.core.model import EntryKind, integer_id
-from consensus.server.clock import now_ms
 from consensus.server.errors import ServerBusyError
+from consensus.server.event_loop import now_ms
 
 QUORUM_ALARM = "no-quorum"
 LOOK_INTERVAL_S = 1.0

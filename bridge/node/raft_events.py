@@ -4,7 +4,7 @@ from bridge.node.alarms import Alarms
 from bridge.node.event_log import EventLog
 from consensus.core.effects import ConfigurationChanged, Role, RoleChanged
 from consensus.core.model import integer_id
-from consensus.server.description import ContentRejected, DiskFull, Notice
+from consensus.server.status import ContentRejected, DiskFull, Notice
 
 
 def note_raft(notice: Notice, trace: EventLog, alarms: Alarms) -> None:

@@ -43,8 +43,8 @@ from bridge.wire.metadata import ADMISSIONS_LIMIT, RoleHint
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, Outcome, TransferOutcome
 from consensus.core.model import Server, integer_id
 from consensus.core.status import Description
-from consensus.server.clock import now_ms
 from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.event_loop import now_ms
 
 ALARM = "admission"
 ASKING_ALARM = "waiting-for-approval"

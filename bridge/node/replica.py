@@ -51,10 +51,10 @@ from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.server.clock import now_ms
-from consensus.server.description import Notice
 from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.event_loop import now_ms
 from consensus.server.server import ConsensusServer
+from consensus.server.status import Notice
 from consensus.storage.directory import ThreadedDisk, open_storage
 from consensus.storage.disk import StorageError
 from consensus.storage.hard_state import FILE as BALLOT_FILE
@@ -218,10 +218,10 @@ class FrontDoor:
             raise GarlicFarmError(Fault.WRONG_SERVER, f"server {sender} was thrown out of the farm, and is not heard")
         server = self.replica.server
         try:
-            number = server.ask(sender, request, answered)
+            server.ask(sender, request, answered)
         except (ServerBusyError, ServerStoppedError) as error:
             raise GarlicFarmError(Fault.BUSY, str(error)) from error
-        return lambda: server.forget(number)
+        return lambda: server.forget(request.correlation)
 
     def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
         """A client's entries; without any, only who leads."""
@@ -294,9 +294,6 @@ async def open_replica(
         links = PeerLinks(
             settings.dialer(lambda: identity, ConnectionRole.SERVER),
             resolve,
-            deliver_reply=lambda sender, reply: server.deliver_reply(sender, reply),  # noqa: PLW0108 - made below
-            append_not_sent=lambda *kept_back: server.append_not_sent(*kept_back),  # noqa: PLW0108 - likewise
-            peer_extensions=lambda peer, extensions: server.peer_extensions(peer, extensions),  # noqa: PLW0108 - made below
             tally=tally,
             random=Random(),
             configuration_before=ledger.configuration_before,
@@ -323,7 +320,6 @@ async def open_replica(
         )
         replica.voters_are(raft.describe().configuration)
         async with trio.open_nursery() as nursery:
-            await nursery.start(links.run)
             await nursery.start(client.run)
             await nursery.start(server.run)
             await nursery.start(requests.run)

@@ -13,29 +13,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from heapq import heappop, heappush
-from typing import Protocol
 
 import trio
 
 from consensus.core.effects import Apply, Restore
-from consensus.core.model import Entry, Index, LogId, SnapshotDescription
-
-
-class StateMachine(Protocol):
-    """What the committed entries are for."""
-
-    async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        """Take committed entries from index `first` on, in order, each once since the start or the last `restore`."""
-
-    def snapshot(self) -> Iterator[bytes]:
-        """The state as it is now, in pieces of any size. Later entries must not change what the iterator gives."""
-
-    async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
-        """Become what `snapshot` gave after the entry at `last`; forget everything else.
-
-        It may be interrupted by an error out of `state`, when a newer snapshot has come; another `restore` follows.
-        """
-
+from consensus.core.model import Entry, Index, SnapshotDescription
+from consensus.server.interfaces import StateMachine
 
 Reader = Callable[[Index, Index, int], Awaitable[tuple[Entry, ...]]]
 """Reads committed entries [first, last] from storage, at most the given bytes, at least one."""

@@ -1,48 +1,55 @@
-"""EventLoop at the core: what makes events into steps, one after the other.
+"""The event loop around the core: what makes events into steps, one after the other.
 
-    owner task          waits until something is due, takes a turn, again and again
-    whoever brings      takes one at once, in its own task, unless one is being taken
-    a turn              everything urgent ──▶ the deadline ──▶ one batch of proposals ──▶ the next disk job
+    owner task              waits until something is due, takes a turn, again and again
+    task that brings one    takes a turn at once, unless one is being taken
+    a turn                  everything urgent ──▶ the deadline ──▶ one batch of proposals ──▶ the next disk job
 
 A turn never waits, and none begins within another: what comes up meanwhile, such as a client that submits again from
 within its answer, lies in the mailbox until the next. So the core needs no lock, and its effects are carried out in the
 order in which it gave them.
 
-The simpler design wakes the owner task for each event. A turn of the event loop costs more than a step of the core, and
+The simpler design wakes the owner task for each event. A round of trio's loop costs more than a step of the core, and
 an entry on its way through a leader and its followers would need five more of them.
+
+Time is trio's, so that a test's clock governs the core, its timers and a transport's nonces alike.
 """
 
 from collections.abc import Callable, Sequence
 
+import trio
+
+from consensus.core.effects import Effect
 from consensus.core.events import DeadlineReached, Event
 from consensus.core.model import Milliseconds
-from consensus.server.clock import now_ms
+from consensus.server.batching import Batches
 from consensus.server.errors import ServerStoppedError
-from consensus.server.executor import Executor, Job, Released, StorageReadResult
 from consensus.server.interfaces import Core
-from consensus.server.mailbox import Batches, JobBlocked, JobDone, Mailbox, Urgent
+from consensus.server.mailbox import JobBlocked, JobDone, Mailbox, Urgent
+
+
+def now_ms() -> Milliseconds:
+    """Monotonic time; what cores are stepped with."""
+    return round(trio.current_time() * 1000)
 
 
 class EventLoop:
     """The core behind its mailbox.
 
-    `carry_out` does what the executor lets go. `end_job` takes a disk job that is done and says what the core is to be
-    told of it; `start_job` begins the next, if there is one.
+    `carry_out` dispatches the core's effects. `end_job` takes what the disk says of a job, and returns what the
+    core is to be told of it; `start_job` begins the next, if there is one.
     """
 
     def __init__(
         self,
         core: Core,
-        executor: Executor,
         mailbox: Mailbox,
         batches: Batches,
         *,
-        carry_out: Callable[[Sequence[Released]], None],
-        end_job: Callable[[Job, StorageReadResult | None], Event | None],
+        carry_out: Callable[[Sequence[Effect]], None],
+        end_job: Callable[[JobDone | JobBlocked], Event | None],
         start_job: Callable[[], None],
     ) -> None:
         self._core = core
-        self._executor = executor
         self._mailbox = mailbox
         self._batches = batches
         self._carry_out = carry_out
@@ -54,14 +61,14 @@ class EventLoop:
         mailbox.run_pending = self._run_pending
 
     async def run(self) -> None:
-        """The owner task; raises what went wrong in a turn, whoever has taken it."""
+        """The owner task; raises what went wrong in a turn, in whichever task."""
         self._at_work = True
         try:
             while True:
                 self._run_pending()
                 if self._failure is not None:
                     raise self._failure
-                await self._mailbox.wait(self._deadline_ms() / 1000, under_way=self._batches.under_way)
+                await self._mailbox.wait(self._deadline_ms() / 1000)
         finally:
             self._at_work = False
 
@@ -104,36 +111,27 @@ class EventLoop:
         self._at_work = False
 
     def _turn(self) -> None:
-        for _ in range(self._mailbox.urgent_count):
-            self._take(self._mailbox.take_urgent())
+        for urgent in self._mailbox.take_urgent():
+            self._take(urgent)
         if now_ms() >= self._deadline_ms():
             self._step(DeadlineReached())
-        if self._mailbox.batch_is_due(under_way=self._batches.under_way):
-            batch = self._mailbox.take_batch()
-            if batch:
-                self._step(self._batches.submit(batch))
+        if self._batches.is_due:
+            batch = self._batches.submit()
+            if batch is not None:
+                self._step(batch)
         self._start_job()
 
-    def _take(self, urgent: Urgent | None) -> None:
-        match urgent:
-            case None:
-                return
-            case JobBlocked(job, resume_at):
-                self._carry_out(self._executor.blocked(job, resume_at))
-                return
-            case JobDone(job, answer):
-                event = self._end_job(job, answer)
-            case _:
-                event = urgent
+    def _take(self, urgent: Urgent) -> None:
+        event = self._end_job(urgent) if isinstance(urgent, JobDone | JobBlocked) else urgent
         if event is not None:
             self._step(event)
 
     def _step(self, event: Event) -> None:
         self._due_ms = None
-        self._carry_out(self._executor.accept(self._core.step(event, now_ms())))
+        self._carry_out(self._core.step(event, now_ms()))
 
     def _expect(self) -> None:
-        self._mailbox.expect(self._deadline_ms() / 1000, under_way=self._batches.under_way)
+        self._mailbox.expect(self._deadline_ms() / 1000)
 
     def _deadline_ms(self) -> Milliseconds:
         """The core's deadline, asked for once after each step: a leader has to look at all its followers to tell."""

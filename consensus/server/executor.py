@@ -1,16 +1,17 @@
-"""Carries out a core's effects in the order that durability demands: a planner, without threads or files.
+"""Orders what the core wants of the disk, and holds the messages that wait for it: a planner, without threads or files.
 
-    accept(effects) ──▶ effects to carry out now        what waits for a Persist is held
-    next_job()      ──▶ WriteJob | ReadJob | …        one at a time; the shell performs it on the disk
-    written(job)    ──▶ Sends that waited for it; the shell then steps the core with Persisted(job.number)
+    persist(effect), ask(read)      wait here for their turn on the disk
+    may_send(effect) ──▶ bool       a message that waits for a Persist is held here
+    next_job()       ──▶ WriteJob | ReadJob | …      one at a time; the server has the disk do it
+    written(job)     ──▶ messages that waited for it; the server then steps the core with Persisted(job.number)
 
-*Group commit.* While one write is under way, Persists gather; the next job carries them all, with one sync. Nobody
+*Group commit.* While one write is under way, Persists accumulate; the next job carries them all, with one sync. Nobody
 waits for a timer: at low load a group is one Persist, at high load it grows until the disk keeps up. A group is bounded
 (`group_bytes`), so that a burst does not delay its own first acknowledgement.
 
 *Order.* A Send with `after=n` leaves when Persist n is durable, never before; those that waited leave in the order in
 which they were emitted. A Send with `after=0` leaves at once: a leader's heartbeats and appends are not held up by its
-own disk. Applies, answers to clients and role changes wait for nothing; the core emits them when they are true.
+own disk. Applies, answers to clients and role changes wait for nothing, and do not come here.
 
 *Reads* and writes take turns, so that a follower that must be fed from disk neither starves commits nor is starved. A
 read sees every Persist that was emitted before it: while one of those waits, the disk may still hold the entries that
@@ -31,32 +32,10 @@ server refuses new proposals while `backlog_bytes` is above its limit.
 """
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from consensus.core.effects import (
-    Announcement,
-    Answer,
-    Apply,
-    CheckSnapshot,
-    ConfigurationChanged,
-    ConfigurationResolved,
-    Effect,
-    Halt,
-    Persist,
-    ProposalResolved,
-    ReadEntries,
-    ReadReady,
-    ReadRefused,
-    ReadSnapshot,
-    Restore,
-    RoleChanged,
-    Send,
-    StoreChunk,
-    TakeSnapshot,
-    TransferEnded,
-)
+from consensus.core.effects import CheckSnapshot, Persist, ReadEntries, ReadSnapshot, Send, StoreChunk
 from consensus.core.events import EntriesRead, SnapshotChecked, SnapshotRead
 from consensus.core.log import entry_bytes
 from consensus.core.messages import (
@@ -67,14 +46,13 @@ from consensus.core.messages import (
     SnapshotReply,
     VoteReply,
 )
-from consensus.server.content_checks import ContentChecks
+from consensus.server.interfaces import ContentChecks
 from consensus.storage.disk import DiskOperation, DiskReader
 from consensus.storage.journal import SPARE, Extent
 from consensus.storage.planner import Storage, read_extents, writes_hard_state
 from consensus.storage.records import Binding
 from consensus.storage.snapshots import Piece, received_snapshot, received_state
 
-Released = Send | Apply | Answer | Announcement | Halt | TakeSnapshot | Restore
 StorageRead = ReadEntries | ReadSnapshot | CheckSnapshot
 StorageReadResult = EntriesRead | SnapshotRead | SnapshotChecked
 
@@ -183,39 +161,23 @@ class Executor:
         """Reads that have not begun."""
         return len(self._reads)
 
-    def accept(self, effects: Sequence[Effect]) -> list[Released]:
-        """Take a core's effects; returns those that may happen now, in order."""
-        released: list[Released] = []
-        for effect in effects:
-            match effect:
-                case Persist():
-                    size = persist_bytes(effect)
-                    self._waiting.append((effect, size))
-                    self._emitted = effect.number
-                    self._waiting_bytes += size
-                case Send():
-                    if self._may_leave(effect):
-                        released.append(effect)
-                    else:
-                        self._held.append(effect)
-                case ReadEntries() | ReadSnapshot() | CheckSnapshot():
-                    self._reads.append((effect, self._emitted))
-                case (
-                    Apply()
-                    | ProposalResolved()
-                    | ReadReady()
-                    | ReadRefused()
-                    | TransferEnded()
-                    | ConfigurationResolved()
-                ):
-                    released.append(effect)
-                case RoleChanged() | ConfigurationChanged() | Halt():
-                    released.append(effect)
-                case TakeSnapshot() | Restore():
-                    released.append(effect)
-                case _:
-                    assert_never(effect)
-        return released
+    def persist(self, effect: Persist) -> None:
+        """Something is to become durable."""
+        size = persist_bytes(effect)
+        self._waiting.append((effect, size))
+        self._emitted = effect.number
+        self._waiting_bytes += size
+
+    def may_send(self, send: Send) -> bool:
+        """Whether the message may leave now; otherwise it is held until its Persist is durable."""
+        if self._may_leave(send):
+            return True
+        self._held.append(send)
+        return False
+
+    def ask(self, wanted: StorageRead) -> None:
+        """Something is to be read, after everything that was emitted before."""
+        self._reads.append((wanted, self._emitted))
 
     def next_job(self) -> Job | None:
         """The next thing to do on the disk; None while one is under way, or if there is nothing."""
@@ -224,8 +186,8 @@ class Executor:
         self._job = self._choose() if self._blocked is None else self._choose_beside_blocked()
         return self._job
 
-    def written(self, job: WriteJob) -> list[Released]:
-        """`job` was performed: everything it carries is durable. Step the core with `Persisted(job.number)` next."""
+    def written(self, job: WriteJob) -> list[Send]:
+        """`job` was performed: returns what waited for it. The core is to be told `Persisted(job.number)` next."""
         if job is self._blocked:
             self._blocked = None
         else:
@@ -235,7 +197,7 @@ class Executor:
         self._durable = job.number
         return self._release()
 
-    def blocked(self, job: WriteJob, resume_at: int) -> list[Released]:
+    def blocked(self, job: WriteJob, resume_at: int) -> list[Send]:
         """`job` waits for space, and goes on from operation `resume_at`; what needs no space is done meanwhile."""
         if job is not self._blocked:
             self._end(job)
@@ -245,15 +207,15 @@ class Executor:
             self._hard_state_durable = max(self._hard_state_durable, job.number)
         return self._release()
 
-    def hard_state_written(self, job: HardStateJob) -> list[Released]:
+    def hard_state_written(self, job: HardStateJob) -> list[Send]:
         """`job` was performed."""
         self._end(job)
         self._hard_state_durable = job.number
         return self._release()
 
-    def _release(self) -> list[Released]:
+    def _release(self) -> list[Send]:
         """What was held and may leave by now, in order."""
-        released: list[Released] = []
+        released: list[Send] = []
         still_held: deque[Send] = deque()
         for send in self._held:
             (released if self._may_leave(send) else still_held).append(send)

@@ -8,16 +8,19 @@ class ServerOptions:
     """Limits and sizes of one server."""
 
     max_requests: int = 1024
+    """Of peers, unanswered; as many linearizable reads of clients beside them."""
+    max_changes: int = 16
+    """Changes of the configuration that wait for their answer; all but one are refused at once."""
     max_urgent: int = 4096
     max_proposals: int = 4096
     max_proposal_bytes: int = 16 * 1024 * 1024
     max_backlog_bytes: int = 32 * 1024 * 1024
     batch_commands: int = 512
     batch_bytes: int = 1024 * 1024
-    batch_hold_ms: int = 20
-    """How long proposals may be held for those under way; see `mailbox`."""
-    batch_gather_ms: int = 4
-    """How long the clients of an answered batch may take to come back together."""
+    linger_in_flight_ms: int = 20
+    """How long a proposal may wait for the batch that is in flight (`batching`)."""
+    linger_idle_ms: int = 4
+    """How long the clients of an answered batch may take to come back together (`batching`)."""
     group_bytes: int = 4 * 1024 * 1024
     apply_queue_bytes: int = 4 * 1024 * 1024
     max_reads: int = 16

@@ -1,21 +1,20 @@
 """One Raft server at work: the owner task around the core, the disk worker, and the feeding of the state machine.
 
-    transports ──request──▶ ┐ urgent    ┌──▶ Raft.step ──▶ Executor.accept ──▶ links.send, answers, state machine
-    deadline ─────────────▶ ├─────────▶ │        ▲                │
-    clients ────propose───▶ ┘ proposals └────────┴── Persisted ◀──┴── disk worker (a thread, one job at a time)
+    transport ──message──▶ ┐ urgent    ┌──▶ Raft.step ──▶ effects ──▶ transport, calls, state machine
+    deadline ────────────▶ ├─────────▶ │        ▲            └──▶ executor ──▶ disk worker (a thread)
+    clients ────propose──▶ ┘ proposals └────────┴── Persisted ◀──────────────────┘
 
-Only whoever has the turn touches the core, the executor and the storage's planners, so none of them needs a lock; who
-that is, `turns` tells. The disk worker performs jobs in a thread; while it syncs, turns go on, and whatever the core
-emits meanwhile gathers into the next group. How proposals are joined to batches is told in `mailbox`, how writes are
-joined in `executor`.
+Only the task that takes the turn touches the core, the executor and the storage's planners, so none of them needs a
+lock (`event_loop`). The disk worker performs one job at a time in a thread; while it syncs, turns go on, and whatever
+the core emits meanwhile joins the next group (`executor`). How proposals are joined to batches is told in `batching`.
+Each effect of the core is dispatched once, in `_carry_out`. Whoever waits for an answer stands in one table
+(`pending_calls`).
 
-*Correlation.* How a request that a transport hands in finds its reply is told in `requests`. Replies to our own
-requests come in by `deliver_reply`, with the correlation that the request had when it went out through `PeerLink.send`.
+The server names no protocol. A `Transport` carries requests to the other servers and hands in what they ask and answer
+(`interfaces`); the core decides which strategy of replication is spoken (`Features`).
 
 *Bounds.* Requests being answered, urgent events, proposals, the backlog of the disk and the state machine's queue are
 each limited; what exceeds them is refused with `BUSY` or `ServerBusyError`, or dropped and counted where Raft repeats.
-
-*Snapshots* are taken by `snapshotting`, without stopping this task; `disk_questions` are what the server reads back.
 
 *Failure.* An error of the disk ends `run` with that error: what was not acknowledged may be lost, nothing else is. A
 full disk is waited out: a leader resigns and nobody campaigns, what was not durable stays unacknowledged, the write is
@@ -30,15 +29,24 @@ from typing import assert_never
 import trio
 
 from consensus.core.effects import (
-    Answer,
     Apply,
+    ChangeOutcome,
+    ChangeRefusal,
+    CheckSnapshot,
     ConfigurationChanged,
     ConfigurationResolved,
+    Effect,
     Halt,
+    Outcome,
+    Persist,
     ProposalResolved,
+    ReadEntries,
     ReadReady,
+    ReadRefusal,
     ReadRefused,
+    ReadSnapshot,
     Restore,
+    Role,
     RoleChanged,
     Send,
     TakeSnapshot,
@@ -46,20 +54,23 @@ from consensus.core.effects import (
 )
 from consensus.core.events import (
     AppendNotSent,
+    ChangeConfiguration,
     DiskSpace,
     Event,
     PeerExtensions,
     Persisted,
+    ReadRequested,
+    Received,
+    Rejected,
     SnapshotChecked,
+    TransferLeadership,
 )
 from consensus.core.features import Extensions
-from consensus.core.messages import PullMessage, Reply, Request
+from consensus.core.messages import AppendEntries, FetchReply, Reply, Request
 from consensus.core.model import Configuration, Entry, Index, Server, ServerId, SnapshotDescription
-from consensus.server.applying import Applying, StateMachine
-from consensus.server.changes import Changes
-from consensus.server.content_checks import ContentChecks
-from consensus.server.description import ContentRejected, DiskFull, Notice, ServerDescription
-from consensus.server.errors import HaltedError
+from consensus.server.applying import Applying
+from consensus.server.batching import Admission, Batches, Proposal
+from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError, ServerStoppedError
 from consensus.server.event_loop import EventLoop
 from consensus.server.executor import (
     Executor,
@@ -67,23 +78,22 @@ from consensus.server.executor import (
     Job,
     PreparationJob,
     ReadJob,
-    Released,
     SnapshotWrite,
     StorageRead,
     StorageReadResult,
     WriteJob,
 )
-from consensus.server.interfaces import Core, PeerLink
-from consensus.server.mailbox import Admission, Batches, JobBlocked, JobDone, Mailbox, Proposal
+from consensus.server.interfaces import ContentChecks, Core, StateMachine, Transport, next_call
+from consensus.server.mailbox import JobBlocked, JobDone, Mailbox, Urgent
 from consensus.server.options import ServerOptions
-from consensus.server.proposing import Proposing
-from consensus.server.questions import Questions
-from consensus.server.requests import Requests
+from consensus.server.pending_calls import Awaited, PendingCalls
 from consensus.server.snapshotting import Snapshotting
-from consensus.server.storage_reads import DiskQuestions
+from consensus.server.status import ContentRejected, DiskFull, Notice, ServerDescription
+from consensus.server.storage_reads import StorageReads
 from consensus.storage.directory import OutOfSpaceError
 from consensus.storage.disk_worker import DiskWorker, ServerDisk
 from consensus.storage.planner import Storage
+from consensus.storage.records import ENTRY_LIMIT_BYTES
 
 
 class ConsensusServer:
@@ -99,7 +109,7 @@ class ConsensusServer:
         core: Core,
         storage: Storage,
         disk: ServerDisk,
-        links: PeerLink,
+        transport: Transport,
         state_machine: StateMachine,
         observe: Callable[[Notice], None],
         options: ServerOptions | None = None,
@@ -110,45 +120,33 @@ class ConsensusServer:
         self._core = core
         self._storage = storage
         self._disk = disk
-        self._links = links
+        self._transport = transport
         self._observe = observe
         self._options = options
         self._checks = checks or ContentChecks()
+        self._calls = PendingCalls(options)
         self._executor = Executor(storage, options.group_bytes, self._checks)
-        self._mailbox = Mailbox(
-            options.max_urgent,
-            options.batch_commands,
-            options.batch_bytes,
-            options.batch_hold_ms / 1000,
-            options.batch_gather_ms / 1000,
-        )
         self._admission = Admission(options.max_proposals, options.max_proposal_bytes)
-        self.questions = Questions(self._mailbox, options.max_requests)
-        self._batches = Batches()
-        self._turns = EventLoop(
+        self._batches = Batches(self._calls, options)
+        self._mailbox = Mailbox(options.max_urgent, self._batches)
+        self._event_loop = EventLoop(
             core,
-            self._executor,
             self._mailbox,
             self._batches,
             carry_out=self._carry_out,
             end_job=self._end_job,
             start_job=self._start_job,
         )
-        self._changes = Changes(self._mailbox)
         self.applying = Applying(state_machine, options.apply_queue_bytes)
-        self._disk_questions = DiskQuestions(self._ask)
+        self._storage_reads = StorageReads(self._calls, self._read_storage)
         self._snapshots = Snapshotting(self, storage, self.applying, options, keep_from)
         if storage.snapshot is not None:
             self.applying.push_restore(Restore(storage.snapshot))
         self._worker = DiskWorker(
-            disk, self._job_done, self._blocked, lambda: self._set_disk_full(full=False), options.full_disk_retry_ms
+            disk, self._job_done, self._job_blocked, lambda: self._set_disk_full(full=False), options.full_disk_retry_ms
         )
         self._disk_full = False
         self._dropped: Counter[str] = Counter()
-        self._requests = Requests(self._mailbox, options.max_requests, self._dropped, self._rejects)
-        self._proposing = Proposing(
-            self._mailbox, self._admission, lambda: self._role, self._is_overloaded, self._dropped
-        )
         description = core.describe()
         self._own_id = description.server_id
         self._role = RoleChanged(description.role, description.term, description.leader)
@@ -168,11 +166,12 @@ class ConsensusServer:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._worker.run)
-                nursery.start_soon(self.applying.run, self._disk_questions.entries, self._disk_questions.state)
+                nursery.start_soon(self.applying.run, self._storage_reads.entries, self._storage_reads.state)
                 nursery.start_soon(self._snapshots.run)
-                self._keep_links(self._core.describe().configuration)
+                await nursery.start(self._transport.run, self)
+                self._connect(self._core.describe().configuration)
                 task_status.started()
-                await self._turns.run()
+                await self._event_loop.run()
         finally:
             self._stop()
             with trio.CancelScope(shield=True):
@@ -183,50 +182,86 @@ class ConsensusServer:
 
         Raises `ValueError` for commands that can never be stored. If cancelled, their fate is unknown.
         """
-        return await self._proposing.propose(commands)
+        awaited = Awaited[ProposalResolved]()
+        proposal = self.submit(commands, awaited.give)
+        try:
+            answer = await awaited.wait()
+        except trio.Cancelled:
+            proposal.abandon()
+            raise
+        return answer or ProposalResolved(0, Outcome.UNKNOWN)
 
     def submit(self, commands: tuple[bytes, ...], answered: Callable[[ProposalResolved], None]) -> Proposal:
         """Submit commands; `answered` is called once, at once or later, unless the proposal is abandoned before.
 
-        Raises `ValueError` for commands that can never be stored.
+        Nothing that is refused as `BUSY` or `NOT_LEADER` leaves a trace, so it may be submitted again elsewhere. Raises
+        `ValueError` for commands that can never be stored.
         """
-        return self._proposing.submit(commands, answered)
+        if not commands:
+            raise ValueError("a proposal needs at least one command")
+        largest = max(map(len, commands))
+        if largest > ENTRY_LIMIT_BYTES:
+            raise ValueError(f"a command has {largest} bytes; at most {ENTRY_LIMIT_BYTES} can be stored")
+        proposal = Proposal(commands, self._admission, answered)
+        refusal = self._refusal(proposal.size_bytes)
+        if refusal is not None:
+            answered(refusal)
+        else:
+            proposal.admit()
+            self._mailbox.propose(proposal)
+        return proposal
 
     async def change_configuration(
         self, voters: tuple[Server, ...], learners: tuple[Server, ...] = ()
     ) -> ConfigurationResolved:
         """Have this leader make these the cluster's voters and learners; waits until that is committed or refused.
 
-        A server that would vote and does not yet must be running, with an empty log, and be reachable by the links.
+        A server that would vote and does not yet must be running, with an empty log, and be reachable. A caller that
+        goes away leaves its change to run its course.
         """
-        return await self._changes.ask(Configuration(voters, (), learners))
+        target = Configuration(voters, (), learners)
+        if self._calls.ended:
+            return ConfigurationResolved(0, ChangeOutcome.REFUSED, ChangeRefusal.NOT_LEADER)
+        try:
+            return await self._calls.ask(
+                self._calls.changes, lambda number: self._mailbox.put(ChangeConfiguration(number, target))
+            )
+        except ServerBusyError:
+            return ConfigurationResolved(0, ChangeOutcome.REFUSED, ChangeRefusal.BUSY)
+        except ServerStoppedError:
+            return ConfigurationResolved(0, ChangeOutcome.UNKNOWN)
 
-    async def request(self, sender: ServerId, request: Request) -> Reply:
-        """Answer a request of another server, with the correlation that it carries.
-
-        Raises `ServerBusyError` or `ServerStoppedError`: the transport then closes the connection.
-        """
-        return await self._requests.request(sender, request)
-
-    def ask(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> int:
-        """Like `request`, by a callback, which gets None if the server stops; returns a number for `forget`."""
-        return self._requests.ask(sender, request, answered)
+    def ask(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> None:
+        """A peer asks. See `Receiver.ask`."""
+        try:
+            # Before it is asked: the answer may come at once.
+            self._calls.begin(self._calls.requests, request.correlation, answered)
+            event: Received | Rejected = Received(sender, request)
+            if isinstance(request, AppendEntries) and request.entries and self._rejects(sender, request.entries):
+                event = Rejected(sender, request)
+            self._put_call(request.correlation, event)
+        except ServerBusyError:
+            self._dropped["request refused as busy"] += 1
+            raise
 
     def forget(self, number: int) -> None:
-        """Nobody waits for the answer to this request any more."""
-        self._requests.forget(number)
+        """Nobody waits any more for the answer to the call with this number."""
+        self._calls.forget(number)
 
     def deliver_reply(self, sender: ServerId, reply: Reply) -> None:
-        """A peer answered a request that went out through `PeerLink.send`. Dropped and counted if too much waits."""
-        self._requests.deliver(sender, reply)
+        """A peer answered a request of this server. Dropped and counted if too much waits."""
+        if isinstance(reply, FetchReply) and reply.entries and self._rejects(sender, reply.entries):
+            self._dropped["fetch reply that the state machine cannot take"] += 1
+        elif not self._mailbox.put(Received(sender, reply)):
+            self._dropped["reply dropped for want of room"] += 1
 
     def append_not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
-        """A link kept back an append, because the peer lacks the entries from `next_index` on."""
+        """The transport kept back an append, because the peer lacks the entries from `next_index` on."""
         if not self._mailbox.put(AppendNotSent(peer, correlation, next_index)):
             self._dropped["word of a link dropped for want of room"] += 1
 
-    def peer_extensions(self, peer: ServerId, extensions: Extensions) -> None:
-        """The handshake with `peer` settled this. Dropped and counted if too much waits."""
+    def peer_connected(self, peer: ServerId, extensions: Extensions) -> None:
+        """A connection to `peer` is up. Dropped and counted if too much waits."""
         if not self._mailbox.put(PeerExtensions(peer, extensions)):
             self._dropped["handshake dropped for want of room"] += 1
 
@@ -236,14 +271,35 @@ class ConsensusServer:
         Raises `NotLeaderError` (ask the leader it names), `ServerBusyError` or `ServerStoppedError`. Which of several
         writes under way at the same time are seen is open, as for any read.
         """
-        return await self.applying.wait_applied(await self.questions.read())
+        answer = await self._calls.ask(self._calls.reads, lambda number: self._mailbox.put(ReadRequested(number)))
+        match answer:
+            case ReadReady(_, index):
+                return await self.applying.wait_applied(index)
+            case ReadRefused(_, ReadRefusal.NOT_LEADER, leader):
+                raise NotLeaderError(leader)
+            case ReadRefused():
+                raise ServerBusyError("too many reads wait for a majority")
+            case _:
+                assert_never(answer)
+
+    def ask_read(self, answered: Callable[[ReadReady | ReadRefused | None], None]) -> int:
+        """Ask at which index a linearizable read is to be made; `answered` gets None if the server stops.
+
+        Returns a number for `forget`. Raises `ServerBusyError` or `ServerStoppedError`.
+        """
+        number = next_call()
+        self._calls.begin(self._calls.reads, number, answered)
+        self._put_call(number, ReadRequested(number))
+        return number
 
     async def transfer_leadership(self, target: ServerId | None = None) -> TransferEnded:
         """Hand leadership to `target`, or to the voter that is caught up best; the answer says what came of it.
 
         Ends within a few election timeouts. Raises `ServerBusyError` or `ServerStoppedError`.
         """
-        return await self.questions.transfer(target)
+        return await self._calls.ask(
+            self._calls.transfers, lambda number: self._mailbox.put(TransferLeadership(number, target))
+        )
 
     async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
         """Committed entries from `first` on, at least one if there is one; raises `ServerBusyError`.
@@ -251,7 +307,7 @@ class ConsensusServer:
         Empty if nothing is committed at `first` yet (`wait_commit` waits for it).
         """
         last = min(self.applying.commit, first + limit_entries - 1)
-        return await self._disk_questions.entries_unless_busy(first, last, limit_bytes, self._options.max_reads)
+        return await self._storage_reads.log(first, last, limit_bytes)
 
     async def read_stored(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
         """Entries of this server's own log, committed or not; raises `ServerBusyError`.
@@ -259,7 +315,7 @@ class ConsensusServer:
         For a server that is alone: what it stored may be replaced as soon as there is a leader.
         """
         last = min(self._core.describe().last.index, first + limit_entries - 1)
-        return await self._disk_questions.entries_unless_busy(first, last, limit_bytes, self._options.max_reads)
+        return await self._storage_reads.log(first, last, limit_bytes)
 
     async def take_snapshot(self) -> SnapshotDescription | None:
         """Write the state machine down now and shorten the log; None if there is nothing new, or no space for it."""
@@ -283,7 +339,7 @@ class ConsensusServer:
             backlog_bytes=self._executor.backlog_bytes,
             disk_full=self._disk_full,
             proposals_in_flight=self._admission.proposals,
-            requests_in_flight=len(self._requests),
+            requests_in_flight=self._calls.requests.waiting,
             groups=self._executor.groups,
             persists=self._executor.persists,
             entries_reread=self.applying.reread,
@@ -292,6 +348,81 @@ class ConsensusServer:
             restores=self.applying.restores,
             dropped=tuple(sorted(self._dropped.items())),
         )
+
+    def step(self, event: Event) -> None:
+        """Step the core and carry out what it wants, for a part of this server that is not in a turn.
+
+        Raises `ServerStoppedError` if that goes wrong; the error itself is raised by `run`.
+        """
+        self._event_loop.step(event)
+
+    def write_aside(self, job: SnapshotWrite) -> None:
+        """Have the disk do something that no Persist waits for; only for this server's own parts."""
+        self._executor.write_aside(job)
+        self._start_job()
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:  # noqa: C901, PLR0912 - a line for each kind of effect
+        """The one dispatch of the core's effects, the frequent ones first."""
+        for effect in effects:
+            match effect:
+                case Send():
+                    if self._executor.may_send(effect):
+                        self._send(effect)
+                case Persist():
+                    self._executor.persist(effect)
+                case Apply():
+                    self.applying.push(effect)
+                case ProposalResolved():
+                    self._calls.answer(effect.proposal_id, effect)
+                case ReadReady() | ReadRefused():
+                    self._calls.answer(effect.read_id, effect)
+                case ConfigurationResolved():
+                    self._calls.answer(effect.change_id, effect)
+                case TransferEnded():
+                    self._calls.answer(effect.transfer_id, effect)
+                case ReadEntries() | ReadSnapshot() | CheckSnapshot():
+                    self._executor.ask(effect)
+                case TakeSnapshot():
+                    self._snapshots.granted(effect)
+                case Restore():
+                    self.applying.push_restore(effect)
+                case RoleChanged():
+                    self._role = effect
+                    self._observe(effect)
+                case ConfigurationChanged(configuration):
+                    self._connect(configuration)
+                    self._observe(effect)
+                case Halt(reason):
+                    raise HaltedError(reason)
+                case _:
+                    assert_never(effect)
+
+    def _send(self, send: Send) -> None:
+        message = send.message
+        if isinstance(message, Request):
+            self._transport.send(send.recipient, message)
+        else:
+            self._calls.answer(message.correlation, message)
+
+    def _connect(self, configuration: Configuration) -> None:
+        self._transport.connect(configuration.member_ids - {self._own_id})
+
+    def _put_call(self, number: int, event: Urgent) -> None:
+        if not self._mailbox.put(event):
+            self._calls.forget(number)
+            raise ServerBusyError("too many events wait")
+
+    def _refusal(self, size_bytes: int) -> ProposalResolved | None:
+        """Why a proposal is not taken: who leads has room while a client would wait here."""
+        if self._calls.ended:
+            return ProposalResolved(0, Outcome.NOT_LEADER)
+        role, overloaded = self._role, self._is_overloaded()
+        if overloaded and role.role is not Role.LEADER:
+            return ProposalResolved(0, Outcome.NOT_LEADER, leader=role.leader)
+        if overloaded or not self._admission.allows(size_bytes):
+            self._dropped["proposal refused as busy"] += 1
+            return ProposalResolved(0, Outcome.BUSY, leader=role.leader)
+        return None
 
     def _rejects(self, sender: ServerId, entries: tuple[Entry, ...]) -> bool:
         objection = self._checks.entries(entries)
@@ -302,94 +433,51 @@ class ConsensusServer:
     def _is_overloaded(self) -> bool:
         return self._disk_full or self._executor.backlog_bytes > self._options.max_backlog_bytes
 
-    def _end_job(self, job: Job, answer: StorageReadResult | None) -> Event | None:
-        match job:
-            case WriteJob(number=number):
-                self._carry_out(self._executor.written(job))
-                return Persisted(number)
-            case HardStateJob():
-                self._carry_out(self._executor.hard_state_written(job))
-                return None
-            case ReadJob(request=request):
-                self._executor.read(job)
-                if isinstance(answer, SnapshotChecked) and answer.objection is not None:
-                    self._observe(ContentRejected(self._role.leader, answer.objection))
-                asked_here = answer is None or self._disk_questions.answered(request.request_id, answer)
-                return None if asked_here else answer
-            case PreparationJob():
-                self._executor.prepared(job)
-                return None
-            case SnapshotWrite():
-                self._executor.read(job)
-                self._snapshots.written(job)
-                return None
-            case _:
-                assert_never(job)
-
-    def step(self, event: Event) -> None:
-        """Step the core and carry out what it wants, for a part of this server that is not in a turn.
-
-        Raises `ServerStoppedError` if that goes wrong; the error itself is raised by `run`.
-        """
-        self._turns.step(event)
-
-    def _carry_out(self, effects: Sequence[Released]) -> None:
-        for effect in effects:
-            match effect:
-                case Send():
-                    self._send(effect)
-                case Apply():
-                    self.applying.push(effect)
-                case Restore():
-                    self.applying.push_restore(effect)
-                case TakeSnapshot():
-                    self._snapshots.granted(effect)
-                case ProposalResolved() | ConfigurationResolved() | ReadReady() | ReadRefused() | TransferEnded():
-                    self._answer(effect)
-                case RoleChanged():
-                    self._role = effect
-                    self._observe(effect)
-                case ConfigurationChanged(configuration):
-                    self._keep_links(configuration)
-                    self._observe(effect)
-                case Halt(reason):
-                    raise HaltedError(reason)
-                case _:
-                    assert_never(effect)
-
-    def _keep_links(self, configuration: Configuration) -> None:
-        self._links.keep(configuration.member_ids - {self._own_id})
-
-    def _answer(self, effect: Answer) -> None:
-        match effect:
-            case ProposalResolved():
-                self._batches.resolve(effect)
-                self._mailbox.answered()
-            case ConfigurationResolved():
-                self._changes.resolve(effect)
-            case ReadReady() | ReadRefused() | TransferEnded():
-                self.questions.answer(effect)
-            case _:
-                assert_never(effect)
-
-    def _send(self, send: Send) -> None:
-        message = send.message
-        if isinstance(message, PullMessage):
-            raise TypeError(f"a {type(message).__name__} cannot leave by links that push")
-        if isinstance(message, Request):
-            self._links.send(send.recipient, message)
-        else:
-            self._requests.answer(message)
-
     def _start_job(self) -> None:
         job = self._executor.next_job()
         if job is not None:
             self._worker.submit(job)
 
+    def _end_job(self, told: JobDone | JobBlocked) -> Event | None:
+        """The disk has done a job, or is too full for it: what waited for it happens; returns what the core is told."""
+        if isinstance(told, JobBlocked):
+            self._send_all(self._executor.blocked(told.job, told.resume_at))
+            return None
+        match told.job:
+            case WriteJob() as job:
+                self._send_all(self._executor.written(job))
+                return Persisted(job.number)
+            case HardStateJob() as job:
+                self._send_all(self._executor.hard_state_written(job))
+            case PreparationJob() as job:
+                self._executor.prepared(job)
+            case SnapshotWrite() as job:
+                self._executor.read(job)
+                self._snapshots.written(job)
+            case ReadJob() as job:
+                self._executor.read(job)
+                return self._read_answered(job.request.request_id, told.answer)
+            case _:
+                assert_never(told.job)
+        return None
+
+    def _read_answered(self, request_id: int, answer: StorageReadResult | None) -> StorageReadResult | None:
+        """What the core is told of a read: nothing, if this server has asked for itself (`storage_reads`)."""
+        if isinstance(answer, SnapshotChecked) and answer.objection is not None:
+            self._observe(ContentRejected(self._role.leader, answer.objection))
+        if request_id > 0:
+            return answer
+        self._calls.answer(-request_id, answer)
+        return None
+
+    def _send_all(self, sends: Sequence[Send]) -> None:
+        for send in sends:
+            self._send(send)
+
     def _job_done(self, job: Job, answer: StorageReadResult | None) -> None:
         self._mailbox.put(JobDone(job, answer))
 
-    def _blocked(self, job: WriteJob, resume_at: int) -> None:
+    def _job_blocked(self, job: WriteJob, resume_at: int) -> None:
         self._set_disk_full(full=True)
         self._mailbox.put(JobBlocked(job, resume_at))
 
@@ -399,29 +487,18 @@ class ConsensusServer:
             self._mailbox.put(DiskSpace(full))
             self._observe(DiskFull(full))
 
-    def write_aside(self, job: SnapshotWrite) -> None:
-        """Have the disk do something that no Persist waits for; only for this server's own parts."""
-        self._executor.write_aside(job)
-        self._start_job()
-
-    def _ask(self, question: StorageRead) -> None:
-        self._executor.accept([question])
+    def _read_storage(self, wanted: StorageRead) -> None:
+        self._executor.ask(wanted)
         self._start_job()
 
     def _stop(self) -> None:
-        self._proposing.end()
-        self._mailbox.end()
+        self._calls.end()
         self._batches.end()
-        self._changes.end()
-        self._requests.end()
-        self._disk_questions.end()
         self._snapshots.end()
-        self.questions.end()
 
     async def _note_clean_stop(self) -> None:
         """After a clean stop any damage to the log is told from a torn tail."""
-        for _ in range(self._mailbox.urgent_count):
-            event = self._mailbox.take_urgent()
+        for event in self._mailbox.take_urgent():
             if isinstance(event, JobDone) and isinstance(event.job, WriteJob):
                 self._executor.written(event.job)
         operations = self._storage.plan_close()

@@ -25,12 +25,12 @@ from consensus.core.events import SnapshotTaken, SnapshotWanted
 from consensus.core.model import Index, SnapshotDescription
 from consensus.core.replication.progress import ProgressState
 from consensus.server.applying import Applying
-from consensus.server.clock import now_ms
-from consensus.server.description import ServerDescription
 from consensus.server.errors import ServerStoppedError
+from consensus.server.event_loop import now_ms
 from consensus.server.executor import SnapshotWrite
-from consensus.server.mailbox import Awaited
 from consensus.server.options import ServerOptions
+from consensus.server.pending_calls import Awaited
+from consensus.server.status import ServerDescription
 from consensus.storage.disk import DiskOperation, RemoveFile
 from consensus.storage.planner import Storage
 from consensus.storage.snapshots import PIECE_BYTES, SnapshotWriter

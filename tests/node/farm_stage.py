@@ -41,7 +41,7 @@ from bridge.wire.i2p import Destination
 from consensus.core.effects import Outcome, ProposalResolved, Role, RoleChanged
 from consensus.core.model import ORIGIN, Configuration, Entry, LogId, Server, ServerId
 from consensus.protocols.garlic_farm.node.client_requests import ClientRequests
-from consensus.server.clock import now_ms
+from consensus.server.event_loop import now_ms
 from consensus.server.server import ConsensusServer
 from tests.authored import CLUSTER_ID, key_of, node_id, signed
 

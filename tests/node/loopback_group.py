@@ -37,11 +37,11 @@ from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import EXTENSION_SETS, Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator
-from consensus.server.clock import now_ms
-from consensus.server.description import Notice
 from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.event_loop import now_ms
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
+from consensus.server.status import Notice
 from consensus.sessions.dedup_state_machine import DedupStateMachine
 from consensus.sessions.table import DEFAULT_LIMITS, SessionLimits
 from consensus.storage.directory import open_storage
@@ -141,10 +141,10 @@ class Door(ClientRequests):
     def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> GiveUp:
         """A peer's request."""
         try:
-            number = self._server.ask(sender, request, answered)
+            self._server.ask(sender, request, answered)
         except (ServerBusyError, ServerStoppedError) as error:
             raise GarlicFarmError(Fault.BUSY, str(error)) from error
-        return lambda: self._server.forget(number)
+        return lambda: self._server.forget(request.correlation)
 
 
 class LoopbackGroup:
@@ -270,9 +270,6 @@ class LoopbackGroup:
             links = PeerLinks(
                 PlainDialer(PlainPeers(self.plain), self._dialer(server_id)),
                 self.resolve,
-                deliver_reply=lambda sender, reply: server.deliver_reply(sender, reply),  # noqa: PLW0108 - made below
-                append_not_sent=lambda *kept_back: server.append_not_sent(*kept_back),  # noqa: PLW0108 - likewise
-                peer_extensions=lambda peer, known: server.peer_extensions(peer, known),  # noqa: PLW0108 - likewise
                 tally=tally,
                 random=seed,
                 configuration_before=machine.configuration_before,
@@ -282,7 +279,6 @@ class LoopbackGroup:
             members = Members(Joining(server, server_id), requests)
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
-                    await nursery.start(links.run)
                     await nursery.start(server.run)
                     await nursery.start(requests.run)
                     await self._listen(nursery, server_id, Door(server, server_id, machine, members), tally)

@@ -1,8 +1,7 @@
 """A server on a disk in memory, alone or with others over links in memory, for tests under a MockClock."""
 
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import trio
@@ -10,17 +9,18 @@ import trio.testing
 
 from consensus.core.effects import Role
 from consensus.core.features import GARLIC_FARM
-from consensus.core.messages import Request
-from consensus.core.model import COMMAND, Configuration, Entry, Server, ServerId
+from consensus.core.messages import Reply, Request
+from consensus.core.model import COMMAND, Configuration, Entry, Server
 from consensus.core.options import lan
 from consensus.core.raft import Raft
-from consensus.server.clock import now_ms
-from consensus.server.content_checks import ContentChecks
-from consensus.server.description import Notice
-from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.net.memory import MemoryNetwork
+from consensus.server.event_loop import now_ms
 from consensus.server.executor import StorageReadResult
+from consensus.server.interfaces import ContentChecks, next_call
 from consensus.server.options import ServerOptions
+from consensus.server.pending_calls import Awaited
 from consensus.server.server import ConsensusServer
+from consensus.server.status import Notice
 from consensus.storage.directory import OutOfSpaceError
 from consensus.storage.disk import CreateFile, DiskOperation, DiskReader, SyncFile, WriteBytes
 from consensus.storage.planner import Owner, StorageOptions, recover
@@ -71,36 +71,13 @@ class Node:
         return self.machine.entries
 
 
-class Links:
-    """In place of a transport: hands requests to the other server and the replies back."""
-
-    def __init__(self, sender: ServerId, nodes: dict[ServerId, Node], nursery: trio.Nursery) -> None:
-        self._sender = sender
-        self._nodes = nodes
-        self._nursery = nursery
-
-    def keep(self, peers: Collection[ServerId]) -> None:
-        """Nothing to keep."""
-
-    def send(self, recipient: ServerId, message: Request) -> None:
-        """Deliver in a task, as a socket would."""
-        if recipient in self._nodes and self._sender in self._nodes:
-            self._nursery.start_soon(self._exchange, recipient, message)
-
-    async def _exchange(self, recipient: ServerId, message: Request) -> None:
-        with suppress(ServerBusyError, ServerStoppedError):
-            reply = await self._nodes[recipient].server.request(self._sender, message)
-            self._nodes[self._sender].server.deliver_reply(recipient, reply)
-
-
 def voters(count: int) -> Configuration:
     return Configuration(tuple(Server(n, f"tcp://127.0.0.1:{7000 + n}") for n in range(1, count + 1)))
 
 
 def build(
     server_id: int,
-    nodes: dict[ServerId, Node],
-    nursery: trio.Nursery,
+    network: MemoryNetwork,
     disk: MemoryDisk,
     count: int = 1,
     options: ServerOptions | None = None,
@@ -118,12 +95,21 @@ def build(
     def observe(notice: Notice) -> None:
         node.notices.append(notice)
 
-    links = Links(server_id, nodes, nursery)
+    transport = network.transport(server_id)
     server = ConsensusServer(
-        core, recovery.storage, disk, links, machine, observe, options or ServerOptions(), checks=checks
+        core, recovery.storage, disk, transport, machine, observe, options or ServerOptions(), checks=checks
     )
     node = Node(server, disk, machine)
     return node
+
+
+async def request(node: Node, sender: int, asked: Request) -> Reply:
+    """What the server answers to a request of a peer; the correlation is translated, as a transport would."""
+    awaited = Awaited[Reply]()
+    node.server.ask(sender, replace(asked, correlation=next_call()), awaited.give)
+    reply = await awaited.wait()
+    assert reply is not None
+    return replace(reply, correlation=asked.correlation)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -134,7 +120,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def leader_alone(nursery: trio.Nursery, disk: MemoryDisk, options: ServerOptions | None = None) -> Node:
-    node = build(ONE, {}, nursery, disk, options=options)
+    node = build(ONE, MemoryNetwork(), disk, options=options)
     await nursery.start(node.server.run)
     await until(lambda: node.server.role.role is Role.LEADER)
     return node

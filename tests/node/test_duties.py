@@ -23,7 +23,7 @@ from bridge.wire.meta_lease_set import decode as decode_structure
 from bridge.wire.meta_lease_set import verify
 from consensus.core.effects import Outcome, Role, RoleChanged
 from consensus.core.model import ServerId
-from consensus.server.clock import now_ms
+from consensus.server.event_loop import now_ms
 from tests.authored import CLUSTER_ID, key_of
 from tests.node.farm_stage import (
     LEAF,

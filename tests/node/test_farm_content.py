@@ -36,14 +36,15 @@ from bridge.wire.application import encode
 from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
 from consensus.core.model import ORIGIN, Entry, LogId
+from consensus.net.memory import MemoryNetwork
 from consensus.protocols.garlic_farm.node.joining import Joining
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.values import LogEntry, LogPack
-from consensus.server.description import ContentRejected
+from consensus.server.status import ContentRejected
 from consensus.sessions.table import RequestId, RequestStatus, SessionLimits, SessionTable
 from consensus.storage.snapshot_image import ImageWriter
 from tests.authored import signed
-from tests.node.memory_server import ONE, MemoryDisk, Node, build, until, voters
+from tests.node.memory_server import ONE, MemoryDisk, Node, build, request, until, voters
 from tests.spec.farm_stories import report
 
 TWO = 2
@@ -69,7 +70,7 @@ def image_of(state: bytes, last: LogId) -> bytes:
 async def voter() -> AsyncIterator[Node]:
     """One of three voters; the other two are the test's to play."""
     async with trio.open_nursery() as nursery:
-        node = build(ONE, {}, nursery, MemoryDisk(), count=3, checks=CHECKS)
+        node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3, checks=CHECKS)
         await nursery.start(node.server.run)
         yield node
         nursery.cancel_scope.cancel()
@@ -83,7 +84,7 @@ def rejections(node: Node) -> list[ContentRejected]:
 async def test_an_append_with_a_level_that_this_voter_lacks_is_refused_and_the_leader_stays_unknown() -> None:
     async with voter() as node:
         asked = AppendEntries(1, TWO, ORIGIN, (HARMLESS, TOO_HIGH), 2, 7)
-        reply = await node.server.request(TWO, asked)
+        reply = await request(node, TWO, asked)
         assert reply == AppendReply(0, success=False, next_index=1, correlation=7)
         about = node.server.describe().raft
         assert (about.last, about.term, about.leader) == (ORIGIN, 0, None)
@@ -92,7 +93,7 @@ async def test_an_append_with_a_level_that_this_voter_lacks_is_refused_and_the_l
         assert "feature level 65535" in notice.reason
         assert "Install garlicfarm 9.9.9 or newer" in notice.reason
         # The server goes on with what it can take.
-        reply = await node.server.request(TWO, replace(asked, entries=(HARMLESS,), commit=1))
+        reply = await request(node, TWO, replace(asked, entries=(HARMLESS,), commit=1))
         assert isinstance(reply, AppendReply)
         assert (reply.success, reply.next_index) == (True, 2)
 
@@ -194,7 +195,7 @@ async def test_a_snapshot_that_this_version_cannot_restore_is_not_installed(stat
     last = LogId(9, 1)
     async with voter() as node:
         piece = InstallSnapshot(1, TWO, last, voters(3), 0, image_of(state, last), done=True, correlation=7)
-        reply = await node.server.request(TWO, piece)
+        reply = await request(node, TWO, piece)
         assert isinstance(reply, SnapshotReply)
         assert (reply.accepted, reply.installed) == (False, False)
         assert node.server.describe().raft.snapshot is None

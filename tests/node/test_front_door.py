@@ -23,8 +23,8 @@ from consensus.protocols.garlic_farm.node.connection import ClientAnswer
 from consensus.protocols.garlic_farm.node.links import PeerLinks
 from consensus.protocols.garlic_farm.node.membership import Members
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.server.batching import Admission, Proposal
 from consensus.server.errors import ServerBusyError, ServerStoppedError
-from consensus.server.mailbox import Admission, Proposal
 from consensus.server.server import ConsensusServer
 from consensus.sessions.table import RequestId
 from tests.node.farm_stage import LEADING, NOW_MS, OTHER, OWN, Stage
@@ -62,7 +62,7 @@ class Server:
             raise self.error
         return self.answer
 
-    def ask(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> int:
+    def ask(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> None:
         """As decided."""
         assert self.error is not None
         raise self.error

@@ -13,7 +13,7 @@ from consensus.core.entry_data import configuration_entry
 from consensus.core.events import AppendNotSent, Received
 from consensus.core.features import NO_EXTENSIONS, Extensions
 from consensus.core.model import Configuration as CoreConfiguration
-from consensus.core.model import Entry, Index, LogId, Server, ServerId
+from consensus.core.model import Entry, LogId, Server
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
 from consensus.protocols.garlic_farm.node.dialer import Dialer
 from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
@@ -24,6 +24,7 @@ from consensus.protocols.garlic_farm.wire.codec import encode_reply
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, Configuration, LogEntry
 from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage
+from tests.node.recorded_receiver import RecordedReceiver
 from tests.spec.raft_bench import Bench
 
 ALONE = Configuration(1, 0, (ClusterServer(ALICE, "tcp://a:1"),))
@@ -33,17 +34,14 @@ class Sender:
     """Alice's links, and what came back on them."""
 
     def __init__(self, stage: Stage, dialer: Dialer | None = None, options: LinkOptions | None = None) -> None:
-        self.replies: list[tuple[ServerId, core.Reply]] = []
-        self.kept_back: list[tuple[ServerId, int, Index]] = []
-        self.extensions: list[tuple[ServerId, Extensions]] = []
+        self.receiver = RecordedReceiver()
+        self.replies, self.kept_back = self.receiver.replies, self.receiver.kept_back
+        self.extensions = self.receiver.extensions
         self.incidents: list[Incident] = []
         self.tally = Metrics(self.incidents.append)
         self.links = PeerLinks(
             dialer or stage.dialer(ALICE),
             stage.resolve,
-            deliver_reply=lambda peer, reply: self.replies.append((peer, reply)),
-            append_not_sent=lambda *kept_back: self.kept_back.append(kept_back),
-            peer_extensions=lambda peer, extensions: self.extensions.append((peer, extensions)),
             tally=self.tally,
             random=Random(3),
             options=options,
@@ -72,7 +70,7 @@ async def stage() -> AsyncIterator[Stage]:
 
 async def test_requests_arrive_in_order_and_replies_answer_their_requests(stage: Stage) -> None:
     host, sender = stage.add(Host(BOB)), Sender(stage)
-    await stage.nursery.start(sender.links.run)
+    await stage.nursery.start(sender.links.run, sender.receiver)
     for correlation in range(100, 140):
         sender.links.send(BOB, append(correlation))
     await wait_all_tasks_blocked()
@@ -91,7 +89,7 @@ async def test_the_handshake_tells_whether_the_peer_understands(stage: Stage) ->
     stage.add(Host(BOB))
     modern, plain = Sender(stage), Sender(stage, stage.dialer(ALICE, offered=()))
     for sender in (modern, plain):
-        await stage.nursery.start(sender.links.run)
+        await stage.nursery.start(sender.links.run, sender.receiver)
         sender.links.send(BOB, vote(1, pre_vote=True))
         sender.links.send(BOB, vote(2))
     await wait_all_tasks_blocked()
@@ -108,7 +106,7 @@ async def test_a_peer_that_appears_later_gets_what_is_sent_then_and_nothing_old(
 ) -> None:
     del autojump_clock
     sender = Sender(stage)
-    await stage.nursery.start(sender.links.run)
+    await stage.nursery.start(sender.links.run, sender.receiver)
     for correlation in range(50):
         sender.links.send(BOB, vote(correlation))
         await trio.sleep(0.1)
@@ -128,7 +126,7 @@ async def test_an_unreachable_peer_costs_a_bounded_queue_and_few_events(
 ) -> None:
     del autojump_clock
     sender = Sender(stage)
-    await stage.nursery.start(sender.links.run)
+    await stage.nursery.start(sender.links.run, sender.receiver)
     for correlation in range(5000):
         sender.links.send(BOB, vote(correlation))
         if correlation % 50 == 0:
@@ -143,7 +141,7 @@ async def test_an_unreachable_peer_costs_a_bounded_queue_and_few_events(
 async def test_a_dead_peer_is_noticed_by_its_silence_and_dialed_again(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     host, sender = stage.add(Host(BOB)), Sender(stage)
-    await stage.nursery.start(sender.links.run)
+    await stage.nursery.start(sender.links.run, sender.receiver)
     host.handler.delay_s = lambda _: 1e6
     sender.links.send(BOB, vote(1))
     await trio.sleep(1.9)
@@ -160,7 +158,7 @@ async def test_steady_replies_keep_a_connection_however_long_it_lasts(stage: Sta
     del autojump_clock
     host, sender = stage.add(Host(BOB)), Sender(stage)
     host.handler.delay_s = lambda _: 1.5
-    await stage.nursery.start(sender.links.run)
+    await stage.nursery.start(sender.links.run, sender.receiver)
     for correlation in range(100):
         sender.links.send(BOB, vote(correlation))
         await trio.sleep(0.1)
@@ -174,7 +172,7 @@ async def test_a_broken_connection_is_opened_again_with_request_2(stage: Stage, 
     del autojump_clock
     stage.add(Host(BOB))
     sender = Sender(stage)
-    await stage.nursery.start(sender.links.run)
+    await stage.nursery.start(sender.links.run, sender.receiver)
     sender.links.send(BOB, vote(1))
     await trio.sleep(0.1)
     assert stage.connections == 2
@@ -188,7 +186,7 @@ async def test_a_broken_connection_is_opened_again_with_request_2(stage: Stage, 
 
 async def test_forgetting_a_peer_closes_its_link(stage: Stage) -> None:
     host, sender = stage.add(Host(BOB)), Sender(stage)
-    await stage.nursery.start(sender.links.run)
+    await stage.nursery.start(sender.links.run, sender.receiver)
     sender.links.send(BOB, vote(1))
     await wait_all_tasks_blocked()
     assert host.server.admission.established == 1
@@ -202,7 +200,7 @@ async def test_a_pack_that_could_not_be_sent_leaves_no_gap_for_the_next(stage: S
     # Given a newcomer that understands the document alone
     stage.add(Host(BOB))
     sender = Sender(stage, stage.dialer(ALICE, offered=()))
-    await stage.nursery.start(sender.links.run)
+    await stage.nursery.start(sender.links.run, sender.receiver)
     newcomer = JoiningPeer(None, lambda _: wire.JoinClusterRequest(ALICE, BOB, 3, 0, 0, 0, (LogEntry(3, ALONE),)))
     assert sender.links.invite(BOB, newcomer)
     await wait_all_tasks_blocked()
@@ -227,7 +225,7 @@ async def test_a_leader_whose_only_peer_has_not_joined_steps_down_by_check_quoru
     # Given a leader of two servers, and a link to the other that keeps every append back: it refuses to join
     stage.add(Host(BOB))
     leader, sender = Bench(1, 1, voters=2), Sender(stage, stage.dialer(ALICE, offered=()))
-    await stage.nursery.start(sender.links.run)
+    await stage.nursery.start(sender.links.run, sender.receiver)
     guest = JoiningPeer(None, lambda _: wire.JoinClusterRequest(ALICE, BOB, 3, 0, 0, 0, (LogEntry(3, ALONE),)))
     assert sender.links.invite(BOB, guest)
     await wait_all_tasks_blocked()
@@ -282,7 +280,7 @@ async def test_a_heartbeat_does_not_wait_for_the_disk_that_an_append_waits_for(
     # Given a follower whose disk takes 1.6 s
     host, sender = stage.add(Host(BOB)), Sender(stage)
     host.handler.delay_s = slow_disk
-    await stage.nursery.start(sender.links.run)
+    await stage.nursery.start(sender.links.run, sender.receiver)
     # When a leader appends, and sends heartbeats meanwhile
     began_s = trio.current_time()
     answered_s = await heartbeats_during(sender, 1)
@@ -302,7 +300,7 @@ async def test_a_peer_that_answers_heartbeats_is_not_dead_however_long_its_disk_
     del autojump_clock
     host, sender = stage.add(Host(BOB)), Sender(stage)
     host.handler.delay_s = lambda request: 4 * slow_disk(request)
-    await stage.nursery.start(sender.links.run)
+    await stage.nursery.start(sender.links.run, sender.receiver)
     await heartbeats_during(sender, 6)
     await trio.sleep(1)
     assert 1 in sender.correlations()
@@ -317,7 +315,7 @@ async def test_a_heartbeat_never_overtakes_an_append_that_was_just_sent(
     # Given a connection that owes an answer, and another for heartbeats beside it
     host, sender = stage.add(Host(BOB)), Sender(stage)
     host.handler.delay_s = slow_disk
-    await stage.nursery.start(sender.links.run)
+    await stage.nursery.start(sender.links.run, sender.receiver)
     await heartbeats_during(sender, 1)
     assert sender.tally.counts["heartbeat-connections"] == 1
     # When a round of reads sends a heartbeat right behind an append
@@ -334,7 +332,7 @@ async def test_a_server_of_another_make_has_one_connection(stage: Stage, autojum
     del autojump_clock
     host, sender = stage.add(Host(BOB)), Sender(stage, stage.dialer(ALICE, offered=()))
     host.handler.delay_s = slow_disk
-    await stage.nursery.start(sender.links.run)
+    await stage.nursery.start(sender.links.run, sender.receiver)
     await heartbeats_during(sender, 1)
     assert host.server.admission.established == 1
 
@@ -342,7 +340,7 @@ async def test_a_server_of_another_make_has_one_connection(stage: Stage, autojum
 async def test_one_link_does_not_wait_for_another(stage: Stage) -> None:
     stage.add(Host(CAROL))
     sender = Sender(stage)
-    await stage.nursery.start(sender.links.run)
+    await stage.nursery.start(sender.links.run, sender.receiver)
     sender.links.send(BOB, vote(1))
     sender.links.send(CAROL, vote(2))
     await wait_all_tasks_blocked()
@@ -413,7 +411,7 @@ async def test_who_waits_for_a_reply_is_told_when_the_connection_is_given_up_by_
 async def test_a_reply_in_another_servers_name_ends_the_connection(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     host, sender = stage.add(Host(BOB)), Sender(stage)
-    await stage.nursery.start(sender.links.run)
+    await stage.nursery.start(sender.links.run, sender.receiver)
     host.handler.delay_s = lambda _: 1e6
     sender.links.send(BOB, vote(1))
     await trio.sleep(0.1)
@@ -469,7 +467,7 @@ async def test_a_full_table_makes_room_for_a_new_server_by_a_link_that_nobody_us
     del autojump_clock
     stage.add(Host(CAROL))
     sender = Sender(stage, options=LinkOptions(peers_max=1))
-    await stage.nursery.start(sender.links.run)
+    await stage.nursery.start(sender.links.run, sender.receiver)
     sender.links.send(BOB, vote(1))
     sender.links.send(CAROL, vote(2))
     assert sender.tally.counts["requests-without-link"] == 1
@@ -483,8 +481,8 @@ async def test_a_full_table_makes_room_for_a_new_server_by_a_link_that_nobody_us
 async def test_a_kept_link_is_connected_before_there_is_anything_to_say(stage: Stage) -> None:
     stage.add(Host(BOB))
     sender = Sender(stage)
-    await stage.nursery.start(sender.links.run)
-    sender.links.keep({BOB})
+    await stage.nursery.start(sender.links.run, sender.receiver)
+    sender.links.connect({BOB})
     await wait_all_tasks_blocked()
     assert [(view.peer, view.connected) for view in sender.links.describe()] == [(BOB, True)]
     assert [peer for peer, _ in sender.extensions] == [BOB]
@@ -497,15 +495,15 @@ async def test_a_kept_link_that_breaks_comes_back_and_one_that_is_kept_no_more_d
     # Given a link that is kept
     stage.add(Host(BOB))
     sender = Sender(stage)
-    await stage.nursery.start(sender.links.run)
-    sender.links.keep({BOB})
+    await stage.nursery.start(sender.links.run, sender.receiver)
+    sender.links.connect({BOB})
     await wait_all_tasks_blocked()
     # When its connection breaks, then it is made again
     await trio.aclose_forcefully(stage.live[-1])
     await trio.sleep(5)
     assert [view.connected for view in sender.links.describe()] == [True]
     # When the server is a member no more, and the connection breaks, then nobody dials
-    sender.links.keep(())
+    sender.links.connect(())
     await trio.aclose_forcefully(stage.live[-1])
     await trio.sleep(5)
     assert [view.connected for view in sender.links.describe()] == [False]

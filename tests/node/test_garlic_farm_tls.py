@@ -22,7 +22,7 @@ from cryptography import x509
 
 from consensus.core import messages as core
 from consensus.core.effects import Outcome
-from consensus.core.model import LogId, ServerId
+from consensus.core.model import LogId
 from consensus.net.tls import (
     CertificateError,
     NodeCertificate,
@@ -45,6 +45,7 @@ from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry
 from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, PASSWORD, Host, expect_fault, peers_of
+from tests.node.recorded_receiver import RecordedReceiver
 
 PATH = "/GarlicFarm/farm/1/websocket"
 
@@ -137,27 +138,15 @@ def test_only_the_pinned_certificate_is_accepted_and_only_while_it_is_valid(tmp_
 
 
 async def test_peers_exchange_votes_over_tls(listening: Listening) -> None:
-    replies: list[core.Reply] = []
-    answered = trio.Event()
-
-    def deliver(_: ServerId, reply: core.Reply) -> None:
-        replies.append(reply)
-        answered.set()
-
-    links = PeerLinks(
-        dialer(),
-        lambda _: listening.address,
-        deliver_reply=deliver,
-        append_not_sent=lambda *_: None,
-        peer_extensions=lambda _peer, _extensions: None,
-        tally=Metrics(),
-        random=Random(5),
+    links, receiver = (
+        PeerLinks(dialer(), lambda _: listening.address, tally=Metrics(), random=Random(5)),
+        RecordedReceiver(),
     )
     async with trio.open_nursery() as nursery:
-        await nursery.start(links.run)
+        await nursery.start(links.run, receiver)
         links.send(BOB, core.RequestVote(3, ALICE, LogId(9, 2), 77, pre_vote=True))
         with trio.fail_after(20):
-            await answered.wait()
+            replies = await receiver.wait_replies(1)
         nursery.cancel_scope.cancel()
     assert replies == [core.VoteReply(3, granted=True, correlation=77, pre_vote=True)]
 
@@ -297,15 +286,15 @@ async def test_an_answered_request_is_not_waited_for_however_long_nothing_more_c
     certificate = load_or_create_certificate(tmp_path)
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
-        links, replies = await linked(nursery, PeerAddress("127.0.0.1", port, certificate.fingerprint))
+        links, receiver = await linked(nursery, PeerAddress("127.0.0.1", port, certificate.fingerprint))
         links.send(BOB, core.RequestVote(3, ALICE, LogId(9, 2), 77))
-        await replies.receive()
+        await receiver.wait_replies(1)
         # When nothing comes for longer than an answer may take
         mock_clock.jump(30)
         await trio.testing.wait_all_tasks_blocked(0.01)
         # Then the connection is as good as ever
         links.send(BOB, core.RequestVote(3, ALICE, LogId(9, 2), 78))
-        assert (await replies.receive()).correlation == 78
+        assert (await receiver.wait_replies(2))[1].correlation == 78
         assert host.incidents == []
         assert host.tally.counts["connections-established"] == 1
         nursery.cancel_scope.cancel()
@@ -345,30 +334,18 @@ async def test_a_window_of_one_lets_one_request_in_after_the_other(tmp_path: Pat
     certificate = load_or_create_certificate(tmp_path)
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
-        links, replies = await linked(nursery, PeerAddress("127.0.0.1", port, certificate.fingerprint))
+        links, receiver = await linked(nursery, PeerAddress("127.0.0.1", port, certificate.fingerprint))
         for correlation in range(5):
             links.send(BOB, core.RequestVote(3, ALICE, LogId(9, 2), correlation))
         with trio.fail_after(30):
-            assert [(await replies.receive()).correlation for _ in range(5)] == [*range(5)]
+            assert [reply.correlation for reply in await receiver.wait_replies(5)] == [*range(5)]
         nursery.cancel_scope.cancel()
 
 
-async def linked(
-    nursery: trio.Nursery, address: PeerAddress
-) -> tuple[PeerLinks, trio.MemoryReceiveChannel[core.Reply]]:
+async def linked(nursery: trio.Nursery, address: PeerAddress) -> tuple[PeerLinks, RecordedReceiver]:
     """Alice's links, connected to Bob, and what he replies."""
-    tell, replies = trio.open_memory_channel[core.Reply](10)
-    connected = trio.Event()
-    links = PeerLinks(
-        dialer(),
-        lambda _: address,
-        deliver_reply=lambda _, reply: tell.send_nowait(reply),
-        append_not_sent=lambda *_: None,
-        peer_extensions=lambda _peer, _extensions: connected.set(),
-        tally=Metrics(),
-        random=Random(5),
-    )
-    await nursery.start(links.run)
-    links.keep([BOB])
-    await connected.wait()
-    return links, replies
+    links, receiver = PeerLinks(dialer(), lambda _: address, tally=Metrics(), random=Random(5)), RecordedReceiver()
+    await nursery.start(links.run, receiver)
+    links.connect([BOB])
+    await receiver.connected.wait()
+    return links, receiver

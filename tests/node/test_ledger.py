@@ -17,7 +17,7 @@ from bridge.node.ledger import Ledger
 from bridge.wire.farm_snapshot import FarmSnapshotError
 from consensus.core.entry_data import configuration_entry
 from consensus.core.model import Entry, LogId
-from consensus.server.clock import now_ms
+from consensus.server.event_loop import now_ms
 from tests.authored import CLUSTER_ID, signed
 from tests.node.farm_stage import (
     CONFIGURATION,

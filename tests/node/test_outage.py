@@ -13,7 +13,7 @@ from bridge.node.outage import QUORUM_ALARM
 from bridge.node.publishing import UNFENCED_ALARM
 from bridge.wire.meta_lease_set import MetaLeaseSet, decode, verify
 from consensus.core.model import Configuration, Server
-from consensus.server.clock import now_ms
+from consensus.server.event_loop import now_ms
 from tests.node.farm_stage import (
     LEAF,
     MASTER,

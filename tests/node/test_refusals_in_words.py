@@ -26,6 +26,7 @@ from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Caller, Challenged, Session, UpgradeClient
 from tests.node.certificates import self_signed
 from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, Host, peers_of
+from tests.node.recorded_receiver import RecordedReceiver
 
 LOOPBACK = "127.0.0.1"
 
@@ -77,14 +78,11 @@ async def scene(
         links = PeerLinks(
             Dialer(caller),
             lambda _: address,
-            deliver_reply=lambda _peer, _reply: None,
-            append_not_sent=lambda *_: None,
-            peer_extensions=lambda _peer, _extensions: None,
             tally=alice.tally,
             random=Random(5),
         )
-        await nursery.start(links.run)
-        links.keep([BOB])
+        await nursery.start(links.run, RecordedReceiver())
+        links.connect([BOB])
         yield Scene(alice, bob, links, address)
         nursery.cancel_scope.cancel()
 

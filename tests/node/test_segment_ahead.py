@@ -54,7 +54,7 @@ class Log:
         for _ in range(count):
             self.number += 1
             entry = Entry.command(1, bytes([1]) * ENTRY_BYTES)
-            self.executor.accept([Persist(self.number, None, None, self.number, (entry,))])
+            self.executor.persist(Persist(self.number, None, None, self.number, (entry,)))
 
     def work(self, jobs: int = 1_000_000) -> None:
         """Let the disk do its next jobs."""
@@ -104,7 +104,7 @@ def test_under_full_load_reads_included_the_segment_is_ready_in_time() -> None:
     # Given that a group and a read wait at every moment
     for _ in range(1_000):
         log.append(4)
-        log.executor.accept([ReadEntries(log.number, 1, 1, 10)])
+        log.executor.ask(ReadEntries(log.number, 1, 1, 10))
         log.work(2)
     assert log.executor.reads_waiting > 0
     assert log.storage.segment_count >= 3
@@ -214,7 +214,7 @@ def test_on_a_real_disk_the_spare_is_adopted_by_its_name_and_is_no_leftover(tmp_
     disk, recovery = open_directory(tmp_path / "raft", b"node-one", 1, StorageOptions(segment_bytes=64 * 1024))
     executor = Executor(recovery.storage)
     for number in range(1, 60):
-        executor.accept([Persist(number, None, None, number, (Entry.command(1, b"x" * ENTRY_BYTES),))])
+        executor.persist(Persist(number, None, None, number, (Entry.command(1, b"x" * ENTRY_BYTES),)))
         while (job := executor.next_job()) is not None:
             assert isinstance(job, WriteJob | PreparationJob)
             disk.perform_all(job.operations)

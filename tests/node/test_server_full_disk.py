@@ -9,10 +9,11 @@ from consensus.core.effects import Persist, ReadEntries, Send
 from consensus.core.events import EntriesRead
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
 from consensus.core.model import Entry, HardState, LogId
+from consensus.net.memory import MemoryNetwork
 from consensus.server.executor import HardStateJob, ReadJob, WriteJob
 from consensus.storage.planner import Owner, Recovery, recover
-from tests.node.memory_server import ONE, SMALL, MemoryDisk, Node, build
-from tests.node.test_executor_order import machine, write
+from tests.node.memory_server import ONE, SMALL, MemoryDisk, Node, build, request
+from tests.node.test_executor_order import accept, machine, write
 
 TWO, THREE = 2, 3
 LARGE = Entry.command(1, bytes(100_000))
@@ -25,12 +26,12 @@ def append(after: int, *entries: Entry, commit: int = 0, correlation: int = 1) -
 
 async def blocked_follower(nursery: trio.Nursery, disk: MemoryDisk) -> Node:
     """A follower with two durable entries, the first of them committed, that waits for space for two more."""
-    node = build(ONE, {}, nursery, disk, count=3)
+    node = build(ONE, MemoryNetwork(), disk, count=3)
     await nursery.start(node.server.run)
-    stored = await node.server.request(TWO, append(0, LARGE, LARGE, commit=1))
+    stored = await request(node, TWO, append(0, LARGE, LARGE, commit=1))
     assert stored == AppendReply(1, success=True, next_index=3, correlation=1)
     disk.full_for = ".segment.new"
-    nursery.start_soon(node.server.request, TWO, append(2, LARGE, LARGE, commit=1))
+    nursery.start_soon(request, node, TWO, append(2, LARGE, LARGE, commit=1))
     await trio.sleep(0.1)
     assert node.server.describe().disk_full
     return node
@@ -50,7 +51,7 @@ async def test_a_vote_is_given_and_durable_while_a_write_of_the_log_waits_for_sp
         node = await blocked_follower(nursery, disk)
         await trio.sleep(1.1)  # the leader is silent for the minimum election timeout
         with trio.fail_after(0.5):
-            reply = await node.server.request(THREE, RequestVote(2, THREE, LogId(4, 1), 7))
+            reply = await request(node, THREE, RequestVote(2, THREE, LogId(4, 1), 7))
         assert reply == VoteReply(2, granted=True, correlation=7)
         assert node.server.describe().disk_full
         nursery.cancel_scope.cancel()
@@ -67,9 +68,9 @@ async def test_a_deposed_leader_is_told_the_later_term_while_a_write_of_the_log_
         node = await blocked_follower(nursery, MemoryDisk())
         await trio.sleep(1.1)
         with trio.fail_after(0.5):
-            await node.server.request(THREE, RequestVote(2, THREE, LogId(4, 1), 7))
+            await request(node, THREE, RequestVote(2, THREE, LogId(4, 1), 7))
         with trio.fail_after(0.5):
-            reply = await node.server.request(TWO, append(2, correlation=8))
+            reply = await request(node, TWO, append(2, correlation=8))
         assert isinstance(reply, AppendReply)
         assert (reply.term, reply.success) == (2, False)
         nursery.cancel_scope.cancel()
@@ -96,7 +97,7 @@ async def test_when_there_is_space_the_write_goes_on_and_takes_no_vote_back(
         node = await blocked_follower(nursery, disk)
         await trio.sleep(1.1)
         with trio.fail_after(0.5):
-            await node.server.request(THREE, RequestVote(2, THREE, LogId(4, 1), 7))
+            await request(node, THREE, RequestVote(2, THREE, LogId(4, 1), 7))
         disk.full_for = ""
         with trio.fail_after(10):
             while node.server.describe().disk_full:  # noqa: ASYNC110 - a flag of the view
@@ -114,11 +115,11 @@ def entries(number: int, first: int, term: int = 1) -> Persist:
 
 def test_beside_a_blocked_group_only_what_tells_nothing_of_the_log_leaves() -> None:
     executor, disk = machine()
-    executor.accept([entries(1, 1)])
+    accept(executor, [entries(1, 1)])
     job = write(executor)
     vote = Send(THREE, VoteReply(5, granted=True, correlation=1), after=3)
     stored = Send(TWO, AppendReply(5, success=True, next_index=3, correlation=2), after=3)
-    assert executor.accept([entries(2, 2), Persist(3, HardState(5, THREE)), vote, stored]) == []
+    assert accept(executor, [entries(2, 2), Persist(3, HardState(5, THREE)), vote, stored]) == []
     # When the first group finds no space, the vote goes ahead of it
     assert executor.blocked(job, 0) == []
     beside = executor.next_job()
@@ -136,9 +137,9 @@ def test_beside_a_blocked_group_only_what_tells_nothing_of_the_log_leaves() -> N
 
 def test_no_later_group_brings_an_older_vote_back() -> None:
     executor, disk = machine(group_bytes=5_000)
-    executor.accept([entries(1, 1)])
+    accept(executor, [entries(1, 1)])
     job = write(executor)
-    executor.accept([Persist(2, HardState(4, TWO)), entries(3, 2), entries(4, 3), Persist(5, HardState(5, THREE))])
+    accept(executor, [Persist(2, HardState(4, TWO)), entries(3, 2), entries(4, 3), Persist(5, HardState(5, THREE))])
     executor.blocked(job, 0)
     beside = executor.next_job()
     assert isinstance(beside, HardStateJob)
@@ -158,7 +159,8 @@ def test_no_later_group_brings_an_older_vote_back() -> None:
 
 def test_a_vote_waits_where_the_blocked_group_still_writes_the_hard_state_itself() -> None:
     executor, _ = machine()
-    executor.accept(
+    accept(
+        executor,
         [
             Persist(
                 1,
@@ -167,11 +169,11 @@ def test_a_vote_waits_where_the_blocked_group_still_writes_the_hard_state_itself
                 1,
                 (Entry.command(4, b"x"),),
             )
-        ]
+        ],
     )
     job = write(executor)
     vote = Send(THREE, VoteReply(5, granted=True, correlation=1), after=2)
-    executor.accept([Persist(2, HardState(5, THREE)), vote])
+    accept(executor, [Persist(2, HardState(5, THREE)), vote])
     assert executor.blocked(job, 0) == []
     assert executor.next_job() is None
     # Behind its part of the group there is nothing that could overwrite the vote.
@@ -181,14 +183,15 @@ def test_a_vote_waits_where_the_blocked_group_still_writes_the_hard_state_itself
 
 def test_a_read_beside_a_blocked_group_sees_no_entry_that_is_about_to_be_removed() -> None:
     executor, disk = machine()
-    executor.accept([entries(1, 1), entries(2, 2)])
+    accept(executor, [entries(1, 1), entries(2, 2)])
     first = write(executor)
     disk.run(first.operations)
     executor.written(first)
-    executor.accept([entries(3, 3)])
+    accept(executor, [entries(3, 3)])
     job = write(executor)
     executor.blocked(job, 0)
-    executor.accept(
+    accept(
+        executor,
         [
             Persist(
                 4,
@@ -198,7 +201,7 @@ def test_a_read_beside_a_blocked_group_sees_no_entry_that_is_about_to_be_removed
                 (Entry.command(2, b"y"),),
             ),
             ReadEntries(9, 1, 3, 100_000),
-        ]
+        ],
     )
     read = executor.next_job()
     assert isinstance(read, ReadJob)

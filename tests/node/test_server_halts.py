@@ -12,12 +12,13 @@ from consensus.core.features import GARLIC_FARM
 from consensus.core.model import Milliseconds
 from consensus.core.options import lan
 from consensus.core.raft import Raft
-from consensus.server.clock import now_ms
+from consensus.net.memory import MemoryNetwork
 from consensus.server.errors import HaltedError
+from consensus.server.event_loop import now_ms
 from consensus.server.server import ConsensusServer
 from consensus.storage.planner import Owner, recover
 from tests.node.kept_entries import KeptEntries
-from tests.node.memory_server import ONE, SMALL, Links, MemoryDisk, voters
+from tests.node.memory_server import ONE, SMALL, MemoryDisk, voters
 
 REASON = "server 2, the leader, belongs to another cluster: correct the addresses of its peers"
 
@@ -38,9 +39,8 @@ async def test_a_core_that_must_not_go_on_ends_its_server_with_the_reason(
     recovery = recover(disk, Owner(b"node-001", 1, 1), bytes(16), SMALL)
     disk.run(recovery.operations)
     core = HaltingRaft(ONE, voters(1), recovery.hard_state, recovery.log, lan(), GARLIC_FARM, Random(1), now_ms())
-    async with trio.open_nursery() as nursery:
-        links = Links(ONE, {}, nursery)
-        server = ConsensusServer(core, recovery.storage, disk, links, KeptEntries(), lambda _notice: None)
-        with pytest.RaisesGroup(HaltedError, flatten_subgroups=True) as raised:
-            await server.run()
+    transport = MemoryNetwork().transport(ONE)
+    server = ConsensusServer(core, recovery.storage, disk, transport, KeptEntries(), lambda _notice: None)
+    with pytest.RaisesGroup(HaltedError, flatten_subgroups=True) as raised:
+        await server.run()
     assert REASON in str(raised.value.exceptions[0]) or REASON in repr(raised.value)

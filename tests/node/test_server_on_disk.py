@@ -1,6 +1,6 @@
 """The owner task over real files: what was acknowledged is there after the next start, and the lock is given back."""
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -10,13 +10,13 @@ import trio
 
 from consensus.core.effects import Outcome, Role, RoleChanged
 from consensus.core.features import GARLIC_FARM
-from consensus.core.messages import Request
-from consensus.core.model import Configuration, Entry, Server, ServerId
+from consensus.core.model import Configuration, Entry, Server
 from consensus.core.options import Options
 from consensus.core.raft import Raft
-from consensus.server.clock import now_ms
-from consensus.server.description import Notice
+from consensus.net.memory import MemoryNetwork
+from consensus.server.event_loop import now_ms
 from consensus.server.server import ConsensusServer
+from consensus.server.status import Notice
 from consensus.storage.directory import open_storage, verify_directory
 from consensus.storage.disk import StorageInUseError
 from consensus.storage.planner import StorageOptions
@@ -25,17 +25,6 @@ from tests.node.kept_entries import KeptEntries
 ALONE = Configuration((Server(1, "tcp://127.0.0.1:7001"),))
 FAST = Options(election_timeout_min_ms=20, election_timeout_max_ms=40, heartbeat_ms=5, retry_ms=20)
 SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=4)
-
-
-class NoLinks:
-    """A server alone sends nothing."""
-
-    def keep(self, peers: Collection[ServerId]) -> None:
-        """Nothing to keep."""
-
-    def send(self, recipient: ServerId, message: Request) -> None:
-        """Nobody is there."""
-        raise AssertionError(f"a lone server sent {message} to {recipient}")
 
 
 @asynccontextmanager
@@ -49,7 +38,8 @@ async def life(path: Path, generation: int, applied: list[Entry]) -> AsyncIterat
             leads.set()
 
     core = Raft(1, ALONE, recovery.hard_state, recovery.log, FAST, GARLIC_FARM, Random(generation), now_ms())
-    server = ConsensusServer(core, recovery.storage, disk, NoLinks(), KeptEntries(applied), observe)
+    transport = MemoryNetwork().transport(1)
+    server = ConsensusServer(core, recovery.storage, disk, transport, KeptEntries(applied), observe)
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)

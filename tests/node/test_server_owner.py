@@ -9,11 +9,12 @@ import trio.testing
 from consensus.core.effects import Outcome, ProposalResolved, Role
 from consensus.core.messages import RequestVote, VoteReply
 from consensus.core.model import LogId, ServerId
-from consensus.server.description import DiskFull
+from consensus.net.memory import MemoryNetwork
 from consensus.server.errors import ServerStoppedError
 from consensus.server.options import ServerOptions
+from consensus.server.status import DiskFull
 from consensus.storage.planner import Owner, recover
-from tests.node.memory_server import ONE, SMALL, MemoryDisk, Node, build, data, leader_alone, until
+from tests.node.memory_server import ONE, SMALL, MemoryDisk, Node, build, data, leader_alone, request, until
 
 
 async def test_a_proposal_to_the_only_voter_is_committed_applied_and_durable(
@@ -60,10 +61,10 @@ async def test_proposals_that_arrive_together_share_a_batch_and_each_gets_its_ow
 
 async def test_three_servers_elect_a_leader_and_apply_the_same_log(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
-    nodes: dict[ServerId, Node] = {}
+    nodes, network = dict[ServerId, Node](), MemoryNetwork()
     async with trio.open_nursery() as nursery:
         for n in range(1, 4):
-            nodes[n] = build(n, nodes, nursery, MemoryDisk(), count=3)
+            nodes[n] = build(n, network, MemoryDisk(), count=3)
         for node in nodes.values():
             await nursery.start(node.server.run)
         await until(lambda: any(node.server.role.role is Role.LEADER for node in nodes.values()))
@@ -79,25 +80,21 @@ async def test_three_servers_elect_a_leader_and_apply_the_same_log(autojump_cloc
         nursery.cancel_scope.cancel()
 
 
-async def test_a_request_gets_its_own_reply_with_the_correlation_it_came_with(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_requests_of_two_peers_get_each_its_own_reply(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     async with trio.open_nursery() as nursery:
-        node = build(ONE, {}, nursery, MemoryDisk(), count=3)
+        node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
         await nursery.start(node.server.run)
         replies: dict[int, VoteReply] = {}
 
-        async def ask(sender: int, correlation: int) -> None:
-            request = RequestVote(1, sender, LogId(0, 0), correlation)
-            reply = await node.server.request(sender, request)
+        async def ask(sender: int) -> None:
+            reply = await request(node, sender, RequestVote(1, sender, LogId(0, 0), 0))
             assert isinstance(reply, VoteReply)
-            assert reply.correlation == correlation
             replies[sender] = reply
 
         async with trio.open_nursery() as asking:
-            asking.start_soon(ask, 2, 77)
-            asking.start_soon(ask, 3, 77)
+            asking.start_soon(ask, 2)
+            asking.start_soon(ask, 3)
         assert replies[2].granted != replies[3].granted
         assert node.server.describe().requests_in_flight == 0
         nursery.cancel_scope.cancel()
@@ -106,9 +103,9 @@ async def test_a_request_gets_its_own_reply_with_the_correlation_it_came_with(
 async def test_a_vote_is_answered_only_when_it_is_durable(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     async with trio.open_nursery() as nursery:
-        node = build(ONE, {}, nursery, MemoryDisk(), count=3)
+        node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
         await nursery.start(node.server.run)
-        reply = await node.server.request(2, RequestVote(9, 2, LogId(0, 0), 1))
+        reply = await request(node, 2, RequestVote(9, 2, LogId(0, 0), 1))
         assert isinstance(reply, VoteReply)
         assert reply.granted
         found = recover(node.disk.crash(Random(3)), Owner(b"node-001", 2, 1), bytes(16), SMALL)
@@ -186,10 +183,10 @@ async def test_another_server_leads_while_the_disk_of_the_old_leader_is_full_and
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
-    nodes: dict[ServerId, Node] = {}
+    nodes, network = dict[ServerId, Node](), MemoryNetwork()
     async with trio.open_nursery() as nursery:
         for number in (1, 2, 3):
-            nodes[number] = build(number, nodes, nursery, MemoryDisk(), count=3)
+            nodes[number] = build(number, network, MemoryDisk(), count=3)
             await nursery.start(nodes[number].server.run)
         await until(lambda: any(node.server.role.role is Role.LEADER for node in nodes.values()))
         full = next(node for node in nodes.values() if node.server.role.role is Role.LEADER)
@@ -213,7 +210,7 @@ async def test_a_follower_whose_disk_is_full_sends_clients_on_instead_of_calling
 ) -> None:
     del autojump_clock
     async with trio.open_nursery() as nursery:
-        node = build(ONE, {}, nursery, MemoryDisk(), count=3)
+        node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
         await nursery.start(node.server.run)
         node.server._set_disk_full(full=True)
         assert (await node.server.propose((b"elsewhere",))).outcome is Outcome.NOT_LEADER
@@ -301,4 +298,4 @@ async def test_after_a_clean_stop_rot_in_the_last_entry_is_recognised(autojump_c
         recover(disk, Owner(b"node-001", 2, 1), bytes(16), SMALL)
     assert (await node.server.propose((b"x",))).outcome is Outcome.NOT_LEADER
     with pytest.raises(ServerStoppedError):
-        await node.server.request(2, RequestVote(9, 2, LogId(0, 0), 1))
+        await request(node, 2, RequestVote(9, 2, LogId(0, 0), 1))

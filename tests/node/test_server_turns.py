@@ -1,6 +1,5 @@
 """Who takes the owner's turn: whoever brings something, at once, and never two at a time."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from random import Random
 
@@ -8,18 +7,18 @@ import pytest
 import trio
 import trio.testing
 
-from consensus.core.effects import Effect, Outcome, ProposalResolved, ReadRefused, Role
+from consensus.core.effects import Effect, Outcome, ProposalResolved, ReadReady, ReadRefused, Role
 from consensus.core.events import DeadlineReached, Event, Received, SnapshotWanted
 from consensus.core.features import GARLIC_FARM
-from consensus.core.messages import Reply, Request, RequestVote, VoteReply
-from consensus.core.model import LogId, ServerId
+from consensus.core.messages import Reply, RequestVote, VoteReply
+from consensus.core.model import LogId
 from consensus.core.options import lan
 from consensus.core.raft import Raft
 from consensus.core.status import Description
-from consensus.server.clock import now_ms
+from consensus.net.memory import MemoryNetwork
 from consensus.server.errors import ServerStoppedError
+from consensus.server.event_loop import now_ms
 from consensus.server.options import ServerOptions
-from consensus.server.questions import QuestionAnswered
 from consensus.server.server import ConsensusServer
 from consensus.storage.planner import Owner, recover
 from tests.node.kept_entries import KeptEntries
@@ -65,23 +64,15 @@ class WatchedCore:
         return self.core.describe()
 
 
-class NoLinks:
-    """Nobody else is there."""
-
-    def keep(self, peers: Collection[ServerId]) -> None:
-        """Nothing to keep."""
-
-    def send(self, recipient: ServerId, message: Request) -> None:
-        """Nobody gets it."""
-
-
 def make_server(options: ServerOptions | None = None) -> tuple[ConsensusServer, WatchedCore]:
     disk = MemoryDisk()
     recovery = recover(disk, Owner(b"node-001", 1, 1), bytes(16), SMALL)
     disk.run(recovery.operations)
     raft = Raft(ONE, voters(1), recovery.hard_state, recovery.log, lan(), GARLIC_FARM, Random(1), now_ms())
     core = WatchedCore(raft)
-    return ConsensusServer(core, recovery.storage, disk, NoLinks(), KeptEntries(), lambda _: None, options), core
+    return ConsensusServer(
+        core, recovery.storage, disk, MemoryNetwork().transport(ONE), KeptEntries(), lambda _: None, options
+    ), core
 
 
 async def test_a_request_is_answered_within_the_call_that_brought_it(autojump_clock: trio.testing.MockClock) -> None:
@@ -152,18 +143,18 @@ async def test_a_question_asked_from_within_an_answer_does_not_change_the_number
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
         # given a server that does not lead yet, and so answers at once
-        answers: list[QuestionAnswered | None] = []
+        answers: list[ReadReady | ReadRefused | None] = []
         seconds: list[int] = []
 
-        def ask_again(answer: QuestionAnswered | None) -> None:
+        def ask_again(answer: ReadReady | ReadRefused | None) -> None:
             answers.append(answer)
-            seconds.append(server.questions.ask_read(answers.append))
+            seconds.append(server.ask_read(answers.append))
 
         # when a read is asked for, and in its answer another
-        first = server.questions.ask_read(ask_again)
+        first = server.ask_read(ask_again)
         assert [type(answer) for answer in answers] == [ReadRefused]
         # then whoever forgets the first does not forget the second
-        server.questions.forget(first)
+        server.forget(first)
         await until(lambda: len(answers) == 2)
         assert seconds != [first]
         nursery.cancel_scope.cancel()

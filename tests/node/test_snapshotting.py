@@ -14,15 +14,15 @@ from consensus.core.features import GARLIC_FARM
 from consensus.core.model import Configuration, Server, ServerId
 from consensus.core.options import Options
 from consensus.core.raft import Raft
-from consensus.server.applying import StateMachine
-from consensus.server.clock import now_ms
+from consensus.net.memory import MemoryNetwork
+from consensus.server.event_loop import now_ms
+from consensus.server.interfaces import StateMachine
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
 from consensus.storage.directory import open_storage, verify_directory
 from consensus.storage.planner import StorageOptions
 from tests.node.kept_entries import KeptEntries
 from tests.node.memory_server import MemoryDisk, Node, build, data, leader_alone, until
-from tests.node.test_server_on_disk import NoLinks
 
 ALONE = Configuration((Server(1, "tcp://127.0.0.1:7001"),))
 FAST = Options(election_timeout_min_ms=20, election_timeout_max_ms=40, heartbeat_ms=5, retry_ms=20)
@@ -35,7 +35,9 @@ async def life(path: Path, generation: int, machine: StateMachine) -> AsyncItera
     """One life of the only voter on real files."""
     disk, recovery = open_storage(path, b"node-one", generation, SMALL)
     core = Raft(1, ALONE, recovery.hard_state, recovery.log, FAST, GARLIC_FARM, Random(generation), now_ms())
-    server = ConsensusServer(core, recovery.storage, disk, NoLinks(), machine, lambda _: None, KEEP_NOTHING)
+    server = ConsensusServer(
+        core, recovery.storage, disk, MemoryNetwork().transport(1), machine, lambda _: None, KEEP_NOTHING
+    )
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
@@ -142,10 +144,10 @@ async def test_a_follower_that_lags_behind_the_log_is_brought_the_snapshot_and_t
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
-    nodes: dict[ServerId, Node] = {}
+    nodes, network = dict[ServerId, Node](), MemoryNetwork()
     async with trio.open_nursery() as nursery:
         for number in (1, 2):
-            nodes[number] = build(number, nodes, nursery, MemoryDisk(), 3, KEEP_NOTHING)
+            nodes[number] = build(number, network, MemoryDisk(), 3, KEEP_NOTHING)
             await nursery.start(nodes[number].server.run)
         await until(lambda: any(node.server.role.role is Role.LEADER for node in nodes.values()))
         leader = next(node for node in nodes.values() if node.server.role.role is Role.LEADER)
@@ -153,7 +155,7 @@ async def test_a_follower_that_lags_behind_the_log_is_brought_the_snapshot_and_t
             await leader.server.propose((b"%d." % number * 10_000,))
         assert await leader.server.take_snapshot() is not None
         await leader.server.propose((b"behind the snapshot",))
-        late = build(3, nodes, nursery, MemoryDisk(), 3, KEEP_NOTHING)
+        late = build(3, network, MemoryDisk(), 3, KEEP_NOTHING)
         nodes[3] = late
         await nursery.start(late.server.run)
         await until(lambda: data(late)[-1:] == [b"behind the snapshot"])
@@ -198,7 +200,7 @@ async def test_a_snapshot_that_is_cancelled_half_way_leaves_the_next_one_whole(
         assert snapshot is not None
         nursery.cancel_scope.cancel()
     async with trio.open_nursery() as nursery:
-        again = build(1, {}, nursery, node.disk)
+        again = build(1, MemoryNetwork(), node.disk)
         await nursery.start(again.server.run)
         await until(lambda: again.machine.restored == [snapshot.last.index])
         assert again.applied == node.applied[: snapshot.last.index]

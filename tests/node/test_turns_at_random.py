@@ -8,6 +8,7 @@ the owner of a lone leader's core for hundreds of milliseconds.
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -16,6 +17,7 @@ import trio.testing
 
 from consensus.core.effects import Outcome, Role
 from consensus.server.errors import ServerBusyError
+from consensus.server.interfaces import next_call
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
 from tests.node.memory_server import until
@@ -71,13 +73,14 @@ class Crowd:
 
         try:
             if kind < 0.8:
-                read = server.questions.ask_read(answered_by_a_turn)
-                return lambda: server.questions.forget(read)
-            request = server.ask(TWO, OUT_OF_DATE, answered_by_a_turn)
+                read = server.ask_read(answered_by_a_turn)
+                return lambda: server.forget(read)
+            request = replace(OUT_OF_DATE, correlation=next_call())
+            server.ask(TWO, request, answered_by_a_turn)
         except ServerBusyError as error:
             answered(error)
             return lambda: None
-        return lambda: server.forget(request)
+        return lambda: server.forget(request.correlation)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -88,15 +91,15 @@ async def test_each_caller_is_answered_once_and_soon_whatever_comes_in_whichever
     random = Random(seed)
     options = ServerOptions(
         batch_commands=random.choice((2, 8, 512)),
-        batch_hold_ms=random.choice((0, 1, 20)),
-        batch_gather_ms=random.choice((0, 4, 40)),
+        linger_in_flight_ms=random.choice((0, 1, 20)),
+        linger_idle_ms=random.choice((0, 4, 40)),
         max_proposals=random.choice((8, 4096)),
         max_requests=random.choice((4, 1024)),
         snapshot_log_bytes=random.choice((20_000, 64 * 1024 * 1024)),
         snapshot_check_ms=50,
         retain_bytes=0,
     )
-    soon_s = options.batch_gather_ms / 1000 + DISK_S
+    soon_s = options.linger_idle_ms / 1000 + DISK_S
     server, _ = make_server(options)
     crowd = Crowd(server, random)
     async with trio.open_nursery() as nursery:

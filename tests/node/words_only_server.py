@@ -30,7 +30,7 @@ from consensus.protocols.garlic_farm.wire.values import (
     SnapshotSyncRequest,
     WireEntry,
 )
-from consensus.server.clock import now_ms
+from consensus.server.event_loop import now_ms
 from tests.node.garlic_farm_stage import CREDENTIALS, SERVER_KEYS, key_of
 
 _BREAKS_AT = 3

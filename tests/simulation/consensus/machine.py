@@ -14,6 +14,7 @@ from typing import assert_never
 from consensus.core.effects import (
     Answer,
     Apply,
+    CheckSnapshot,
     ConfigurationChanged,
     ConfigurationResolved,
     Effect,
@@ -21,8 +22,10 @@ from consensus.core.effects import (
     Install,
     Persist,
     ProposalResolved,
+    ReadEntries,
     ReadReady,
     ReadRefused,
+    ReadSnapshot,
     Restore,
     Role,
     RoleChanged,
@@ -50,7 +53,6 @@ from consensus.server.executor import (
     Job,
     PreparationJob,
     ReadJob,
-    Released,
     SnapshotWrite,
     WriteJob,
 )
@@ -182,7 +184,7 @@ class Machine:
         executor = Executor(recovery.storage, group_bytes=self._profile.group_bytes)
         self.life = Life(core, executor, state, recovery.storage, recovery.storage.last.index)
         if recovery.log.snapshot is not None:
-            self._carry_out([Restore(recovery.log.snapshot)])
+            self._carry_out(self.life, [Restore(recovery.log.snapshot)])
         for other in others:
             extensions = Extensions(
                 pre_vote=self.understands_pre_vote and other.understands_pre_vote,
@@ -295,7 +297,7 @@ class Machine:
         self._note(effects)
         self._world.stepped(self, event, effects)
         survived = self._survived(effects)
-        self._carry_out(life.executor.accept(effects if survived == len(effects) else effects[:survived]))
+        self._carry_out(life, effects if survived == len(effects) else effects[:survived])
         if survived < len(effects):
             self.crash()
             return
@@ -327,15 +329,20 @@ class Machine:
     def _unlucky(self) -> bool:
         return not self.healthy and self._random.random() < self._profile.crash_between_effects
 
-    def _carry_out(self, released: Sequence[Released]) -> None:
-        for effect in released:
+    def _carry_out(self, life: Life, effects: Sequence[Effect]) -> None:  # noqa: C901 - a line for each kind of effect
+        for effect in effects:
             match effect:
                 case Send():
-                    self._transmit(effect)
+                    if life.executor.may_send(effect):
+                        self._transmit(effect)
+                case Persist():
+                    life.executor.persist(effect)
+                case ReadEntries() | ReadSnapshot() | CheckSnapshot():
+                    life.executor.ask(effect)
                 case Apply():
-                    self._living().state.apply(effect)
+                    life.state.apply(effect)
                 case Restore() | TakeSnapshot():
-                    self._begin_with_snapshot(self._living(), effect)
+                    self._begin_with_snapshot(life, effect)
                 case RoleChanged(role=Role.LEADER):
                     self._world.elected(self.server_id)
                 case ProposalResolved() | ConfigurationResolved() | ReadReady() | ReadRefused() | TransferEnded():
@@ -414,7 +421,7 @@ class Machine:
                 self._operate(job.operations)
                 self._checker.marks.see("term or vote written beside a group that waits for space")
                 self._checker.hard_state_persisted(self.server_id, job.number)
-                self._carry_out(life.executor.hard_state_written(job))
+                self._transmit_all(life.executor.hard_state_written(job))
             case _:
                 assert_never(job)
 
@@ -428,10 +435,14 @@ class Machine:
         self._checker.persisted(self.server_id, job.number)
         released = life.executor.written(job)
         survived = next((place for place in range(len(released)) if self._unlucky()), len(released))
-        self._carry_out(released[:survived])
+        self._transmit_all(released[:survived])
         if survived < len(released):
             raise CrashedError
         self.step(Persisted(job.number))
+
+    def _transmit_all(self, sends: Sequence[Send]) -> None:
+        for send in sends:
+            self._transmit(send)
 
     def _is_full(self, job: WriteJob | SnapshotWrite | PreparationJob, start: int) -> bool:
         return not self.healthy and self._keeper.is_full(self._world.now) and start < len(job.operations)
@@ -446,13 +457,13 @@ class Machine:
             self.full_disks += 1
             self.step(DiskSpace(full=True))
         if self.life is life:
-            self._carry_out(life.executor.blocked(job, resume_at))
+            self._transmit_all(life.executor.blocked(job, resume_at))
             self._start_job(life)
 
     def _begin_with_snapshot(self, life: Life, effect: Restore | TakeSnapshot) -> None:
         match effect:
             case Restore():
-                life.executor.accept([life.state.begin_restore(effect)])
+                life.executor.ask(life.state.begin_restore(effect))
             case TakeSnapshot():
                 life.state.begin_snapshot(effect)
                 life.executor.write_aside(life.state.jobs.popleft())

@@ -11,7 +11,7 @@ How many may wait like that is bounded; one more is told nothing, which is *unkn
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from consensus.core.effects import Outcome, ProposalResolved, ReadReady, ReadRefusal, ReadRefused, Role
 from consensus.protocols.garlic_farm.node.connection import ClientAnswer, GiveUp, client_answer
@@ -19,7 +19,6 @@ from consensus.protocols.garlic_farm.node.membership import refuse
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.server.errors import ServerBusyError, ServerStoppedError
-from consensus.server.questions import QuestionAnswered
 from consensus.server.server import ConsensusServer
 from consensus.sessions.table import RequestId
 
@@ -71,9 +70,9 @@ class ClientRequests:
 
     def read_index(self, answered: Answered) -> GiveUp:
         """Up to where a log must be applied to show all that was acknowledged before now."""
-        questions = self._server.questions
+        server = self._server
         try:
-            number = questions.ask_read(lambda found: answered(self._read_answer(found)))
+            number = server.ask_read(lambda found: answered(self._read_answer(found)))
         except ServerBusyError:
             role = self._server.role
             leader = self._own_id if role.role is Role.LEADER else role.leader
@@ -81,7 +80,7 @@ class ClientRequests:
             return _nothing_to_give_up
         except ServerStoppedError as error:
             raise GarlicFarmError(Fault.BUSY, str(error)) from error
-        return lambda: questions.forget(number)
+        return lambda: server.forget(number)
 
     def membership_request(
         self, request: wire.MembershipRequest, _correlation: int, answered: Callable[[wire.Reply | None], None]
@@ -124,7 +123,7 @@ class ClientRequests:
             accepted=False, leader=self._own_id, next_index=answer.next_index, term=answer.term, forgotten=True
         )
 
-    def _read_answer(self, found: QuestionAnswered | None) -> ClientAnswer | None:
+    def _read_answer(self, found: ReadReady | ReadRefused | None) -> ClientAnswer | None:
         term = self._server.role.term
         match found:
             case ReadReady(_, index):
@@ -133,8 +132,10 @@ class ClientRequests:
                 return ClientAnswer(accepted=False, leader=leader, next_index=0, term=term)
             case ReadRefused():
                 return ClientAnswer(accepted=False, leader=self._own_id, next_index=0, term=term)
-            case _:
+            case None:
                 return None
+            case _:
+                assert_never(found)
 
 
 class _Wanted:

@@ -28,7 +28,6 @@ with the next index beyond the entry that was refused.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
 from math import inf
 from typing import Protocol
 
@@ -55,6 +54,7 @@ from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
 from consensus.protocols.garlic_farm.wire.upgrade import Extension, Identity
 from consensus.protocols.garlic_farm.wire.upgrade_server import Upgraded
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry
+from consensus.server.interfaces import next_call
 
 _READ_BYTES = 65_536
 _UNANSWERED_BYTES_MAX = 16 * 2**20
@@ -106,7 +106,7 @@ class RequestHandler(Protocol):
     def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> GiveUp:
         """Have the core answer; None: there will be no reply. May raise `GarlicFarmError` instead.
 
-        `request.correlation` is unique within the process.
+        `request.correlation` is from `next_call`.
         """
         ...
 
@@ -154,9 +154,6 @@ class _Slot:
     reply: wire.Reply | None = None
     hang_up: bool = False
     give_up: GiveUp | None = None
-
-
-_correlations = count(1)
 
 
 class ServerConnection:
@@ -346,7 +343,7 @@ class ServerConnection:
                 | wire.AppendEntriesRequest()
                 | wire.InstallSnapshotRequest()
             ):
-                asked = request_from_wire(request, next(_correlations))
+                asked = request_from_wire(request, next_call())
                 return self._handler.request(
                     request.source,
                     asked,
@@ -374,9 +371,7 @@ class ServerConnection:
                 | wire.SyncLogRequest()
                 | wire.LeaveClusterRequest()
             ):
-                return self._handler.membership_request(
-                    request, next(_correlations), lambda reply: self._settle(slot, reply)
-                )
+                return self._handler.membership_request(request, next_call(), lambda reply: self._settle(slot, reply))
             case _:
                 text = f"a {type(request).__name__}, which this server does not answer"
                 raise GarlicFarmError(Fault.OUT_OF_TURN, text)

@@ -25,7 +25,7 @@ from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
 from consensus.protocols.garlic_farm.wire.upgrade import Extension, Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Caller, Session, Switched, UpgradeClient
-from consensus.server.clock import now_ms
+from consensus.server.event_loop import now_ms
 
 __all__ = ["Dialed", "Dialer", "Dials", "PeerAddress"]
 

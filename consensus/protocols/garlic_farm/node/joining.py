@@ -94,10 +94,10 @@ class Joining:
 
         server = self._server
         try:
-            number = server.ask(invitation.leader, append, stored)
+            server.ask(invitation.leader, append, stored)
         except (ServerBusyError, ServerStoppedError) as error:
             raise GarlicFarmError(Fault.BUSY, str(error)) from error
-        return lambda: server.forget(number)
+        return lambda: server.forget(append.correlation)
 
     def leave(self, request: wire.LeaveClusterRequest) -> wire.LeaveClusterResponse:
         """A leader tells us that it is about to remove us."""

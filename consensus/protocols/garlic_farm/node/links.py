@@ -23,7 +23,6 @@ from random import Random
 import trio
 
 from consensus.core import messages as core
-from consensus.core.features import Extensions
 from consensus.core.model import Index, ServerId, integer_id
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
 from consensus.protocols.garlic_farm.node.dialer import Dialed, Dials, PeerAddress
@@ -36,6 +35,7 @@ from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
 from consensus.protocols.garlic_farm.wire.mapping import ConfigurationBefore, extensions_to_core, reply_from_wire
 from consensus.protocols.garlic_farm.wire.upgrade import Extension
+from consensus.server.interfaces import Receiver
 
 Resolve = Callable[[int], PeerAddress | None]
 
@@ -99,9 +99,6 @@ class PeerLinks:
         dialer: Dials,
         resolve: Resolve,
         *,
-        deliver_reply: Callable[[ServerId, core.Reply], None],
-        append_not_sent: Callable[[ServerId, int, Index], None],
-        peer_extensions: Callable[[ServerId, Extensions], None],
         tally: Metrics,
         random: Random,
         configuration_before: ConfigurationBefore = lambda _: 0,
@@ -110,9 +107,6 @@ class PeerLinks:
     ) -> None:
         self.dialer = dialer
         self.resolve = resolve
-        self.deliver_reply = deliver_reply
-        self.append_not_sent = append_not_sent
-        self.peer_extensions = peer_extensions
         self.tally = tally
         self.random = random
         self.configuration_before = configuration_before
@@ -122,17 +116,17 @@ class PeerLinks:
         self.guests: dict[ServerId, JoiningPeer] = {}
         self._members: frozenset[ServerId] = frozenset()
         self._links: dict[ServerId, _Link] = {}
-        self._nursery: trio.Nursery | None = None
+        self._running: tuple[trio.Nursery, Receiver] | None = None
 
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep links until cancelled."""
+    async def run(self, receiver: Receiver, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep links until cancelled; `receiver` gets what the peers answer."""
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
+            self._running = nursery, receiver
             task_status.started()
             try:
                 await trio.sleep_forever()
             finally:
-                self._nursery = None
+                self._running = None
 
     def send(self, recipient: ServerId, message: core.Request) -> None:
         """Send, or queue, or drop, and return at once. What is dropped is counted."""
@@ -142,7 +136,7 @@ class PeerLinks:
         else:
             link.send(message)
 
-    def keep(self, peers: Collection[ServerId]) -> None:
+    def connect(self, peers: Collection[ServerId]) -> None:
         """Hold connections to these and to no others when there is nothing to say.
 
         Followers have nothing to say to each other until their leader is gone: an election would then begin with TCP,
@@ -178,9 +172,10 @@ class PeerLinks:
 
     def _link_to(self, peer: ServerId) -> "_Link | None":
         link = self._links.get(peer)
-        if link is None and self._nursery is not None and self._has_room():
-            link = self._links[peer] = _Link(self, integer_id(peer))
-            self._nursery.start_soon(link.run)
+        if link is None and self._running is not None and self._has_room():
+            nursery, receiver = self._running
+            link = self._links[peer] = _Link(self, integer_id(peer), receiver)
+            nursery.start_soon(link.run)
         return link
 
     def _has_room(self) -> bool:
@@ -208,10 +203,11 @@ class PeerLinks:
 
 
 class _Link:
-    def __init__(self, links: PeerLinks, peer: int) -> None:
+    def __init__(self, links: PeerLinks, peer: int, receiver: Receiver) -> None:
         self.scope = trio.CancelScope()
         self._connected = trio.CancelScope()
         self._links = links
+        self._receiver = receiver
         self._peer = peer
         self._pipe: ClientConnection | None = None
         self._heartbeats: ClientConnection | None = None
@@ -361,7 +357,7 @@ class _Link:
         pipe = self._opened(dialed)
         self._extensions = dialed.extensions
         self._links.tally.count("links-established")
-        self._links.peer_extensions(self._peer, extensions_to_core(dialed.extensions, dialed.peer.lease_ms))
+        self._receiver.peer_connected(self._peer, extensions_to_core(dialed.extensions, dialed.peer.lease_ms))
         self._forget_old()
         self._pipe = pipe
         guest = self._links.guests.get(self._peer)
@@ -409,7 +405,7 @@ class _Link:
         """What the guest makes of an append; the core gets the answer to the last part, which speaks for all."""
         parts = guest.parts(append)
         if isinstance(parts, Index):
-            self._links.append_not_sent(self._peer, append.correlation, parts)
+            self._receiver.append_not_sent(self._peer, append.correlation, parts)
             return
         words = self._links.words
         for part in parts:
@@ -463,7 +459,7 @@ class _Link:
             if guest is not None:
                 guest.replied(request, found)
             if tell:
-                self._links.deliver_reply(self._peer, found)
+                self._receiver.deliver_reply(self._peer, found)
 
         if not pipe.post(data, answered):
             self._drop()

@@ -36,7 +36,7 @@ from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
 from consensus.protocols.garlic_farm.wire.proof import i2p_channel, tls_channel
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, Refused, Upgraded, UpgradeServer
-from consensus.server.clock import now_ms
+from consensus.server.event_loop import now_ms
 
 _READ_BYTES = 16 * 1024
 _MEMBER_READ_BYTES = 256 * 1024

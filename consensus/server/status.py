@@ -1,4 +1,4 @@
-"""What a server tells about itself: notices of what changed, as it changes, and a description of one moment."""
+"""What a server tells about itself: notices of what has changed, and a description of one moment."""
 
 from dataclasses import dataclass
 

@@ -1,0 +1,141 @@
+"""A network in memory: a `Transport` for servers of one process, such as the tests of a service that embeds one.
+
+    network = MemoryNetwork(delay_s=0.001)
+    transport = network.transport(ServerId(1))          one for each life of a server
+
+    send ─▶ queue to one peer, in order ─▶ after `delay_s` ─▶ Receiver.ask │ Receiver.deliver_reply
+
+It behaves like one TCP connection for each pair of servers. Each direction keeps its order, and a reply takes its place
+in the order when it is given, not when its request came. Nothing is lost while both servers run; what is under way when
+one of them stops is lost, like whatever exceeds `queue_max`. A server that starts again is a new connection, which each
+side is told of (`peer_connected`). The time is trio's, so a test with a `MockClock` waits for nothing.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
+
+import trio
+
+from consensus.core.features import Extensions
+from consensus.core.messages import Reply, Request
+from consensus.core.model import ServerId
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.interfaces import Receiver, next_call
+
+ALL_EXTENSIONS = Extensions(pre_vote=True, transfer=True, configurations=True)
+
+
+class MemoryNetwork:
+    """Joins the transports that it makes. `delay_s` is what each message takes."""
+
+    def __init__(self, delay_s: float = 0.0, queue_max: int = 1024) -> None:
+        self.delay_s = delay_s
+        self.queue_max = queue_max
+        self.running: dict[ServerId, MemoryTransport] = {}
+
+    def transport(self, server_id: ServerId, extensions: Extensions = ALL_EXTENSIONS) -> "MemoryTransport":
+        """The transport of a server that is about to start; `extensions` are what it understands."""
+        return MemoryTransport(self, server_id, extensions)
+
+
+class MemoryTransport:
+    """One server's `Transport`, for one life of it."""
+
+    def __init__(self, network: MemoryNetwork, server_id: ServerId, extensions: Extensions) -> None:
+        self.server_id = server_id
+        self.extensions = extensions
+        self._network = network
+        self._queues: dict[ServerId, _Queue] = {}
+        self._running: tuple[trio.Nursery, Receiver] | None = None
+
+    def send(self, recipient: ServerId, request: Request) -> None:
+        """Queue a request; it is lost if the recipient does not run when it arrives."""
+        self._to(recipient).put(lambda peer: peer.take_request(self, request))
+
+    def connect(self, peers: Collection[ServerId]) -> None:
+        """Introduce this server to the peers that run, and them to it; the others do so when they start."""
+        for peer in peers:
+            self._to(peer).put(lambda _: None)
+
+    async def run(self, receiver: Receiver, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Carry messages until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._running = nursery, receiver
+            self._network.running[self.server_id] = self
+            for queue in self._queues.values():
+                nursery.start_soon(queue.run)
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._running = None
+                if self._network.running.get(self.server_id) is self:
+                    del self._network.running[self.server_id]
+
+    def met(self, peer: "MemoryTransport") -> None:
+        """A connection to this life of the peer is up."""
+        if self._running is not None:
+            self._running[1].peer_connected(peer.server_id, peer.extensions)
+
+    def take_request(self, sender: "MemoryTransport", request: Request) -> None:
+        """A request has arrived. A server that is busy does not answer."""
+        if self._running is None:
+            return
+
+        def answered(reply: Reply | None) -> None:
+            if reply is not None:
+                told = replace(reply, correlation=request.correlation)
+                self._to(sender.server_id).put(lambda peer: peer.take_reply(self, told) if peer is sender else None)
+
+        with suppress(ServerBusyError, ServerStoppedError):
+            self._running[1].ask(sender.server_id, replace(request, correlation=next_call()), answered)
+
+    def take_reply(self, sender: "MemoryTransport", reply: Reply) -> None:
+        """A reply has arrived."""
+        if self._running is not None:
+            self._running[1].deliver_reply(sender.server_id, reply)
+
+    def _to(self, peer: ServerId) -> "_Queue":
+        queue = self._queues.get(peer)
+        if queue is None:
+            queue = self._queues[peer] = _Queue(self._network, self, peer)
+            if self._running is not None:
+                self._running[0].start_soon(queue.run)
+        return queue
+
+
+class _Queue:
+    """What is on its way from one server to another, in order."""
+
+    def __init__(self, network: MemoryNetwork, sender: MemoryTransport, recipient: ServerId) -> None:
+        self._network = network
+        self._sender = sender
+        self._recipient = recipient
+        self._connected: MemoryTransport | None = None
+        self._messages: deque[tuple[float, Callable[[MemoryTransport], None]]] = deque()
+        self._arrived = trio.Event()
+
+    def put(self, deliver: Callable[[MemoryTransport], None]) -> None:
+        if len(self._messages) < self._network.queue_max:
+            self._messages.append((trio.current_time() + self._network.delay_s, deliver))
+            self._arrived.set()
+
+    async def run(self) -> None:
+        while True:
+            while not self._messages:
+                self._arrived = trio.Event()
+                await self._arrived.wait()
+            due_s, deliver = self._messages.popleft()
+            await trio.sleep_until(due_s)
+            peer = self._network.running.get(self._recipient)
+            if peer is not None:
+                self._connect(peer)
+                deliver(peer)
+
+    def _connect(self, peer: MemoryTransport) -> None:
+        if self._connected is not peer:
+            self._connected = peer
+            self._sender.met(peer)
+            peer.met(self._sender)

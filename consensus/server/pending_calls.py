@@ -1,0 +1,124 @@
+"""What this server was asked and has not answered yet: one table, from a call's number to whoever waits for it.
+
+    request of a peer                 answered by    Send of the reply with the same correlation
+    batch of proposals                               ProposalResolved
+    change of the configuration                      ConfigurationResolved
+    linearizable read                                ReadReady, ReadRefused
+    transfer of leadership                           TransferEnded
+    read of this server's storage                    the disk
+
+The number of a call is the correlation of its request or the id in its event, and comes back in its answer. All come
+from one counter (`interfaces.next_call`), so one table holds all kinds. Each kind has a limit of its own, or a peer
+that floods this server with requests would keep clients from reading.
+
+A caller may go away at any time: its answer is dropped. If the server stops, each waiting caller gets None.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import trio
+
+from consensus.core.effects import ConfigurationResolved, ProposalResolved, ReadReady, ReadRefused, TransferEnded
+from consensus.core.messages import Reply
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.executor import StorageReadResult
+from consensus.server.interfaces import next_call
+from consensus.server.options import ServerOptions
+
+T = TypeVar("T")
+
+
+class Awaited(Generic[T]):
+    """A value that a callback gives to a task; None if the server stops instead."""
+
+    def __init__(self) -> None:
+        self._value: T | None = None
+        self._given = trio.Event()
+
+    def give(self, value: T | None) -> None:
+        """Wake the waiting task. The first value counts: the server may stop before the task takes it."""
+        if not self._given.is_set():
+            self._value = value
+            self._given.set()
+
+    async def wait(self) -> T | None:
+        """The value, or None."""
+        await self._given.wait()
+        return self._value
+
+
+@dataclass(slots=True, eq=False)
+class CallKind(Generic[T]):
+    """One kind of call; `T` is what answers it."""
+
+    name: str
+    limit: int
+    waiting: int = 0
+
+
+class PendingCalls:
+    """The table."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self.requests = CallKind[Reply]("requests", options.max_requests)
+        self.reads = CallKind[ReadReady | ReadRefused]("linearizable reads", options.max_requests)
+        self.transfers = CallKind[TransferEnded]("transfers of leadership", options.max_requests)
+        self.changes = CallKind[ConfigurationResolved]("changes of the configuration", options.max_changes)
+        self.batches = CallKind[ProposalResolved]("batches of proposals", options.max_proposals)
+        self.log_reads = CallKind[StorageReadResult]("reads of the log", options.max_reads)
+        self.own_reads = CallKind[StorageReadResult]("reads for the state machine", options.max_reads)
+        self.ended = False
+        self._waiting: dict[int, tuple[CallKind[Any], Callable[[Any], None]]] = {}
+
+    def begin(self, kind: CallKind[T], number: int, answered: Callable[[T | None], None]) -> None:
+        """Wait for the answer to a call that is about to be made: the answer may come within it.
+
+        Raises `ServerStoppedError`, or `ServerBusyError` if too many calls of this kind wait.
+        """
+        if self.ended:
+            raise ServerStoppedError("the server has stopped")
+        if kind.waiting >= kind.limit:
+            raise ServerBusyError(f"{kind.waiting} {kind.name} are under way")
+        if number in self._waiting:
+            raise ValueError(f"a call with the number {number} is under way; take another from next_call")
+        kind.waiting += 1
+        self._waiting[number] = kind, answered
+
+    async def ask(self, kind: CallKind[T], make: Callable[[int], bool]) -> T:
+        """Have `make(number)` begin a call, and wait for the answer. False from `make`: there is no room for it.
+
+        Raises `ServerStoppedError` or `ServerBusyError`.
+        """
+        number, awaited = next_call(), Awaited[T]()
+        self.begin(kind, number, awaited.give)
+        try:
+            if not make(number):
+                raise ServerBusyError("too many events wait")
+            answer = await awaited.wait()
+        finally:
+            self.forget(number)
+        if answer is None:
+            raise ServerStoppedError("the server has stopped")
+        return answer
+
+    def answer(self, number: int, answer: object) -> None:
+        """Give the answer to whoever waits for it, if anybody still does."""
+        waiting = self._waiting.pop(number, None)
+        if waiting is not None:
+            kind, answered = waiting
+            kind.waiting -= 1
+            answered(answer)
+
+    def forget(self, number: int) -> None:
+        """Nobody waits for this answer any more."""
+        waiting = self._waiting.pop(number, None)
+        if waiting is not None:
+            waiting[0].waiting -= 1
+
+    def end(self) -> None:
+        """The server stops: everybody is told that there will be no answer."""
+        self.ended = True
+        while self._waiting:
+            self.answer(next(iter(self._waiting)), None)
