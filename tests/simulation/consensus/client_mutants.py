@@ -3,13 +3,16 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from consensus.core import election
 from consensus.core.leader import Leader
 from consensus.core.log import Log
-from consensus.core.messages import AppendEntries
+from consensus.core.messages import AppendEntries, RequestVote
 from consensus.core.model import MAX_NUMBER, Configuration, Index, Milliseconds, ServerId
+from consensus.core.raft import Raft
 from consensus.core.reads import Lease, Reads
 from consensus.core.replica import Replica
 from consensus.core.replication import append_follower
+from consensus.core.replication.fetch_follower import FetchFollower
 from consensus.sessions.dedup_state_machine import DedupStateMachine
 from consensus.sessions.table import RequestId, RequestStatus, SessionTable
 from tests.simulation.consensus.mutants import Mutant
@@ -73,7 +76,35 @@ def _cut_what_is_committed(_replica: Replica, request: AppendEntries) -> Index |
     return _Unguarded(request.previous.index + 1) if request.entries else None
 
 
+_vote_requested: Callable[[Raft, RequestVote], None] = Raft._vote_requested
+
+
+def _listen_to_late_transfers(self: Raft, request: RequestVote) -> None:
+    """As if no leader of the term were known that the candidate asks for."""
+    if not request.transfer or request.term != self._replica.term:
+        _vote_requested(self, request)
+    elif election.answer_vote(self._replica, request):
+        self._role.follow_nobody_until(self._replica.random_election_deadline())
+
+
+def _hearsay_will_do(self: FetchFollower) -> bool:
+    return self._role.leader is not None
+
+
 CLIENT_MUTANTS = (
+    Mutant(
+        "late-transfer-ends-the-promise",
+        "a vote request with the transfer flag gets a vote in the term of a leader that is known, which is forgotten",
+        ((Raft, "_vote_requested", _listen_to_late_transfers),),
+        kind=Kind.LEASE,
+    ),
+    Mutant(
+        "late-refusal-ends-the-promise",
+        "what a leader answered when it was a candidate still counts, if it was known by hearsay before it spoke",
+        ((FetchFollower, "_leader_has_spoken", property(_hearsay_will_do)),),
+        "pull",
+        kind=Kind.LEASE,
+    ),
     Mutant(
         "lease-without-clock-bound",
         "a lease lasts a whole election timeout, as if all clocks ran alike",

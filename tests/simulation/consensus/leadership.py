@@ -1,8 +1,8 @@
 """What is demanded of leaders beyond the safety of the log, at each step and while the trouble lasts.
 
     lease          while a leader may answer reads from memory nobody leads a later term
-    promise        where there are leases, a server that has confirmed a leader votes for nobody else for the minimum
-                   election timeout, unless that leader has ended its leadership or handed it over
+    promise        where there are leases, a server that has confirmed a leader neither forgets it nor votes for anybody
+                   else for the minimum election timeout, unless that leader resigns or hands its leadership over
     check-quorum   a leader that no majority has sent a word within two minimum election timeouts has resigned
     slow disks     a leader stays leader while nothing is wrong but the disks of its followers, which are slow
     hung disks     a leader that commits nothing for long while proposals wait has resigned, so that others may try
@@ -14,7 +14,7 @@ the rule of the core: the core counts fewer words and takes a shorter time.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from consensus.core.effects import Effect, Send
+from consensus.core.effects import Effect, RoleChanged, Send
 from consensus.core.events import DeadlineReached, Event, Received
 from consensus.core.messages import (
     AppendEntries,
@@ -79,49 +79,66 @@ class Leadership:
 
     def stepped(self, machine: Machine, event: Event, effects: Sequence[Effect]) -> None:
         """A server took a step."""
-        if self._options.lease_clock_bound_ms is not None and isinstance(event, Received):
-            for effect in effects:
-                if isinstance(effect, Send):
-                    self._check_promise(machine, event.message, effect.message)
-        server, life = machine.server_id, machine.life
-        if life is None or not machine.leads:
-            self._offices.pop(server, None)
-            if server == self._undisturbed:
-                raise ViolationError(f"slow disks: server {server} lost its leadership for the disks of its followers")
-            return
         if self._options.lease_clock_bound_ms is not None:
-            self._check_leases(machine)
+            self._check_promises(machine, event, effects)
+        server, life = machine.server_id, machine.life
+        if life is not None and machine.leads:
+            self._led(machine, life, event)
+            return
+        self._offices.pop(server, None)
+        if server == self._undisturbed:
+            raise ViolationError(f"slow disks: server {server} lost its leadership for the disks of its followers")
+
+    def _led(self, machine: Machine, life: Life, event: Event) -> None:
         now = machine.clock_ms
-        office = self._offices.get(server)
+        office = self._offices.get(machine.server_id)
         if office is None or office.life is not life:
-            office = self._offices[server] = _Office(life, now, moved_ms=now)
+            office = self._offices[machine.server_id] = _Office(life, now, moved_ms=now)
         if isinstance(event, Received):
             office.heard_ms[event.sender] = now
         elif isinstance(event, DeadlineReached):
-            self._check(server, office, now)
+            self._check(machine.server_id, office, now)
 
-    def _check_promise(self, machine: Machine, request: Message, reply: Message) -> None:
-        server, now = machine.server_id, machine.clock_ms
+    def _check_promises(self, machine: Machine, event: Event, effects: Sequence[Effect]) -> None:
+        if machine.leads:
+            self._check_leases(machine)
+        if not isinstance(event, Received):
+            return
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._check_vote(machine, event.message, effect.message)
+            elif isinstance(effect, RoleChanged) and effect.leader is None:
+                self._check_memory(machine, effect.term)
+
+    def _check_vote(self, machine: Machine, request: Message, reply: Message) -> None:
         match request:
             case AppendEntries(term=term, leader=leader) | InstallSnapshot(term=term, leader=leader):
                 confirms = isinstance(reply, AppendReply | SnapshotReply)
             case BeginQuorumEpoch(term=term, leader=leader):
                 confirms = isinstance(reply, BeginQuorumEpochReply) and reply.error is None
             case RequestVote() if isinstance(reply, VoteReply) and reply.granted:
-                promise = self._promises.get(server)
-                if promise is not None and self._is_binding(promise, request, now):
-                    raise ViolationError(f"promise: server {server} grants {request} in spite of {promise}")
+                promise = self._binding(machine)
+                handed_over = promise is not None and request.transfer and request.term > promise.term
+                if promise is not None and request.candidate != promise.leader and not handed_over:
+                    raise ViolationError(f"promise: {machine.server_id} grants {request} in spite of {promise}")
                 return
             case _:
                 return
         if confirms and reply.term == term:
-            self._promises[server] = _Promise(leader, term, now)
+            self._promises[machine.server_id] = _Promise(leader, term, machine.clock_ms)
 
-    def _is_binding(self, promise: _Promise, request: RequestVote, now: int) -> bool:
+    def _check_memory(self, machine: Machine, term: Term) -> None:
+        promise = self._binding(machine)
+        if promise is not None and promise.term == term:
+            raise ViolationError(f"promise: server {machine.server_id} forgets {promise}")
+
+    def _binding(self, machine: Machine) -> _Promise | None:
+        """What the server has promised, if that leader still leads and counts on it."""
+        promise = self._promises.get(machine.server_id)
+        if promise is None or machine.clock_ms >= promise.made_ms + self._options.election_timeout_min_ms:
+            return None
         leader = self._machines[promise.leader]
-        handed_over = request.transfer and request.term > promise.term
-        still_leads = leader.leads and leader.term == promise.term and request.candidate != promise.leader
-        return still_leads and not handed_over and now < promise.made_ms + self._options.election_timeout_min_ms
+        return promise if leader.leads and leader.term == promise.term else None
 
     def _check_leases(self, leader: Machine) -> None:
         """A deposed leader that has not noticed yet may still lead, if it has no lease."""

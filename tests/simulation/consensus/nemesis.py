@@ -62,6 +62,7 @@ class Nemesis:
         profile, after = self._profile, self._stage.after
         after(profile.nuisance_ms, self._trouble_somebody)
         after(_CLOCK_MS, self._tell_log_time)
+        after(_REPLACE_MS, self._remove_stranded)
         if profile.change_ms:
             after(profile.change_ms, self._change_somewhere)
         if profile.transfer_ms:
@@ -174,6 +175,22 @@ class Nemesis:
                 voters |= {self._random.choice(spare)}
             self._request(leader, Configuration(named(sorted(voters))))
         self._stage.after(_REPLACE_MS, lambda: self.replace(gone))
+
+    def _remove_stranded(self) -> None:
+        """When the trouble is over an operator removes who has no vote and is in a term that the voters never reached.
+
+        Such a server campaigned while it had a vote, alone, and lost the vote meanwhile. Nobody follows its term, for
+        then any server without a vote could depose leaders, and it follows no leader of an older term.
+        """
+        leader = None if self._stage.trouble else self._a_leader()
+        if leader is not None:
+            current, machines = self._checker.configuration, self._stage.machines
+            stranded = {server for server in current.learner_ids if machines[server].term > leader.term}
+            kept = current.learner_ids - stranded
+            if stranded and not current.is_joint:
+                self._checker.marks.see("server without a vote removed, which was in a later term")
+                self._request(leader, Configuration(current.voters, (), named(sorted(kept))))
+        self._stage.after(_REPLACE_MS, self._remove_stranded)
 
     def _during_trouble(self, action: Callable[[], None]) -> None:
         if self._stage.trouble:

@@ -9,12 +9,21 @@ from random import Random
 from typing import Protocol
 
 from consensus.core.events import AppendNotSent
-from consensus.core.messages import AppendEntries, Message, Reply
+from consensus.core.messages import (
+    AppendEntries,
+    BeginQuorumEpoch,
+    FetchReply,
+    Message,
+    Reply,
+    RequestVote,
+    VoteReply,
+)
 from consensus.core.model import ServerId, integer_id
 from tests.simulation.consensus.connections import Connections, Wiring
 from tests.simulation.consensus.profile import Profile
 
 _LONG_DELAY_MS = 600
+_LATE_WORD_MS = 120
 
 
 class Timeline(Protocol):
@@ -91,7 +100,8 @@ class Network:
             copies = 2
             self.duplicated += 1
         for _ in range(copies):
-            self.after(self.draw_delay_ms(), lambda: self._arrive(sender, recipient, message))
+            late_ms = self._random.randrange(_LATE_WORD_MS) if self._is_late(message) else 0
+            self.after(late_ms + self.draw_delay_ms(), lambda: self._arrive(sender, recipient, message))
 
     def deliver(self, sender: ServerId, recipient: ServerId, message: Message) -> bool:
         """Hand a message over; False if its recipient is down."""
@@ -161,6 +171,13 @@ class Network:
         if self._random.random() < self._profile.long_delay:
             return self._random.randrange(_LONG_DELAY_MS)
         return 1 + self._random.randrange(self._profile.max_delay_ms)
+
+    def _is_late(self, message: Message) -> bool:
+        is_word = isinstance(message, RequestVote | VoteReply | BeginQuorumEpoch) or (
+            isinstance(message, FetchReply) and message.error is not None
+        )
+        share = self._profile.late_words
+        return is_word and share > 0 and not self._healthy and self._random.random() < share
 
     def _is_unready(self, sender: ServerId, recipient: ServerId) -> bool:
         """A link keeps appends back from a newcomer that has not answered its invitation."""

@@ -63,6 +63,8 @@ class Profile:
     loss: float
     duplication: float
     long_delay: float
+    late_words: float
+    """Share of the words of an election that come late: vote requests, votes, announcements, "I do not lead"."""
     max_delay_ms: int
     crash_between_effects: float
     disk_ms: int
@@ -257,14 +259,15 @@ def _make_lease(general: Profile, random: Random) -> Profile:
         options=options,
         loss=random.choice((0, 0.01)),
         duplication=random.choice((0, 0.1)),
-        long_delay=random.choice((0, 0.05, 0.2)),
-        transfer_ms=random.choice((0, 60, 200)),
+        long_delay=random.choice((0, 0.05)),
+        late_words=random.choice((0, 0.2, 0.5)),
+        transfer_ms=random.choice((0, 40, 200)),
         max_delay_ms=random.choice((1, 1, 2)),
         crash_between_effects=0,
         disk_ms=0,
         slow_disk=0,
-        full_disk=0,
-        nuisance_ms=2_000,
+        full_disk=random.choice((0, 0.6)),
+        nuisance_ms=random.choice((150, 2_000)),
         leader_trouble=0.95,
         clock_rate=0.1,
         jumps=False,
@@ -339,6 +342,7 @@ def _draw_general(random: Random) -> Profile:
         loss=random.choice((0, 0, 0.02, 0.1, 0.3)),
         duplication=random.choice((0, 0, 0.02, 0.2)),
         long_delay=random.choice((0, 0, 0.02, 0.1)),
+        late_words=0,
         max_delay_ms=random.choice((1, 5, 20, 60)),
         crash_between_effects=random.choice((0, 0.001, 0.005, 0.02)),
         disk_ms=random.choice((1, 5, 20)),
