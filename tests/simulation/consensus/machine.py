@@ -56,7 +56,7 @@ from consensus.server.executor import (
     SnapshotWrite,
     WriteJob,
 )
-from consensus.storage.disk import DamagedStorageError, DiskOperation
+from consensus.storage.disk import DamagedStorageError, DiskOperation, SyncDirectory, SyncFile
 from consensus.storage.planner import Recovery, Storage
 from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.clock import Clock
@@ -216,7 +216,7 @@ class Machine:
         self._keeper.fill_up(self._world.now + duration_ms)
 
     def slow_down(self, disk_ms: int) -> None:
-        """From now on the disk takes so long for whatever it does; 0: as long as in all the world."""
+        """From now on the disk takes so long for whatever is to be durable."""
         self._slow_disk_ms = disk_ms
 
     def rot(self) -> None:
@@ -381,7 +381,7 @@ class Machine:
         job = life.executor.next_job()
         if job is not None:
             life.job = job
-            self._world.after(self._disk_delay_ms(), lambda: self._finish(life, job))
+            self._world.after(self._disk_delay_ms(job), lambda: self._finish(life, job))
 
     def _finish(self, life: Life, job: Job, start: int = 0) -> None:
         """The disk has done its job: let go what waited, tell the core, go on with the next."""
@@ -526,11 +526,13 @@ class Machine:
             self._checker.sent(self.server_id, effect.message)
         self._network.send(self.server_id, effect.recipient, effect.message)
 
-    def _disk_delay_ms(self) -> int:
+    def _disk_delay_ms(self, job: Job) -> int:
         if self.healthy:
             return 1
         if self._slow_disk_ms:
-            return self._slow_disk_ms
+            operations = () if isinstance(job, ReadJob) else job.operations
+            syncs = any(isinstance(operation, SyncFile | SyncDirectory) for operation in operations)
+            return self._slow_disk_ms if syncs else 1
         if self._random.random() < self._profile.slow_disk:
             return self._random.randrange(self._profile.slow_disk_ms)
         return self._random.randrange(self._profile.disk_ms + 1)

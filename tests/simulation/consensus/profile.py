@@ -116,7 +116,7 @@ class Profile:
     trouble_ms: int = 0
     """The trouble lasts at least so long."""
     steady_disk_ms: int = 0
-    """How long every operation takes of the disks that the nemesis slows down, in the worlds of slow and hung disks."""
+    """How long a sync takes of the disks that the nemesis slows down, in the worlds of slow and hung disks."""
     forged_ms: int = 0
     """Mean time between forged messages of terms far ahead (`forger`); 0: never."""
 
@@ -313,6 +313,8 @@ def _make_slow_disks(general: Profile, random: Random) -> Profile:
         jumps=False,
         transfer_ms=0,
         change_ms=0,
+        # Else a snapshot now and then adds its own waits to those of the entries that proposals wait for.
+        snapshot_entries=0,
         clients=3,
         think_ms=300,
         retry_ms=5_000,
