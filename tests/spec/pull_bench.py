@@ -51,7 +51,9 @@ class PullBench(Bench):
     def lead(self) -> list[Effect]:
         """Campaign without pre-vote and win with the votes of everybody."""
         self.campaign()
-        effects = self.grant(*(server for server in sorted(self.about.configuration.voter_ids) if server != 1))
+        effects = self.grant(
+            *(server for server in sorted(self.about.configuration.voter_ids) if server != self.own_id)
+        )
         self.effects = effects
         assert self.about.role is Role.LEADER
         return effects

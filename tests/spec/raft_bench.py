@@ -52,13 +52,15 @@ class Bench:
         features: Features = GARLIC_FARM,
         extended: bool = True,
         cluster_id: str | None = None,
+        own_id: ServerId = ONE,
     ) -> None:
         self.fast = fast
+        self.own_id = own_id
         self.now = 0
         self.effects: list[Effect] = []
         own_term = term if term is not None else (terms[-1] if terms else 0)
         self.raft = Raft(
-            ONE,
+            own_id,
             group(voters) if configuration is None else configuration,
             HardState(own_term, voted_for),
             describe_entries(entries_of(*terms) if entries is None else entries),
@@ -176,7 +178,9 @@ class Bench:
     def lead(self) -> list[Effect]:
         """Campaign without pre-vote and win with the votes of everybody; returns the effects of taking office."""
         self.expire()
-        effects = self.grant(*(server for server in sorted(self.about.configuration.voter_ids) if server != ONE))
+        effects = self.grant(
+            *(server for server in sorted(self.about.configuration.voter_ids) if server != self.own_id)
+        )
         self.effects = effects
         assert self.about.role is Role.LEADER
         return effects

@@ -1,0 +1,191 @@
+"""The id of a server is the protocol's own value: the core orders and compares it, and takes no other for it.
+
+KRaft (KIP-853) names a replica by the node's id and the id of its directory. A node that lost its disk comes back with
+the same id and another directory; what it votes, fetches or confirms must not count for the replica that it was.
+"""
+
+import pytest
+
+from consensus.core.configuration import ChangeRefusal, possible_configuration
+from consensus.core.effects import (
+    ChangeOutcome,
+    ConfigurationResolved,
+    Outcome,
+    ProposalResolved,
+    ReadReady,
+    Role,
+    Send,
+)
+from consensus.core.events import ChangeConfiguration, DeadlineReached, ReadRequested, TransferLeadership
+from consensus.core.features import ZMQ_RAFT
+from consensus.core.messages import AppendReply, RequestVote, VoteReply
+from consensus.core.model import Configuration, LogId, ReplicaKey, Server, ServerId
+from consensus.core.pull_messages import BeginQuorumEpoch, BeginQuorumEpochReply, Fetch, PullError
+from tests.spec.pull_bench import PullBench
+from tests.spec.raft_bench import Bench, entries_of
+
+ONE, TWO, THREE = (ReplicaKey(number, bytes([number]) * 16) for number in (1, 2, 3))
+TWO_AGAIN = ReplicaKey(2, b"x" * 16)
+TWO_ANYWHERE = ReplicaKey(2)
+IMPOSTORS = pytest.mark.parametrize("impostor", [TWO_AGAIN, TWO_ANYWHERE], ids=["another directory", "no directory"])
+
+
+def named(*ids: ServerId) -> Configuration:
+    return Configuration(tuple(Server(server_id, f"tcp://{place}") for place, server_id in enumerate(ids)))
+
+
+def replica(*terms: int, term: int | None = None) -> PullBench:
+    return PullBench(*terms, term=term, own_id=ONE, configuration=named(ONE, TWO, THREE), pre_vote=None)
+
+
+def leader(*terms: int) -> PullBench:
+    """Server 1, elected by 2 and 3 as they are in the configuration."""
+    bench = replica(*terms)
+    bench.campaign()
+    bench.grant(TWO)  # the pre-vote
+    bench.grant(TWO)
+    assert bench.is_(Role.LEADER)
+    return bench
+
+
+@IMPOSTORS
+def test_a_vote_of_the_same_id_from_another_directory_elects_nobody(impostor: ReplicaKey) -> None:
+    bench = replica(1)
+    bench.campaign()
+    bench.grant(THREE)
+    (asked,) = (send.message for send in bench.all(Send) if send.recipient == TWO)
+    assert isinstance(asked, RequestVote)
+    bench.receive(impostor, VoteReply(asked.term, True, asked.correlation))  # noqa: FBT003 - by position in the message
+    assert bench.is_(Role.CANDIDATE)
+    bench.receive(TWO, VoteReply(asked.term, True, asked.correlation))  # noqa: FBT003 - by position in the message
+    assert bench.is_(Role.LEADER)
+
+
+@IMPOSTORS
+def test_one_vote_is_not_given_to_two_directories_of_one_id(impostor: ReplicaKey) -> None:
+    bench = replica(1)
+    assert bench.ask(2, LogId(1, 1), sender=TWO).granted
+    assert not bench.ask(2, LogId(5, 1), sender=impostor).granted
+    assert bench.about.voted_for == TWO
+
+
+@IMPOSTORS
+def test_the_same_id_from_another_directory_is_a_stranger_to_the_voters(impostor: ReplicaKey) -> None:
+    bench = replica(1)
+    reply = bench.ask(2, LogId(1, 1), sender=impostor)
+    assert (reply.granted, reply.error) == (False, PullError.INCONSISTENT_VOTER_SET)
+
+
+@IMPOSTORS
+def test_a_fetch_of_the_same_id_from_another_directory_commits_nothing(impostor: ReplicaKey) -> None:
+    bench = leader(1)
+    bench.propose(b"x")
+    last = bench.about.last
+    (reply,) = bench.fetch(impostor, last, max_wait_ms=0)
+    assert (reply.error, bench.about.commit_index) == (None, 0)
+    bench.fetch(TWO, last)
+    assert bench.about.commit_index == last.index
+
+
+@IMPOSTORS
+def test_fetches_of_the_same_id_from_another_directory_keep_no_leader_in_office(impostor: ReplicaKey) -> None:
+    bench = leader(1)
+    for _ in range(30):
+        bench.fetch(impostor, bench.about.last)
+        bench.step(DeadlineReached(), after_ms=100)
+    assert not bench.is_(Role.LEADER)
+
+
+@IMPOSTORS
+def test_an_endorsement_of_the_same_id_from_another_directory_confirms_no_read(impostor: ReplicaKey) -> None:
+    bench = leader(1)
+    bench.fetch(TWO, bench.about.last)
+    bench.step(ReadRequested(1))
+    (begin,) = bench.sent(BeginQuorumEpoch, TWO)
+    bench.receive(impostor, BeginQuorumEpochReply(begin.term, ONE, begin.correlation))
+    assert bench.all(ReadReady) == []
+    bench.receive(TWO, BeginQuorumEpochReply(begin.term, ONE, begin.correlation))
+    assert [ready.read_id for ready in bench.all(ReadReady)] == [1]
+
+
+@IMPOSTORS
+def test_an_append_reply_of_the_same_id_from_another_directory_commits_nothing(impostor: ReplicaKey) -> None:
+    bench = Bench(1, own_id=ONE, configuration=named(ONE, TWO, THREE), pre_vote=None)
+    bench.expire()
+    bench.grant(TWO)
+    effects = bench.grant(TWO)
+    assert effects
+    append = bench.appends(TWO)[-1]
+    last = append.previous.index + len(append.entries)
+    bench.receive(impostor, AppendReply(append.term, True, last + 1, append.correlation))  # noqa: FBT003 - by position
+    assert bench.about.commit_index == 0
+    bench.matched(TWO, append)
+    assert bench.about.commit_index == last
+
+
+def test_a_replica_that_comes_back_with_another_directory_is_replaced_in_two_changes() -> None:
+    """Swapping one key for another changes two voters, and majorities of before and after could miss each other."""
+    bench = leader(1)
+    bench.fetch(THREE, bench.about.last)
+    bench.step(ChangeConfiguration(1, named(ONE, TWO_AGAIN, THREE)))
+    (resolved,) = bench.all(ConfigurationResolved)
+    assert (resolved.outcome, resolved.refusal) == (ChangeOutcome.REFUSED, ChangeRefusal.MORE_THAN_ONE_SERVER)
+    bench.step(ChangeConfiguration(2, named(ONE, THREE)))
+    assert bench.about.configuration == named(ONE, THREE)
+
+
+def test_a_follower_fetches_from_the_directory_that_leads() -> None:
+    bench = replica(1)
+    asked = bench.follow(TWO, 2)
+    assert isinstance(asked, Fetch)
+    assert asked.replica == ONE
+    bench.reply(asked, entries_of(1, 2)[1:], sender=TWO_AGAIN, leader=TWO_AGAIN)
+    assert bench.about.last == LogId(1, 1)
+    bench.reply(asked, entries_of(1, 2)[1:], sender=TWO, leader=TWO)
+    assert bench.about.last == LogId(2, 2)
+
+
+def test_servers_with_names_elect_replicate_and_hand_over_in_order_of_name() -> None:
+    bench = Bench(1, own_id="b", configuration=named("c", "b", "a"), features=ZMQ_RAFT, pre_vote=None)
+    bench.expire()
+    bench.grant("a")
+    assert bench.about.leader == "b"
+    assert [each.server_id for each in bench.about.followers] == ["a", "c"]
+    bench.step(TransferLeadership(1))
+    assert bench.about.transfer_target == "a"
+
+
+def test_a_proposal_commits_among_servers_with_names() -> None:
+    bench = Bench(1, own_id="b", configuration=named("c", "b", "a"), features=ZMQ_RAFT, pre_vote=None)
+    bench.expire()
+    bench.grant("a")
+    (append,) = bench.appends("c")
+    bench.propose(b"x")
+    bench.matched("c", append)
+    (append,) = bench.appends("c")
+    bench.matched("c", append)
+    (resolved,) = bench.all(ProposalResolved)
+    assert (resolved.outcome, resolved.position) == (Outcome.COMMITTED, LogId(3, 2))
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [(1, "a"), ("a", ReplicaKey(1)), (ReplicaKey(1), 1), ("",), ("x" * 256,), (0,), (ReplicaKey(1, b"short"),)],
+    ids=repr,
+)
+def test_ids_of_different_kinds_and_ids_out_of_range_make_no_configuration(ids: tuple[ServerId, ...]) -> None:
+    """Ids of different kinds have no order among each other."""
+    assert not possible_configuration(named(*ids))
+
+
+def test_a_change_to_ids_of_another_kind_is_refused() -> None:
+    bench = Bench(1)
+    bench.lead()
+    (append,) = bench.appends(2)
+    bench.matched(2, append)
+    bench.step(ChangeConfiguration(1, named("a", "b", "c")))
+    assert [each.refusal for each in bench.all(ConfigurationResolved)] == [ChangeRefusal.IMPOSSIBLE_ID]
+
+
+def test_a_replica_without_a_directory_is_possible_where_all_have_none() -> None:
+    assert possible_configuration(named(ReplicaKey(0), ReplicaKey(1), ReplicaKey(2)))
