@@ -30,6 +30,10 @@ class ReplicaKey:
     id: int
     directory: bytes = b""
 
+    def __str__(self) -> str:
+        """As in messages for operators."""
+        return f"{self.id} (directory {self.directory.hex()})" if self.directory else str(self.id)
+
 
 ServerId = int | str | ReplicaKey
 """Positive, if it is an integer; see `possible_id`."""

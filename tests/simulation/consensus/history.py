@@ -30,7 +30,7 @@ from tests.simulation.consensus.leadership import Leadership
 from tests.simulation.consensus.machine import Machine
 from tests.simulation.consensus.nemesis import Nemesis, named
 from tests.simulation.consensus.network import Network
-from tests.simulation.consensus.profile import Kind, Profile, draw_profile
+from tests.simulation.consensus.profile import Kind, Profile, draw_ids, draw_profile
 
 _SETTLING_MS = 20_000
 _TRANSFERS_AMONG_QUESTIONS = 0.1
@@ -113,7 +113,7 @@ class World:
         self._show = show
         self.trouble = True
         self.now = 0
-        ids: list[ServerId] = list(range(1, profile.servers + profile.strangers + 1))
+        ids = draw_ids(seed, profile)
         configuration = Configuration(named(ids[: profile.servers]))
         self.checker = Checker(ids, configuration)
         self.network = Network(self._random, profile, self, self._deliver, self._tell)

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from consensus.core.effects import ReadEntries
-from consensus.core.model import Index, ServerId, integer_id
+from consensus.core.model import Index, ServerId
 from consensus.server.executor import PreparationJob, SnapshotWrite, WriteJob
 from consensus.storage.disk import DiskOperation, RemoveFile
 from consensus.storage.planner import Owner, Recovery, Storage, StorageOptions, read_extents, recover
 from tests.simulation.consensus.checker import Checker
 from tests.simulation.consensus.faulty_disk import FaultyDisk
-from tests.simulation.consensus.profile import Profile
+from tests.simulation.consensus.profile import Profile, place_of
 
 _EVERYTHING = 2**62
 
@@ -31,8 +31,7 @@ class Keeper:
     def open(self, operate: Callable[[Sequence[DiskOperation]], None]) -> Recovery:
         """Recover, and have the judge look at what came out; raises `StorageError`, and whatever `operate` does."""
         self._generation += 1
-        own = integer_id(self._server_id)
-        own = integer_id(self._server_id)
+        own = place_of(self._server_id)
         owner = Owner(own.to_bytes(8, "big"), self._generation, place=1)
         recovery = recover(self.disk, owner, own.to_bytes(16, "big"), self._options)
         operate(recovery.operations)

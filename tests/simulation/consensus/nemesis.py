@@ -16,7 +16,7 @@ from tests.simulation.consensus.clients import Clients
 from tests.simulation.consensus.leadership import Leadership
 from tests.simulation.consensus.machine import Machine
 from tests.simulation.consensus.network import Network
-from tests.simulation.consensus.profile import LOG_TIME_UNITS, Kind, Profile
+from tests.simulation.consensus.profile import LOG_TIME_UNITS, Kind, Profile, place_of
 from tests.simulation.consensus.stage import Stage
 
 _REPLACE_MS = 150
@@ -29,7 +29,7 @@ _KINDS = ("crash", "start", "start", "start", "cut", "mend", "mend", "pause", "j
 
 def named(ids: Sequence[ServerId]) -> tuple[Server, ...]:
     """Servers with addresses."""
-    return tuple(Server(server, f"tcp://10.0.0.{server}:7669") for server in ids)
+    return tuple(Server(server, f"tcp://10.0.0.{place_of(server)}:7669") for server in ids)
 
 
 class Nemesis:

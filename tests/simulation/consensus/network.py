@@ -18,9 +18,9 @@ from consensus.core.messages import (
     RequestVote,
     VoteReply,
 )
-from consensus.core.model import ServerId, integer_id
+from consensus.core.model import ServerId
 from tests.simulation.consensus.connections import Connections, Wiring
-from tests.simulation.consensus.profile import Profile
+from tests.simulation.consensus.profile import Profile, place_of
 
 _LONG_DELAY_MS = 600
 _LATE_WORD_MS = 120
@@ -181,7 +181,7 @@ class Network:
 
     def _is_unready(self, sender: ServerId, recipient: ServerId) -> bool:
         """A link keeps appends back from a newcomer that has not answered its invitation."""
-        is_newcomer = integer_id(recipient) > self._profile.servers and self._profile.wiring is not Wiring.MESSAGES
+        is_newcomer = place_of(recipient) > self._profile.servers and self._profile.wiring is not Wiring.MESSAGES
         return is_newcomer and not self.reaches(sender, recipient)
 
     def _arrive(self, sender: ServerId, recipient: ServerId, message: Message) -> None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
+from consensus.core.model import ReplicaKey, ServerId, integer_id
 from consensus.core.options import Options, lan
 from consensus.sessions.table import SessionLimits
 from tests.simulation.consensus.connections import Wiring
@@ -119,6 +120,23 @@ class Profile:
     """How long a sync takes of the disks that the nemesis slows down, in the worlds of slow and hung disks."""
     forged_ms: int = 0
     """Mean time between forged messages of terms far ahead (`forger`); 0: never."""
+
+
+def draw_ids(seed: int, profile: Profile) -> list[ServerId]:
+    """The servers of a history: numbers, or in every second one ids with directories.
+
+    There the servers that join later have the ids of the first ones, in other directories: whatever takes one for the
+    other counts a vote or an acknowledgement twice.
+    """
+    places = range(1, profile.servers + profile.strangers + 1)
+    if seed % 2 == 0:
+        return list(places)
+    return [ReplicaKey(1 + (place - 1) % profile.servers, place.to_bytes(16, "big")) for place in places]
+
+
+def place_of(server_id: ServerId) -> int:
+    """Its number among all servers of the history, from 1."""
+    return int.from_bytes(server_id.directory, "big") if isinstance(server_id, ReplicaKey) else integer_id(server_id)
 
 
 def draw_profile(random: Random, kind: Kind | None = None) -> Profile:
