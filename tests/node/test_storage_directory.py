@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from consensus.core.effects import Persist, ReadEntries
-from consensus.core.model import Entry, HardState
+from consensus.core.model import Entry, HardState, ReplicaKey, ServerId
 from consensus.storage.directory import Directory, OutOfSpaceError, open_directory, verify_directory
 from consensus.storage.disk import (
     CreateFile,
@@ -50,6 +50,18 @@ def test_a_restart_finds_ballot_and_entries_over_several_segments(tmp_path: Path
     assert read_extents(directory, recovery.storage.binding, recovery.storage.extents(request)) == entries[49:149]
     directory.close()
     assert verify_directory(tmp_path / "raft").entries == 200
+
+
+@pytest.mark.parametrize("vote", [2, 2**40, "peer-2", ReplicaKey(2), ReplicaKey(2, bytes(range(16)))], ids=repr)
+def test_a_restart_finds_the_vote_for_an_id_of_any_kind(tmp_path: Path, vote: ServerId) -> None:
+    """And a shorter one after it: what a longer one left behind in the slot is not read."""
+    for generation, voted_for in enumerate((vote, "x", None, vote, 3, vote), start=1):
+        directory, recovery = open_directory(tmp_path / "raft", NODE, generation, SMALL)
+        write(directory, recovery, Persist(1, HardState(generation, voted_for)))
+        directory.close()
+        directory, recovery = open_directory(tmp_path / "raft", NODE, generation, SMALL)
+        directory.close()
+        assert recovery.hard_state == HardState(generation, voted_for)
 
 
 def test_the_directory_is_private_and_so_are_its_files(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ the same id and another directory; what it votes, fetches or confirms must not c
 
 import pytest
 
-from consensus.core.configuration import ChangeRefusal, possible_configuration
 from consensus.core.effects import (
     ChangeOutcome,
+    ChangeRefusal,
     ConfigurationResolved,
     Outcome,
     ProposalResolved,
@@ -18,9 +18,16 @@ from consensus.core.effects import (
 )
 from consensus.core.events import ChangeConfiguration, DeadlineReached, ReadRequested, TransferLeadership
 from consensus.core.features import ZMQ_RAFT
-from consensus.core.messages import AppendReply, RequestVote, VoteReply
-from consensus.core.model import Configuration, LogId, ReplicaKey, Server, ServerId
-from consensus.core.pull_messages import BeginQuorumEpoch, BeginQuorumEpochReply, Fetch, PullError
+from consensus.core.messages import (
+    AppendReply,
+    BeginQuorumEpoch,
+    BeginQuorumEpochReply,
+    Fetch,
+    PullError,
+    RequestVote,
+    VoteReply,
+)
+from consensus.core.model import Configuration, LogId, ReplicaKey, Server, ServerId, possible_configuration
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import Bench, entries_of
 
