@@ -27,7 +27,7 @@ The vote itself is durable before its answer leaves: otherwise a crash and resta
 from dataclasses import dataclass, field
 
 from consensus.core import quorum
-from consensus.core.messages import PullError, RequestVote, VoteReply
+from consensus.core.messages import RefusalReason, RequestVote, VoteReply
 from consensus.core.model import HardState, LogId, Milliseconds, ServerId, Term
 from consensus.core.quorum import VoteResult
 from consensus.core.replica import Replica
@@ -47,17 +47,17 @@ def would_vote(hard_state: HardState, last: LogId, request: RequestVote) -> bool
     return request.term > hard_state.term and request.last.at_least_as_up_to_date_as(last)
 
 
-def objection(replica: Replica, request: RequestVote) -> PullError | None:
+def objection(replica: Replica, request: RequestVote) -> RefusalReason | None:
     """Why this candidate gets no vote, where the protocol has more rules than Raft (KIP-595, Vote).
 
     A stranger is refused, unless its log goes beyond ours: then an entry that we lack may have made it a voter. Were it
     refused nevertheless, a change of the voters that reached one server only could leave nobody who can win.
     """
     if replica.is_foreign(request.cluster_id):
-        return PullError.INCONSISTENT_CLUSTER_ID
+        return RefusalReason.FOREIGN_CLUSTER
     is_stranger = replica.features.votes_for_members_only and request.candidate not in replica.voters
     if is_stranger and replica.log.last.at_least_as_up_to_date_as(request.last):
-        return PullError.INCONSISTENT_VOTER_SET
+        return RefusalReason.INCONSISTENT_VOTERS
     return None
 
 

@@ -12,7 +12,7 @@ TimeoutNow (Raft figures 2 and 13). A follower that fetches them uses Kafka's wo
     fetch offset, last fetched epoch        LogId: where the fetcher's log ends
     high watermark                          commit index
     DivergingEpoch (epoch, end offset)      LogId: the newest place where both logs may agree
-    error code                              PullError; None is success
+    error code                              `RefusalReason`; None is success
 
 With indexes from 1 the numbers are the same: an exclusive end offset equals the index of the last entry. Every reply to
 a fetch names the sender's term and the leader it knows, so that a server that asked the wrong one need not ask again.
@@ -25,28 +25,43 @@ from enum import Enum
 from consensus.core.model import Configuration, Entry, Index, LogId, Milliseconds, ServerId, Term
 
 
-class PullError(Enum):
-    """Why a request was refused."""
+class RefusalReason(Enum):
+    """Why a request was refused, in the core's own words; a protocol that tells the reason has its number for each.
 
-    INCONSISTENT_CLUSTER_ID = "INCONSISTENT_CLUSTER_ID"
+    core                    Kafka's error code, which `protocols.kraft` puts in its place
+    FOREIGN_CLUSTER         INCONSISTENT_CLUSTER_ID (104)
+    STALE_TERM              FENCED_LEADER_EPOCH (74)
+    NEWER_TERM              UNKNOWN_LEADER_EPOCH (75)
+    NOT_LEADER              NOT_LEADER_OR_FOLLOWER (6)
+    ANOTHER_LEADER          INVALID_REQUEST (42)
+    INCONSISTENT_VOTERS     INCONSISTENT_VOTER_SET (94)
+    SNAPSHOT_UNKNOWN        SNAPSHOT_NOT_FOUND (98)
+    OFFSET_OUT_OF_RANGE     POSITION_OUT_OF_RANGE (99)
+    BUSY                    THROTTLING_QUOTA_EXCEEDED (89)
+    IMPLAUSIBLE             INVALID_REQUEST (42)
+
+    Garlic Farm has no word for a reason: its answers say accepted or not. ZeroMQ Raft has none either.
+    """
+
+    FOREIGN_CLUSTER = "foreign-cluster"
     """The two belong to different clusters."""
-    FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"
+    STALE_TERM = "stale-term"
     """The request's term is older than the receiver's."""
-    UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"
+    NEWER_TERM = "newer-term"
     """The request's term was newer than the receiver's."""
-    NOT_LEADER = "NOT_LEADER"
+    NOT_LEADER = "not-leader"
     """Only a leader can answer this."""
-    INVALID_QUORUM_STATE = "INVALID_QUORUM_STATE"
-    """The request contradicts what the receiver knows of this term."""
-    INCONSISTENT_VOTER_SET = "INCONSISTENT_VOTER_SET"
-    """The receiver is not among the successors that the request names."""
-    SNAPSHOT_NOT_FOUND = "SNAPSHOT_NOT_FOUND"
+    ANOTHER_LEADER = "another-leader"
+    """The receiver knows another leader of this term than the sender."""
+    INCONSISTENT_VOTERS = "inconsistent-voters"
+    """The candidate is no voter that the receiver knows, or the receiver no successor that the request names."""
+    SNAPSHOT_UNKNOWN = "snapshot-unknown"
     """The leader has another snapshot by now, or none."""
-    POSITION_OUT_OF_RANGE = "POSITION_OUT_OF_RANGE"
+    OFFSET_OUT_OF_RANGE = "offset-out-of-range"
     """The snapshot ends before the byte that is asked for."""
-    THROTTLED = "THROTTLING_QUOTA_EXCEEDED"
+    BUSY = "busy"
     """Too many pieces of the snapshot are being read already."""
-    INVALID_REQUEST = "INVALID_REQUEST"
+    IMPLAUSIBLE = "implausible"
     """No correct server sends this."""
 
 
@@ -81,7 +96,7 @@ class FetchReply:
     entries: tuple[Entry, ...] = ()
     diverging: LogId | None = None
     snapshot: LogId | None = None
-    error: PullError | None = None
+    error: RefusalReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +124,7 @@ class FetchSnapshotReply:
     data: bytes = b""
     size_bytes: int = 0
     """Of the whole snapshot."""
-    error: PullError | None = None
+    error: RefusalReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +144,7 @@ class BeginQuorumEpochReply:
     term: Term
     leader: ServerId | None
     correlation: int
-    error: PullError | None = None
+    error: RefusalReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +165,7 @@ class EndQuorumEpochReply:
     term: Term
     leader: ServerId | None
     correlation: int
-    error: PullError | None = None
+    error: RefusalReason | None = None
 
 
 PullRequest = Fetch | FetchSnapshot | BeginQuorumEpoch | EndQuorumEpoch
@@ -183,7 +198,7 @@ class VoteReply:
     granted: bool
     correlation: int
     pre_vote: bool = False
-    error: PullError | None = None
+    error: RefusalReason | None = None
     """Why it could not be granted, whatever the candidate's log holds, where the protocol tells that."""
 
 

@@ -77,7 +77,7 @@ from consensus.core.messages import (
     FetchSnapshot,
     InstallSnapshot,
     Message,
-    PullError,
+    RefusalReason,
     Reply,
     RequestVote,
     SnapshotReply,
@@ -227,7 +227,7 @@ class Raft:
             case TimeoutNow(correlation=correlation):
                 replica.outbox.send(sender, TimeoutNowReply(replica.term, accepted=False, correlation=correlation))
             case Fetch() | FetchSnapshot() | BeginQuorumEpoch() | EndQuorumEpoch():
-                fetch_follower.refuse(replica, sender, message, self._role.leader, PullError.INVALID_REQUEST)
+                fetch_follower.refuse(replica, sender, message, self._role.leader, RefusalReason.IMPLAUSIBLE)
             case _:
                 assert_never(message)
 

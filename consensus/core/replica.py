@@ -30,7 +30,7 @@ from consensus.core.effects import (
 )
 from consensus.core.features import NO_EXTENSIONS, Extensions, Features
 from consensus.core.log import Log, RecoveredLog, entry_bytes
-from consensus.core.messages import AppendReply, Message, PullError, RequestVote, VoteReply
+from consensus.core.messages import AppendReply, Message, RefusalReason, RequestVote, VoteReply
 from consensus.core.model import (
     MAX_NUMBER,
     Configuration,
@@ -358,7 +358,7 @@ class Replica:
         self.applier.restore(snapshot)
         return number
 
-    def answer_vote(self, request: RequestVote, *, granted: bool, error: PullError | None = None) -> None:
+    def answer_vote(self, request: RequestVote, *, granted: bool, error: RefusalReason | None = None) -> None:
         """Answer a vote request; vote and term wait for their Persist, a granted pre-vote rests on nothing durable."""
         term = request.term if granted else self.term
         after = 0 if granted and request.pre_vote else self.hard_state_number

@@ -43,7 +43,7 @@ from dataclasses import dataclass
 from consensus.core.effects import CheckSnapshot, Compact, ReadSnapshot, StoreChunk, TakeSnapshot
 from consensus.core.events import SnapshotChecked, SnapshotRead
 from consensus.core.features import Strategy
-from consensus.core.messages import FetchSnapshot, FetchSnapshotReply, InstallSnapshot, PullError, SnapshotReply
+from consensus.core.messages import FetchSnapshot, FetchSnapshotReply, InstallSnapshot, RefusalReason, SnapshotReply
 from consensus.core.model import Index, LogId, Milliseconds, ServerId, SnapshotDescription, Term
 from consensus.core.replica import Replica
 
@@ -154,11 +154,11 @@ class SnapshotServer:
         """A server wants a chunk."""
         replica, snapshot = self._replica, self._replica.log.snapshot
         if snapshot is None or snapshot.last != fetch.snapshot:
-            self._refuse(fetch, PullError.SNAPSHOT_NOT_FOUND)
+            self._refuse(fetch, RefusalReason.SNAPSHOT_UNKNOWN)
         elif fetch.offset > snapshot.size_bytes:
-            self._refuse(fetch, PullError.POSITION_OUT_OF_RANGE)
+            self._refuse(fetch, RefusalReason.OFFSET_OUT_OF_RANGE)
         elif len(self._reads) >= MAX_SNAPSHOT_READS:
-            self._refuse(fetch, PullError.THROTTLED)
+            self._refuse(fetch, RefusalReason.BUSY)
         else:
             read_id = replica.applier.next_read_id()
             limit = min(fetch.max_bytes, replica.options.snapshot_chunk_bytes)
@@ -173,7 +173,7 @@ class SnapshotServer:
         replica, snapshot = self._replica, self._replica.log.snapshot
         current = snapshot is not None and snapshot.last == fetch.snapshot == event.last
         if snapshot is None or not current or event.data is None or event.offset != fetch.offset:
-            self._refuse(fetch, PullError.SNAPSHOT_NOT_FOUND)
+            self._refuse(fetch, RefusalReason.SNAPSHOT_UNKNOWN)
             return True
         reply = FetchSnapshotReply(
             term=replica.term,
@@ -190,14 +190,16 @@ class SnapshotServer:
     def resign(self) -> None:
         """Leadership ended: answer everybody who waits."""
         for fetch in self._reads.values():
-            refuse_fetch_snapshot(self._replica, fetch, None, PullError.NOT_LEADER)
+            refuse_fetch_snapshot(self._replica, fetch, None, RefusalReason.NOT_LEADER)
         self._reads.clear()
 
-    def _refuse(self, fetch: FetchSnapshot, error: PullError) -> None:
+    def _refuse(self, fetch: FetchSnapshot, error: RefusalReason) -> None:
         refuse_fetch_snapshot(self._replica, fetch, self._replica.server_id, error)
 
 
-def refuse_fetch_snapshot(replica: Replica, fetch: FetchSnapshot, leader: ServerId | None, error: PullError) -> None:
+def refuse_fetch_snapshot(
+    replica: Replica, fetch: FetchSnapshot, leader: ServerId | None, error: RefusalReason
+) -> None:
     """Answer a request for a chunk with the reason why there is none."""
     reply = FetchSnapshotReply(replica.term, leader, fetch.snapshot, fetch.offset, fetch.correlation, error=error)
     replica.outbox.send(fetch.replica, reply, replica.hard_state_number)

@@ -4,7 +4,7 @@
 1->2: fetched nothing, term 1, commit 3
 1->2: diverging after 2/1, term 3, commit 0
 1->2: begin term 1                                      2->1: begin answered, term 1
-1->2: end term 1, successors 3 2                        2->1: end refused as INCONSISTENT_VOTER_SET, term 1
+1->2: end term 1, successors 3 2                        2->1: end refused as inconsistent-voters, term 1
 """
 
 from typing import assert_never
@@ -18,8 +18,8 @@ from consensus.core.messages import (
     FetchReply,
     FetchSnapshot,
     FetchSnapshotReply,
-    PullError,
     PullMessage,
+    RefusalReason,
 )
 from consensus.core.model import LogId
 
@@ -77,7 +77,7 @@ def _told_of_piece(message: FetchSnapshot | FetchSnapshotReply) -> str:
     return f"snapshot of {_at(reply.snapshot)}, term {reply.term}, bytes {reply.offset}..{end} of {reply.size_bytes}"
 
 
-def _answered(error: PullError | None) -> str:
+def _answered(error: RefusalReason | None) -> str:
     return "answered" if error is None else f"refused as {error.value}"
 
 

@@ -14,7 +14,7 @@ from consensus.core.messages import (
     Fetch,
     FetchReply,
     Message,
-    PullError,
+    RefusalReason,
 )
 from consensus.core.model import ORIGIN, Entry, LogId, ServerId
 from tests.spec.raft_bench import TWO, Bench
@@ -90,7 +90,7 @@ class PullBench(Bench):
         leader: ServerId | None = TWO,
         term: int | None = None,
         diverging: LogId | None = None,
-        error: PullError | None = None,
+        error: RefusalReason | None = None,
     ) -> list[Effect]:
         """The answer to a fetch of ours arrives."""
         own_term = asked.term if term is None else term

@@ -10,7 +10,7 @@ from consensus.core.messages import (
     EndQuorumEpoch,
     Fetch,
     FetchReply,
-    PullError,
+    RefusalReason,
     RequestVote,
     VoteReply,
 )
@@ -42,7 +42,7 @@ def test_an_announcement_of_an_older_epoch_is_rejected() -> None:
     """If the epoch is smaller than the known one, the request is rejected."""
     bench = PullBench(1, term=5)
     reply = bench.begin(TWO, 4)
-    assert (reply.error, reply.term) == (PullError.FENCED_LEADER_EPOCH, 5)
+    assert (reply.error, reply.term) == (RefusalReason.STALE_TERM, 5)
     assert bench.about.leader is None
 
 
@@ -50,7 +50,7 @@ def test_an_announcement_that_contradicts_the_known_leader_is_rejected() -> None
     """If A is known to lead epoch 5, a request from B in the same epoch is rejected."""
     bench = PullBench(1)
     bench.begin(TWO, 5)
-    assert bench.begin(THREE, 5).error is PullError.INVALID_QUORUM_STATE
+    assert bench.begin(THREE, 5).error is RefusalReason.ANOTHER_LEADER
     assert bench.about.leader == TWO
 
 
@@ -83,7 +83,7 @@ def test_a_fenced_leader_follows_the_larger_epoch() -> None:
     bench = PullBench(1)
     bench.lead()
     (begin,) = bench.sent(BeginQuorumEpoch, TWO)
-    answer = BeginQuorumEpochReply(8, THREE, begin.correlation, PullError.FENCED_LEADER_EPOCH)
+    answer = BeginQuorumEpochReply(8, THREE, begin.correlation, RefusalReason.STALE_TERM)
     bench.receive(TWO, answer)
     assert (bench.about.role, bench.about.term, bench.about.leader) == (Role.FOLLOWER, 8, THREE)
     assert bench.sent(Fetch, THREE)
@@ -176,16 +176,16 @@ def test_the_end_of_an_older_epoch_is_rejected() -> None:
     """If the epoch is smaller than the last known one, the request is rejected."""
     bench = PullBench(1)
     bench.begin(TWO, 5)
-    assert bench.end(THREE, 4, 1).error is PullError.FENCED_LEADER_EPOCH
+    assert bench.end(THREE, 4, 1).error is RefusalReason.STALE_TERM
 
 
 def test_the_end_of_an_epoch_whose_leader_is_not_known_is_rejected() -> None:
     """So is one if the leader id is not known for this epoch."""
     bench = PullBench(1, term=5)
-    assert bench.end(THREE, 5, 1).error is PullError.INVALID_QUORUM_STATE
-    assert bench.end(THREE, 6, 1).error is PullError.INVALID_QUORUM_STATE
+    assert bench.end(THREE, 5, 1).error is RefusalReason.ANOTHER_LEADER
+    assert bench.end(THREE, 6, 1).error is RefusalReason.ANOTHER_LEADER
     bench.begin(TWO, 7)
-    assert bench.end(THREE, 7, 1).error is PullError.INVALID_QUORUM_STATE
+    assert bench.end(THREE, 7, 1).error is RefusalReason.ANOTHER_LEADER
     assert bench.about.leader == TWO
 
 
@@ -193,13 +193,13 @@ def test_the_end_of_an_epoch_that_does_not_name_us_is_an_inconsistent_voter_set(
     """Then it checks whether it is among the preferred successors; if not, INCONSISTENT_VOTER_SET."""
     bench = PullBench(1)
     bench.begin(TWO, 5)
-    assert bench.end(TWO, 5, 3, 4).error is PullError.INCONSISTENT_VOTER_SET
+    assert bench.end(TWO, 5, 3, 4).error is RefusalReason.INCONSISTENT_VOTERS
 
 
 def test_the_end_is_understood_although_the_parked_fetch_was_turned_away_before() -> None:
     bench = PullBench(1)
     asked = bench.follow(TWO, 2)
-    bench.reply(asked, error=PullError.NOT_LEADER, leader=None)
+    bench.reply(asked, error=RefusalReason.NOT_LEADER, leader=None)
     assert bench.about.leader is None
     assert bench.end(TWO, 2, 1, 3).error is None
     assert bench.sent(RequestVote)
@@ -209,7 +209,7 @@ def test_a_candidate_that_is_no_voter_is_refused_but_its_epoch_is_adopted() -> N
     """Vote, 4a: reject; but accept the epoch bump, for it may be part of an incomplete change of the voters."""
     bench = PullBench(1)
     reply = bench.ask(4, LogId(1, 1), FOUR)
-    assert (reply.granted, reply.error, reply.term) == (False, PullError.INCONSISTENT_VOTER_SET, 4)
+    assert (reply.granted, reply.error, reply.term) == (False, RefusalReason.INCONSISTENT_VOTERS, 4)
     assert bench.about.term == 4
 
 
@@ -232,7 +232,7 @@ def test_a_vote_of_another_cluster_is_refused_and_changes_nothing() -> None:
     bench = PullBench(1, cluster_id="ours")
     bench.receive(TWO, RequestVote(4, TWO, LogId(9, 3), 7, cluster_id="theirs"))
     (reply,) = bench.sent(VoteReply, TWO)
-    assert (reply.granted, reply.error) == (False, PullError.INCONSISTENT_CLUSTER_ID)
+    assert (reply.granted, reply.error) == (False, RefusalReason.FOREIGN_CLUSTER)
     assert (bench.about.term, bench.all(Halt)) == (1, [])
 
 
@@ -252,7 +252,7 @@ def test_a_fetch_of_another_cluster_is_refused_by_a_leader() -> None:
     bench = PullBench(1, cluster_id="ours")
     bench.lead()
     (reply,) = bench.fetch(TWO, LogId(2, 2), cluster_id="theirs", term=9)
-    assert (reply.error, reply.leader) == (PullError.INCONSISTENT_CLUSTER_ID, ONE)
+    assert (reply.error, reply.leader) == (RefusalReason.FOREIGN_CLUSTER, ONE)
     assert (bench.about.term, bench.about.commit_index) == (2, 0)
 
 
@@ -260,7 +260,7 @@ def test_a_leader_of_another_cluster_stops_who_fetches_from_it() -> None:
     """The same error is fatal in the answer to a fetch: it conflicts with the elected leader's value."""
     bench = PullBench(1, cluster_id="ours")
     asked = bench.follow(TWO, 2)
-    bench.reply(asked, error=PullError.INCONSISTENT_CLUSTER_ID)
+    bench.reply(asked, error=RefusalReason.FOREIGN_CLUSTER)
     (halt,) = bench.all(Halt)
     assert "server 2" in halt.reason
     assert "ours" in halt.reason
@@ -269,7 +269,7 @@ def test_a_leader_of_another_cluster_stops_who_fetches_from_it() -> None:
 def test_the_announcement_of_a_leader_of_another_cluster_stops_the_server() -> None:
     """If at any time it receives BeginQuorumEpoch from an elected leader with another cluster id, it exits."""
     bench = PullBench(1, cluster_id="ours")
-    assert bench.begin(TWO, 2, "theirs").error is PullError.INCONSISTENT_CLUSTER_ID
+    assert bench.begin(TWO, 2, "theirs").error is RefusalReason.FOREIGN_CLUSTER
     assert bench.all(Halt)
     assert bench.about.term == 1
 
@@ -277,7 +277,7 @@ def test_the_announcement_of_a_leader_of_another_cluster_stops_the_server() -> N
 def test_no_stranger_and_no_fenced_leader_stops_the_server() -> None:
     """Otherwise one misconfigured server could stop a majority that is right."""
     bench = PullBench(1, term=3, cluster_id="ours")
-    assert bench.begin(FIVE, 9, "theirs").error is PullError.INCONSISTENT_CLUSTER_ID
+    assert bench.begin(FIVE, 9, "theirs").error is RefusalReason.FOREIGN_CLUSTER
     assert bench.all(Halt) == []
     bench.begin(TWO, 2, "theirs")
     assert bench.all(Halt) == []
@@ -310,7 +310,7 @@ def test_an_observer_tries_the_voters_in_random_order_until_one_knows_the_leader
         orders.add(tuple(tried))
         last = bench.asked[tried[-1]]
         leader = tried[0]
-        bench.reply(last, sender=tried[-1], leader=leader, term=3, error=PullError.FENCED_LEADER_EPOCH)
+        bench.reply(last, sender=tried[-1], leader=leader, term=3, error=RefusalReason.STALE_TERM)
         assert bench.about.leader == leader
         assert bench.sent(Fetch, leader)
     assert len(orders) > 5
@@ -327,7 +327,7 @@ def test_an_observer_never_campaigns() -> None:
 def test_a_hearsay_leader_does_not_make_deaf_to_candidates() -> None:
     bench = PullBench(1)
     asked = bench.follow(TWO, 2)
-    bench.reply(asked, error=PullError.FENCED_LEADER_EPOCH, term=4, leader=THREE)
+    bench.reply(asked, error=RefusalReason.STALE_TERM, term=4, leader=THREE)
     assert bench.ask(5, LogId(1, 1), TWO).granted
 
 

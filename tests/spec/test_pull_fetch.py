@@ -3,7 +3,7 @@
 from consensus.core.effects import Apply, Persist, Send
 from consensus.core.entry_data import no_op_entry
 from consensus.core.events import DeadlineReached
-from consensus.core.messages import Fetch, FetchReply, PullError
+from consensus.core.messages import Fetch, FetchReply, RefusalReason
 from consensus.core.model import ORIGIN, LogId, NoOp
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, suffix
@@ -27,14 +27,14 @@ def test_a_fetch_with_a_smaller_epoch_is_fenced() -> None:
     """Step 2: the request's leader epoch is smaller: FENCED_LEADER_EPOCH."""
     bench = leader(1)
     (reply,) = bench.fetch(TWO, LogId(1, 1), term=1)
-    assert (reply.error, reply.term, reply.leader) == (PullError.FENCED_LEADER_EPOCH, 2, ONE)
+    assert (reply.error, reply.term, reply.leader) == (RefusalReason.STALE_TERM, 2, ONE)
 
 
 def test_a_fetch_with_a_larger_epoch_is_refused_and_the_leader_gives_way() -> None:
     """Step 2: UNKNOWN_LEADER_EPOCH; and as in all of Raft a higher term makes a follower."""
     bench = leader(1)
     (reply,) = bench.fetch(TWO, LogId(1, 1), term=9)
-    assert (reply.error, reply.term) == (PullError.UNKNOWN_LEADER_EPOCH, 9)
+    assert (reply.error, reply.term) == (RefusalReason.NEWER_TERM, 9)
     assert bench.about.leader is None
 
 
@@ -43,7 +43,7 @@ def test_who_does_not_lead_says_who_does() -> None:
     bench = PullBench(1)
     bench.follow(TWO, 3)
     (reply,) = bench.fetch(THREE, LogId(1, 1), term=3)
-    assert (reply.error, reply.term, reply.leader) == (PullError.NOT_LEADER, 3, TWO)
+    assert (reply.error, reply.term, reply.leader) == (RefusalReason.NOT_LEADER, 3, TWO)
 
 
 def test_an_epoch_that_does_not_match_gets_the_largest_epoch_below_and_its_end() -> None:
@@ -143,7 +143,7 @@ def test_parked_fetches_are_answered_when_leadership_ends() -> None:
     parked = bench.correlation
     bench.fetch(THREE, LogId(2, 2), term=7)
     (reply,) = bench.sent(FetchReply, TWO)
-    assert (reply.correlation, reply.error, reply.term) == (parked, PullError.NOT_LEADER, 7)
+    assert (reply.correlation, reply.error, reply.term) == (parked, RefusalReason.NOT_LEADER, 7)
 
 
 def test_the_observers_that_are_remembered_are_bounded_and_the_rest_is_served_without_waiting() -> None:
@@ -241,7 +241,7 @@ def test_who_is_fenced_follows_the_leader_that_the_answer_names() -> None:
     """FENCED_LEADER_EPOCH with a leader id: become a follower of that leader, and fetch from it."""
     bench = PullBench(1)
     asked = bench.follow(TWO, 2)
-    bench.reply(asked, error=PullError.FENCED_LEADER_EPOCH, term=4, leader=THREE)
+    bench.reply(asked, error=RefusalReason.STALE_TERM, term=4, leader=THREE)
     assert (bench.about.term, bench.about.leader) == (4, THREE)
     assert bench.sent(Fetch, THREE)
 
@@ -250,7 +250,7 @@ def test_who_is_fenced_without_a_leader_tries_the_voters() -> None:
     """Otherwise retry the fetch at random against one of the remaining voters."""
     bench = PullBench(1)
     asked = bench.follow(TWO, 2)
-    bench.reply(asked, error=PullError.FENCED_LEADER_EPOCH, term=4, leader=None)
+    bench.reply(asked, error=RefusalReason.STALE_TERM, term=4, leader=None)
     bench.step(DeadlineReached(), after_ms=100)
     assert [send.recipient for send in bench.all(Send) if isinstance(send.message, Fetch)] != []
 

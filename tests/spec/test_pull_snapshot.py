@@ -2,7 +2,7 @@
 
 from consensus.core.effects import CheckSnapshot, Persist, ReadSnapshot, Restore, StoreChunk
 from consensus.core.events import DeadlineReached, SnapshotChecked, SnapshotRead, SnapshotTaken, SnapshotWanted
-from consensus.core.messages import Fetch, FetchReply, FetchSnapshot, FetchSnapshotReply, PullError
+from consensus.core.messages import Fetch, FetchReply, FetchSnapshot, FetchSnapshotReply, RefusalReason
 from consensus.core.model import LogId, SnapshotDescription
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import THREE, TWO, group, suffix
@@ -62,18 +62,18 @@ def test_a_piece_is_read_and_sent_with_its_place_and_the_size_of_the_whole() -> 
 def test_another_snapshot_and_a_place_beyond_its_end_are_refused() -> None:
     bench = compacted_leader()
     ask_for_piece(bench, LogId(2, 1), 0)
-    assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [PullError.SNAPSHOT_NOT_FOUND]
+    assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [RefusalReason.SNAPSHOT_UNKNOWN]
     ask_for_piece(bench, LogId(3, 1), len(BYTES) + 1)
-    assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [PullError.POSITION_OUT_OF_RANGE]
+    assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [RefusalReason.OFFSET_OUT_OF_RANGE]
 
 
 def test_pieces_that_are_being_read_are_bounded_and_answered_when_leadership_ends() -> None:
     bench = compacted_leader()
     for _ in range(65):
         ask_for_piece(bench, LogId(3, 1), 0)
-    assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [PullError.THROTTLED]
+    assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [RefusalReason.BUSY]
     bench.fetch(THREE, LogId(4, 2), term=9)
-    assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [PullError.NOT_LEADER] * 64
+    assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [RefusalReason.NOT_LEADER] * 64
 
 
 def test_a_snapshot_is_fetched_piece_by_piece_checked_and_installed() -> None:
@@ -128,7 +128,7 @@ def test_a_snapshot_that_was_replaced_meanwhile_is_begun_anew() -> None:
     asked = bench.follow(TWO, 2)
     bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogId(5, 2)))
     (fetch,) = bench.sent(FetchSnapshot, TWO)
-    give(bench, fetch, b"", error=PullError.SNAPSHOT_NOT_FOUND)
+    give(bench, fetch, b"", error=RefusalReason.SNAPSHOT_UNKNOWN)
     bench.step(DeadlineReached(), after_ms=100)
     (entries,) = bench.sent(Fetch, TWO)
     bench.receive(TWO, FetchReply(2, TWO, 9, entries.correlation, snapshot=LogId(7, 2)))
@@ -145,7 +145,7 @@ def test_a_snapshot_of_what_is_committed_here_is_not_fetched() -> None:
     assert bench.sent(FetchSnapshot) == []
 
 
-def give(bench: PullBench, fetch: FetchSnapshot, data: bytes, error: PullError | None = None) -> None:
+def give(bench: PullBench, fetch: FetchSnapshot, data: bytes, error: RefusalReason | None = None) -> None:
     """The leader's answer to a request for a piece arrives."""
     size = 0 if error else len(BYTES)
     reply = FetchSnapshotReply(2, TWO, fetch.snapshot, fetch.offset, fetch.correlation, data, size, error)

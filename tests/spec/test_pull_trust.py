@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from consensus.core.effects import Role, Send
 from consensus.core.events import DeadlineReached, ReadRequested, Received
-from consensus.core.messages import BeginQuorumEpoch, BeginQuorumEpochReply, Fetch, FetchReply, PullError
+from consensus.core.messages import BeginQuorumEpoch, BeginQuorumEpochReply, Fetch, FetchReply, RefusalReason
 from consensus.core.model import ORIGIN
 from consensus.core.options import lan
 from tests.spec.pull_bench import PullBench
@@ -30,7 +30,7 @@ def test_a_late_word_of_a_leader_that_it_does_not_lead_takes_no_promised_lease_b
     bench.receive(TWO, BeginQuorumEpoch(late.term, TWO, 900))
     assert [reply.error for reply in bench.sent(BeginQuorumEpochReply)] == [None]
     # When the answer to the first arrives: it did not lead then
-    bench.receive(TWO, FetchReply(early.term, None, 0, early.correlation, error=PullError.NOT_LEADER))
+    bench.receive(TWO, FetchReply(early.term, None, 0, early.correlation, error=RefusalReason.NOT_LEADER))
     # Then it is still the leader, and nobody else gets a vote
     assert bench.about.leader == TWO
     assert not bench.ask(2, ORIGIN, THREE).granted
@@ -48,11 +48,11 @@ def test_a_late_refusal_takes_no_lease_back_from_a_leader_that_was_known_by_hear
         bench.step(DeadlineReached())
         assert bench.is_(Role.FOLLOWER)
     early = bench.asked[TWO]
-    bench.reply(bench.asked[THREE], sender=THREE, leader=TWO, error=PullError.NOT_LEADER)
+    bench.reply(bench.asked[THREE], sender=THREE, leader=TWO, error=RefusalReason.NOT_LEADER)
     assert bench.about.leader == TWO
     # When server 2 announces itself, and its answer to the early question comes behind that
     assert bench.begin(TWO, 1).error is None
-    bench.reply(early, leader=None, error=PullError.NOT_LEADER)
+    bench.reply(early, leader=None, error=RefusalReason.NOT_LEADER)
     # Then it is still the leader, and nobody else gets a vote
     assert bench.about.leader == TWO
     assert not bench.ask(2, ORIGIN, THREE).granted
@@ -64,7 +64,7 @@ def test_a_fetch_of_a_later_term_by_a_server_outside_the_configuration_deposes_n
     bench.lead()
     bench.receive(STRANGER, Fetch(99, STRANGER, ORIGIN, 0, 100, 3))
     (reply,) = bench.sent(FetchReply)
-    assert reply.error is PullError.UNKNOWN_LEADER_EPOCH
+    assert reply.error is RefusalReason.NEWER_TERM
     assert (bench.about.role, bench.about.term) == (Role.LEADER, 1)
 
 

@@ -17,7 +17,7 @@ from consensus.core.messages import (
     EndQuorumEpoch,
     InstallSnapshot,
     Message,
-    PullError,
+    RefusalReason,
     RequestVote,
 )
 from consensus.core.model import MAX_NUMBER, LogId, ServerId
@@ -94,7 +94,7 @@ def test_an_announcement_of_a_later_epoch_from_outside_deposes_no_leader(message
 def test_a_fetch_reply_that_names_a_leader_of_a_later_epoch_outside_changes_nothing_while_ours_is_heard() -> None:
     bench = PullBench(5)
     asked = bench.follow(TWO, 5)
-    bench.reply(asked, leader=OUTSIDER, term=6, error=PullError.FENCED_LEADER_EPOCH)
+    bench.reply(asked, leader=OUTSIDER, term=6, error=RefusalReason.STALE_TERM)
     assert (bench.about.term, bench.about.leader) == (5, TWO)
     assert OUTSIDER not in bench.asked
 

@@ -23,7 +23,7 @@ from consensus.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
     Fetch,
-    PullError,
+    RefusalReason,
     RequestVote,
     VoteReply,
 )
@@ -80,7 +80,7 @@ def test_one_vote_is_not_given_to_two_directories_of_one_id(impostor: ReplicaKey
 def test_the_same_id_from_another_directory_is_a_stranger_to_the_voters(impostor: ReplicaKey) -> None:
     bench = replica(1)
     reply = bench.ask(2, LogId(1, 1), sender=impostor)
-    assert (reply.granted, reply.error) == (False, PullError.INCONSISTENT_VOTER_SET)
+    assert (reply.granted, reply.error) == (False, RefusalReason.INCONSISTENT_VOTERS)
 
 
 @IMPOSTORS

@@ -20,7 +20,7 @@ from consensus.core.messages import (
     Fetch,
     InstallSnapshot,
     Message,
-    PullError,
+    RefusalReason,
     RequestVote,
     SnapshotReply,
     TimeoutNow,
@@ -122,8 +122,8 @@ def test_a_reply_to_an_announcement_of_the_highest_epoch_deposes_a_leader_by_one
     assert (bench.about.role, bench.about.term, bench.about.leader) == (Role.FOLLOWER, 6 + TERM_STEP_MAX, None)
 
 
-@pytest.mark.parametrize("error", [None, PullError.NOT_LEADER])
-def test_an_answer_to_a_fetch_of_the_highest_epoch_brings_nothing_but_one_step(error: PullError | None) -> None:
+@pytest.mark.parametrize("error", [None, RefusalReason.NOT_LEADER])
+def test_an_answer_to_a_fetch_of_the_highest_epoch_brings_nothing_but_one_step(error: RefusalReason | None) -> None:
     bench = PullBench(5)
     asked = bench.follow(TWO, 5)
     bench.reply(asked, () if error else suffix(2, FAR), term=FAR, commit=2, error=error)

@@ -60,9 +60,9 @@ from consensus.core.messages import (
     FetchSnapshot,
     FetchSnapshotReply,
     InstallSnapshot,
-    PullError,
     PullMessage,
     PullRequest,
+    RefusalReason,
 )
 from consensus.core.model import LogId, Milliseconds, ServerId, Term
 from consensus.core.replica import Replica
@@ -352,45 +352,45 @@ class FetchFollower:
             case _:
                 assert_never(message)
 
-    def _refuse(self, sender: ServerId, request: PullRequest, error: PullError) -> None:
+    def _refuse(self, sender: ServerId, request: PullRequest, error: RefusalReason) -> None:
         refuse(self._replica, sender, request, self._role.leader, error)
 
     def _fetch_requested(self, fetch: Fetch | FetchSnapshot) -> None:
         """KIP-595, Fetch request handling, steps 1 and 2; the strategy does the others."""
         replica, strategy = self._replica, self._replication
         if replica.is_foreign(fetch.cluster_id):
-            foreign = PullError.NOT_LEADER if strategy is None else PullError.INCONSISTENT_CLUSTER_ID
+            foreign = RefusalReason.NOT_LEADER if strategy is None else RefusalReason.FOREIGN_CLUSTER
             self._refuse(fetch.replica, fetch, foreign)
         elif fetch.term > replica.term:
             # Of a voter: it may know more than we. Anybody else, such as a removed server that campaigns in vain, would
             # depose leader after leader.
             if fetch.replica in replica.voters:
                 self._role.check_term(fetch.term)
-            self._refuse(fetch.replica, fetch, PullError.UNKNOWN_LEADER_EPOCH)
+            self._refuse(fetch.replica, fetch, RefusalReason.NEWER_TERM)
         elif fetch.term < replica.term:
-            self._refuse(fetch.replica, fetch, PullError.FENCED_LEADER_EPOCH)
+            self._refuse(fetch.replica, fetch, RefusalReason.STALE_TERM)
         elif strategy is None:
-            self._refuse(fetch.replica, fetch, PullError.NOT_LEADER)
+            self._refuse(fetch.replica, fetch, RefusalReason.NOT_LEADER)
         else:
             strategy.receive(fetch.replica, fetch)
 
     def _begin_requested(self, begin: BeginQuorumEpoch) -> None:
         replica, sender = self._replica, begin.leader
         if replica.is_foreign(begin.cluster_id):
-            self._refuse(sender, begin, PullError.INCONSISTENT_CLUSTER_ID)
+            self._refuse(sender, begin, RefusalReason.FOREIGN_CLUSTER)
             if sender in replica.voters and begin.term >= replica.term:
                 self._halt(f"server {sender}, the leader of term {begin.term}, belongs to cluster {begin.cluster_id}")
             return
         if begin.term < replica.term:
-            self._refuse(sender, begin, PullError.FENCED_LEADER_EPOCH)
+            self._refuse(sender, begin, RefusalReason.STALE_TERM)
             return
         outside = self._role.refuses_outsider(sender, begin.term)
         if outside or not self._role.check_term(begin.term, of_a_leader=True):
-            self._refuse(sender, begin, PullError.UNKNOWN_LEADER_EPOCH)
+            self._refuse(sender, begin, RefusalReason.NEWER_TERM)
             return
         if self._role.leader not in (None, sender):
             replica.dropped["announcement of a second leader of the term"] += 1
-            self._refuse(sender, begin, PullError.INVALID_QUORUM_STATE)
+            self._refuse(sender, begin, RefusalReason.ANOTHER_LEADER)
             return
         if not self._leader_has_spoken:
             self._schedule.begin_anew()
@@ -401,19 +401,19 @@ class FetchFollower:
     def _end_requested(self, end: EndQuorumEpoch) -> None:
         replica, sender = self._replica, end.leader
         if replica.is_foreign(end.cluster_id):
-            self._refuse(sender, end, PullError.INCONSISTENT_CLUSTER_ID)
+            self._refuse(sender, end, RefusalReason.FOREIGN_CLUSTER)
             return
         if end.term < replica.term:
-            self._refuse(sender, end, PullError.FENCED_LEADER_EPOCH)
+            self._refuse(sender, end, RefusalReason.STALE_TERM)
             return
         if self._role.refuses_outsider(sender, end.term) or not self._role.check_term(end.term):
-            self._refuse(sender, end, PullError.UNKNOWN_LEADER_EPOCH)
+            self._refuse(sender, end, RefusalReason.NEWER_TERM)
             return
         follower = self._role.as_follower
         if follower is None or sender not in (follower.leader, follower.former):
-            self._refuse(sender, end, PullError.INVALID_QUORUM_STATE)
+            self._refuse(sender, end, RefusalReason.ANOTHER_LEADER)
         elif replica.server_id not in end.preferred:
-            self._refuse(sender, end, PullError.INCONSISTENT_VOTER_SET)
+            self._refuse(sender, end, RefusalReason.INCONSISTENT_VOTERS)
         else:
             replica.outbox.send(
                 sender, EndQuorumEpochReply(replica.term, None, end.correlation), replica.hard_state_number
@@ -446,7 +446,7 @@ class FetchFollower:
             replica.dropped["stale or foreign fetch reply"] += 1
             return
         self._schedule.rest()
-        if reply.error is PullError.INCONSISTENT_CLUSTER_ID and reply.leader == sender:
+        if reply.error is RefusalReason.FOREIGN_CLUSTER and reply.leader == sender:
             self._halt(f"the leader, server {sender}, belongs to another cluster")
             return
         named = sender if reply.leader is None else reply.leader
@@ -491,7 +491,7 @@ class FetchFollower:
         """Who was asked does not lead: go to whom it names, else try the next. A leader lacks what was asked for."""
         if reply.leader == sender:
             self._follow(sender)
-            if reply.error is not PullError.THROTTLED:
+            if reply.error is not RefusalReason.BUSY:
                 self._snapshots.abandon()
             return
         follower = self._role.as_follower
@@ -525,7 +525,9 @@ def succession_backoff_ms(replica: Replica, place: int) -> Milliseconds:
     return min(replica.options.election_timeout_min_ms, replica.options.heartbeat_ms << min(place - 1, 32))
 
 
-def refuse(replica: Replica, sender: ServerId, request: PullRequest, leader: ServerId | None, error: PullError) -> None:
+def refuse(
+    replica: Replica, sender: ServerId, request: PullRequest, leader: ServerId | None, error: RefusalReason
+) -> None:
     """Answer a request that changes nothing."""
     match request:
         case Fetch():

@@ -28,7 +28,7 @@ from consensus.core.messages import (
     FetchReply,
     FetchSnapshot,
     Message,
-    PullError,
+    RefusalReason,
 )
 from consensus.core.model import Entry, Index, LogId, Milliseconds, ServerId
 from consensus.core.replica import Replica
@@ -180,7 +180,7 @@ class FetchLeader:
                 end = EndQuorumEpoch(self._term, replica.server_id, preferred, correlation, replica.cluster_id)
                 replica.outbox.send(voter, end)
         for parked in self._parked.values():
-            refuse_fetch(replica, parked.fetch, None, PullError.NOT_LEADER)
+            refuse_fetch(replica, parked.fetch, None, RefusalReason.NOT_LEADER)
         self._parked.clear()
         self._chunks.resign()
 
@@ -345,7 +345,7 @@ class FetchLeader:
         return FollowerProgress(peer, match, match + 1, int(peer in self._parked), ago_ms, state)
 
 
-def refuse_fetch(replica: Replica, fetch: Fetch, leader: ServerId | None, error: PullError) -> None:
+def refuse_fetch(replica: Replica, fetch: Fetch, leader: ServerId | None, error: RefusalReason) -> None:
     """Answer a fetch with the reason why it gets nothing."""
     reply = FetchReply(replica.term, leader, replica.applier.commit, fetch.correlation, error=error)
     replica.outbox.send(fetch.replica, reply, replica.hard_state_number)

@@ -19,7 +19,7 @@ from consensus.core.messages import (
     Fetch,
     FetchReply,
     Message,
-    PullError,
+    RefusalReason,
     RequestVote,
     TimeoutNow,
     VoteReply,
@@ -85,7 +85,7 @@ def _forgeries(sender: ServerId, recipient: ServerId, last: LogId, term: int) ->
         AppendReply(term, success=True, next_index=last.index + 1, correlation=1),
         TimeoutNow(term, sender, 1),
         Fetch(term, sender, last, commit, 100, 1),
-        FetchReply(term, sender, commit, 1, error=PullError.NOT_LEADER),
+        FetchReply(term, sender, commit, 1, error=RefusalReason.NOT_LEADER),
         BeginQuorumEpoch(term, sender, 1),
         EndQuorumEpoch(term, sender, (recipient,), 1),
     )
