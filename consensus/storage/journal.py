@@ -62,8 +62,10 @@ SEGMENT_SUFFIX = ".segment"
 NEW_SUFFIX = ".new"
 SPARE = "spare" + SEGMENT_SUFFIX + NEW_SUFFIX
 """The segment to come, while it is being filled with zeros."""
-STEP_BYTES = 256 * 1024
-"""One step of its preparation, which the next group may have to wait for: 25 ms on a disk of 10 MB/s."""
+STEP_BYTES = 512 * 1024
+"""One step of its preparation, which the next group may have to wait for: 50 ms on a disk of 10 MB/s.
+
+Half as much costs twice as many syncs: 1.1 s instead of 0.6 s for 40 MB of log, whose groups took ten."""
 SMALL_SEGMENT_BYTES = 1024 * 1024
 """The least that is adopted, and the size of what a group has to make itself."""
 ZEROS_AT_ONCE_BYTES = 1024 * 1024

@@ -109,7 +109,7 @@ def test_under_full_load_reads_included_the_segment_is_ready_in_time() -> None:
     assert log.executor.reads_waiting > 0
     assert log.storage.segment_count >= 3
     assert log.excess_bytes() <= SEGMENT_HEADER_BYTES
-    assert max(written_bytes(step.operations) for step in log.steps) <= 4 * 64 * 1024
+    assert max(written_bytes(step.operations) for step in log.steps) <= STEP_BYTES
 
 
 def test_an_idle_log_prepares_no_more_than_it_will_need_soon() -> None:
