@@ -272,27 +272,23 @@ class Farm:
 
     def leader(self) -> Node | None:
         """The node that leads in the highest term that any running node tells."""
-        leaders = [
-            (view.raft.term, node.name)
-            for node in self.running
-            if (view := node.view()).raft.role is RaftRole.LEADER and view.raft.commit_index
-        ]
-        return self[max(leaders)[1]] if leaders else None
+        return _leader({node: node.view() for node in self.running})
 
     def settled(self) -> Node | None:
         """The leader, once every node runs, follows it, has applied what it committed, and has reported."""
         ended = [node.name for node in self.nodes if not node.running]
         assert not ended, f"{ended} ended by themselves\n{self.logs()}"
-        leader = self.leader()
+        views = {node: node.view() for node in self.nodes}
+        leader = _leader(views)
         if leader is None:
             return None
-        said = leader.view()
-        views = [node.view() for node in self.nodes]
-        agreed = {(view.raft.leader_id, view.raft.term) for view in views} == {(said.node.raft_id, said.raft.term)}
-        level = all(view.raft.applied_index >= said.raft.commit_index for view in views)
+        said = views[leader]
+        told = {(view.raft.leader_id, view.raft.term) for view in views.values()}
+        agreed = told == {(said.node.raft_id, said.raft.term)}
+        level = all(view.raft.applied_index >= said.raft.commit_index for view in views.values())
         # One that has gone may have left a report, which grows old.
         fresh = {report.raft_id for report in said.reports if not report.stale}
-        reported = fresh >= {view.node.raft_id for view in views}
+        reported = fresh >= {view.node.raft_id for view in views.values()}
         # With a publisher that lives; a structure may still be on its way.
         published = bool(said.publishing) and said.publishing[0].publisher_name is not None
         return leader if agreed and level and reported and published else None
@@ -347,6 +343,15 @@ class Farm:
         found = marks(node.entries())
         lost = {index: mark for index, mark in wanted.items() if found.get(index) != mark}
         assert not lost, f"{node.name} lost acknowledged entries: {lost}"
+
+
+def _leader(views: dict[Node, FarmView]) -> Node | None:
+    leaders = {
+        node: view.raft.term
+        for node, view in views.items()
+        if view.raft.role is RaftRole.LEADER and view.raft.commit_index
+    }
+    return max(leaders, key=lambda node: leaders[node], default=None)
 
 
 def exported_key(node: Node, file: Path, *options: str) -> Path:
