@@ -59,9 +59,12 @@ def test_a_copy_of_a_running_node_stops_and_says_why(farm: Farm, tmp_path: Path)
 def test_of_two_live_nodes_with_one_identity_one_stops_and_the_copy_never_becomes_a_voter(
     farm: Farm, tmp_path: Path
 ) -> None:
-    """Which one hears of the other first is open; the farm's own returns with its directory when the copy is gone."""
+    """Which one hears of the other first is open; the farm's own returns with its directory when the copy is gone.
+
+    The copy has nothing that tells its Raft id: with that, and without the storage, it would stop for another reason.
+    """
     original = farm.nodes[1]
-    with extra(farm, tmp_path, "formation.json", "raft", "raft-made") as copies:
+    with extra(farm, tmp_path, "formation.json", "admissions.json", "raft", "raft-made") as copies:
         copy = copies.nodes[0].start()
 
         def stopped() -> Node | None:

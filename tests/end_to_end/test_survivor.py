@@ -2,17 +2,27 @@
 
 import json
 import shutil
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from bridge.core.view import RaftRole
 from bridge.node.outage import QUORUM_ALARM
 from bridge.node.publishing import UNFENCED_ALARM
-from tests.end_to_end.farm import PUBLISHER_BOUND_S, START_BOUND_S, Farm, Node, call, exported_key
+from tests.end_to_end.farm import PUBLISHER_BOUND_S, START_BOUND_S, Farm, Node, call, exported_key, local_farm
 from tests.end_to_end.layout import Read
 
 pytestmark = pytest.mark.processes
 OWN_FILES = ("node.toml", "signing.key", "leaf.destination")
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Iterator[Farm]:
+    """A farm of the test's own, which is another one afterwards."""
+    with local_farm(tmp_path / "farm", 3) as made:
+        made.start_all()
+        yield made
 
 
 def alarms(node: Node) -> dict[str, str]:
