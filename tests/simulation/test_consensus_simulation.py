@@ -22,7 +22,7 @@ from tests.simulation.consensus.history import CORES, SHORT, run_history
 from tests.simulation.consensus.mutants import Mutant
 from tests.simulation.consensus.profile import Profile
 
-BLOCKS, BLOCK = 8, 25
+BLOCKS, SOAK_BLOCKS, BLOCK = 5, 8, 25
 CHEAP_MUTANTS = (
     "append-reply-before-persist",
     "durable-beyond-truncation",
@@ -39,7 +39,9 @@ FIRST_SEEDS = {"snapshot-without-sessions": 30}
 
 
 @pytest.mark.parametrize("strategy", CORES)
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize(
+    "block", [pytest.param(block, marks=pytest.mark.soak if block >= BLOCKS else ()) for block in range(SOAK_BLOCKS)]
+)
 def test_no_invariant_breaks_and_every_world_recovers_after_healing(block: int, strategy: str) -> None:
     counts: Counter[str] = Counter()
     for seed in range(1_000_000 + block * BLOCK, 1_000_000 + (block + 1) * BLOCK):

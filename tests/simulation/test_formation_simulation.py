@@ -9,7 +9,7 @@ everybody knows it: some by their key file, the others because the operator conf
 Where promises collided (possible only with more routers than `expect`) or the storage of a founder is gone, a scripted
 operator does what the alarms say and nothing else; how often that was needed is bounded.
 
-Three thousand farms by default, ten thousand in `make soak`. FORMATION_RUNS and FORMATION_SEED change size and start; a
+A thousand farms by default, ten thousand in `make soak`. FORMATION_RUNS and FORMATION_SEED change size and start; a
 failure names the seed of its run.
 """
 
@@ -41,7 +41,7 @@ from bridge.core.formation_messages import (
 )
 from bridge.core.founding import FormationNotice, FormationState, Founders, Founding, Promise, found
 
-RUNS = int(os.environ.get("FORMATION_RUNS", "3000"))
+RUNS = int(os.environ.get("FORMATION_RUNS", "1000"))
 SOAK_RUNS = 10_000
 FIRST_SEED = int(os.environ.get("FORMATION_SEED", "1"))
 PATIENCE_MS = 5_000
