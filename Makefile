@@ -38,14 +38,14 @@ pipeline: $(VENV)/pipeline.stamp
 run: $(VENV)/base.stamp
 	$(BIN)/garlicfarm up --servers 3 $(if $(FOR),--for $(FOR))
 
-# What needs only a processor runs on two of them; farms of real processes, and Spark, mostly wait: three files at a time.
-# TESTS="tests/spec tests/wire" runs some of them.
+# What needs only a processor runs on two of them; farms of real processes, and Spark, mostly wait: four files at a time.
+# tests/conftest.py tells which tests stay on one worker, and which begin. TESTS="tests/spec tests/wire" runs some of them.
 test: $(VENV)/all.stamp
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
 	$(BIN)/python -m pytest -q -n 2 -m "not processes and not spark and not soak and not interop"
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m "(processes or spark) and not soak"
+	$(BIN)/python -m pytest -q -n 4 -m "(processes or spark) and not soak"
 	@if $(CAN_COMPILE); then $(MAKE) test-compiled; else echo "no C compiler: the compiled modules are not tested"; fi
 endif
 

@@ -1,6 +1,53 @@
-"""Settings of all tests: hypothesis judges what is right, never how long it took on a busy machine."""
+"""Settings of all tests: what is judged, what child processes find, and which tests stay on one worker.
 
+Hypothesis judges what is right, never how long it took on a busy machine.
+
+Processes that the tests start find the project compiled, also where the environment asks Python to keep no compiled
+modules. Each node of a farm would otherwise compile some three hundred modules before its first step, which takes as
+long as everything else that it does in a short test.
+
+Several workers share the tests by group. A file is a group, since its tests share farms and worlds that take long to
+make; so is the whole pipeline, so that one JVM starts and is warm for all but the first of its tests. Groups start in
+the order of collection, and the long ones are put first, so that none is left to run alone at the end. (`--dist
+loadgroup` would be the ordinary way; its marks have no effect with pytest 9.2.)
+"""
+
+import os
+
+import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile("garlicfarm", deadline=None, print_blob=True)
 settings.load_profile("garlicfarm")
+
+PIPELINE = "tests/pipeline"
+LONG_FARMS = ("keys", "survivor", "membership", "pipeline_run", "i2p_transport")
+LONG = (PIPELINE, *(f"tests/end_to_end/test_{name}.py" for name in LONG_FARMS))
+"""The groups that take longest, the longest first."""
+
+
+def _group(nodeid: str) -> str:
+    path = nodeid.partition("::")[0]
+    return PIPELINE if path.startswith(f"{PIPELINE}/") else path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long groups first; the order within a group stays."""
+    items.sort(key=lambda item: LONG.index(group) if (group := _group(item.nodeid)) in LONG else len(LONG))
+
+
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
+    """Gives a worker one group after the other."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
+    """How `-n` shares the tests, whatever `--dist` says."""
+    config.option.loadscopereorder = False
+    return GroupScheduling(config, log)
