@@ -32,11 +32,11 @@ server refuses new proposals while `backlog_bytes` is above its limit.
 """
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import assert_never
 
 from consensus.core.effects import CheckSnapshot, Persist, ReadEntries, ReadSnapshot, Send, StoreChunk
-from consensus.core.events import EntriesRead, SnapshotChecked, SnapshotRead
 from consensus.core.log import entry_bytes
 from consensus.core.messages import (
     AppendReply,
@@ -46,94 +46,23 @@ from consensus.core.messages import (
     SnapshotReply,
     VoteReply,
 )
-from consensus.server.interfaces import ContentChecks
-from consensus.storage.disk import DiskOperation, DiskReader
-from consensus.storage.journal import SPARE, Extent
-from consensus.storage.planner import Storage, read_extents, writes_hard_state
-from consensus.storage.records import Binding
-from consensus.storage.snapshots import Piece, received_snapshot, received_state
-
-StorageRead = ReadEntries | ReadSnapshot | CheckSnapshot
-StorageReadResult = EntriesRead | SnapshotRead | SnapshotChecked
-
-
-@dataclass(frozen=True, slots=True)
-class WriteJob:
-    """Perform `operations` in order; then every Persist up to `number` is durable."""
-
-    number: int
-    operations: tuple[DiskOperation, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadJob:
-    """Answer a question, by `answer`, in any thread. `extents` and `piece` say where; without them it is gone."""
-
-    request: StorageRead
-    binding: Binding
-    extents: tuple[Extent, ...] = ()
-    piece: Piece | None = None
-    checks: ContentChecks = field(default_factory=ContentChecks)
-
-    def answer(self, reader: DiskReader) -> StorageReadResult:
-        """Read; raises `StorageError` or `OSError`."""
-        match self.request:
-            case ReadEntries(request_id, first):
-                entries = read_extents(reader, self.binding, self.extents) if self.extents else ()
-                return EntriesRead(request_id, first, entries)
-            case ReadSnapshot(request_id, last, offset):
-                if self.piece is None:
-                    return SnapshotRead(request_id, last, offset, None, done=False)
-                data = reader.read(self.piece.file, self.piece.offset_bytes, self.piece.length_bytes)
-                return SnapshotRead(request_id, last, offset, data, self.piece.done)
-            case CheckSnapshot(request_id):
-                snapshot = received_snapshot(reader)
-                objection = None if snapshot is None else self.checks.snapshot(received_state(reader))
-                return SnapshotChecked(request_id, snapshot, objection)
-            case _:
-                assert_never(self.request)
-
-
-@dataclass(slots=True, eq=False)
-class SnapshotWrite:
-    """Perform `operations` on `file`, which nothing rests on yet: a snapshot being taken. Given up on a full disk."""
-
-    operations: tuple[DiskOperation, ...]
-    file: str
-    settle: bool = False
-    """Wait for everything that was emitted before."""
-    given_up: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class PreparationJob:
-    """Perform `operations` on `file`: a step of the log's next segment. Given up on a full disk."""
-
-    operations: tuple[DiskOperation, ...]
-    file: str = SPARE
-    given_up: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class HardStateJob:
-    """Perform `operations` beside a blocked group; then the hard state of every Persist up to `number` is durable."""
-
-    number: int
-    operations: tuple[DiskOperation, ...]
-
-
-Job = WriteJob | HardStateJob | ReadJob | SnapshotWrite | PreparationJob
+from consensus.storage.disk import DiskOperation
+from consensus.storage.jobs import HardStateJob, Job, PreparationJob, ReadJob, SnapshotWrite, StorageRead, WriteJob
+from consensus.storage.planner import Storage, writes_hard_state
 
 
 class Executor:
     """Holds what waits for the disk."""
 
     def __init__(
-        self, storage: Storage, group_bytes: int = 4 * 1024 * 1024, checks: ContentChecks | None = None
+        self,
+        storage: Storage,
+        group_bytes: int = 4 * 1024 * 1024,
+        check_state: Callable[[Iterator[bytes]], str | None] = lambda _: None,
     ) -> None:
         self._storage = storage
         storage.prepare_ahead()
-        self._checks = checks or ContentChecks()
+        self._check_state = check_state
         self._group_bytes = group_bytes
         self._emitted = 0
         self._durable = 0
@@ -155,11 +84,6 @@ class Executor:
     def backlog_bytes(self) -> int:
         """Bytes of entries that are not durable yet."""
         return self._waiting_bytes + self._job_bytes
-
-    @property
-    def reads_waiting(self) -> int:
-        """Reads that have not begun."""
-        return len(self._reads)
 
     def persist(self, effect: Persist) -> None:
         """Something is to become durable."""
@@ -307,7 +231,7 @@ class Executor:
             case ReadSnapshot():
                 return ReadJob(wanted, storage.binding, piece=storage.piece(wanted))
             case CheckSnapshot():
-                return ReadJob(wanted, storage.binding, checks=self._checks)
+                return ReadJob(wanted, storage.binding, check_state=self._check_state)
             case _:
                 assert_never(wanted)
 

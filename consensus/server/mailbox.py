@@ -20,7 +20,7 @@ import trio
 
 from consensus.core.events import AppendNotSent, DiskSpace, PeerExtensions, Received, Rejected, Requested
 from consensus.server.batching import Batches, Proposal
-from consensus.server.executor import Job, StorageReadResult, WriteJob
+from consensus.storage.jobs import Job, StorageReadResult, WriteJob
 
 
 @dataclass(frozen=True, slots=True)

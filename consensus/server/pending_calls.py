@@ -23,9 +23,9 @@ import trio
 from consensus.core.effects import ConfigurationResolved, ProposalResolved, ReadReady, ReadRefused, TransferEnded
 from consensus.core.messages import Reply
 from consensus.server.errors import ServerBusyError, ServerStoppedError
-from consensus.server.executor import StorageReadResult
 from consensus.server.interfaces import next_call
 from consensus.server.options import ServerOptions
+from consensus.storage.jobs import StorageReadResult
 
 T = TypeVar("T")
 

@@ -72,17 +72,7 @@ from consensus.server.applying import Applying
 from consensus.server.batching import Admission, Batches, Proposal
 from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError, ServerStoppedError
 from consensus.server.event_loop import EventLoop
-from consensus.server.executor import (
-    Executor,
-    HardStateJob,
-    Job,
-    PreparationJob,
-    ReadJob,
-    SnapshotWrite,
-    StorageRead,
-    StorageReadResult,
-    WriteJob,
-)
+from consensus.server.executor import Executor
 from consensus.server.interfaces import ContentChecks, Core, StateMachine, Transport, next_call
 from consensus.server.mailbox import JobBlocked, JobDone, Mailbox, Urgent
 from consensus.server.options import ServerOptions
@@ -92,6 +82,16 @@ from consensus.server.status import ContentRejected, DiskFull, Notice, ServerDes
 from consensus.server.storage_reads import StorageReads
 from consensus.storage.directory import OutOfSpaceError
 from consensus.storage.disk_worker import DiskWorker, ServerDisk
+from consensus.storage.jobs import (
+    HardStateJob,
+    Job,
+    PreparationJob,
+    ReadJob,
+    SnapshotWrite,
+    StorageRead,
+    StorageReadResult,
+    WriteJob,
+)
 from consensus.storage.planner import Storage
 from consensus.storage.records import ENTRY_LIMIT_BYTES
 
@@ -125,7 +125,7 @@ class ConsensusServer:
         self._options = options
         self._checks = checks or ContentChecks()
         self._calls = PendingCalls(options)
-        self._executor = Executor(storage, options.group_bytes, self._checks)
+        self._executor = Executor(storage, options.group_bytes, self._checks.snapshot)
         self._admission = Admission(options.max_proposals, options.max_proposal_bytes)
         self._batches = Batches(self._calls, options)
         self._mailbox = Mailbox(options.max_urgent, self._batches)

@@ -27,11 +27,11 @@ from consensus.core.replication.progress import ProgressState
 from consensus.server.applying import Applying
 from consensus.server.errors import ServerStoppedError
 from consensus.server.event_loop import now_ms
-from consensus.server.executor import SnapshotWrite
 from consensus.server.options import ServerOptions
 from consensus.server.pending_calls import Awaited
 from consensus.server.status import ServerDescription
 from consensus.storage.disk import DiskOperation, RemoveFile
+from consensus.storage.jobs import SnapshotWrite
 from consensus.storage.planner import Storage
 from consensus.storage.snapshots import PIECE_BYTES, SnapshotWriter
 

@@ -10,9 +10,9 @@ from consensus.core.effects import ReadEntries, ReadSnapshot
 from consensus.core.events import EntriesRead, SnapshotRead
 from consensus.core.model import Entry, Index, SnapshotDescription
 from consensus.server.applying import SnapshotReplacedError
-from consensus.server.executor import StorageRead, StorageReadResult
 from consensus.server.pending_calls import CallKind, PendingCalls
 from consensus.storage.disk import DamagedStorageError
+from consensus.storage.jobs import StorageRead, StorageReadResult
 from consensus.storage.records import RecordError
 from consensus.storage.snapshot_image import ImageReader
 from consensus.storage.snapshots import PIECE_BYTES

@@ -11,7 +11,9 @@ from typing import Protocol, assert_never
 
 import trio
 
-from consensus.server.executor import (
+from consensus.storage.directory import OutOfSpaceError
+from consensus.storage.disk import DiskOperation, DiskReader, RemoveFile
+from consensus.storage.jobs import (
     HardStateJob,
     Job,
     PreparationJob,
@@ -20,8 +22,6 @@ from consensus.server.executor import (
     StorageReadResult,
     WriteJob,
 )
-from consensus.storage.directory import OutOfSpaceError
-from consensus.storage.disk import DiskOperation, DiskReader, RemoveFile
 
 
 class ServerDisk(Protocol):

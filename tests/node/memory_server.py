@@ -15,7 +15,6 @@ from consensus.core.options import lan
 from consensus.core.raft import Raft
 from consensus.net.memory import MemoryNetwork
 from consensus.server.event_loop import now_ms
-from consensus.server.executor import StorageReadResult
 from consensus.server.interfaces import ContentChecks, next_call
 from consensus.server.options import ServerOptions
 from consensus.server.pending_calls import Awaited
@@ -23,6 +22,7 @@ from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
 from consensus.storage.directory import OutOfSpaceError
 from consensus.storage.disk import CreateFile, DiskOperation, DiskReader, SyncFile, WriteBytes
+from consensus.storage.jobs import StorageReadResult
 from consensus.storage.planner import Owner, StorageOptions, recover
 from tests.node.crash_disk import CrashDisk
 from tests.node.kept_entries import KeptEntries

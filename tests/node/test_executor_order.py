@@ -5,7 +5,8 @@ from random import Random
 from consensus.core.effects import Persist, ReadEntries, Send
 from consensus.core.messages import AppendReply
 from consensus.core.model import Entry, HardState
-from consensus.server.executor import Executor, PreparationJob, ReadJob, WriteJob
+from consensus.server.executor import Executor
+from consensus.storage.jobs import PreparationJob, ReadJob, WriteJob
 from consensus.storage.planner import Owner, StorageOptions, read_extents, recover
 from tests.node.crash_disk import CrashDisk
 

@@ -10,7 +10,7 @@ from consensus.core.events import EntriesRead
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
 from consensus.core.model import Entry, HardState, LogId
 from consensus.net.memory import MemoryNetwork
-from consensus.server.executor import HardStateJob, ReadJob, WriteJob
+from consensus.storage.jobs import HardStateJob, ReadJob, WriteJob
 from consensus.storage.planner import Owner, Recovery, recover
 from tests.node.memory_server import ONE, SMALL, MemoryDisk, Node, build, request
 from tests.node.test_executor_order import accept, machine, write

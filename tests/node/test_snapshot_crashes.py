@@ -20,9 +20,9 @@ from consensus.core.model import (
     Server,
     SnapshotDescription,
 )
-from consensus.server.executor import ReadJob
 from consensus.storage.disk import DiskOperation, StorageError, SyncDirectory, SyncFile, WriteBytes
 from consensus.storage.hard_state import HardStateFile
+from consensus.storage.jobs import ReadJob
 from consensus.storage.journal import Journal
 from consensus.storage.planner import Owner, Recovery, Storage, StorageOptions, recover
 from consensus.storage.snapshot_image import ImageReader, ImageWriter

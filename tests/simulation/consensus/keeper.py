@@ -5,8 +5,8 @@ from random import Random
 
 from consensus.core.effects import ReadEntries
 from consensus.core.model import Index, ServerId
-from consensus.server.executor import PreparationJob, SnapshotWrite, WriteJob
 from consensus.storage.disk import DiskOperation, RemoveFile
+from consensus.storage.jobs import PreparationJob, SnapshotWrite, WriteJob
 from consensus.storage.planner import Owner, Recovery, Storage, StorageOptions, read_extents, recover
 from tests.simulation.consensus.checker import Checker
 from tests.simulation.consensus.faulty_disk import FaultyDisk

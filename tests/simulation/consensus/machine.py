@@ -47,16 +47,9 @@ from consensus.core.messages import AppendReply, SnapshotReply, VoteReply
 from consensus.core.model import Configuration, Index, ServerId, SnapshotDescription, Term
 from consensus.core.raft import Raft
 from consensus.core.replication.progress import ProgressState
-from consensus.server.executor import (
-    Executor,
-    HardStateJob,
-    Job,
-    PreparationJob,
-    ReadJob,
-    SnapshotWrite,
-    WriteJob,
-)
+from consensus.server.executor import Executor
 from consensus.storage.disk import DamagedStorageError, DiskOperation, SyncDirectory, SyncFile
+from consensus.storage.jobs import HardStateJob, Job, PreparationJob, ReadJob, SnapshotWrite, WriteJob
 from consensus.storage.planner import Recovery, Storage
 from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.clock import Clock

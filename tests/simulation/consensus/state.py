@@ -17,9 +17,9 @@ from zlib import crc32
 from consensus.core.effects import Apply, ReadSnapshot, Restore, TakeSnapshot
 from consensus.core.events import SnapshotRead, SnapshotTaken
 from consensus.core.model import Entry, Index, LogId, SnapshotDescription
-from consensus.server.executor import SnapshotWrite
 from consensus.sessions.dedup_state_machine import DedupStateMachine
 from consensus.sessions.table import SessionLimits
+from consensus.storage.jobs import SnapshotWrite
 from consensus.storage.snapshot_image import ImageReader
 from consensus.storage.snapshots import SnapshotWriter
 

@@ -1,0 +1,94 @@
+"""What a disk is asked to do, one job after the other: the words between the server's executor and the disk worker.
+
+    WriteJob          a group of Persists, with one sync: what waits for them goes on when it is done
+    HardStateJob      term and vote alone, beside a group that waits for space
+    ReadJob           entries or a chunk of a snapshot, for the core, for a reader or for the state machine
+    SnapshotWrite     a chunk of a snapshot that is being taken: nothing rests on it yet
+    PreparationJob    a step of the log's next segment
+
+The executor makes jobs on the trio thread, out of plans that touch no file; the disk worker performs them.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import assert_never
+
+from consensus.core.effects import CheckSnapshot, ReadEntries, ReadSnapshot
+from consensus.core.events import EntriesRead, SnapshotChecked, SnapshotRead
+from consensus.storage.disk import DiskOperation, DiskReader
+from consensus.storage.journal import SPARE, Extent
+from consensus.storage.planner import read_extents
+from consensus.storage.records import Binding
+from consensus.storage.snapshots import Piece, received_snapshot, received_state
+
+StorageRead = ReadEntries | ReadSnapshot | CheckSnapshot
+StorageReadResult = EntriesRead | SnapshotRead | SnapshotChecked
+
+
+@dataclass(frozen=True, slots=True)
+class WriteJob:
+    """Perform `operations` in order; then every Persist up to `number` is durable."""
+
+    number: int
+    operations: tuple[DiskOperation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadJob:
+    """Answer a question, by `answer`, in any thread. `extents` and `piece` say where; without them it is gone."""
+
+    request: StorageRead
+    binding: Binding
+    extents: tuple[Extent, ...] = ()
+    piece: Piece | None = None
+    check_state: Callable[[Iterator[bytes]], str | None] = lambda _: None
+    """Says what the state machine objects to in a received snapshot, or None."""
+
+    def answer(self, reader: DiskReader) -> StorageReadResult:
+        """Read; raises `StorageError` or `OSError`."""
+        match self.request:
+            case ReadEntries(request_id, first):
+                entries = read_extents(reader, self.binding, self.extents) if self.extents else ()
+                return EntriesRead(request_id, first, entries)
+            case ReadSnapshot(request_id, last, offset):
+                if self.piece is None:
+                    return SnapshotRead(request_id, last, offset, None, done=False)
+                data = reader.read(self.piece.file, self.piece.offset_bytes, self.piece.length_bytes)
+                return SnapshotRead(request_id, last, offset, data, self.piece.done)
+            case CheckSnapshot(request_id):
+                snapshot = received_snapshot(reader)
+                objection = None if snapshot is None else self.check_state(received_state(reader))
+                return SnapshotChecked(request_id, snapshot, objection)
+            case _:
+                assert_never(self.request)
+
+
+@dataclass(slots=True, eq=False)
+class SnapshotWrite:
+    """Perform `operations` on `file`, which nothing rests on yet: a snapshot being taken. Given up on a full disk."""
+
+    operations: tuple[DiskOperation, ...]
+    file: str
+    settle: bool = False
+    """Wait for everything that was emitted before."""
+    given_up: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class PreparationJob:
+    """Perform `operations` on `file`: a step of the log's next segment. Given up on a full disk."""
+
+    operations: tuple[DiskOperation, ...]
+    file: str = SPARE
+    given_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HardStateJob:
+    """Perform `operations` beside a blocked group; then the hard state of every Persist up to `number` is durable."""
+
+    number: int
+    operations: tuple[DiskOperation, ...]
+
+
+Job = WriteJob | HardStateJob | ReadJob | SnapshotWrite | PreparationJob
