@@ -32,6 +32,10 @@ CHEAP_MUTANTS = (
     "append-without-sync",
     "term-without-bound",
     "leader-of-a-term-not-reached",
+    "heartbeat-behind-the-disk",
+    "hung-disk-keeps-its-leader",
+    "append-not-sent-counts",
+    "refusal-of-a-stranger-counts",
 )
 """Found within a few histories. `python -m tests.simulation consensus-mutants` looks for all of them."""
 FIRST_SEEDS = {"snapshot-without-sessions": 30}

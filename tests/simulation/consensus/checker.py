@@ -5,6 +5,7 @@
     log matching           (index, term) names one entry and, by induction over the previous term, one prefix
     leader completeness    a new leader holds everything that was committed before
     state machine safety   everybody applies the same entry at the same index, in order, each once in a life
+    acknowledgement        what a server says that it holds lies on its disk
     durable commitment     what a leader commits lies on the disks of a majority of each set of voters that its
                            configuration has; what is acknowledged stays
     one change at a time   a configuration follows the commitment of the one before; C_old,new only C_old, C_new only it
@@ -38,7 +39,7 @@ from consensus.core.effects import (
 )
 from consensus.core.entry_data import configuration_in, encode_configuration
 from consensus.core.events import Event, Received
-from consensus.core.messages import AppendEntries, FetchReply, Message, RequestVote, VoteReply
+from consensus.core.messages import AppendEntries, AppendReply, Fetch, FetchReply, Message, RequestVote, VoteReply
 from consensus.core.model import Configuration, Entry, EntryKind, HardState, Index, ServerId, SnapshotDescription, Term
 from tests.simulation.consensus.accounts import AccountError, Accounts
 from tests.simulation.consensus.marks import Marks
@@ -179,6 +180,8 @@ class Checker:
                 self._voted(server, term, server)
             case AppendEntries(commit=commit) | FetchReply(commit=commit, error=None):
                 self._told_commit(server, commit)
+            case Fetch(position=position, term=term):
+                self._acknowledged(server, term, position.index)
             case _:
                 pass
 
@@ -187,8 +190,17 @@ class Checker:
         match message:
             case VoteReply(granted=True, pre_vote=False, term=term):
                 self._voted(server, term, recipient)
+            case AppendReply(success=True, next_index=next_index, term=term):
+                self._acknowledged(server, term, next_index - 1)
             case _:
                 pass
+
+    def _acknowledged(self, server: ServerId, term: Term, index: Index) -> None:
+        """The server says that it holds the log up to `index` durably; what it said in an older term may be gone."""
+        shadow = self.shadows[server]
+        held = len(shadow.durable)
+        if index > held and term == shadow.hard_state.term:
+            raise ViolationError(f"server {server} acknowledges {index}, and its disk holds the log up to {held}")
 
     def applied(self, server: ServerId, effect: Apply) -> None:
         """A state machine takes committed entries."""

@@ -50,7 +50,23 @@ def _refuse_in_its_term(replica: Replica, sender: ServerId, request: AppendEntri
         _refuse_leader(replica, sender, request)
 
 
+_without_compacted: Callable[..., AppendEntries | None] = append_follower.without_compacted
+
+
+def _answer_before_the_snapshot(replica: Replica, request: AppendEntries) -> AppendEntries | None:
+    last = request.previous.index + len(request.entries)
+    if last < replica.log.start.index:
+        append_follower.acknowledge(replica, request, last, replica.hard_state_number)
+        return None
+    return _without_compacted(replica, request)
+
+
 TRANSPORT_MUTANTS = (
+    Mutant(
+        "covered-before-the-snapshot-is-durable",
+        "an old append is acknowledged for the snapshot that covers it, which is still being installed",
+        ((append_follower, "without_compacted", _answer_before_the_snapshot),),
+    ),
     Mutant(
         "heartbeat-behind-the-disk",
         "one connection for all, so the answer to a heartbeat waits behind that to an append, which waits for the disk",
