@@ -69,7 +69,7 @@ test-compiled: build/compiled.stamp
 # Sources and the pure wheel; with a C compiler also the wheel of this platform, which pip prefers where it fits.
 dist: $(VENV)/all.stamp
 	rm -rf dist build/lib* build/bdist* build/temp* build/mypyc
-	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("dist")'
+	$(BIN)/python setup.py -q sdist -d dist
 	$(WHEEL) -w dist .
 	@if $(CAN_COMPILE); then rm -rf build/lib*; GARLICFARM_COMPILED=1 $(WHEEL) -w dist .; fi
 	@ls -l dist
