@@ -28,6 +28,7 @@ AN_ENTRY = frozenset(
         "DiskWorker.submit",
         "DiskWorker.run",
         "_Call.perform",
+        "ConsensusServer._job_done",
         "Leader.acknowledge",
         "ServerConnection._settle",
     }
