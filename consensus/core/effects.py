@@ -148,6 +148,18 @@ class ProposalResolved:
     leader: ServerId | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ProposalAccepted:
+    """The commands of a `Proposed` stand in the leader's log, the last of them at `position`; nothing is promised yet.
+
+    Protocols that let a client wait without repeating itself tell it so (ZeroMQ Raft: "accepted"). `ProposalResolved`
+    still says what became of them.
+    """
+
+    proposal_id: int
+    position: LogId
+
+
 class ChangeRefusal(Enum):
     """Why a change of the configuration was refused; nothing was appended, and asking again may be right later."""
 
@@ -282,5 +294,5 @@ class Halt:
 
 SnapshotEffect = TakeSnapshot | ReadSnapshot | CheckSnapshot | Restore
 Announcement = RoleChanged | ConfigurationChanged
-Answer = ProposalResolved | ConfigurationResolved | ReadReady | ReadRefused | TransferEnded
+Answer = ProposalAccepted | ProposalResolved | ConfigurationResolved | ReadReady | ReadRefused | TransferEnded
 Effect = Persist | Send | Apply | ReadEntries | Answer | Announcement | Halt | SnapshotEffect

@@ -42,10 +42,14 @@ class DeadlineReached:
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """A client wants `commands` appended, in order. `proposal_id` comes back in the one `Resolve` that answers."""
+    """A client wants `commands` appended, in order. `proposal_id` comes back in the one `ProposalResolved`.
+
+    With `tell_accepted` it comes back in a `ProposalAccepted` before, unless the proposal is refused.
+    """
 
     proposal_id: int
     commands: tuple[bytes, ...]
+    tell_accepted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

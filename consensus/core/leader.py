@@ -20,7 +20,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from consensus.core import quorum
-from consensus.core.effects import Outcome, ProposalResolved, ReadReady, ReadRefusal, ReadRefused
+from consensus.core.effects import (
+    Outcome,
+    ProposalAccepted,
+    ProposalResolved,
+    ReadReady,
+    ReadRefusal,
+    ReadRefused,
+)
 from consensus.core.entry_data import configuration_entry, encode_group, no_op_entry
 from consensus.core.events import Proposed
 from consensus.core.log import ENTRY_OVERHEAD_BYTES
@@ -114,6 +121,8 @@ class Leader:
             self._progress_ms = replica.now
         self._pending.append(Pending(proposed.proposal_id, replica.log.last_index, size))
         self._pending_bytes += size
+        if proposed.tell_accepted:
+            replica.outbox.add(ProposalAccepted(proposed.proposal_id, replica.log.last))
         self.replication.appended()
         self._resolve_committed()
 
@@ -167,7 +176,7 @@ class Leader:
         """The peer (or our own disk) holds our log up to `index`: commit what a majority holds, if of our own term."""
         replica = self._replica
         if peer != replica.server_id:
-            self.followers[peer].reached(index, replica.now)
+            self.followers[peer].reached(index, replica.log.last_index, replica.now)
         matches = {peer: standing.match for peer, standing in self.followers.items()}
         matches[replica.server_id] = self._own_match()
         held = quorum.held_by_majorities(matches, replica.majorities)

@@ -69,7 +69,8 @@ class RefusalReason(Enum):
 class Fetch:
     """A replica asks its leader for what follows `position`, all of which it holds durably.
 
-    The answer may wait for `max_wait_ms`, until there are entries, or a commit index above `commit`.
+    The answer may wait for `max_wait_ms`, until there are entries, or a commit index above `commit`. It carries entries
+    of at most `max_bytes`, but at least one if there is one.
     """
 
     term: Term
@@ -77,6 +78,7 @@ class Fetch:
     position: LogId
     commit: Index
     max_wait_ms: Milliseconds
+    max_bytes: int
     correlation: int
     cluster_id: str | None = None
 

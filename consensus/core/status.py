@@ -10,7 +10,10 @@ from consensus.core.replication.progress import ProgressState
 
 @dataclass(frozen=True, slots=True)
 class FollowerProgress:
-    """One follower as its leader sees it. `contact_ms` is how long ago it answered; None: not yet in this term."""
+    """One follower as its leader sees it. `contact_ms` is how long ago it answered; None: not yet in this term.
+
+    `caught_up_ms` is how long ago it last held all that the leader had; None: never in this term.
+    """
 
     server_id: ServerId
     match: Index
@@ -18,6 +21,7 @@ class FollowerProgress:
     in_flight: int
     contact_ms: Milliseconds | None
     state: ProgressState
+    caught_up_ms: Milliseconds | None
 
 
 @dataclass(frozen=True, slots=True)

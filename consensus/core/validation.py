@@ -138,7 +138,7 @@ def _faults_of_fetch(sender: ServerId, fetch: Fetch) -> Iterator[str]:
         yield "fetch in another's name"
     if not _possible_position(fetch.position) or fetch.position.term > fetch.term:
         yield "fetch from an impossible position"
-    if not 0 <= fetch.commit <= MAX_NUMBER or not 0 <= fetch.max_wait_ms <= MAX_NUMBER:
+    if not all(0 <= number <= MAX_NUMBER for number in (fetch.commit, fetch.max_wait_ms, fetch.max_bytes)):
         yield "fetch with numbers out of range"
 
 

@@ -20,12 +20,12 @@ as the last one had, at most `linger_idle_ms`.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import trio
 
-from consensus.core.effects import Outcome, ProposalResolved
+from consensus.core.effects import Outcome, ProposalAccepted, ProposalResolved
 from consensus.core.events import Proposed
 from consensus.core.model import LogId
 from consensus.server.interfaces import next_call
@@ -66,7 +66,11 @@ class Proposal:
     """One client's commands, from admission to the answer."""
 
     def __init__(
-        self, commands: tuple[bytes, ...], admission: Admission, answered: Callable[[ProposalResolved], None]
+        self,
+        commands: tuple[bytes, ...],
+        admission: Admission,
+        answered: Callable[[ProposalResolved], None],
+        accepted: Callable[[LogId], None] | None = None,
     ) -> None:
         self.commands = commands
         self.size_bytes = sum(map(len, commands))
@@ -75,6 +79,17 @@ class Proposal:
         self._admission = admission
         self._admitted = False
         self._answered: Callable[[ProposalResolved], None] | None = answered
+        self._accepted = accepted
+
+    @property
+    def wants_accepted(self) -> bool:
+        """Whether its client is to be told when its commands stand in the leader's log."""
+        return self._accepted is not None
+
+    def accept(self, position: LogId) -> None:
+        """Tell the client, if it still waits, that its last command stands there."""
+        if self._accepted is not None and self._answered is not None:
+            self._accepted(position)
 
     def admit(self) -> None:
         """It counts from now on until it is answered, or abandoned before the core has it."""
@@ -109,6 +124,8 @@ class Batches:
         self._waiting: deque[Proposal] = deque()
         self._waiting_bytes = 0
         self._first_waits_since_s = 0.0
+        self._unaccepted: dict[int, list[Proposal]] = {}
+        """Batches whose clients want to be told when they stand in the leader's log, by number."""
         self._last_size = 0
         self._idle_until_s = 0.0
         self._batch_commands = options.batch_commands
@@ -175,8 +192,16 @@ class Batches:
         if not batch:
             return None
         number = next_call()
-        self._calls.begin(self._calls.batches, number, lambda answer: self._answered(batch, answer))
-        return Proposed(number, tuple(command for proposal in batch for command in proposal.commands))
+        wants_accepted = any(proposal.wants_accepted for proposal in batch)
+        if wants_accepted:
+            self._unaccepted[number] = batch
+        self._calls.begin(self._calls.batches, number, lambda answer: self._answered(number, batch, answer))
+        return Proposed(number, tuple(command for proposal in batch for command in proposal.commands), wants_accepted)
+
+    def accepted(self, effect: ProposalAccepted) -> None:
+        """The core has appended a batch: tell the clients that want to know."""
+        for proposal, position in _places(self._unaccepted.pop(effect.proposal_id, []), effect.position):
+            proposal.accept(position)
 
     def take(self) -> list[Proposal]:
         """The oldest proposals that fit into one batch."""
@@ -204,15 +229,14 @@ class Batches:
             if not proposal.abandoned:
                 proposal.resolve(ProposalResolved(0, Outcome.NOT_LEADER))
 
-    def _answered(self, batch: list[Proposal], answer: ProposalResolved | None) -> None:
+    def _answered(self, number: int, batch: list[Proposal], answer: ProposalResolved | None) -> None:
         """Answer every proposal of a batch, each with its own place; None: the server stops, and its fate is open."""
         answer = answer or ProposalResolved(0, Outcome.UNKNOWN)
-        behind = 0
-        for proposal in reversed(batch):
-            position = answer.position
-            if position is not None:
-                position = LogId(position.index - behind, position.term)
-            behind += len(proposal.commands)
+        self._unaccepted.pop(number, None)
+        places: Iterable[tuple[Proposal, LogId | None]] = ((proposal, None) for proposal in batch)
+        if answer.position is not None:
+            places = _places(batch, answer.position)
+        for proposal, position in places:
             proposal.resolve(ProposalResolved(answer.proposal_id, answer.outcome, position, answer.leader))
         if self._last_size >= _LINGER_MIN_PROPOSALS:
             self._idle_until_s = trio.current_time() + self._idle_s
@@ -221,3 +245,11 @@ class Batches:
         proposal = self._waiting.popleft()
         self._waiting_bytes -= proposal.size_bytes
         return proposal
+
+
+def _places(batch: list[Proposal], last: LogId) -> Iterator[tuple[Proposal, LogId]]:
+    """The proposals of a batch that ends at `last`, each with the place of its own last command."""
+    index = last.index - sum(len(proposal.commands) for proposal in batch)
+    for proposal in batch:
+        index += len(proposal.commands)
+        yield proposal, LogId(index, last.term)

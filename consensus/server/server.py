@@ -39,6 +39,7 @@ from consensus.core.effects import (
     Halt,
     Outcome,
     Persist,
+    ProposalAccepted,
     ProposalResolved,
     ReadEntries,
     ReadReady,
@@ -67,7 +68,7 @@ from consensus.core.events import (
 )
 from consensus.core.features import Extensions
 from consensus.core.messages import AppendEntries, FetchReply, Reply, Request
-from consensus.core.model import Configuration, Entry, Index, Server, ServerId, SnapshotDescription
+from consensus.core.model import Configuration, Entry, Index, LogId, Server, ServerId, SnapshotDescription
 from consensus.server.applying import Applying
 from consensus.server.batching import Admission, Batches, Proposal
 from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError, ServerStoppedError
@@ -191,9 +192,15 @@ class ConsensusServer:
             raise
         return answer or ProposalResolved(0, Outcome.UNKNOWN)
 
-    def submit(self, commands: tuple[bytes, ...], answered: Callable[[ProposalResolved], None]) -> Proposal:
+    def submit(
+        self,
+        commands: tuple[bytes, ...],
+        answered: Callable[[ProposalResolved], None],
+        accepted: Callable[[LogId], None] | None = None,
+    ) -> Proposal:
         """Submit commands; `answered` is called once, at once or later, unless the proposal is abandoned before.
 
+        `accepted` is called before, when they stand in the leader's log: not committed yet, and not promised either.
         Nothing that is refused as `BUSY` or `NOT_LEADER` leaves a trace, so it may be submitted again elsewhere. Raises
         `ValueError` for commands that can never be stored.
         """
@@ -202,7 +209,7 @@ class ConsensusServer:
         largest = max(map(len, commands))
         if largest > ENTRY_LIMIT_BYTES:
             raise ValueError(f"a command has {largest} bytes; at most {ENTRY_LIMIT_BYTES} can be stored")
-        proposal = Proposal(commands, self._admission, answered)
+        proposal = Proposal(commands, self._admission, answered, accepted)
         refusal = self._refusal(proposal.size_bytes)
         if refusal is not None:
             answered(refusal)
@@ -372,6 +379,8 @@ class ConsensusServer:
                     self._executor.persist(effect)
                 case Apply():
                     self.applying.push(effect)
+                case ProposalAccepted():
+                    self._batches.accepted(effect)
                 case ProposalResolved():
                     self._calls.answer(effect.proposal_id, effect)
                 case ReadReady() | ReadRefused():

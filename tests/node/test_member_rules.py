@@ -22,7 +22,7 @@ KNOWN = PeerAddress("10.0.0.4", 7669, bytes(32))
 
 def rules(*voters: int, known: PeerAddress | None = KNOWN, answers: bool = False, removed: int = 0) -> FarmMemberRules:
     contact_ms = 10 if answers else 60_000
-    followers = (FollowerProgress(4, 9, 10, 0, contact_ms, ProgressState.REPLICATING),)
+    followers = (FollowerProgress(4, 9, 10, 0, contact_ms, ProgressState.REPLICATING, contact_ms),)
     described = replace(RAFT, configuration=members(*voters), followers=followers)
     return FarmMemberRules(lambda _: known, lambda: described, lambda: (removed,), 3, 5, 3_000)
 

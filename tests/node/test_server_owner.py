@@ -59,6 +59,33 @@ async def test_proposals_that_arrive_together_share_a_batch_and_each_gets_its_ow
         nursery.cancel_scope.cancel()
 
 
+async def test_a_caller_that_asks_for_it_hears_that_its_commands_stand_in_the_log_before_they_are_committed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    heard: list[str] = []
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk())
+        first = node.server.commit_index + 1
+        for name, size in (("one", 1), ("two", 2)):
+
+            def answered(found: ProposalResolved, name: str = name) -> None:
+                assert found.position is not None
+                heard.append(f"{name} {found.outcome.value} {found.position.index - first}")
+
+            def accepted(position: LogId, name: str = name) -> None:
+                heard.append(f"{name} accepted {position.index - first}")
+
+            node.server.submit((b"x",) * size, answered, accepted)
+        silent: list[ProposalResolved] = []
+        node.server.submit((b"y",), silent.append)
+        await until(lambda: bool(silent))
+        nursery.cancel_scope.cancel()
+    assert sorted(heard) == ["one accepted 0", "one committed 0", "two accepted 2", "two committed 2"]
+    assert heard.index("one accepted 0") < heard.index("one committed 0")
+    assert heard.index("two accepted 2") < heard.index("two committed 2")
+
+
 async def test_three_servers_elect_a_leader_and_apply_the_same_log(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     nodes, network = dict[ServerId, Node](), MemoryNetwork()

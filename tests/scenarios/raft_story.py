@@ -50,6 +50,7 @@ from consensus.core.effects import (
     Halt,
     Install,
     Persist,
+    ProposalAccepted,
     ProposalResolved,
     ReadEntries,
     ReadReady,
@@ -383,6 +384,8 @@ def _told(effect: TellableEffect) -> str:  # noqa: PLR0911 - one sentence per ki
             return f"apply {_range(first, entries)}"
         case ReadEntries(_, first, last, _):
             return f"read {first}..{last}"
+        case ProposalAccepted(proposal_id, position):
+            return f"proposal {proposal_id} accepted at {_position(position)}"
         case ProposalResolved() | ConfigurationResolved() | ConfigurationChanged() | RoleChanged():
             return _announcement(effect)
         case ReadReady(read_id, index):

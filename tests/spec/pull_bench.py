@@ -71,12 +71,13 @@ class PullBench(Bench):
         term: int | None = None,
         commit: int = 0,
         max_wait_ms: int = 100,
+        max_bytes: int = 1_000_000,
         cluster_id: str | None = None,
     ) -> list[FetchReply]:
         """A replica fetches; returns the answers that it gets at once."""
         self.correlation += 1
         own_term = self.about.term if term is None else term
-        fetch = Fetch(own_term, replica, position, commit, max_wait_ms, self.correlation, cluster_id)
+        fetch = Fetch(own_term, replica, position, commit, max_wait_ms, max_bytes, self.correlation, cluster_id)
         self.receive(replica, fetch)
         return self.sent(FetchReply, replica)
 

@@ -1,15 +1,19 @@
 """KIP-595, Fetch: the leader's four checks, what the fetcher does with the answer, and how long an answer may wait."""
 
-from consensus.core.effects import Apply, Persist, Send
+from dataclasses import replace
+from typing import Any
+
+from consensus.core.effects import Apply, Persist, ReadEntries, Send
 from consensus.core.entry_data import no_op_entry
 from consensus.core.events import DeadlineReached
 from consensus.core.messages import Fetch, FetchReply, RefusalReason
-from consensus.core.model import ORIGIN, LogId, NoOp
+from consensus.core.model import ORIGIN, LogId, NoOp, ServerId
+from consensus.core.options import lan
 from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, suffix
 
 
-def leader(*terms: int, **options: int) -> PullBench:
+def leader(*terms: int, **options: Any) -> PullBench:
     bench = PullBench(*terms, **options)
     bench.lead()
     return bench
@@ -220,7 +224,7 @@ def test_a_late_divergence_cuts_nothing_that_came_since() -> None:
 def test_an_answer_that_was_never_asked_for_says_nothing() -> None:
     bench = PullBench(1, 1)
     asked = bench.follow(TWO, 2)
-    stranger = Fetch(2, ONE, asked.position, 0, 100, asked.correlation + 77)
+    stranger = Fetch(2, ONE, asked.position, 0, 100, 1_000, asked.correlation + 77)
     bench.reply(stranger, diverging=ORIGIN)
     bench.reply(asked, diverging=ORIGIN, sender=THREE, leader=THREE)
     assert bench.terms == [1, 1]
@@ -268,3 +272,59 @@ def test_a_server_that_pushes_does_not_speak_to_one_that_pulls() -> None:
     bench = PullBench(1)
     reply = bench.append(5, LogId(1, 1))
     assert (reply.success, bench.about.term) == (False, 1)
+
+
+def test_a_fetch_gets_no_more_bytes_than_it_asked_for_and_at_least_one_entry() -> None:
+    bench = leader(1)
+    bench.propose(bytes(1_000), bytes(1_000), bytes(1_000))
+    found = []
+    for max_bytes in (1_000_000, 2_500, 1_000, 1, 0):
+        (reply,) = bench.fetch(TWO, LogId(2, 2), max_bytes=max_bytes)
+        found.append(len(reply.entries))
+    assert found == [3, 2, 1, 1, 1]
+
+
+def test_a_fetch_gets_no_more_bytes_than_the_leader_gives() -> None:
+    """Whoever asks for more than the leader's own bound gets that."""
+    bench = leader(1, options=replace(lan(), max_bytes_per_append=2_500))
+    bench.propose(bytes(1_000), bytes(1_000), bytes(1_000))
+    (reply,) = bench.fetch(TWO, LogId(2, 2))
+    assert len(reply.entries) == 2
+
+
+def test_what_is_read_back_for_a_fetch_is_bounded_likewise() -> None:
+    bench = leader(1, options=replace(lan(), tail_entries=1))
+    bench.propose(bytes(1_000), bytes(1_000), bytes(1_000))
+    bench.fetch(THREE, LogId(5, 2))
+    assert bench.fetch(TWO, LogId(2, 2), max_bytes=1_500) == []
+    (read,) = bench.all(ReadEntries)
+    assert (read.first, read.last, read.limit_bytes) == (3, 5, 1_500)
+
+
+def test_a_follower_asks_for_as_many_bytes_as_it_takes_at_once() -> None:
+    bench = PullBench(1, options=replace(lan(), max_bytes_per_append=4_321))
+    assert bench.follow(TWO, 3).max_bytes == 4_321
+
+
+def test_a_replica_has_caught_up_when_it_holds_all_that_the_leader_had_when_it_fetched_before() -> None:
+    """KIP-595, DescribeQuorum: LastCaughtUpTimestamp. A replica under load is never at the end, for that moves on."""
+
+    def caught_up(replica: ServerId) -> int | None:
+        return {each.server_id: each.caught_up_ms for each in bench.about.followers}[replica]
+
+    bench = leader(1)
+    assert caught_up(TWO) is None
+    for replica in (TWO, FOUR):  # a voter and an observer
+        bench.fetch(replica, LogId(1, 1))
+        assert caught_up(replica) is None  # the entry of the new epoch is missing
+    bench.propose(b"x")
+    bench.now += 100
+    for replica in (TWO, FOUR):
+        bench.fetch(replica, LogId(2, 2))
+        assert caught_up(replica) == 100  # it lacks the new entry, and holds what there was when it fetched before
+        bench.fetch(replica, LogId(2, 2))
+        assert caught_up(replica) == 100
+        bench.fetch(replica, LogId(3, 2))
+        assert caught_up(replica) == 0
+    bench.step(DeadlineReached(), after_ms=70)
+    assert (caught_up(TWO), caught_up(FOUR), caught_up(THREE)) == (70, 70, None)

@@ -62,7 +62,7 @@ def test_a_fetch_of_a_later_term_by_a_server_outside_the_configuration_deposes_n
     """Server that was removed: it receives no announcements, campaigns in vain, and asks around in its own term."""
     bench = PullBench()
     bench.lead()
-    bench.receive(STRANGER, Fetch(99, STRANGER, ORIGIN, 0, 100, 3))
+    bench.receive(STRANGER, Fetch(99, STRANGER, ORIGIN, 0, 100, 1_000, 3))
     (reply,) = bench.sent(FetchReply)
     assert reply.error is RefusalReason.NEWER_TERM
     assert (bench.about.role, bench.about.term) == (Role.LEADER, 1)
@@ -71,7 +71,7 @@ def test_a_fetch_of_a_later_term_by_a_server_outside_the_configuration_deposes_n
 def test_a_fetch_of_a_later_term_by_a_voter_ends_the_leaders_term() -> None:
     bench = PullBench()
     bench.lead()
-    bench.receive(TWO, Fetch(99, TWO, ORIGIN, 0, 100, 3))
+    bench.receive(TWO, Fetch(99, TWO, ORIGIN, 0, 100, 1_000, 3))
     assert (bench.about.role, bench.about.term) == (Role.FOLLOWER, 99)
 
 

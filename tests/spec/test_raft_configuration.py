@@ -94,7 +94,7 @@ def test_a_newcomer_votes_after_a_short_round_and_is_given_up_after_many_long_on
     for wait_ms, grows, stores in happenings:
         now += wait_ms
         last += grows
-        standing.reached(min(last, standing.match + stores), now)
+        standing.reached(min(last, standing.match + stores), last, now)
         refusal = catch_up.check(standing, last, now, options)
         expected, done = None, False
         while standing.match >= goal and not done and expected is None:

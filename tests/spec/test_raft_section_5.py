@@ -7,7 +7,7 @@ import pytest
 from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Send
 from consensus.core.entry_data import configuration_in
 from consensus.core.messages import RequestVote, VoteReply
-from consensus.core.model import ORIGIN, HardState, LogId
+from consensus.core.model import ORIGIN, HardState, LogId, ServerId
 from consensus.core.options import Options, lan, local
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench, entries_of, group, suffix
 
@@ -327,3 +327,27 @@ def test_the_next_append_tells_of_a_commit_and_spares_the_heartbeat() -> None:
     (carrier,) = bench.appends(TWO)
     assert carrier.commit == 1
     assert bench.raft.deadline > bench.now + lan().commit_notice_ms
+
+
+def test_a_follower_has_caught_up_when_it_holds_all_that_the_leader_had_when_it_answered_before() -> None:
+    """What a replica under load holds never reaches the end of the log, for that moves on."""
+    bench = Bench(1)
+    bench.lead()
+
+    def caught_up(peer: ServerId) -> int | None:
+        return {each.server_id: each.caught_up_ms for each in bench.about.followers}[peer]
+
+    (first,) = bench.appends(TWO)
+    assert caught_up(TWO) is None
+    bench.propose(b"x")
+    bench.matched(TWO, first)
+    (second,) = bench.appends(TWO)
+    assert caught_up(TWO) is None  # the proposal is on its way
+    bench.now += 50
+    bench.propose(b"y")
+    (third,) = bench.appends(TWO)
+    bench.matched(TWO, second)
+    assert caught_up(TWO) == 50  # it holds all that there was 50 ms ago, when it answered before
+    bench.now += 5
+    bench.matched(TWO, third)
+    assert (caught_up(TWO), caught_up(THREE)) == (0, None)

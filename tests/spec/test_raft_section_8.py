@@ -11,6 +11,7 @@ import pytest
 from consensus.core.effects import (
     Outcome,
     Persist,
+    ProposalAccepted,
     ProposalResolved,
     ReadReady,
     ReadRefusal,
@@ -21,7 +22,7 @@ from consensus.core.effects import (
     TransferOutcome,
 )
 from consensus.core.entry_data import configuration_entry, no_op_entry
-from consensus.core.events import PeerExtensions, ReadRequested, TransferLeadership
+from consensus.core.events import DeadlineReached, PeerExtensions, Proposed, ReadRequested, TransferLeadership
 from consensus.core.features import GARLIC_FARM, ZMQ_RAFT, Extensions
 from consensus.core.messages import AppendEntries, RequestVote, TimeoutNow, TimeoutNowReply, VoteReply
 from consensus.core.model import ORIGIN, LogId, NoOp, ServerId
@@ -421,3 +422,53 @@ def test_without_the_word_a_leader_abdicates_and_does_not_campaign_for_two_timeo
     assert not [send for send in bench.all(Send) if isinstance(send.message, TimeoutNow)]
     assert bench.raft.deadline == bench.now + 2 * lan().election_timeout_max_ms
     assert bench.ask(term=2, last=LogId(1, 1)).granted
+
+
+def test_a_client_that_asks_for_it_is_told_when_its_proposal_stands_in_the_log() -> None:
+    """Then it need not repeat itself while it waits; what was accepted may still be lost with the leader."""
+    bench = Bench(1)
+    bench.lead()
+    (append,) = bench.appends(TWO)
+    bench.matched(TWO, append)
+    bench.step(Proposed(7, (b"x", b"y"), tell_accepted=True))
+    last = bench.about.last
+    assert bench.all(ProposalAccepted) == [ProposalAccepted(7, last)]
+    assert bench.all(ProposalResolved) == []
+    (append,) = bench.appends(TWO)
+    bench.matched(TWO, append)
+    assert bench.all(ProposalResolved) == [ProposalResolved(7, Outcome.COMMITTED, last, ONE)]
+    assert bench.all(ProposalAccepted) == []
+
+
+def test_a_client_that_does_not_ask_for_it_is_told_only_the_outcome() -> None:
+    bench = Bench(1)
+    bench.lead()
+    bench.step(Proposed(7, (b"x",)))
+    assert bench.all(ProposalAccepted) == []
+
+
+def test_what_is_refused_or_held_was_not_accepted() -> None:
+    """A follower refuses it; during a transfer it is held, and accepted when the transfer has failed."""
+    follower = Bench(1)
+    follower.step(Proposed(7, (b"x",), tell_accepted=True))
+    assert follower.all(ProposalAccepted) == []
+    bench = Bench(1)
+    bench.lead()
+    bench.step(TransferLeadership(1, TWO))
+    bench.step(Proposed(8, (b"x",), tell_accepted=True))
+    assert bench.all(ProposalAccepted) == []
+    accepted = []
+    for _ in range(25):  # the target stays behind, and the other follower answers
+        bench.step(DeadlineReached(), after_ms=100)
+        accepted += bench.all(ProposalAccepted)
+        for append in bench.appends(THREE):
+            bench.matched(THREE, append)
+    assert [each.proposal_id for each in accepted] == [8]
+
+
+def test_a_client_that_was_told_accepted_is_told_that_its_fate_is_open_when_the_leader_falls() -> None:
+    bench = Bench(1)
+    bench.lead()
+    bench.step(Proposed(7, (b"x",), tell_accepted=True))
+    bench.append(9, sender=THREE)
+    assert bench.all(ProposalResolved) == [ProposalResolved(7, Outcome.UNKNOWN)]

@@ -43,7 +43,7 @@ PUSHED = (
 )
 FETCHED = (
     RequestVote(FAR, TWO, AT(9, FAR), 1),
-    Fetch(FAR, TWO, AT(9, FAR), 0, 100, 1),
+    Fetch(FAR, TWO, AT(9, FAR), 0, 100, 1_000, 1),
     BeginQuorumEpoch(FAR, TWO, 1),
     EndQuorumEpoch(FAR, TWO, (group(3).voters[0].server_id,), 1),
 )

@@ -172,6 +172,7 @@ class AppendLeader:
                 len(progress.in_flight),
                 now - self._followers[peer].contact_ms if self._followers[peer].heard else None,
                 progress.state,
+                self._followers[peer].caught_up_ago_ms(now),
             )
             for peer, progress in self.progress.items()
         )

@@ -207,6 +207,7 @@ class FetchSchedule:
             position=position,
             commit=replica.applier.commit,
             max_wait_ms=max_wait_ms,
+            max_bytes=replica.options.max_bytes_per_append,
             correlation=correlation,
             cluster_id=replica.cluster_id,
         )

@@ -49,14 +49,6 @@ class Parked:
     read_id: int | None = None
 
 
-@dataclass(slots=True)
-class Observer:
-    """A replica that fetches and is no voter."""
-
-    position: LogId
-    contact_ms: Milliseconds
-
-
 class FetchLeader:
     """The leader's side of the strategy, in one term."""
 
@@ -67,7 +59,8 @@ class FetchLeader:
         self._term = replica.term
         self._round_number = 0
         self._parked: dict[ServerId, Parked] = {}
-        self._observers: dict[ServerId, Observer] = {}
+        self._observers: dict[ServerId, Standing] = {}
+        """Replicas that fetch and are no members."""
         self._unannounced: dict[ServerId, Milliseconds] = {}
         """Voters and newcomers that have not shown yet that they know of us, and when they were last told."""
         self._unconfirmed: dict[ServerId, Milliseconds] = {}
@@ -187,14 +180,9 @@ class FetchLeader:
     def describe(self) -> tuple[FollowerProgress, ...]:
         """Voters, then observers, as plain data."""
         replica = self._replica
-        voters = [
-            self._describe(peer, standing.match, standing.contact_ms if standing.heard else None)
-            for peer, standing in self._followers.items()
-        ]
+        voters = [self._describe(peer, standing) for peer, standing in self._followers.items()]
         observers = [
-            self._describe(peer, observer.position.index, observer.contact_ms)
-            for peer, observer in self._observers.items()
-            if peer not in replica.voters
+            self._describe(peer, observer) for peer, observer in self._observers.items() if peer not in replica.voters
         ]
         return (*voters, *observers)
 
@@ -220,13 +208,15 @@ class FetchLeader:
             self._reply(superseded.fetch)
         self._heard(peer)
         if peer not in self._followers:
-            self._observe(fetch)
+            self._observe(peer)
         if not replica.log.matches(fetch.position):
             self._turn_back(fetch)
             return
         self._behind.discard(peer)
         if peer in self._followers:
             self._office.acknowledge(peer, fetch.position.index)
+        elif peer in self._observers:
+            self._observers[peer].reached(fetch.position.index, replica.log.last_index, replica.now)
         self._serve(fetch)
 
     def _turn_back(self, fetch: Fetch) -> None:
@@ -252,12 +242,13 @@ class FetchLeader:
         first = fetch.position.index + 1
         if first <= replica.log.last_index:
             last = min(replica.log.last_index, first + options.max_entries_per_append - 1)
-            entries = replica.log.entries(first, last, options.max_bytes_per_append)
+            limit_bytes = min(options.max_bytes_per_append, max(1, fetch.max_bytes))
+            entries = replica.log.entries(first, last, limit_bytes)
             if entries is None and not self._is_remembered(fetch.replica):
                 self._reply(fetch)
             elif entries is None:
                 read_id = replica.applier.next_read_id()
-                replica.outbox.add(ReadEntries(read_id, first, last, options.max_bytes_per_append))
+                replica.outbox.add(ReadEntries(read_id, first, last, limit_bytes))
                 self._parked[fetch.replica] = Parked(fetch, replica.now, read_id)
             else:
                 self._reply(fetch, entries)
@@ -271,17 +262,17 @@ class FetchLeader:
     def _is_remembered(self, peer: ServerId) -> bool:
         return peer in self._followers or peer in self._observers
 
-    def _observe(self, fetch: Fetch) -> None:
+    def _observe(self, peer: ServerId) -> None:
         """Remember an observer, in the place of the longest silent one if there are too many."""
         now, observers = self._replica.now, self._observers
-        if fetch.replica not in observers and len(observers) >= MAX_OBSERVERS:
-            silent = min(observers, key=lambda peer: observers[peer].contact_ms)
+        if peer not in observers and len(observers) >= MAX_OBSERVERS:
+            silent = min(observers, key=lambda each: observers[each].contact_ms)
             if now < observers[silent].contact_ms + self._replica.options.election_timeout_max_ms:
                 self._replica.dropped["observer beyond the number that is remembered"] += 1
                 return
             del observers[silent]
             self._behind.discard(silent)
-        observers[fetch.replica] = Observer(fetch.position, now)
+        observers.setdefault(peer, Standing(now, heard=True)).contact_ms = now
 
     def _reply(
         self,
@@ -331,9 +322,9 @@ class FetchLeader:
         matches = {peer: standing.match for peer, standing in self._followers.items()}
         return tuple(sorted(self._replica.others, key=lambda voter: (voter != chosen, -matches.get(voter, 0), voter)))
 
-    def _describe(self, peer: ServerId, match: Index, contact_ms: Milliseconds | None) -> FollowerProgress:
-        replica = self._replica
-        ago_ms = None if contact_ms is None else replica.now - contact_ms
+    def _describe(self, peer: ServerId, standing: Standing) -> FollowerProgress:
+        replica, match = self._replica, standing.match
+        ago_ms = replica.now - standing.contact_ms if standing.heard else None
         if ago_ms is None:
             state = ProgressState.PROBING
         elif peer in self._behind:
@@ -342,7 +333,8 @@ class FetchLeader:
             state = ProgressState.UNREACHABLE
         else:
             state = ProgressState.REPLICATING
-        return FollowerProgress(peer, match, match + 1, int(peer in self._parked), ago_ms, state)
+        caught_up_ms = standing.caught_up_ago_ms(replica.now)
+        return FollowerProgress(peer, match, match + 1, int(peer in self._parked), ago_ms, state, caught_up_ms)
 
 
 def refuse_fetch(replica: Replica, fetch: Fetch, leader: ServerId | None, error: RefusalReason) -> None:

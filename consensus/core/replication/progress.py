@@ -32,12 +32,29 @@ class Standing:
     match: Index = 0
     round_number: int = 0
     """The newest round of `confirm` in which it answered."""
+    caught_up_ms: Milliseconds | None = None
+    """When it last held all that we had (KIP-595: lastCaughtUpTimestamp), as far as its answers tell."""
+    end_at_answer: tuple[Index, Milliseconds] | None = None
+    """Where our log ended when it last told how far it is, and when that was."""
 
-    def reached(self, index: Index, now: Milliseconds) -> None:
-        """It holds our log up to `index`."""
+    def reached(self, index: Index, last_index: Index, now: Milliseconds) -> None:
+        """It holds our log, which ends at `last_index`, up to `index`.
+
+        A follower under load is never at the end, for that moves on. What it holds now, however, may be all that we
+        had when it answered before: then it had caught up with that moment.
+        """
         if index > self.match:
             self.match = index
             self.advanced_ms = now
+        if index >= last_index:
+            self.caught_up_ms = now
+        elif self.end_at_answer is not None and index >= self.end_at_answer[0]:
+            self.caught_up_ms = self.end_at_answer[1]
+        self.end_at_answer = last_index, now
+
+    def caught_up_ago_ms(self, now: Milliseconds) -> Milliseconds | None:
+        """How long ago it last held all that we had; None if it has not in this term."""
+        return None if self.caught_up_ms is None else now - self.caught_up_ms
 
     def took(self, snapshot: Index, offset: int, now: Milliseconds) -> None:
         """It holds this snapshot up to `offset`; it has not got further if it asks for the same piece again."""

@@ -30,6 +30,7 @@ from consensus.core.effects import (
     Install,
     Outcome,
     Persist,
+    ProposalAccepted,
     ProposalResolved,
     ReadReady,
     ReadRefused,
@@ -40,7 +41,17 @@ from consensus.core.effects import (
 from consensus.core.entry_data import configuration_in, encode_configuration
 from consensus.core.events import Event, Received
 from consensus.core.messages import AppendEntries, AppendReply, Fetch, FetchReply, Message, RequestVote, VoteReply
-from consensus.core.model import Configuration, Entry, EntryKind, HardState, Index, ServerId, SnapshotDescription, Term
+from consensus.core.model import (
+    Configuration,
+    Entry,
+    EntryKind,
+    HardState,
+    Index,
+    LogId,
+    ServerId,
+    SnapshotDescription,
+    Term,
+)
 from tests.simulation.consensus.accounts import AccountError, Accounts
 from tests.simulation.consensus.marks import Marks
 from tests.simulation.consensus.state import chained
@@ -110,6 +121,7 @@ class Checker:
         self._votes: dict[tuple[Term, ServerId], ServerId] = {}
         self._entries: dict[tuple[Index, Term], tuple[Entry, Term]] = {}
         self._proposals: dict[int, tuple[bytes, ...]] = {}
+        self._accepted: dict[int, LogId] = {}
 
     def proposed(self, proposal_id: int, commands: tuple[bytes, ...]) -> None:
         """A client submits commands, all different from any other."""
@@ -223,11 +235,24 @@ class Checker:
         if known != index:
             raise ViolationError(f"exactly once: server {server} executes at {index} what was executed at {known}")
 
+    def accepted(self, server: ServerId, accepted: ProposalAccepted) -> None:
+        """A client that asked for it is told that its proposal stands in the leader's log."""
+        commands, position = self._proposals.get(accepted.proposal_id), accepted.position
+        log = self.shadows[server].volatile[: position.index]
+        if commands is None or accepted.proposal_id in self._accepted:
+            raise ViolationError(f"server {server} accepts proposal {accepted.proposal_id} too late, or twice")
+        if tuple(entry.data for entry in log[-len(commands) :]) != commands or log[-1].term != position.term:
+            raise ViolationError(f"server {server} says {accepted}, but its log has something else there")
+        self._accepted[accepted.proposal_id] = position
+
     def resolved(self, server: ServerId, resolve: ProposalResolved) -> None:
         """A client is told how its proposal ended."""
         commands = self._proposals.pop(resolve.proposal_id, None)
         if commands is None:
             raise ViolationError(f"server {server} answers proposal {resolve.proposal_id} twice")
+        accepted = self._accepted.pop(resolve.proposal_id, None)
+        if accepted is not None and resolve.outcome is not Outcome.UNKNOWN and resolve.position != accepted:
+            raise ViolationError(f"server {server} says {resolve} of a proposal that was accepted at {accepted}")
         match resolve.outcome:
             case Outcome.COMMITTED:
                 self._check_acknowledged(server, resolve, commands)

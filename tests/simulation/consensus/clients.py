@@ -172,7 +172,7 @@ class Clients:
         fillers = tuple(b"filler %d.%d" % (number, part) for part in range(self._random.choice((0, 0, 0, 0, 1, 4))))
         commands = (*fillers, request_entry(call.request, write_command(call.key, call.value, number)))
         self._checker.proposed(number, commands)
-        machine.step(Proposed(number, commands))
+        machine.step(Proposed(number, commands, tell_accepted=number % 3 == 0))
 
     def _executed(self, client: Client, call: Call, state: StateMachine, index: Index) -> None:
         """The server's state machine has taken the write, now or when it was first sent."""

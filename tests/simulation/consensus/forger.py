@@ -84,7 +84,7 @@ def _forgeries(sender: ServerId, recipient: ServerId, last: LogId, term: int) ->
         AppendEntries(term, sender, last, (), commit, 1),
         AppendReply(term, success=True, next_index=last.index + 1, correlation=1),
         TimeoutNow(term, sender, 1),
-        Fetch(term, sender, last, commit, 100, 1),
+        Fetch(term, sender, last, commit, 100, 1_000, 1),
         FetchReply(term, sender, commit, 1, error=RefusalReason.NOT_LEADER),
         BeginQuorumEpoch(term, sender, 1),
         EndQuorumEpoch(term, sender, (recipient,), 1),

@@ -21,6 +21,7 @@ from consensus.core.effects import (
     Halt,
     Install,
     Persist,
+    ProposalAccepted,
     ProposalResolved,
     ReadEntries,
     ReadReady,
@@ -338,17 +339,17 @@ class Machine:
                     self._begin_with_snapshot(life, effect)
                 case RoleChanged(role=Role.LEADER):
                     self._world.elected(self.server_id)
-                case ProposalResolved() | ConfigurationResolved() | ReadReady() | ReadRefused() | TransferEnded():
-                    self._tell_client(effect)
                 case RoleChanged() | ConfigurationChanged():
                     pass
                 case Halt(reason):
                     raise ViolationError(f"server {self.server_id} halts: {reason}")
                 case _:
-                    assert_never(effect)
+                    self._tell_client(effect)
 
     def _tell_client(self, answer: Answer) -> None:
         match answer:
+            case ProposalAccepted():
+                self._checker.accepted(self.server_id, answer)
             case ProposalResolved():
                 self._checker.resolved(self.server_id, answer)
                 self._desk.resolved(self._living().state, answer)
