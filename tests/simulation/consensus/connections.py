@@ -21,6 +21,9 @@ from consensus.core.model import ServerId
 
 _SLOTS_MAX = 64
 """Requests without a reply on one connection; further ones are dropped, as by a link whose queue is full."""
+_OWING_MS = 50
+_OVERTAKING_MS = 20
+"""As the links of our own servers have it, see `LinkOptions`."""
 _RECONNECT_MS = 30
 _RETRANSMISSION_MS = 150
 
@@ -33,7 +36,7 @@ class Wiring(Enum):
     ONE = "one connection"
     """A server asks another over one connection."""
     HEARTBEATS_APART = "heartbeats apart"
-    """Heartbeats have a connection of their own, so no reply of theirs waits for a reply that waits for a disk."""
+    """Heartbeats pass by a second connection, as those of our own servers, while the first owes a reply for long."""
 
 
 class Way(Protocol):
@@ -62,6 +65,7 @@ class Way(Protocol):
 @dataclass(slots=True, eq=False)
 class _Slot:
     correlation: int
+    asked_ms: int
     reply: Reply | None = None
 
 
@@ -77,12 +81,6 @@ class _Connection:
     is_broken: bool = False
 
 
-def lane_of(wiring: Wiring, request: Request) -> int:
-    """Which connection to its recipient the request takes."""
-    is_heartbeat = isinstance(request, AppendEntries) and not request.entries
-    return int(wiring is Wiring.HEARTBEATS_APART and is_heartbeat)
-
-
 class Connections:
     """All connections of one history."""
 
@@ -94,21 +92,32 @@ class Connections:
         self._open: dict[tuple[ServerId, ServerId, int], _Connection] = {}
         self._unanswered: dict[tuple[ServerId, int], _Connection] = {}
         self._opens_at_ms: dict[tuple[ServerId, ServerId, int], int] = {}
+        self._alive_ms: dict[tuple[ServerId, ServerId], int] = {}
+        """When the second connection between two last brought a reply."""
         self.lost = 0
         self.broken = 0
 
     def ask(self, asker: ServerId, answerer: ServerId, request: Request) -> None:
         """A request leaves `asker`."""
-        connection = self._connect(asker, answerer, lane_of(self._wiring, request))
+        connection = self._connect(asker, answerer, int(self.passes_by(asker, answerer, request)))
         if connection is None or len(connection.slots) >= _SLOTS_MAX:
             self.lost += 1
             return
-        slot = _Slot(request.correlation)
+        slot = _Slot(request.correlation, self._way.now)
         connection.slots.append(slot)
         self._unanswered[asker, request.correlation] = connection
         connection.requests_until_ms = self._arrival_ms(connection.requests_until_ms)
         self._at(connection.requests_until_ms, lambda: self._arrive(connection, asker, answerer, request))
         self._at(self._way.now + self._reply_timeout_ms, lambda: self._check_age(connection, slot))
+
+    def passes_by(self, asker: ServerId, answerer: ServerId, request: Request) -> bool:
+        """Whether the request takes the second connection. None overtakes what was sent just before it."""
+        first = self._open.get((asker, answerer, 0))
+        is_heartbeat = isinstance(request, AppendEntries) and not request.entries
+        if self._wiring is not Wiring.HEARTBEATS_APART or not is_heartbeat or first is None or not first.slots:
+            return False
+        oldest_ms, newest_ms = first.slots[0].asked_ms, first.slots[-1].asked_ms
+        return self._way.now >= max(oldest_ms + _OWING_MS, newest_ms + _OVERTAKING_MS)
 
     def answer(self, answerer: ServerId, asker: ServerId, reply: Reply) -> None:
         """A reply is known; it leaves when all before it have left."""
@@ -163,10 +172,17 @@ class Connections:
         elif not self._way.reaches(sender, recipient) or not self._way.deliver(sender, recipient, message):
             self.lost += 1
             self._break(connection)
+        elif connection.lane and recipient == connection.asker:
+            self._alive_ms[connection.asker, connection.answerer] = self._way.now
 
     def _check_age(self, connection: _Connection, slot: _Slot) -> None:
-        """Whoever waits so long for a reply takes the other end for dead."""
-        if not connection.is_broken and any(waiting is slot for waiting in connection.slots):
+        """Whoever waits so long for a reply takes the other end for dead, unless it answers on another connection."""
+        if connection.is_broken or not any(waiting is slot for waiting in connection.slots):
+            return
+        alive_ms = self._alive_ms.get((connection.asker, connection.answerer), -self._reply_timeout_ms)
+        if self._way.now < alive_ms + self._reply_timeout_ms:
+            self._at(alive_ms + self._reply_timeout_ms, lambda: self._check_age(connection, slot))
+        else:
             self._break(connection)
 
     def _break(self, connection: _Connection) -> None:

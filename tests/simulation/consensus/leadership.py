@@ -25,6 +25,8 @@ from consensus.core.messages import (
     Message,
     RequestVote,
     SnapshotReply,
+    TimeoutNow,
+    TimeoutNowReply,
     VoteReply,
 )
 from consensus.core.model import Configuration, Index, ServerId, Term
@@ -117,15 +119,24 @@ class Leadership:
             case BeginQuorumEpoch(term=term, leader=leader):
                 confirms = isinstance(reply, BeginQuorumEpochReply) and reply.error is None
             case RequestVote() if isinstance(reply, VoteReply) and reply.granted:
-                promise = self._binding(machine)
-                handed_over = promise is not None and request.transfer and request.term > promise.term
-                if promise is not None and request.candidate != promise.leader and not handed_over:
-                    raise ViolationError(f"promise: {machine.server_id} grants {request} in spite of {promise}")
+                self._check_grant(machine, request)
+                return
+            case TimeoutNow() if isinstance(reply, TimeoutNowReply) and reply.accepted:
+                self._promises.pop(machine.server_id, None)
                 return
             case _:
                 return
         if confirms and reply.term == term:
             self._promises[machine.server_id] = _Promise(leader, term, machine.clock_ms)
+
+    def _check_grant(self, machine: Machine, request: RequestVote) -> None:
+        """A leader that hands its leadership over has no lease any more, and its followers owe it nothing."""
+        promise = self._binding(machine)
+        if promise is None or request.candidate == promise.leader:
+            return
+        if not request.transfer or request.term <= promise.term:
+            raise ViolationError(f"promise: {machine.server_id} grants {request} in spite of {promise}")
+        del self._promises[machine.server_id]
 
     def _check_memory(self, machine: Machine, term: Term) -> None:
         promise = self._binding(machine)

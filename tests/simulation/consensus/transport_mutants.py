@@ -13,16 +13,15 @@ from consensus.core.model import Index, ServerId
 from consensus.core.replica import Replica
 from consensus.core.replication import append_follower
 from consensus.core.replication.append_leader import AppendLeader
-from tests.simulation.consensus import connections
-from tests.simulation.consensus.connections import Wiring
+from tests.simulation.consensus.connections import Connections
 from tests.simulation.consensus.mutants import Mutant
 from tests.simulation.consensus.profile import Kind
 
 _not_sent: Callable[..., None] = AppendLeader.not_sent
 
 
-def _one_for_all(_wiring: Wiring, _request: Request) -> int:
-    return 0
+def _one_for_all(_self: Connections, _asker: ServerId, _answerer: ServerId, _request: Request) -> bool:
+    return False
 
 
 def _never(_self: Leader) -> bool:
@@ -70,7 +69,7 @@ TRANSPORT_MUTANTS = (
     Mutant(
         "heartbeat-behind-the-disk",
         "one connection for all, so the answer to a heartbeat waits behind that to an append, which waits for the disk",
-        ((connections, "lane_of", _one_for_all),),
+        ((Connections, "passes_by", _one_for_all),),
         kind=Kind.SLOW_DISKS,
     ),
     Mutant(
