@@ -256,7 +256,7 @@ def _entries(
     """The entries of [first, last], as many at a time as are read at once."""
     while first <= last:
         request = ReadEntries(0, first, last, _PIECE_BYTES)
-        entries = read_extents(directory, recovery.storage.binding, recovery.storage.extents(request))
+        entries = read_extents(directory, recovery.storage.binding, recovery.storage.extents(request), _PIECE_BYTES)
         if not entries:
             raise StorageError(f"the log ends at entry {first - 1}, and should reach {last}")
         yield first, entries

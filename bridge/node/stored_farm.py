@@ -35,10 +35,11 @@ from bridge.wire.application import decode, encode
 from bridge.wire.control_json import log_entry
 from bridge.wire.farm_snapshot import FarmSnapshot, FarmSnapshotError, decode_farm
 from bridge.wire.formation_state import FORMATION_STATE_LIMIT_BYTES, FormationStateError, decode_formation_state
-from consensus.core.model import COMMAND, Index
+from consensus.core.model import COMMAND, Entry, Index
+from consensus.core.model import EntryKind as EntryKindInLog
 from consensus.storage.disk import StorageError
-from consensus.storage.records import SEGMENT_HEADER_BYTES, RecordError, RecordHeader, decode_content
-from consensus.storage.stored_log import Place, StoredLog, StoredSegment, open_stored_log
+from consensus.storage.records import SEGMENT_HEADER_BYTES, RecordError
+from consensus.storage.stored_log import Place, StoredEntry, StoredLog, StoredSegment, open_stored_log
 
 RAFT_DIRECTORY = "raft"
 _CLOCK_KEY = b'"clock"'
@@ -80,6 +81,20 @@ class _Clocks:
     corrected: int | None = None
     complete: bool = False
     searched_bytes: int = SEGMENT_HEADER_BYTES
+
+    def take(self, entry: StoredEntry) -> None:
+        """An entry that follows those before. Of a group that was not committed as a whole they come again."""
+        offset_bytes, index, _, kind, value = entry
+        if kind != COMMAND or _CLOCK_KEY not in value or (self.indexes and index <= self.indexes[-1]):
+            return
+        time_ms = _later(self.times_ms[-1] if self.times_ms else None, value)
+        if time_ms is None:
+            return
+        if self.corrected is None and _is_correction(value):
+            self.corrected = len(self.times_ms)
+        self.indexes.append(index)
+        self.offsets.append(offset_bytes)
+        self.times_ms.append(time_ms)
 
     def time_after(self, place: int, before_ms: int | None) -> int:
         """Log time after the entry at `place`, if it was `before_ms` before the segment."""
@@ -150,7 +165,7 @@ class StoredFarm:
             start = self._log.beginning(segment)
             if place >= 0:
                 start = Place(segment.file, clocks.offsets[place], clocks.indexes[place])
-            return any(header.index == index for _, header, _ in self._log.records(start, index + 1))
+            return any(each == index for _, each, _, _, _ in self._log.entries(start, index + 1))
         except (StorageError, RecordError):
             return False
 
@@ -158,12 +173,12 @@ class StoredFarm:
         """Entries with first <= index < end, reading on from `anchor`."""
         log_time_ms = anchor.log_time_ms
         try:
-            for _, header, payload in self._log.records(Place(anchor.file, anchor.offset_bytes, anchor.index), end):
-                value = bytes(payload)
-                if header.kind == COMMAND and _CLOCK_KEY in value:
+            place = Place(anchor.file, anchor.offset_bytes, anchor.index)
+            for _, index, term, kind, value in self._log.entries(place, end):
+                if kind == COMMAND and _CLOCK_KEY in value:
                     log_time_ms = _later(log_time_ms, value)
-                if header.index >= first:
-                    yield self._row(header, value, log_time_ms)
+                if index >= first:
+                    yield _row(index, term, kind, value, log_time_ms)
         except (StorageError, RecordError) as error:
             raise StoredFarmError(str(error)) from error
 
@@ -203,12 +218,6 @@ class StoredFarm:
         # Without it, a checkpoint is bound to this one log.
         return f"storage-{self._log.binding.storage_id.hex()}", None
 
-    def _row(self, header: RecordHeader, value: bytes, log_time_ms: int | None) -> StoredRow:
-        if header.kind == COMMAND:
-            return header.index, header.term, _APPLICATION, log_time_ms, value
-        shown = log_entry(header.index, decode_content(self._log.binding.seed, header, value), log_time_ms)
-        return header.index, header.term, shown.kind.value, log_time_ms, shown.value
-
     def _time_before(self, segment: StoredSegment) -> int | None:
         """Log time before the first entry of a segment."""
         log_time_ms = self._time_at_start()
@@ -238,20 +247,13 @@ class StoredFarm:
             return clocks
         committed = self.commit_index
         try:
-            for offset, header, payload in self._log.records_holding(segment, _CLOCK_KEY, clocks.searched_bytes):
-                if header.index > committed:
-                    return clocks
-                clocks.searched_bytes = offset + header.size_bytes
-                if header.kind == COMMAND:
-                    before_ms = clocks.times_ms[-1] if clocks.times_ms else None
-                    time_ms = _later(before_ms, bytes(payload))
-                    if time_ms is not None:
-                        if clocks.corrected is None and _is_correction(bytes(payload)):
-                            clocks.corrected = len(clocks.times_ms)
-                        clocks.indexes.append(header.index)
-                        clocks.offsets.append(offset)
-                        clocks.times_ms.append(time_ms)
-        except StorageError as error:
+            for end_bytes, entries in self._log.groups_holding(segment, _CLOCK_KEY, clocks.searched_bytes):
+                for entry in entries:
+                    if entry[1] > committed:
+                        return clocks
+                    clocks.take(entry)
+                clocks.searched_bytes = end_bytes
+        except (StorageError, RecordError) as error:
             raise StoredFarmError(str(error)) from error
         clocks.complete = segment is not self._log.segments[-1]
         return clocks
@@ -273,6 +275,16 @@ class StoredFarm:
             except (StorageError, FarmSnapshotError) as error:
                 raise StoredFarmError(f"the snapshot in '{self._raft}' cannot be read: {error}") from error
         return self._decoded[1]
+
+
+def _row(index: Index, term: int, kind: int, value: bytes, log_time_ms: int | None) -> StoredRow:
+    if kind == COMMAND:
+        return index, term, _APPLICATION, log_time_ms, value
+    try:
+        shown = log_entry(index, Entry(term, EntryKindInLog(kind), value), log_time_ms)
+    except ValueError as error:
+        raise RecordError(f"entry {index} cannot be read: {error}") from error
+    return index, term, shown.kind.value, log_time_ms, shown.value
 
 
 def _later(log_time_ms: int | None, value: bytes) -> int | None:

@@ -29,7 +29,7 @@ Decoders raise `EntryDataError` and nothing else.
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, assert_never
 
 from consensus.core.model import (
@@ -45,6 +45,7 @@ from consensus.core.model import (
 )
 
 ENTRY_HEAD: Final = struct.Struct(">QBI")
+_KINDS: Final = {kind.value: kind for kind in EntryKind}
 _COUNT: Final = struct.Struct(">H")
 _SERVER: Final = struct.Struct(">iH")
 _NO_OP: Final = struct.Struct(">iHH")
@@ -72,6 +73,31 @@ def encode_group(entries: Sequence[Entry]) -> bytes:
         data = entry.data
         parts += (pack(entry.term, entry.kind, len(data)), data)
     return b"".join(parts)
+
+
+def heads(data: bytes | memoryview) -> Iterator[tuple[Term, int, int, int]]:
+    """Of each entry of a group its term, its kind as a number, and where its data begin and end.
+
+    Raises `EntryDataError` where the bytes end within an entry.
+    """
+    at, end, head = 0, len(data), ENTRY_HEAD
+    while at < end:
+        if end - at < head.size:
+            raise EntryDataError("a group ends within the head of an entry")
+        term, kind, length = head.unpack_from(data, at)
+        at += head.size
+        if length > end - at:
+            raise EntryDataError("a group ends within an entry")
+        yield term, kind, at, at + length
+        at += length
+
+
+def decode_group(data: bytes) -> tuple[Entry, ...]:
+    """Reverse of `encode_group`; raises `EntryDataError`."""
+    try:
+        return tuple([Entry(term, _KINDS[kind], data[begin:end]) for term, kind, begin, end in heads(data)])
+    except KeyError as error:
+        raise EntryDataError(f"an entry is of kind {error.args[0]}, which this version does not know") from error
 
 
 def group_bytes(entries: Sequence[Entry]) -> int:

@@ -47,8 +47,8 @@ class ReadJob:
     def answer(self, reader: DiskReader) -> StorageReadResult:
         """Read; raises `StorageError` or `OSError`."""
         match self.request:
-            case ReadEntries(request_id, first):
-                entries = read_extents(reader, self.binding, self.extents) if self.extents else ()
+            case ReadEntries(request_id, first, limit_bytes=limit_bytes):
+                entries = read_extents(reader, self.binding, self.extents, limit_bytes) if self.extents else ()
                 return EntriesRead(request_id, first, entries)
             case ReadSnapshot(request_id, last, offset):
                 if self.piece is None:

@@ -1,6 +1,6 @@
 """The log on disk, as a planner: it knows where every record lies and says what to write, but touches no file.
 
-    plan_append(first, entries) ──▶ [WriteBytes, SyncFile]              one sync for a group of entries
+    plan_append(first, entries …) ▶ [WriteBytes, SyncFile]              one sync for a group of entries
                                     … + [WriteBytes, SyncFile, RenameFile, SyncDirectory]   at a roll-over
     plan_preparation() ──────────▶ [WriteBytes (zeros), SyncFile]       one step of the segment to come
     plan_compact(first_kept) ────▶ [RemoveFile, SyncDirectory …]        whole segments that a snapshot covers
@@ -31,20 +31,23 @@ spare, since nobody knows what a crash has left of it.
 
 *A truncation* must never resurface: were the old suffix only overwritten by a shorter new one, its last records would
 lie behind the new ones and could follow a torn tail. So the suffix is erased with zeros and synced before anything is
-appended. The erasing itself can be interrupted, and would then look like rot; therefore `Storage` first notes
-`truncating_from` in the hard state file, and recovery finishes what it finds noted.
+appended. A group of which only the later entries go stays as it is, and a *cut* behind it says where it ends: it cannot
+be written anew in place, for a crash could lose the entries that stay. The erasing itself can be interrupted, and would
+then look like rot; therefore `Storage` first notes `truncating_from` in the hard state file, and recovery finishes what
+it finds noted.
 
 *A compaction* removes whole segments from the front. The first segment's header names the entry before it, index and
 term, so what is left explains itself; that the snapshot covers it is checked by recovery.
 
-Memory: four bytes for each entry (where its record begins), and one run for each term.
+Memory: sixteen bytes for each group (its first index, where its record begins and ends), and one run for each term.
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from consensus.core.entry_data import ENTRY_HEAD, encode_group
 from consensus.core.log import TermRun
 from consensus.core.model import ORIGIN, Entry, Index, LogId
 from consensus.storage.disk import (
@@ -56,7 +59,18 @@ from consensus.storage.disk import (
     SyncFile,
     WriteBytes,
 )
-from consensus.storage.records import SEGMENT_HEADER_BYTES, Binding, SegmentHeader, encode_record, encode_segment_header
+from consensus.storage.records import (
+    ENTRY_LIMIT_BYTES,
+    GROUP_BYTES,
+    RECORD_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    Binding,
+    RecordError,
+    SegmentHeader,
+    encode_cut,
+    encode_record,
+    encode_segment_header,
+)
 
 SEGMENT_SUFFIX = ".segment"
 NEW_SUFFIX = ".new"
@@ -86,32 +100,62 @@ def plan_zeros(file: str, start_bytes: int, end_bytes: int) -> list[DiskOperatio
 
 @dataclass(slots=True)
 class Segment:
-    """One file: `offsets[i]` is where the record of entry `first + i` begins; the last record ends at `end_bytes`."""
+    """One file: group i has the entries from `firsts[i]` to the next group's first, in a record from `offsets[i]` on.
+
+    That record ends at `ends[i]`; a cut may follow it. The last entry is `last`, all records end at `end_bytes`.
+    """
 
     file: str
     previous: LogId
     size_bytes: int
     end_bytes: int = SEGMENT_HEADER_BYTES
+    last: Index = field(init=False)
+    firsts: "array[int]" = field(default_factory=lambda: array("Q"))
     offsets: "array[int]" = field(default_factory=lambda: array("I"))
+    ends: "array[int]" = field(default_factory=lambda: array("I"))
+
+    def __post_init__(self) -> None:
+        """There is no entry yet."""
+        self.last = self.previous.index
 
     @property
     def first(self) -> Index:
         """Index of the first entry, whether it was written yet or not."""
         return self.previous.index + 1
 
-    @property
-    def last(self) -> Index:
-        """Index of the last entry; one before the first if there is none."""
-        return self.previous.index + len(self.offsets)
+    def add(self, count: int, size_bytes: int) -> None:
+        """A group of `count` entries follows, whose record has `size_bytes`."""
+        self.firsts.append(self.last + 1)
+        self.offsets.append(self.end_bytes)
+        self.end_bytes += size_bytes
+        self.ends.append(self.end_bytes)
+        self.last += count
+
+    def group_of(self, index: Index) -> int:
+        """The number of the group that holds the entry at `index`."""
+        return bisect_right(self.firsts, index) - 1
 
     def offset_of(self, index: Index) -> int:
-        """Where the record of `index` begins; for the index after the last, where it would."""
-        return self.end_bytes if index > self.last else self.offsets[index - self.first]
+        """Where the record begins that holds the entry at `index`; for the index after the last, where it would."""
+        return self.end_bytes if index > self.last else self.offsets[self.group_of(index)]
+
+    def remove_from(self, first_removed: Index) -> bool:
+        """Forget the entries from `first_removed` on; whether that leaves a part of a group, which needs a cut."""
+        kept = bisect_left(self.firsts, first_removed)
+        following = self.firsts[kept] if kept < len(self.firsts) else self.last + 1
+        is_cut = kept > 0 and first_removed < following
+        if is_cut:
+            self.end_bytes = self.ends[kept - 1]
+        elif kept < len(self.firsts):
+            self.end_bytes = self.offsets[kept]
+        del self.firsts[kept:], self.offsets[kept:], self.ends[kept:]
+        self.last = max(self.previous.index, min(self.last, first_removed - 1))
+        return is_cut
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A run of whole records in one file: entries from `first` on, `count` of them."""
+    """A run of whole records in one file, and of their entries those from `first` on, `count` of them."""
 
     file: str
     offset_bytes: int
@@ -177,36 +221,61 @@ class Journal:
         self._runs = list(runs)
         self._durable = self.last.index
 
-    def plan_append(self, first: Index, entries: Sequence[Entry]) -> list[DiskOperation]:
+    def plan_append(self, first: Index, entries: Sequence[Entry], encoded: bytes = b"") -> list[DiskOperation]:
         """Write `entries` at the end of the log and make them durable with one sync (one more for each roll-over).
 
-        Raises `RecordError` for an entry that cannot be stored, and then plans nothing.
+        `encoded` are their bytes, if those are at hand. Raises `RecordError` for an entry that cannot be stored, and
+        then plans nothing.
         """
         last = self.last
         if first != last.index + 1:
             raise ValueError(f"entries from {first} on cannot follow a log that ends at {last.index}")
-        records = []
-        term = last.term
-        for index, entry in enumerate(entries, start=first):
-            records.append(encode_record(self._seed, index, term, self._durable, entry))
-            term = entry.term
+        groups = self._groups(entries, encoded or encode_group(entries))
         operations: list[DiskOperation] = []
         pending: list[bytes] = []
         segment = self._segments[-1] if self._segments else None
-        run_term = self._runs[-1].term if self._runs else None
-        for index, (entry, record) in enumerate(zip(entries, records, strict=True), start=first):
-            if segment is None or segment.end_bytes + len(record) > segment.size_bytes:
+        at = 0
+        for count, payload in groups:
+            previous_term = entries[at - 1].term if at else last.term
+            record = encode_record(self._seed, first + at, previous_term, self._durable, count, payload)
+            needed_bytes = len(record) + RECORD_HEADER_BYTES  # room for a cut behind it
+            if segment is None or segment.end_bytes + needed_bytes > segment.size_bytes:
                 operations += self._plan_flush(pending)
-                operations += self._plan_segment(len(record))
+                operations += self._plan_segment(needed_bytes)
                 segment = self._segments[-1]
-            if entry.term != run_term:
-                run_term = entry.term
-                self._runs.append(TermRun(index, run_term))
-            segment.offsets.append(segment.end_bytes)
-            segment.end_bytes += len(record)
+            self._note_terms(first + at, entries[at : at + count])
+            segment.add(count, len(record))
             self._unprepared_bytes += len(record)
             pending.append(record)
+            at += count
         return operations + self._plan_flush(pending)
+
+    def _groups(self, entries: Sequence[Entry], encoded: bytes) -> list[tuple[int, bytes | memoryview]]:
+        """How many entries go into each record, and their bytes; a record is small beside its segment."""
+        limit_bytes = min(GROUP_BYTES, self._segment_bytes // 8)
+        if len(encoded) <= limit_bytes:
+            return [(len(entries), encoded)]
+        groups: list[tuple[int, bytes | memoryview]] = []
+        view = memoryview(encoded)
+        count = begin = end = 0
+        for entry in entries:
+            if len(entry.data) > ENTRY_LIMIT_BYTES:
+                raise RecordError(f"an entry has {len(entry.data)} bytes; at most {ENTRY_LIMIT_BYTES} can be stored")
+            size_bytes = ENTRY_HEAD.size + len(entry.data)
+            if count and end + size_bytes - begin > limit_bytes:
+                groups.append((count, view[begin:end]))
+                count, begin = 0, end
+            count, end = count + 1, end + size_bytes
+        return [*groups, (count, view[begin:end])]
+
+    def _note_terms(self, first: Index, entries: Sequence[Entry]) -> None:
+        term = self._runs[-1].term if self._runs else None
+        if entries[-1].term == term:
+            return
+        for index, entry in enumerate(entries, start=first):
+            if entry.term != term:
+                term = entry.term
+                self._runs.append(TermRun(index, term))
 
     def plan_preparation(self) -> list[DiskOperation]:
         """The next step of the segment to come; empty if it is far enough ahead. Not while a group is under way."""
@@ -240,17 +309,22 @@ class Journal:
         if operations:
             operations.append(SyncDirectory())
         segment = self._segments[-1]
-        keep = max(0, first_removed - segment.first)
-        if keep < len(segment.offsets):
-            start_bytes = segment.offsets[keep]
-            operations += plan_zeros(segment.file, start_bytes, segment.end_bytes)
-            operations.append(SyncFile(segment.file))
-            del segment.offsets[keep:]
-            segment.end_bytes = start_bytes
+        end_bytes = segment.end_bytes
+        is_cut = segment.remove_from(first_removed)
         while self._runs and self._runs[-1].first > self.last.index:
             self._runs.pop()
         self._durable = min(self._durable, self.last.index)
+        if is_cut:
+            operations.append(self._plan_cut(segment))
+        if is_cut or segment.end_bytes < end_bytes:
+            operations += [*plan_zeros(segment.file, segment.end_bytes, end_bytes), SyncFile(segment.file)]
         return operations
+
+    def _plan_cut(self, segment: Segment) -> DiskOperation:
+        last = self.last
+        record = encode_cut(self._seed, last.index + 1, last.term, self._durable)
+        segment.end_bytes += len(record)
+        return WriteBytes(segment.file, segment.end_bytes - len(record), record)
 
     def plan_compact(self, first_kept: Index) -> list[DiskOperation]:
         """Remove the segments that hold nothing from `first_kept` on; what a snapshot covers only.
@@ -301,7 +375,7 @@ class Journal:
         self._durable = self.last.index
 
     def extents(self, first: Index, last: Index, limit_bytes: int) -> list[Extent]:
-        """Where the records of [first, last] lie: at most `limit_bytes` of them, but at least one if it exists."""
+        """Where the entries [first, last] lie: as many whole groups as it takes to have `limit_bytes` of them."""
         extents: list[Extent] = []
         left = limit_bytes
         index = first
@@ -310,15 +384,15 @@ class Journal:
             stop = min(last, segment.last)
             if not segment.first <= index <= stop:
                 break
-            start_bytes = segment.offset_of(index)
-            end = min(stop, _last_ending_by(segment, start_bytes + left))
-            if not extents:
-                end = max(end, index)  # the first record is taken however large it is
-            if end < index:
-                break
-            length_bytes = segment.offset_of(end + 1) - start_bytes
+            group, newest = segment.group_of(index), segment.group_of(stop)
+            start_bytes = segment.offsets[group]
+            # Of the first group perhaps only the last entry is wanted, so it does not count.
+            counted_from = start_bytes if extents else segment.ends[group]
+            group = min(newest, bisect_left(segment.ends, counted_from + left, group))
+            end = stop if group == newest else segment.firsts[group + 1] - 1
+            length_bytes = segment.ends[group] - start_bytes
             extents.append(Extent(segment.file, start_bytes, length_bytes, index, end - index + 1))
-            left -= length_bytes
+            left -= segment.ends[group] - counted_from
             index = end + 1
             if end < stop or left <= 0:
                 break
@@ -352,11 +426,3 @@ class Journal:
 
 def _first_of(segment: Segment) -> Index:
     return segment.first
-
-
-def _last_ending_by(segment: Segment, end_bytes: int) -> Index:
-    """Index of the last record that ends at or before `end_bytes`."""
-    if segment.end_bytes <= end_bytes:
-        return segment.last
-    # A record ends where the next begins, so the last beginning within the range is not itself inside it.
-    return segment.first + bisect_right(segment.offsets, end_bytes) - 2

@@ -14,12 +14,15 @@ node, in another directory (a copy has another inode), or by a later generation 
 vote twice.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import assert_never
 
 from consensus.core.effects import Compact, Install, Persist, ReadEntries, ReadSnapshot, SnapshotChange, StoreChunk
-from consensus.core.log import RecoveredLog
+from consensus.core.entry_data import encode_group
+from consensus.core.log import RecoveredLog, entry_bytes
 from consensus.core.model import Entry, HardState, Index, LogId, SnapshotDescription
 from consensus.storage.disk import (
     DamagedStorageError,
@@ -75,25 +78,31 @@ class StorageOptions:
 
 def merge(persists: Sequence[Persist]) -> Persist:
     """One Persist that leaves the same state behind as all of them in order. One with a snapshot stands alone."""
+    if len(persists) == 1:
+        return persists[0]
     hard_state: HardState | None = None
     truncate_from: Index | None = None
     first: Index = 0
     entries: list[Entry] = []
+    encoded: list[bytes] = []
     for persist in persists:
         hard_state = persist.hard_state or hard_state
         cut = persist.truncate_from
         if cut is not None and entries and cut > first:
             del entries[cut - first :]
+            encoded = [encode_group(entries)]
         elif cut is not None:
             entries.clear()
+            encoded.clear()
             truncate_from = cut if truncate_from is None else min(truncate_from, cut)
         if persist.entries:
             first = first if entries else persist.first
             if persist.first != first + len(entries):
                 raise ValueError(f"entries from {persist.first} on do not follow index {first + len(entries) - 1}")
             entries += persist.entries
-    snapshot = persists[0].snapshot if len(persists) == 1 else None
-    return Persist(persists[-1].number, hard_state, truncate_from, first, tuple(entries), snapshot)
+            encoded.append(persist.encoded or encode_group(persist.entries))
+    number = persists[-1].number
+    return Persist(number, hard_state, truncate_from, first, tuple(entries), encoded=b"".join(encoded))
 
 
 class Storage:
@@ -147,7 +156,7 @@ class Storage:
         elif hard_state != state.hard_state:
             operations += self._stored_state.plan_hard_state(hard_state, self._journal.durable)
         if group.entries:
-            operations += self._journal.plan_append(group.first, group.entries)
+            operations += self._journal.plan_append(group.first, group.entries, group.encoded)
         if group.snapshot is not None:
             operations += self._plan_snapshot(group.snapshot, hard_state)
         self._in_flight = True
@@ -245,9 +254,16 @@ def _later(one: HardState, other: HardState) -> HardState:
     return max(one, other, key=lambda state: (state.term, state.voted_for is not None))
 
 
-def read_extents(reader: DiskReader, binding: Binding, extents: Sequence[Extent]) -> tuple[Entry, ...]:
-    """The entries of `extents`, checked; raises `DamagedStorageError`."""
-    return tuple(entry for extent in extents for entry in decode_extent(reader, binding, extent))
+def read_extents(
+    reader: DiskReader, binding: Binding, extents: Sequence[Extent], limit_bytes: int
+) -> tuple[Entry, ...]:
+    """The entries of `extents`, checked, at most `limit_bytes` of them but at least one; raises `DamagedStorageError`.
+
+    Whole groups are read, so that there may be more than was asked for.
+    """
+    entries = [entry for extent in extents for entry in decode_extent(reader, binding, extent)]
+    fitting = bisect_right(list(accumulate(map(entry_bytes, entries))), limit_bytes)
+    return tuple(entries[: max(1, fitting)])
 
 
 @dataclass(frozen=True, slots=True)

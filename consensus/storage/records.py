@@ -1,24 +1,31 @@
-"""The bytes of a log on disk: a segment's header, and one record for each entry.
+"""The bytes of a log on disk: a segment's header, and one record for each group of entries.
 
 A segment file is one header block followed by records without gaps, then zeros up to its end. All integers are
 big-endian.
 
-    header  (padded to 4,096 bytes)        record  (48 bytes, then the payload)
+    header  (padded to 4,096 bytes)        record  (44 bytes, then the payload)
       4  CRC-32C of what follows             4  CRC-32C of the header that follows
       8  magic "GFARMLOG"                    4  CRC-32C of the payload
       2  version                             2  magic
-      8  node id                             1  kind: 1 command, 2 configuration, 3 no-op
+      8  node id                             1  kind: 1 group, 2 cut
      16  storage id                          1  zero
       8  first index                         4  payload length
-      8  term of the entry before it         8  index
-      8  size of the file                    8  term of the entry before it
-                                             8  term
+      8  term of the entry before it         4  count of entries
+      8  size of the file                    8  index of the first
+                                             8  term of the entry before it
                                              8  durable: everything up to this index was durable when this was written
 
-Why a record says more than its entry: a crash may leave any part of an unfinished write, so a damaged record alone does
-not tell a torn tail (never acknowledged, to be cut) from rot (acknowledged, to be refused). `durable` does: a valid
-record that lies behind the damage and says that the damaged index was durable proves rot. The term of the entry before
-repeats Raft's log matching on disk: a record of a truncated history never passes for the successor of a new one.
+A *group* is what was appended at once, or a part of it: its payload are the entries as the leader made them and the
+wire carried them (`entry_data.encode_group`), each with its term, kind and length. So a follower writes what it
+received, and one checksum covers a group, as TigerBeetle does with its messages.
+
+A *cut* has no payload. It follows a group of which a truncation removed the later part, and says that the log ends
+before the index that it names: a group cannot be rewritten in place, since a crash could then lose its earlier part.
+
+Why a record says more than its entries: a crash may leave any part of an unfinished write, so a damaged record alone
+does not tell a torn tail (never acknowledged, to be cut) from rot (acknowledged, to be refused). `durable` does: a
+valid record that lies behind the damage and says that the damaged index was durable proves rot. The term of the entry
+before repeats Raft's log matching on disk: a record of a truncated history never passes for the successor of a new one.
 
 Both checksums start from a value derived from the storage id. A payload that contains the bytes of a record, by chance
 or by a client's malice, therefore never passes for one when recovery searches behind damage, nor does a record of
@@ -32,27 +39,37 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from consensus.core.model import Entry, EntryKind, Index, LogId, Term
+from consensus.core.entry_data import ENTRY_HEAD, EntryDataError, decode_group
+from consensus.core.model import Entry, Index, LogId, Term
 
 ENTRY_LIMIT_BYTES = 10 * 1024 * 1024
+GROUP_BYTES = 256 * 1024
+"""What a group's payload has at most, unless it is a single entry: to read one entry, its whole group is read."""
 SEGMENT_HEADER_BYTES = 4096
 RECORD_MAGIC = b"\xe7\x9d"
 
 _SEGMENT_MAGIC = b"GFARMLOG"
-_SEGMENT_VERSION = 1
+_SEGMENT_VERSION = 2
 _SEGMENT = struct.Struct(">8sH8s16sQQQ")
 _CHECKSUM = struct.Struct(">I")
-_RECORD = struct.Struct(">II2sBBIQQQQ")
-_RECORD_CHECKED = struct.Struct(">I2sBBIQQQQ")
+_RECORD = struct.Struct(">II2sBBIIQQQ")
+_RECORD_CHECKED = struct.Struct(">I2sBBIIQQQ")
+PAYLOAD_LIMIT_BYTES = ENTRY_HEAD.size + ENTRY_LIMIT_BYTES
 
 RECORD_HEADER_BYTES = _RECORD.size
 RECORD_MAGIC_OFFSET = 8
 
+GROUP = 1
+CUT = 2
 _NO_RECORD = bytes(RECORD_HEADER_BYTES)
 
 
 class RecordError(Exception):
     """These bytes are not what they should be; the text says why."""
+
+
+class FormatError(RecordError):
+    """These bytes were written by a version of this program with another format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +94,27 @@ class SegmentHeader:
     size_bytes: int
 
 
-@dataclass(slots=True)  # not frozen: a restart makes a million of them, and frozen ones cost three times as much
+@dataclass(slots=True)  # not frozen: a restart makes very many of them, and frozen ones cost three times as much
 class RecordHeader:
-    """What a record says beside its entry's content."""
+    """What a record says beside its payload. A cut has no entries: `first` is the first index that it removes."""
 
     kind: int
+    count: int
     length_bytes: int
     payload_checksum: int
-    index: Index
+    first: Index
     previous_term: Term
-    term: Term
     durable: Index
 
     @property
     def size_bytes(self) -> int:
         """Bytes that the whole record takes."""
         return RECORD_HEADER_BYTES + self.length_bytes
+
+    @property
+    def last(self) -> Index:
+        """Index of the last entry."""
+        return self.first + self.count - 1
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
@@ -120,21 +142,38 @@ def decode_segment_header(block: bytes) -> SegmentHeader:
     if magic != _SEGMENT_MAGIC:
         raise RecordError("not a log segment")
     if version != _SEGMENT_VERSION:
-        raise RecordError(f"written by another version of this program (format {version}, not {_SEGMENT_VERSION})")
+        raise FormatError(f"written by another version of this program (format {version}, not {_SEGMENT_VERSION})")
     if first == 0:
         raise RecordError("the header names no first index")
     return SegmentHeader(Binding(node_id, storage_id), LogId(first - 1, term), size_bytes)
 
 
-def encode_record(seed: int, index: Index, previous_term: Term, durable: Index, entry: Entry) -> bytes:
-    """One record; raises `RecordError` for an entry that is too large or cannot be written."""
-    payload = entry.data
-    if len(payload) > ENTRY_LIMIT_BYTES:
-        raise RecordError(f"entry {index} has {len(payload)} bytes; at most {ENTRY_LIMIT_BYTES} can be stored")
+def encode_record(
+    seed: int, first: Index, previous_term: Term, durable: Index, count: int, payload: bytes | memoryview
+) -> bytes:
+    """The record of a group: `count` entries from index `first` on, whose bytes are `payload`.
+
+    Raises `RecordError` if that is too much for one record.
+    """
+    if len(payload) > PAYLOAD_LIMIT_BYTES:
+        raise RecordError(
+            f"a group from entry {first} on has {len(payload)} bytes; at most {PAYLOAD_LIMIT_BYTES} can be stored"
+        )
+    return _encode_header(seed, GROUP, first, previous_term, durable, count, payload) + payload
+
+
+def encode_cut(seed: int, first: Index, previous_term: Term, durable: Index) -> bytes:
+    """The record which says that entries from `first` on, in the group before it, are removed."""
+    return _encode_header(seed, CUT, first, previous_term, durable, 0, b"")
+
+
+def _encode_header(
+    seed: int, kind: int, first: Index, previous_term: Term, durable: Index, count: int, payload: bytes | memoryview
+) -> bytes:
     checked = _RECORD_CHECKED.pack(
-        crc32c(payload, seed), RECORD_MAGIC, entry.kind, 0, len(payload), index, previous_term, entry.term, durable
+        crc32c(payload, seed), RECORD_MAGIC, kind, 0, len(payload), count, first, previous_term, durable
     )
-    return _CHECKSUM.pack(crc32c(checked, seed)) + checked + payload
+    return _CHECKSUM.pack(crc32c(checked, seed)) + checked
 
 
 def decode_record_header(seed: int, buffer: bytes, offset: int = 0) -> RecordHeader | None:
@@ -142,7 +181,7 @@ def decode_record_header(seed: int, buffer: bytes, offset: int = 0) -> RecordHea
     end = offset + RECORD_HEADER_BYTES
     if offset < 0 or end > len(buffer):
         raise RecordError("the bytes end within a record's header")
-    checksum, payload_checksum, magic, kind, zero, length_bytes, index, previous_term, term, durable = (
+    checksum, payload_checksum, magic, kind, zero, length_bytes, count, first, previous_term, durable = (
         _RECORD.unpack_from(buffer, offset)
     )
     if magic != RECORD_MAGIC or zero != 0:
@@ -151,9 +190,11 @@ def decode_record_header(seed: int, buffer: bytes, offset: int = 0) -> RecordHea
         raise RecordError("no record begins here")
     if crc32c(buffer[offset + _CHECKSUM.size : end], seed) != checksum:
         raise RecordError("the checksum of a record's header does not match")
-    if length_bytes > ENTRY_LIMIT_BYTES:
-        raise RecordError(f"a record claims {length_bytes} bytes")
-    return RecordHeader(kind, length_bytes, payload_checksum, index, previous_term, term, durable)
+    if length_bytes > PAYLOAD_LIMIT_BYTES or count * ENTRY_HEAD.size > length_bytes:
+        raise RecordError(f"a record claims {count} entries in {length_bytes} bytes")
+    if (kind, count > 0, length_bytes > 0) not in ((GROUP, True, True), (CUT, False, False)):
+        raise RecordError(f"a record of kind {kind} claims {count} entries in {length_bytes} bytes")
+    return RecordHeader(kind, count, length_bytes, payload_checksum, first, previous_term, durable)
 
 
 def check_payload(seed: int, header: RecordHeader, payload: bytes | memoryview) -> None:
@@ -161,14 +202,16 @@ def check_payload(seed: int, header: RecordHeader, payload: bytes | memoryview) 
     if len(payload) != header.length_bytes:
         raise RecordError("the bytes end within a record")
     if crc32c(payload, seed) != header.payload_checksum:
-        raise RecordError(f"the checksum of entry {header.index} does not match")
+        raise RecordError(f"the checksum of the group from entry {header.first} on does not match")
 
 
-def decode_content(seed: int, header: RecordHeader, payload: bytes) -> Entry:
-    """The entry whose header is known; raises `RecordError`."""
+def decode_payload(seed: int, header: RecordHeader, payload: bytes) -> tuple[Entry, ...]:
+    """The entries of a group whose header is known; raises `RecordError`."""
     check_payload(seed, header, payload)
     try:
-        return Entry(header.term, EntryKind(header.kind), payload)
-    except ValueError as error:
-        text = f"entry {header.index} is of kind {header.kind}, which this version does not know"
-        raise RecordError(text) from error
+        entries = decode_group(payload)
+    except EntryDataError as error:
+        raise RecordError(f"the group from entry {header.first} on cannot be read: {error}") from error
+    if len(entries) != header.count:
+        raise RecordError(f"the group from entry {header.first} on has {len(entries)} entries, not {header.count}")
+    return entries

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from consensus.core.entry_data import EntryDataError, decode_configuration
+from consensus.core.entry_data import EntryDataError, decode_configuration, heads
 from consensus.core.log import RecoveredLog, TermRun, entry_bytes
 from consensus.core.model import COMMAND, ORIGIN, Configuration, Entry, EntryKind, Index, LogId, SnapshotDescription
 from consensus.storage.disk import (
@@ -42,23 +42,33 @@ from consensus.storage.disk import (
 from consensus.storage.hard_state import StoredState
 from consensus.storage.journal import NEW_SUFFIX, SEGMENT_SUFFIX, Extent, Journal, Segment, plan_zeros
 from consensus.storage.records import (
+    CUT,
+    GROUP,
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
     RECORD_MAGIC_OFFSET,
     SEGMENT_HEADER_BYTES,
     Binding,
+    FormatError,
     RecordError,
     RecordHeader,
     check_payload,
-    decode_content,
+    decode_payload,
     decode_record_header,
     decode_segment_header,
+    encode_cut,
 )
 
 _CHUNK_BYTES = 1024 * 1024
 _REBUILD = (
     "Stop here is on purpose: entries that this server acknowledged are gone, and guessing could lose them for the "
     "whole farm. Move the directory away and let the node join again as a new server; the other servers give it the log"
+)
+
+_OTHER_FORMAT = (
+    "Nothing is damaged. Run the version that wrote it, or take the state over: make a backup with that version"
+    " (`garlicfarm backup`), and restore it into a new directory with this one (`garlicfarm restore`); or move the"
+    " directory away and let the node join again as a new server, if the farm's other servers have the log"
 )
 
 
@@ -130,7 +140,7 @@ class _Scanner:
                 )
             self.scan.segments.append(segment)
             self._read_records(segment)
-            if segment.last + 1 == self._stop:
+            if 0 < self._stop <= segment.last + 1:
                 self._erase_rest(segment)
             else:
                 self._judge_rest(segment, later)
@@ -166,6 +176,8 @@ class _Scanner:
     def _open_segment(self, file: str) -> Segment:
         try:
             header = decode_segment_header(self._reader.read(file, 0, SEGMENT_HEADER_BYTES))
+        except FormatError as error:
+            raise StorageError(f"the segment '{file}' cannot be read: {error}. {_OTHER_FORMAT}") from error
         except RecordError as error:
             raise DamagedStorageError(f"the segment '{file}' cannot be read: {error}. {_REBUILD}") from error
         if header.binding != self._binding:
@@ -184,26 +196,60 @@ class _Scanner:
 
     def _read_records(self, segment: Segment) -> None:
         """Take valid records that continue the log, up to the first place where there is none."""
-        scan = self.scan
-        last = scan.last
-        index, term = last.index, last.term
         for offset, header, payload in self._records(segment):
-            if index + 1 == self._stop:
+            last = self.scan.last
+            first = last.index + 1
+            if 0 < self._stop <= first and header.kind == GROUP:
                 return
-            if header.index != index + 1 or header.previous_term != term or header.term < term:
+            cuts = header.kind == CUT and bool(segment.firsts) and segment.firsts[-1] < header.first < first
+            follows = header.kind == GROUP and header.first == first and header.previous_term == last.term
+            if cuts:
+                self._remove_from(segment, header.first)
+            if cuts and header.previous_term == self.scan.last.term:
+                segment.end_bytes = offset + header.size_bytes
+            elif follows:
+                self._take_group(segment, header, payload)
+            else:
                 raise DamagedStorageError(
-                    f"the record at byte {offset} of '{segment.file}' is of index {header.index}, term {header.term} "
-                    f"after term {header.previous_term}, but follows index {index} of term {term}. {_REBUILD}"
+                    f"the record at byte {offset} of '{segment.file}' begins with index {header.first}, after term "
+                    f"{header.previous_term}, but follows index {last.index} of term {last.term}. {_REBUILD}"
                 )
-            index += 1
-            if header.term != term or not scan.runs:
-                term = header.term
-                scan.runs.append(TermRun(index, term))
-            segment.offsets.append(offset)
-            segment.end_bytes = offset + header.size_bytes
             self._claimed = header.durable
-            if header.kind != COMMAND:
-                self._note_configuration(header, payload)
+
+    def _take_group(self, segment: Segment, header: RecordHeader, payload: memoryview) -> None:
+        term, index = self.scan.last.term, header.first
+        runs, command = self.scan.runs, COMMAND.value
+        try:
+            for entry_term, kind, begin, end in heads(payload):
+                if entry_term < term:
+                    raise DamagedStorageError(
+                        f"entry {index} in '{segment.file}' has term {entry_term} after term {term}. {_REBUILD}"
+                    )
+                if entry_term != term or not runs:
+                    term = entry_term
+                    runs.append(TermRun(index, term))
+                if kind != command:
+                    self._note_configuration(index, kind, bytes(payload[begin:end]))
+                index += 1
+        except EntryDataError as error:
+            raise DamagedStorageError(
+                f"entry {index} in '{segment.file}' cannot be read: {error}. {_REBUILD}"
+            ) from error
+        if index != header.first + header.count:
+            raise DamagedStorageError(
+                f"the group from entry {header.first} on in '{segment.file}' ends with entry {index - 1}, and should"
+                f" have {header.count} entries. {_REBUILD}"
+            )
+        segment.add(header.count, header.size_bytes)
+
+    def _remove_from(self, segment: Segment, first_removed: Index) -> bool:
+        scan = self.scan
+        is_cut = segment.remove_from(first_removed)
+        while scan.runs and scan.runs[-1].first >= first_removed:
+            scan.runs.pop()
+        while scan.configurations and scan.configurations[-1][0] >= first_removed:
+            scan.configurations.pop()
+        return is_cut
 
     def _records(self, segment: Segment) -> Iterator[tuple[int, RecordHeader, memoryview]]:
         """Valid records one behind the other; ends at the first place where there is none."""
@@ -230,21 +276,21 @@ class _Scanner:
             yield offset, header, payload
             offset += header.size_bytes
 
-    def _note_configuration(self, header: RecordHeader, payload: memoryview) -> None:
-        if header.kind == EntryKind.NO_OP:
+    def _note_configuration(self, index: Index, kind: int, data: bytes) -> None:
+        if kind == EntryKind.NO_OP:
             return
-        if header.kind != EntryKind.CONFIGURATION:
+        if kind != EntryKind.CONFIGURATION:
             raise StorageError(
-                f"entry {header.index} is of kind {header.kind}, which this version does not know: it was written by a "
+                f"entry {index} is of kind {kind}, which this version does not know: it was written by a "
                 "newer version of this program; start that version again"
             )
         try:
-            configuration = decode_configuration(bytes(payload))
+            configuration = decode_configuration(data)
         except EntryDataError as error:
-            raise DamagedStorageError(f"the configuration in entry {header.index} is damaged: {error}") from error
+            raise DamagedStorageError(f"the configuration in entry {index} is damaged: {error}") from error
         known = self.scan.configurations
         if not known or known[-1][1] != configuration:
-            known.append((header.index, configuration))
+            known.append((index, configuration))
 
     def _judge_rest(self, segment: Segment, later: Segment | None) -> None:
         """Decide what the bytes behind the last valid record are: nothing, a torn tail, or rot."""
@@ -273,7 +319,16 @@ class _Scanner:
 
     def _erase_rest(self, segment: Segment) -> None:
         """Finish a noted truncation. Zeros that are here already may be in the cache only, so all are written again."""
+        if self._stop <= segment.last and self._remove_from(segment, self._stop):
+            self._cut(segment)
         self._erase(segment, segment.size_bytes)
+
+    def _cut(self, segment: Segment) -> None:
+        """Write behind the last group where it ends."""
+        last = self.scan.last
+        record = encode_cut(self._seed, last.index + 1, last.term, self._durable)
+        self.scan.repairs.append(WriteBytes(segment.file, segment.end_bytes, record))
+        segment.end_bytes += len(record)
 
     def _erase(self, segment: Segment, end_bytes: int) -> None:
         if end_bytes > segment.end_bytes:
@@ -291,7 +346,10 @@ class _Scanner:
         return used
 
     def _proof_behind(self, segment: Segment, end_bytes: int, missing: Index) -> str:
-        """Search the bytes behind the damage for a record that calls the missing entry durable."""
+        """Search the bytes behind the damage for a record that calls the missing entry durable.
+
+        Or for one that goes on further before: then the cut in between was damaged, which was durable before.
+        """
         overlap = RECORD_HEADER_BYTES - 1
         for start in range(segment.end_bytes, end_bytes, _CHUNK_BYTES):
             chunk = self._reader.read(segment.file, start, _CHUNK_BYTES + overlap)
@@ -301,8 +359,8 @@ class _Scanner:
                     header = decode_record_header(self._seed, chunk, place - RECORD_MAGIC_OFFSET)
                 except RecordError:
                     header = None
-                if header is not None and header.durable >= missing:
-                    return f"the later entry {header.index}"
+                if header is not None and (header.durable >= missing or header.first < missing):
+                    return f"the later entry {header.first}"
                 place = chunk.find(RECORD_MAGIC, place + 1)
         return ""
 
@@ -325,29 +383,37 @@ def scan_segments(reader: DiskReader, stored_state: StoredState, snapshot: Snaps
     return _Scanner(reader, stored_state, snapshot).run()
 
 
-def decode_extent(reader: DiskReader, binding: Binding, extent: Extent) -> tuple[Entry, ...]:
-    """Read one extent; raises `DamagedStorageError` if the records there are not the ones expected."""
+def decode_extent(reader: DiskReader, binding: Binding, extent: Extent) -> list[Entry]:
+    """Read the entries of an extent; raises `DamagedStorageError` if the records there are not the ones expected."""
     data = reader.read(extent.file, extent.offset_bytes, extent.length_bytes)
     seed = binding.seed
     entries: list[Entry] = []
-    offset = 0
+    begin, offset = 0, 0
     fault = "another record is where it was written"
     try:
-        while len(entries) < extent.count:
+        while offset < extent.length_bytes:
             header = decode_record_header(seed, data, offset)
-            if header is None or header.index != extent.first + len(entries):
+            begin = begin or (0 if header is None else header.first)
+            following = begin + len(entries)
+            if header is None or (header.first != following and not begin < header.first < following):
+                break
+            if header.kind == CUT:
+                del entries[header.first - begin :]
+            elif header.first != following:
                 break
             start = offset + RECORD_HEADER_BYTES
             offset += header.size_bytes
-            entries.append(decode_content(seed, header, data[start:offset]))
+            if header.kind == GROUP:
+                entries += decode_payload(seed, header, data[start:offset])
     except RecordError as error:
         fault = str(error)
-    if len(entries) < extent.count:
+    found = entries[extent.first - begin : extent.first - begin + extent.count] if begin else []
+    if len(found) < extent.count:
         raise DamagedStorageError(
-            f"entry {extent.first + len(entries)} in '{extent.file}' (byte {extent.offset_bytes + offset}) was damaged "
-            f"while this server ran: {fault}. {_REBUILD}"
+            f"entry {max(extent.first, begin + len(entries))} in '{extent.file}' (byte {extent.offset_bytes + offset}) "
+            f"was damaged while this server ran: {fault}. {_REBUILD}"
         )
-    return tuple(entries)
+    return found
 
 
 def recovered_log(

@@ -1,8 +1,8 @@
 """Reads the log of a server's directory without being that server: no lock, no repair, nothing changed.
 
     open_stored_log(path) ──▶ StoredLog: which segments there are, where the log begins, which snapshot covers what
-    .records(place, end)  ──▶ (offset, header, payload) … from a place on, every checksum verified
-    .records_holding(b"…") ─▶ only the records that hold these bytes, found at the speed of a search
+    .entries(place, end)  ──▶ (place of its group, index, term, kind, data) … from a place on, every checksum verified
+    .groups_holding(b"…") ──▶ only the groups that hold these bytes, found at the speed of a search
 
 Recovery (`consensus.storage.recovery`) reads everything and judges the end of the log, because a server that starts
 must know what it acknowledged. A reader from outside knows up to which index entries are committed and never asks for
@@ -23,11 +23,13 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from consensus.core.model import ORIGIN, Index, LogId, SnapshotDescription
+from consensus.core.entry_data import EntryDataError, heads
+from consensus.core.model import ORIGIN, Index, LogId, SnapshotDescription, Term
 from consensus.storage.disk import StorageError
 from consensus.storage.journal import SEGMENT_SUFFIX
 from consensus.storage.records import (
-    ENTRY_LIMIT_BYTES,
+    CUT,
+    PAYLOAD_LIMIT_BYTES,
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
     RECORD_MAGIC_OFFSET,
@@ -49,8 +51,35 @@ LOOKS = 5
 _CHUNK_BYTES = 1024 * 1024
 _LOOK = "look at it with `garlicfarm log verify`; if a node runs there, read from its control endpoint instead"
 
-Record = tuple[int, RecordHeader, memoryview]
-"""Where it begins in its file, what it says of itself, and its content."""
+StoredEntry = tuple[int, Index, Term, int, bytes]
+"""Where the record of its group begins in its file; its index, term, kind (as a number) and data.
+
+A plain tuple: a reader makes millions of them.
+"""
+
+
+@dataclass(slots=True)
+class _Group:
+    """One record, and how many of its entries the log still has: a cut behind it removed the others."""
+
+    offset_bytes: int
+    end_bytes: int
+    header: RecordHeader
+    payload: memoryview
+    count: int
+
+    def entries(self) -> list[StoredEntry]:
+        """Its entries; raises `RecordError`."""
+        offset, payload = self.offset_bytes, bytes(self.payload)
+        found: list[StoredEntry] = []
+        try:
+            for index, (term, kind, begin, end) in enumerate(heads(payload), start=self.header.first):
+                found.append((offset, index, term, kind, payload[begin:end]))
+        except EntryDataError as error:
+            raise RecordError(f"the group from entry {self.header.first} on cannot be read: {error}") from error
+        if len(found) != self.header.count:
+            raise RecordError(f"the group from entry {self.header.first} on has {len(found)} entries")
+        return found[: self.count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +98,7 @@ class StoredSegment:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the record of `index` begins."""
+    """Where the record begins that holds the entry at `index`."""
 
     file: str
     offset_bytes: int
@@ -109,24 +138,30 @@ class StoredLog:
         """The place of a segment's first record."""
         return Place(segment.file, SEGMENT_HEADER_BYTES, segment.first)
 
-    def records(self, place: Place, end: Index) -> Iterator[Record]:
-        """Records from `place` up to the one before `end`, across segments; raises `StorageError` if one is missing."""
+    def entries(self, place: Place, end: Index) -> Iterator[StoredEntry]:
+        """Entries from `place` up to the one before `end`, across segments; raises `StorageError` if one is missing."""
         index = place.index
         while index < end:
-            for record in self._records_of(place):
-                if record[1].index != index:
-                    raise self._damaged(place.file, record[0], index)
-                yield record
-                index += 1
-                if index == end:
-                    return
+            for group in self._groups_of(place):
+                first, last = group.header.first, group.header.first + group.count - 1
+                if first > index:
+                    raise self._damaged(place.file, group.offset_bytes, index)
+                if last < index:
+                    continue
+                for entry in group.entries()[index - first :]:
+                    yield entry
+                    index += 1
+                    if index == end:
+                        return
             following = self.segment_of(index)
-            if following.first != index:
+            if following.first != index or following.file == place.file:
                 raise self._damaged(place.file, None, index)
             place = self.beginning(following)
 
-    def records_holding(self, segment: StoredSegment, wanted: bytes, start_bytes: int) -> Iterator[Record]:
-        """The records of one segment from `start_bytes` on that hold `wanted` in their content."""
+    def groups_holding(
+        self, segment: StoredSegment, wanted: bytes, start_bytes: int
+    ) -> Iterator[tuple[int, list[StoredEntry]]]:
+        """The groups of one segment from `start_bytes` on that hold `wanted`: where each ends, and its entries."""
         try:
             with (self.path / segment.file).open("rb") as file:
                 content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -135,12 +170,12 @@ class StoredLog:
         with content:
             hit = content.find(wanted, start_bytes)
             while hit >= 0:
-                found = self._record_around(content, hit, start_bytes)
+                found = self._group_around(content, hit, start_bytes)
                 if found is None:
                     hit = content.find(wanted, hit + 1)
                     continue
-                yield found
-                hit = content.find(wanted, found[0] + found[1].size_bytes)
+                yield found.end_bytes, found.entries()
+                hit = content.find(wanted, found.end_bytes)
 
     def snapshot_pieces(self) -> Iterator[bytes]:
         """The state machine's bytes in the snapshot; nothing if there is none."""
@@ -156,7 +191,24 @@ class StoredLog:
         except (OSError, RecordError) as error:
             raise self._unreadable(file, error) from error
 
-    def _records_of(self, place: Place) -> Iterator[Record]:
+    def _groups_of(self, place: Place) -> Iterator[_Group]:
+        """Valid groups of one file, one behind the other; ends at the first place where there is none.
+
+        A group is given when it is known whether a cut follows it.
+        """
+        group: _Group | None = None
+        for offset, header, payload in self._records_of(place):
+            if header.kind == CUT and group is not None:
+                group.count = min(group.count, max(0, header.first - group.header.first))
+                group.end_bytes = offset + header.size_bytes
+                continue
+            if group is not None:
+                yield group
+            group = _Group(offset, offset + header.size_bytes, header, payload, header.count)
+        if group is not None:
+            yield group
+
+    def _records_of(self, place: Place) -> Iterator[tuple[int, RecordHeader, memoryview]]:
         """Valid records of one file, one behind the other; ends at the first place where there is none."""
         seed = self._seed
         offset, start, chunk = place.offset_bytes, place.offset_bytes, b""
@@ -184,26 +236,39 @@ class StoredLog:
         except OSError as error:
             raise self._unreadable(place.file, error) from error
 
-    def _record_around(self, content: mmap.mmap, hit: int, start_bytes: int) -> Record | None:
-        """The record in whose content `hit` lies."""
-        lowest = max(start_bytes, SEGMENT_HEADER_BYTES, hit - RECORD_HEADER_BYTES - ENTRY_LIMIT_BYTES)
+    def _group_around(self, content: mmap.mmap, hit: int, start_bytes: int) -> _Group | None:
+        """The group in whose payload `hit` lies."""
+        lowest = max(start_bytes, SEGMENT_HEADER_BYTES, hit - RECORD_HEADER_BYTES - PAYLOAD_LIMIT_BYTES)
         magic = content.rfind(RECORD_MAGIC, lowest + RECORD_MAGIC_OFFSET, hit)
         while magic >= 0:
             offset = magic - RECORD_MAGIC_OFFSET
-            try:
-                header = decode_record_header(self._seed, content[offset : offset + RECORD_HEADER_BYTES])
-            except RecordError:
-                header = None
+            header = self._header_at(content, offset)
+            if header is not None and offset + RECORD_HEADER_BYTES <= hit < offset + header.size_bytes:
+                return self._group_at(content, offset, header)
             if header is not None:
-                end = offset + header.size_bytes
-                payload = memoryview(content[offset + RECORD_HEADER_BYTES : end])
-                try:
-                    check_payload(self._seed, header, payload)
-                except RecordError:
-                    return None
-                return (offset, header, payload) if offset + RECORD_HEADER_BYTES <= hit < end else None
+                return None
             magic = content.rfind(RECORD_MAGIC, lowest + RECORD_MAGIC_OFFSET, magic)
         return None
+
+    def _group_at(self, content: mmap.mmap, offset: int, header: RecordHeader) -> _Group | None:
+        end = offset + header.size_bytes
+        payload = memoryview(content[offset + RECORD_HEADER_BYTES : end])
+        try:
+            check_payload(self._seed, header, payload)
+        except RecordError:
+            return None
+        group = _Group(offset, end, header, payload, header.count)
+        following = self._header_at(content, end)
+        if following is not None and following.kind == CUT:
+            group.count = min(group.count, max(0, following.first - header.first))
+            group.end_bytes = end + following.size_bytes
+        return group
+
+    def _header_at(self, content: mmap.mmap, offset: int) -> RecordHeader | None:
+        try:
+            return decode_record_header(self._seed, content[offset : offset + RECORD_HEADER_BYTES])
+        except RecordError:
+            return None
 
     def _damaged(self, file: str, offset: int | None, index: Index) -> StorageError:
         where = "the end" if offset is None else f"byte {offset}"

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import trio
 
+from consensus.core.entry_data import decode_group, encode_group
 from consensus.core.model import Entry, Index, LogId
-from consensus.storage.records import RECORD_HEADER_BYTES, decode_content, decode_record_header, encode_record
 
 
 class KeptEntries:
@@ -36,17 +36,10 @@ class KeptEntries:
 
 
 def encoded(entries: tuple[Entry, ...]) -> Iterator[bytes]:
-    """One record for each entry."""
-    for index, entry in enumerate(entries, start=1):
-        yield encode_record(0, index, 0, 0, entry)
+    """One group for each entry."""
+    return (encode_group([entry]) for entry in entries)
 
 
 def decoded(data: bytes) -> list[Entry]:
     """Reverse of `encoded`."""
-    entries, offset = [], 0
-    while offset < len(data):
-        header = decode_record_header(0, data, offset)
-        assert header is not None
-        start, offset = offset + RECORD_HEADER_BYTES, offset + header.size_bytes
-        entries.append(decode_content(0, header, data[start:offset]))
-    return entries
+    return list(decode_group(data))

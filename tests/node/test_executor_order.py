@@ -110,7 +110,7 @@ def test_a_read_sees_every_persist_that_was_emitted_before_it() -> None:
     executor.written(job)
     read = executor.next_job()
     assert isinstance(read, ReadJob)
-    assert read_extents(disk, read.binding, read.extents)[1] == replacement
+    assert read_extents(disk, read.binding, read.extents, 10**6)[1] == replacement
     executor.read(read)
     assert executor.next_job() is None
 

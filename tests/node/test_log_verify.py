@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from bridge.cli.log_verify import verify
 from consensus.core.effects import Compact, Persist
+from consensus.core.entry_data import ENTRY_HEAD
 from consensus.core.model import Configuration, Entry, HardState, LogId, Server
 from consensus.storage.directory import Directory, open_directory
 from consensus.storage.planner import Storage, StorageOptions
@@ -18,7 +19,7 @@ from consensus.storage.snapshots import SnapshotWriter
 SMALL = StorageOptions(segment_bytes=64 * 1024)
 ALONE = Configuration((Server(1, "tcp://127.0.0.1:7001"),))
 PAYLOAD_BYTES = 1_000
-RECORD_BYTES = RECORD_HEADER_BYTES + PAYLOAD_BYTES
+RECORD_BYTES = RECORD_HEADER_BYTES + ENTRY_HEAD.size + PAYLOAD_BYTES
 
 
 def write(directory: Directory, storage: Storage, *persists: Persist) -> None:

@@ -34,7 +34,7 @@ def entry(term: int, random: Random) -> Entry:
 
 def stored(disk: CrashDisk, storage: Storage) -> list[Entry]:
     request = ReadEntries(0, 1, storage.last.index, 2**62)
-    return list(read_extents(disk, storage.binding, storage.extents(request)))
+    return list(read_extents(disk, storage.binding, storage.extents(request), 2**62))
 
 
 class Model:

@@ -4,9 +4,11 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from crc32c import crc32c
 
 from consensus.core.effects import Persist, ReadEntries
-from consensus.core.entry_data import configuration_entry
+from consensus.core.entry_data import ENTRY_HEAD, configuration_entry, encode_group
+from consensus.core.log import ENTRY_OVERHEAD_BYTES
 from consensus.core.model import Configuration, Entry, HardState, Server
 from consensus.storage.disk import DamagedStorageError, StorageError, SyncFile, WriteBytes
 from consensus.storage.planner import Owner, Storage, StorageOptions, merge, read_extents, recover
@@ -44,8 +46,10 @@ def log_of(count: int, per_group: int = 1, size: int = 100) -> CrashDisk:
     return disk
 
 
-def record_at(index: int, size: int = 100) -> int:
-    return SEGMENT_HEADER_BYTES + (index - 1) * (RECORD_HEADER_BYTES + size)
+def record_at(index: int, size: int = 100, per_group: int = 1) -> int:
+    """Where the record begins of the group that begins with the entry at `index`."""
+    entry_bytes = ENTRY_HEAD.size + size
+    return SEGMENT_HEADER_BYTES + (index - 1) // per_group * (RECORD_HEADER_BYTES + per_group * entry_bytes)
 
 
 def flip(disk: CrashDisk, file: str, place: int) -> None:
@@ -59,7 +63,7 @@ def refused(disk: CrashDisk) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("place", range(RECORD_HEADER_BYTES + 100))
+@pytest.mark.parametrize("place", range(RECORD_HEADER_BYTES + ENTRY_HEAD.size + 100))
 def test_any_flipped_byte_of_an_entry_that_later_ones_call_durable_is_refused(place: int) -> None:
     disk = log_of(5)
     flip(disk, FIRST, record_at(2) + place)
@@ -78,11 +82,11 @@ def test_a_hole_of_zeros_in_the_middle_is_refused() -> None:
 
 def test_damage_in_the_last_group_is_a_torn_tail_and_is_cut_and_reported() -> None:
     disk = log_of(8, per_group=4)
-    flip(disk, FIRST, record_at(6) + 60)
+    flip(disk, FIRST, record_at(5, per_group=4) + 260)
     recovery = recover(disk, OWNER, STORAGE_ID, SMALL)
-    assert recovery.log.tail == tuple(command(n) for n in range(1, 6))
-    assert recovery.report.torn_bytes == record_at(9) - record_at(6)
-    assert "index 6" in recovery.report.torn_at
+    assert recovery.log.tail == tuple(command(n) for n in range(1, 5))
+    assert recovery.report.torn_bytes == record_at(9, per_group=4) - record_at(5, per_group=4)
+    assert "index 5" in recovery.report.torn_at
     assert any("never acknowledged" in line for line in recovery.report.lines())
     disk.run(recovery.operations)
     assert recover(disk, OWNER, STORAGE_ID, SMALL).report.torn_bytes == 0
@@ -91,7 +95,7 @@ def test_damage_in_the_last_group_is_a_torn_tail_and_is_cut_and_reported() -> No
 def test_the_same_damage_is_refused_once_a_restart_has_seen_the_group() -> None:
     disk = log_of(8, per_group=4)
     started(disk)
-    flip(disk, FIRST, record_at(6) + 60)
+    flip(disk, FIRST, record_at(5, per_group=4) + 260)
     assert "the ballot file proves" in refused(disk)
 
 
@@ -100,7 +104,7 @@ def test_the_same_damage_is_refused_after_a_clean_stop() -> None:
     storage = started(disk)
     append(disk, storage, *(command(n) for n in range(1, 5)))
     disk.run(storage.plan_close())
-    flip(disk, FIRST, record_at(4) + 60)
+    flip(disk, FIRST, record_at(1) + 60)
     assert "the ballot file proves" in refused(disk)
 
 
@@ -109,7 +113,7 @@ def test_a_vote_after_the_entries_makes_their_damage_known() -> None:
     storage = started(disk)
     append(disk, storage, *(command(n) for n in range(1, 5)))
     disk.run(storage.plan([Persist(2, HardState(2, 1))]))
-    flip(disk, FIRST, record_at(4) + 60)
+    flip(disk, FIRST, record_at(1) + 60)
     assert "the ballot file proves" in refused(disk)
 
 
@@ -155,7 +159,7 @@ def test_a_segment_of_another_storage_is_refused() -> None:
 def test_a_valid_record_that_does_not_continue_the_log_is_refused() -> None:
     disk = log_of(3)
     storage = started(disk)
-    stale = encode_record(storage.binding.seed, 4, 9, 3, Entry.command(9, b"of another history"))
+    stale = encode_record(storage.binding.seed, 4, 9, 3, 1, encode_group([Entry.command(9, b"of another history")]))
     disk.run([WriteBytes(FIRST, record_at(4), stale), SyncFile(FIRST)])
     assert "after term 9" in refused(disk)
 
@@ -163,7 +167,7 @@ def test_a_valid_record_that_does_not_continue_the_log_is_refused() -> None:
 def test_a_command_that_looks_like_a_later_record_does_not_make_a_torn_tail_look_like_rot() -> None:
     disk = log_of(3)
     storage = started(disk)
-    forged = encode_record(0, 9, 1, 8, Entry.command(1, b"forged"))
+    forged = encode_record(0, 9, 1, 8, 1, encode_group([Entry.command(1, b"forged")]))
     append(disk, storage, Entry.command(1, forged * 20))
     flip(disk, FIRST, record_at(4) + 4)
     assert recover(disk, OWNER, STORAGE_ID, SMALL).report.entries == 3
@@ -224,6 +228,79 @@ def test_truncated_entries_stay_away_whatever_is_written_in_their_place() -> Non
         assert found in (old, old[:4], (*old[:4], Entry.command(2, command(5).data))), f"seed {seed}"
 
 
+def test_a_truncation_within_a_group_keeps_its_earlier_entries_whenever_the_process_dies() -> None:
+    """They may have been acknowledged, so the group cannot be written anew in its place."""
+    old = tuple(command(n) for n in range(1, 11))
+    new = (Entry.command(2, command(8).data), Entry.command(2, command(9).data))
+    for seed in range(60):
+        random = Random(seed)
+        disk = log_of(10, per_group=5)
+        storage = started(disk)
+        operations = storage.plan([Persist(2, HardState(2), 8, 8, new)])
+        disk.run(operations[: random.randint(0, len(operations))])
+        crashed = disk.crash(random)
+        recovery = recover(crashed, OWNER, STORAGE_ID, SMALL)
+        assert recovery.log.tail in (old, old[:7], (*old[:7], new[0]), (*old[:7], *new)), f"seed {seed}"
+        crashed.run(recovery.operations)
+        assert recover(crashed, OWNER, STORAGE_ID, SMALL).log == recovery.log, f"seed {seed}"
+
+
+@pytest.mark.parametrize("again", [6, 7, 8, 9])
+def test_a_group_may_be_cut_again_and_gone_on_from_each_time(again: int) -> None:
+    disk = log_of(10, per_group=5)
+    storage = started(disk)
+    expected = [command(n) for n in range(1, 11)]
+    for term, cut in ((2, 8), (3, again), (4, 7)):
+        more = tuple(Entry.command(term, b"%d" % n) for n in range(3))
+        disk.run(storage.plan([Persist(term, HardState(term), cut, cut, more)]))
+        storage.done()
+        expected[cut - 1 :] = more
+        assert list(recover(disk, OWNER, STORAGE_ID, SMALL).log.tail) == expected
+        request = ReadEntries(0, 1, len(expected), 10**6)
+        assert list(read_extents(disk, storage.binding, storage.extents(request), 10**6)) == expected
+
+
+def test_a_rotten_cut_does_not_bring_back_what_it_removed() -> None:
+    disk = log_of(5, per_group=5)
+    storage = started(disk)
+    disk.run(storage.plan([Persist(2, HardState(2), 4, 4, (Entry.command(2, b"new"),))]))
+    storage.done()
+    flip(disk, FIRST, record_at(6, per_group=5) + 20)
+    assert "the later entry 4" in refused(disk)
+
+
+def test_what_is_written_are_the_very_bytes_that_were_handed_over_in_one_record() -> None:
+    disk = CrashDisk()
+    storage = started(disk)
+    entries = tuple(command(n) for n in range(1, 50))
+    received = encode_group(entries)
+    operations = storage.plan([Persist(1, None, None, 1, entries, encoded=received)])
+    written = [operation.data for operation in operations if isinstance(operation, WriteBytes)]
+    assert written[-1][RECORD_HEADER_BYTES:] == received
+
+
+def test_a_large_group_is_written_in_records_of_which_one_can_be_read_alone() -> None:
+    disk = CrashDisk()
+    storage = started(disk)
+    entries = tuple(command(n, 1_000) for n in range(1, 100))
+    append(disk, storage, *entries)
+    (extent,) = storage.extents(ReadEntries(1, 50, 50, 1))
+    assert extent.length_bytes <= SMALL.segment_bytes // 8
+    assert read_extents(disk, storage.binding, [extent], 1) == entries[49:50]
+    assert recover(disk, OWNER, STORAGE_ID, SMALL).log.tail == entries
+
+
+def test_a_segment_of_the_format_before_is_refused_with_the_way_over() -> None:
+    disk = log_of(3)
+    for content in (disk.names[FIRST].now, disk.names[FIRST].platter):
+        content[12:14] = (1).to_bytes(2, "big")
+        content[:4] = crc32c(bytes(content[4:SEGMENT_HEADER_BYTES])).to_bytes(4, "big")
+    text = refused(disk)
+    assert "another version of this program (format 1, not 2)" in text
+    assert "`garlicfarm backup`" in text
+    assert "`garlicfarm restore`" in text
+
+
 def test_recovery_tells_terms_configurations_and_the_newest_entries() -> None:
     disk = CrashDisk()
     storage = started(disk)
@@ -250,8 +327,8 @@ def test_any_range_is_read_back_within_its_limit(limit_bytes: int) -> None:
     every = [command(n, 1_000) for n in range(1, 201)]
     for first, last in ((1, 200), (1, 1), (60, 130), (199, 200), (63, 64)):
         extents = storage.extents(ReadEntries(1, first, last, limit_bytes))
-        found = read_extents(disk, storage.binding, extents)
-        fitting = max(1, limit_bytes // (RECORD_HEADER_BYTES + 1_000))
+        found = read_extents(disk, storage.binding, extents, limit_bytes)
+        fitting = max(1, limit_bytes // (ENTRY_OVERHEAD_BYTES + 1_000))
         assert list(found) == every[first - 1 : min(last, first - 1 + fitting)]
     for first, last in ((201, 210), (0, 5), (5, 4)):
         assert storage.extents(ReadEntries(1, first, last, limit_bytes)) == []
@@ -270,7 +347,7 @@ def test_rot_found_while_reading_is_told_with_its_place() -> None:
     storage = started(disk)
     flip(disk, FIRST, record_at(3) + 70)
     with pytest.raises(DamagedStorageError, match="entry 3"):
-        read_extents(disk, storage.binding, storage.extents(ReadEntries(1, 1, 5, 10**6)))
+        read_extents(disk, storage.binding, storage.extents(ReadEntries(1, 1, 5, 10**6)), 10**6)
 
 
 def test_a_group_takes_one_sync_however_many_entries_it_carries() -> None:

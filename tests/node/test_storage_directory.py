@@ -47,7 +47,9 @@ def test_a_restart_finds_ballot_and_entries_over_several_segments(tmp_path: Path
     assert recovery.hard_state == HardState(1, 2)
     assert recovery.log.tail == entries
     request = ReadEntries(1, 50, 149, 10**9)
-    assert read_extents(directory, recovery.storage.binding, recovery.storage.extents(request)) == entries[49:149]
+    assert (
+        read_extents(directory, recovery.storage.binding, recovery.storage.extents(request), 10**6) == entries[49:149]
+    )
     directory.close()
     assert verify_directory(tmp_path / "raft").entries == 200
 

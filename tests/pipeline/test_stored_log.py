@@ -14,10 +14,13 @@ from bridge.core.records import Report, RouterStatus
 from bridge.node.commit_note import write_commit_note
 from bridge.node.stored_farm_writer import StoredFarmWriter
 from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
-from consensus.core.model import Configuration, LogId, Server
+from consensus.core.effects import Persist
+from consensus.core.model import Configuration, Entry, HardState, LogId, Server
 from consensus.sessions.table import SessionTable
 from consensus.storage import stored_log
-from consensus.storage.directory import Directory
+from consensus.storage.directory import Directory, open_directory
+from consensus.storage.disk import StorageError
+from consensus.storage.planner import StorageOptions
 from consensus.storage.records import decode_segment_header
 from consensus.storage.snapshots import SnapshotFiles, SnapshotWriter
 from consensus.storage.verification import ReadOnlyDirectory, StorageVerdict, verify_storage
@@ -245,7 +248,8 @@ def test_a_damaged_record_is_an_error_that_names_the_place(tmp_path: Path) -> No
     content = bytearray(segment.read_bytes())
     content[content.find(b'"number": 20')] ^= 1
     segment.write_bytes(content)
-    with pytest.raises(FarmLogError, match=r"entry 22 is missing or damaged .* log verify"):
+    # The entries were written as one group, which has one checksum.
+    with pytest.raises(FarmLogError, match=r"entry 1 is missing or damaged .* log verify"):
         rows_of(tmp_path / "farm", 1, 52)
 
 
@@ -323,3 +327,24 @@ def test_what_a_snapshot_covers_is_committed_and_tells_log_time_where_the_log_be
     reader = FarmDataSource({"directory": str(tmp_path / "farm"), "start": "3"}).streamReader(SCHEMA)
     with pytest.raises(FarmLogError, match=r"entries 3 to 5 were compacted away .* --start snapshot"):
         reader.initialOffset()
+
+
+def test_entries_that_a_truncation_cut_from_their_group_are_not_read(tmp_path: Path) -> None:
+    """Their bytes are still in the file, behind those of the entries that stay."""
+    directory, recovery = open_directory(tmp_path / "raft", bytes(8), 1, StorageOptions())
+    old = tuple(Entry.command(1, clock(EPOCH_MS + number)) for number in range(5))
+    new = (Entry.command(2, clock(EPOCH_MS + 90)), Entry.command(2, clock(EPOCH_MS + 91)))
+    for persist in (Persist(1, HardState(1), None, 1, old), Persist(2, HardState(2), 4, 4, new)):
+        directory.perform_all(recovery.storage.plan([persist]))
+        recovery.storage.done()
+    directory.close()
+    log = stored_log.open_stored_log(tmp_path / "raft")
+    (segment,) = log.segments
+    kept = [(1, entry.data) for entry in old[:3]] + [(2, entry.data) for entry in new]
+    assert [(term, data) for _, _, term, _, data in log.entries(log.beginning(segment), 6)] == kept
+    held = [entry for _, entries in log.groups_holding(segment, b'"clock"', 0) for entry in entries]
+    assert [(index, term, data) for _, index, term, _, data in held] == [
+        (index, term, data) for index, (term, data) in enumerate(kept, start=1)
+    ]
+    with pytest.raises(StorageError, match="entry 6 is missing"):
+        list(log.entries(log.beginning(segment), 7))

@@ -8,9 +8,11 @@ from consensus.core.entry_data import (
     EntryDataError,
     configuration_entry,
     decode_configuration,
+    decode_group,
     decode_id,
     decode_no_op,
     encode_configuration,
+    encode_group,
     encode_id,
     no_op_entry,
 )
@@ -26,15 +28,18 @@ from consensus.core.model import (
     ServerId,
 )
 from consensus.storage.records import (
+    CUT,
     ENTRY_LIMIT_BYTES,
+    GROUP,
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     Binding,
     RecordError,
     SegmentHeader,
-    decode_content,
+    decode_payload,
     decode_record_header,
     decode_segment_header,
+    encode_cut,
     encode_record,
     encode_segment_header,
 )
@@ -61,25 +66,41 @@ entries = st.one_of(
 )
 
 
-def decode(record: bytes) -> Entry | None:
+groups = st.lists(entries, min_size=1, max_size=5).map(tuple)
+
+
+def record_of(group: tuple[Entry, ...], first: int = 5, previous_term: int = 1, durable: int = 4) -> bytes:
+    return encode_record(SEED, first, previous_term, durable, len(group), encode_group(group))
+
+
+def decode(record: bytes) -> tuple[Entry, ...] | None:
     header = decode_record_header(SEED, record)
-    return None if header is None else decode_content(SEED, header, record[RECORD_HEADER_BYTES : header.size_bytes])
+    return None if header is None else decode_payload(SEED, header, record[RECORD_HEADER_BYTES : header.size_bytes])
 
 
-@given(entries, terms, terms, terms)
-def test_a_record_comes_back_as_it_was_written(entry: Entry, index: int, before: int, to: int) -> None:
-    record = encode_record(SEED, index, before, to, entry)
+@given(groups, terms, terms, terms)
+def test_a_group_comes_back_as_it_was_written(group: tuple[Entry, ...], first: int, before: int, to: int) -> None:
+    record = record_of(group, first, before, to)
     header = decode_record_header(SEED, record)
     assert header is not None
-    assert (header.index, header.previous_term, header.term, header.durable) == (index, before, entry.term, to)
+    assert (header.kind, header.first, header.count) == (GROUP, first, len(group))
+    assert (header.previous_term, header.durable) == (before, to)
     assert header.size_bytes == len(record)
-    assert decode(record) == entry
+    assert decode(record) == group
 
 
-@given(entries, st.data())
+def test_a_cut_names_the_first_entry_that_goes() -> None:
+    record = encode_cut(SEED, 7, 3, 6)
+    header = decode_record_header(SEED, record)
+    assert header is not None
+    assert (header.kind, header.first, header.previous_term, header.durable) == (CUT, 7, 3, 6)
+    assert header.size_bytes == len(record) == RECORD_HEADER_BYTES
+
+
+@given(groups, st.data())
 @settings(max_examples=50)
-def test_no_flipped_bit_and_no_cut_passes(entry: Entry, data: st.DataObject) -> None:
-    record = encode_record(SEED, 5, 1, 4, entry)
+def test_no_flipped_bit_and_no_cut_passes(group: tuple[Entry, ...], data: st.DataObject) -> None:
+    record = record_of(group)
     bit = data.draw(st.integers(0, len(record) * 8 - 1))
     flipped = bytearray(record)
     flipped[bit // 8] ^= 1 << (bit % 8)
@@ -134,7 +155,7 @@ def test_an_id_that_no_server_can_have_is_not_stored(impossible: ServerId) -> No
 
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_raise_the_one_error_or_are_no_record(rubbish: bytes) -> None:
-    for decoder in (decode, decode_configuration, decode_no_op, decode_id, decode_segment_header):
+    for decoder in (decode, decode_group, decode_configuration, decode_no_op, decode_id, decode_segment_header):
         try:
             decoder(rubbish)
         except (RecordError, EntryDataError):
@@ -146,15 +167,15 @@ def test_zeros_are_the_place_where_nothing_was_written() -> None:
 
 
 def test_a_record_of_another_storage_does_not_pass() -> None:
-    record = encode_record(SEED, 1, 0, 0, Entry.command(1, b"x"))
+    record = record_of((Entry.command(1, b"x"),))
     with pytest.raises(RecordError):
         decode_record_header(Binding(b"node-one", bytes(16)).seed, record)
 
 
 def test_an_entry_beyond_the_limit_is_refused() -> None:
-    encode_record(SEED, 1, 0, 0, Entry.command(1, bytes(ENTRY_LIMIT_BYTES)))
+    record_of((Entry.command(1, bytes(ENTRY_LIMIT_BYTES)),))
     with pytest.raises(RecordError, match="at most"):
-        encode_record(SEED, 1, 0, 0, Entry.command(1, bytes(ENTRY_LIMIT_BYTES + 1)))
+        record_of((Entry.command(1, bytes(ENTRY_LIMIT_BYTES + 1)),))
 
 
 def test_an_endpoint_too_long_for_its_field_is_refused() -> None:

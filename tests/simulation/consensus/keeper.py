@@ -38,7 +38,7 @@ class Keeper:
         storage = recovery.storage
         first = storage.start.index + 1
         extents = storage.extents(ReadEntries(0, first, storage.last.index, _EVERYTHING))
-        entries = list(read_extents(self.disk, storage.binding, extents))
+        entries = list(read_extents(self.disk, storage.binding, extents, 2**62))
         if self.rotten:
             self._checker.marks.see("rot healed or harmless")
             self.rotten = False
